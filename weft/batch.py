@@ -1,0 +1,118 @@
+"""What flows from data to model: token ids with a `Layout` that says which of them belong together.
+
+Shapes: B rows · T or S positions. In a padded batch a row is a sentence; in a packed one B is 1 and the row
+holds many sentences one after the other, each with its segment number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+PAD, BOS, EOS, UNK = 0, 1, 2, 3
+"""The special ids. Every tokenizer keeps these four places free, so nobody has to pass them around."""
+
+SPECIALS = ("<pad>", "<s>", "</s>", "<unk>")
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Which tokens of a `[B, T]` block are real and which belong together.
+
+    A query may look at a key if their segments are equal and not 0. Real tokens come first in a row: nothing is ever
+    padded on the left.
+
+    segments   [B, T] int32, 0 where there is no token. Padded: 1 on real tokens. Packed: sentences 1…n, the same number
+               in source and target.
+    positions  [B, T] int64, counted from 0 inside each sentence.
+    offsets    packed only, [n + 1] int32: where each sentence begins, the tail of padding cut into further segments
+               so that the size depends on the budget alone.
+    longest    the longest sentence (an int known on the host).
+    """
+
+    segments: Tensor
+    positions: Tensor
+    offsets: Tensor | None = None
+    longest: int = 0
+
+    @property
+    def ok(self) -> Tensor:
+        """[B, T] bool: True on real tokens."""
+        return self.segments > 0
+
+    @property
+    def packed(self) -> bool:
+        return self.offsets is not None
+
+    @property
+    def lengths(self) -> Tensor:
+        """[B] number of real tokens a row."""
+        return self.ok.sum(1)
+
+    def to(self, device: torch.device | str, non_blocking: bool = False) -> Layout:
+        return _move(self, device, non_blocking)
+
+    def select(self, rows: Tensor) -> Layout:
+        """The layout of the given rows (of a padded batch)."""
+        return replace(self, segments=self.segments[rows], positions=self.positions[rows])
+
+    @staticmethod
+    def padded(lengths: Sequence[int] | np.ndarray | Tensor, extent: int | None = None) -> Layout:
+        """Rows of the given lengths, each filled up to `extent` (by default the longest)."""
+        count = torch.as_tensor(lengths, dtype=torch.int64)
+        longest = int(count.max()) if count.numel() else 0
+        extent = longest if extent is None else extent
+        if longest > extent:
+            raise ValueError(f"a row of {longest} tokens does not fit into {extent}")
+        place = torch.arange(extent, device=count.device).expand(len(count), extent)
+        return Layout((place < count[:, None]).to(torch.int32), place.contiguous(), None, longest)
+
+    @staticmethod
+    def pack(lengths: Sequence[int] | np.ndarray, budget: int) -> Layout:
+        """One row of `budget` tokens holding sentences of the given lengths one after the other."""
+        count = np.asarray(lengths, dtype=np.int64)
+        total = int(count.sum())
+        if total > budget:
+            raise ValueError(f"{total} tokens do not fit into a packed row of {budget}")
+        segments, positions = np.zeros(budget, np.int32), np.zeros(budget, np.int64)
+        starts = np.concatenate([[0], count.cumsum()])
+        segments[:total] = np.repeat(np.arange(1, len(count) + 1, dtype=np.int32), count)
+        positions[:total] = np.arange(total) - np.repeat(starts[:-1], count)
+        positions[total:] = np.arange(budget - total)
+        longest = int(count.max()) if len(count) else 0
+        offsets = torch.from_numpy(np.append(starts, budget).astype(np.int32))
+        return Layout(torch.from_numpy(segments)[None], torch.from_numpy(positions)[None], offsets, longest)
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Pairs ready for a model. `target` begins with BOS and `labels` ends with EOS; both have the target layout.
+
+    rows  [n] int64: which rows of the corpus these are, in order, for reports and tests.
+    """
+
+    source: Tensor
+    source_layout: Layout
+    target: Tensor
+    target_layout: Layout
+    labels: Tensor
+    rows: Tensor
+
+    def to(self, device: torch.device | str, non_blocking: bool = False) -> Batch:
+        return _move(self, device, non_blocking)
+
+
+def _move(item: Any, device: torch.device | str, non_blocking: bool) -> Any:
+    moved = {}
+    for field in fields(item):
+        value = getattr(item, field.name)
+        if isinstance(value, Tensor):
+            moved[field.name] = value.to(device, non_blocking=non_blocking)
+        elif isinstance(value, Layout):
+            moved[field.name] = _move(value, device, non_blocking)
+    return replace(item, **moved)

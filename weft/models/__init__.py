@@ -1,0 +1,5 @@
+"""Model families, one file each."""
+
+MODELS = {
+    "transformer": "weft.models.transformer:Transformer",
+}

@@ -1,0 +1,56 @@
+"""The one interface between a task and the trainer."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from torch import Tensor, nn
+
+from weft.batch import Batch
+
+
+class Position(NamedTuple):
+    """A place in the endless stream of training batches: everything that resuming needs to know of the data."""
+
+    epoch: int = 0
+    window: int = 0
+    batch: int = 0
+
+
+@dataclass
+class Loss:
+    """A sum and what to divide it by. Both stay on the device, so accumulation and several processes are exact.
+
+    Losses for one optimiser share one denominator: the sum of their counts over micro-batches and processes.
+    """
+
+    total: Tensor
+    count: Tensor
+    metrics: dict[str, Tensor] = field(default_factory=dict)
+    optimizer: str = "model"
+
+
+class Task(ABC):
+    """A task knows its data and its losses; the trainer knows neither."""
+
+    @abstractmethod
+    def batches(self, position: Position) -> Iterator[tuple[Batch, Position]]:
+        """Training batches without end, from `position` on; with each, the position of the one after it.
+
+        The stream is the same for every process: the trainer takes what belongs to it.
+        """
+
+    @abstractmethod
+    def losses(self, model: nn.Module, batch: Batch) -> Iterator[Loss]:
+        """What to minimise. The trainer runs backward on each before it asks for the next."""
+
+    @abstractmethod
+    def evaluate(self, model: nn.Module) -> dict[str, float]:
+        """Scores on the validation data: always `loss`, and whatever else the task can say."""
+
+    def describe(self) -> dict[str, Any]:
+        """Facts worth a line in the log: how many pairs, what was dropped."""
+        return {}
