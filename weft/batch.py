@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -18,6 +18,14 @@ PAD, BOS, EOS, UNK = 0, 1, 2, 3
 """The special ids. Every tokenizer keeps these four places free, so nobody has to pass them around."""
 
 SPECIALS = ("<pad>", "<s>", "</s>", "<unk>")
+
+
+class Position(NamedTuple):
+    """A place in the endless stream of training batches: everything that resuming needs to know of the data."""
+
+    epoch: int = 0
+    window: int = 0
+    batch: int = 0
 
 
 @dataclass(frozen=True)

@@ -5,19 +5,11 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 from torch import Tensor, nn
 
-from weft.batch import Batch
-
-
-class Position(NamedTuple):
-    """A place in the endless stream of training batches: everything that resuming needs to know of the data."""
-
-    epoch: int = 0
-    window: int = 0
-    batch: int = 0
+from weft.batch import Batch, Position
 
 
 @dataclass
