@@ -6,7 +6,7 @@ holds many sentences one after the other, each with its segment number.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, NamedTuple
 
@@ -114,13 +114,22 @@ class Batch:
     def to(self, device: torch.device | str, non_blocking: bool = False) -> Batch:
         return _move(self, device, non_blocking)
 
+    def pin(self) -> Batch:
+        """The batch in pinned host memory, from which a copy to the GPU need not wait."""
+        return _each(self, Tensor.pin_memory)
+
 
 def _move(item: Any, device: torch.device | str, non_blocking: bool) -> Any:
-    moved = {}
+    return _each(item, lambda tensor: tensor.to(device, non_blocking=non_blocking))
+
+
+def _each(item: Any, change: Callable[[Tensor], Tensor]) -> Any:
+    """`item` with every tensor of it, and of its layouts, changed."""
+    changed = {}
     for field in fields(item):
         value = getattr(item, field.name)
         if isinstance(value, Tensor):
-            moved[field.name] = value.to(device, non_blocking=non_blocking)
+            changed[field.name] = change(value)
         elif isinstance(value, Layout):
-            moved[field.name] = _move(value, device, non_blocking)
-    return replace(item, **moved)
+            changed[field.name] = _each(value, change)
+    return replace(item, **changed)

@@ -16,7 +16,8 @@ from weft.batch import Batch, Position
 class Loss:
     """A sum and what to divide it by. Both stay on the device, so accumulation and several processes are exact.
 
-    Losses for one optimiser share one denominator: the sum of their counts over micro-batches and processes.
+    Losses for one optimiser share one denominator: the sum of their counts over micro-batches and processes. `metrics` are
+    sums as well, logged divided by that denominator.
     """
 
     total: Tensor
@@ -42,6 +43,10 @@ class Task(ABC):
     @abstractmethod
     def evaluate(self, model: nn.Module) -> dict[str, float]:
         """Scores on the validation data: always `loss`, and whatever else the task can say."""
+
+    def parameters(self, model: nn.Module) -> dict[str, list[nn.Parameter]]:
+        """Which parameters each optimiser moves. A task whose losses name other optimisers than "model" says so here."""
+        return {"model": [parameter for parameter in model.parameters() if parameter.requires_grad]}
 
     def describe(self) -> dict[str, Any]:
         """Facts worth a line in the log: how many pairs, what was dropped."""

@@ -1,0 +1,52 @@
+"""Scaled dot-product attention over everything."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from torch import Tensor
+
+from weft.attention.base import Attended, Attention, Site
+from weft.attention.multihead import MultiHead
+from weft.batch import Layout
+from weft.errors import ConfigError
+from weft.state import State
+
+
+class FullAttention(Attention):
+    """Every query looks at every key: softmax(QKᵀ/√d)V in several heads.
+
+    position "rotary" turns queries and keys by their position (Su et al. 2021), so that a score depends on how far they
+    are apart; it has no meaning across two sequences and is refused there.
+    """
+
+    paper = "Vaswani et al. 2017"
+    uses = frozenset({"encoder", "causal", "cross"})
+    weights_sum = "one"
+    ignores_key_order = True
+    packs = True
+
+    def __init__(
+        self, site: Site, *, position: Literal["none", "rotary"] = "none", rotary_base: float = 10000.0, bias: bool = True
+    ) -> None:
+        super().__init__(site)
+        if position == "rotary" and site.use == "cross":
+            raise ConfigError("rotary positions have no meaning between two sequences; use position: none for cross-attention")
+        self.heads = MultiHead(site, bias=bias, rotary=rotary_base if position == "rotary" else None)
+        self.position = position
+
+    def start(
+        self, memory: Tensor | None = None, layout: Layout | None = None, *, rows: int = 1, room: int | None = None
+    ) -> State:
+        return self.heads.start(memory, layout, rows, room)
+
+    def forward(
+        self,
+        query: Tensor,
+        state: State,
+        *,
+        append: Tensor | None = None,
+        layout: Layout | None = None,
+        need_weights: bool = False,
+    ) -> Attended:
+        return self.heads.run(query, state, append, layout, need_weights)

@@ -1,0 +1,52 @@
+"""Where a token stands: sinusoids, learned vectors, rotations. Angles are always float32 (in bf16 position 257 is 256)."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from weft.errors import ConfigError
+
+
+def angles(positions: Tensor, width: int, base: float = 10000.0) -> Tensor:
+    """positions [B, T] → p / base^(2i/width), [B, T, width/2] in float32."""
+    index = torch.arange(0, width, 2, device=positions.device, dtype=torch.float32)
+    return positions[..., None].float() * base ** (-index / width)
+
+
+def rotate(x: Tensor, positions: Tensor, base: float = 10000.0) -> Tensor:
+    """Turns each pair of channels of x [B, H, T, D] by its position's angle (Su et al. 2021)."""
+    turn = angles(positions, x.size(-1), base)[:, None]
+    cos, sin = turn.cos().to(x.dtype), turn.sin().to(x.dtype)
+    even, odd = x[..., ::2], x[..., 1::2]
+    return torch.stack([even * cos - odd * sin, even * sin + odd * cos], -1).flatten(-2)
+
+
+class SinusoidalPosition(nn.Module):
+    """PE(p, 2i) = sin(p / 10000^(2i/d)), PE(p, 2i+1) = cos(…) (Vaswani et al. 2017, section 3.5). Any length."""
+
+    max_length: int | None = None
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        if dim % 2:
+            raise ConfigError(f"sinusoidal positions need an even width, not {dim}")
+        self.dim = dim
+
+    def forward(self, positions: Tensor) -> Tensor:
+        """positions [B, T] → [B, T, dim] in float32."""
+        turn = angles(positions, self.dim)
+        return torch.stack([turn.sin(), turn.cos()], -1).flatten(-2)
+
+
+class LearnedPosition(nn.Module):
+    """One learned vector for each of the first `max_length` positions."""
+
+    def __init__(self, dim: int, max_length: int) -> None:
+        super().__init__()
+        self.max_length: int | None = max_length
+        self.table = nn.Embedding(max_length, dim)
+        nn.init.normal_(self.table.weight, std=dim**-0.5)
+
+    def forward(self, positions: Tensor) -> Tensor:
+        return self.table(positions)

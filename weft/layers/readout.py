@@ -1,0 +1,94 @@
+"""The output layer and its loss, which never hold all logits in float32.
+
+Shapes: N tokens · D width · V vocabulary.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from weft.batch import PAD
+
+
+def smoothed_loss(logits: Tensor, labels: Tensor, smoothing: float) -> tuple[Tensor, Tensor]:
+    """(label-smoothed loss, negative log-likelihood), each a float32 sum over the labels that are not PAD.
+
+    Smoothing ε moves that share of the probability evenly over the vocabulary (Szegedy et al. 2016).
+    """
+    logp = logits.to(_wide(logits)).log_softmax(-1)
+    nll = F.nll_loss(logp.flatten(0, -2), labels.flatten(), ignore_index=PAD, reduction="sum")
+    if smoothing == 0:
+        return nll, nll.detach()
+    real = labels != PAD
+    even = -torch.where(real, logp.mean(-1), 0.0).sum()
+    return (1 - smoothing) * nll + smoothing * even, nll.detach()
+
+
+def linear_loss(hidden: Tensor, weight: Tensor, labels: Tensor, smoothing: float, chunk: int = 4096) -> tuple[Tensor, Tensor]:
+    """The same for logits = hidden · weightᵀ, a chunk of tokens at a time, its gradients computed along the way.
+
+    hidden [B, T, D] · weight [V, D] · labels [B, T].
+    """
+    hidden, labels = hidden.flatten(0, -2), labels.flatten()
+    if torch.is_autocast_enabled(hidden.device.type):
+        hidden = hidden.to(torch.get_autocast_dtype(hidden.device.type))
+    total, nll = _LinearLoss.apply(hidden, weight, labels, smoothing, chunk)
+    return total, nll
+
+
+class _LinearLoss(torch.autograd.Function):
+    """∂loss/∂logits = softmax − target needs nothing from later layers but a factor, so both products with it are formed at once."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, hidden: Tensor, weight: Tensor, labels: Tensor, smoothing: float, chunk: int
+    ) -> tuple[Tensor, Tensor]:
+        wanted = any(ctx.needs_input_grad[:2])
+        table = weight.to(hidden.dtype)
+        total = torch.zeros((), device=hidden.device, dtype=_wide(hidden))
+        nll = torch.zeros_like(total)
+        grad_hidden = torch.empty_like(hidden) if wanted else None
+        grad_weight = torch.zeros_like(weight) if wanted else None
+        for begin in range(0, hidden.size(0), chunk):
+            rows, gold = hidden[begin : begin + chunk], labels[begin : begin + chunk]
+            part, likelihood, slope = _chunk(rows @ table.t(), gold, smoothing, wanted)
+            total += part
+            nll += likelihood
+            if slope is not None and grad_hidden is not None and grad_weight is not None:
+                grad_hidden[begin : begin + chunk] = slope @ table
+                grad_weight += slope.t() @ rows
+        ctx.save_for_backward(grad_hidden, grad_weight)
+        ctx.mark_non_differentiable(nll)
+        return total, nll
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+        grad_hidden, grad_weight = ctx.saved_tensors
+        return grad_hidden * grad.to(grad_hidden.dtype), grad_weight * grad, None, None, None
+
+
+def _chunk(logits: Tensor, gold: Tensor, smoothing: float, wanted: bool) -> tuple[Tensor, Tensor, Tensor | None]:
+    """(loss, negative log-likelihood, ∂loss/∂logits) of one chunk."""
+    size = logits.size(-1)
+    real = gold != PAD
+    scores = logits.to(_wide(logits))
+    norm = scores.logsumexp(-1)
+    chosen = scores.gather(-1, gold[:, None])[:, 0]
+    nll = torch.where(real, norm - chosen, 0.0).sum()
+    even = torch.where(real, norm - scores.mean(-1), 0.0).sum() if smoothing else 0.0
+    loss = (1 - smoothing) * nll + smoothing * even
+    if not wanted:
+        return loss, nll, None
+    slope = scores.sub_(norm[:, None]).exp_()
+    slope.sub_(smoothing / size)
+    slope.scatter_add_(-1, gold[:, None], torch.full_like(chosen, smoothing - 1)[:, None])
+    return loss, nll, slope.masked_fill_(~real[:, None], 0.0).to(logits.dtype)
+
+
+def _wide(tensor: Tensor) -> torch.dtype:
+    """At least float32."""
+    return torch.promote_types(tensor.dtype, torch.float32)

@@ -1,0 +1,30 @@
+"""Token mixing without a query of its own, one file each; and what a block's self slot accepts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from weft.attention import ATTENTIONS
+from weft.attention.base import Site
+from weft.errors import ConfigError
+from weft.mixers.base import Mixer, SelfAttention
+from weft.registry import build, fill
+
+MIXERS = {
+    "recurrent": "weft.mixers.recurrent:RecurrentMixer",
+    "convolution": "weft.mixers.convolution:ConvolutionMixer",
+}
+
+SELF = {**ATTENTIONS, **MIXERS}
+"""What may stand in a block's self slot: mixers, and attentions used on the sequence itself."""
+
+
+def build_self(spec: Mapping[str, Any] | str, site: Site) -> Mixer:
+    """The mixer that `spec` describes; an attention is wrapped so that both are called alike."""
+    options = fill("weft.mixers:SELF", spec)
+    try:
+        part = build("weft.mixers:SELF", options, site)
+    except ConfigError as error:
+        raise ConfigError(f"{options['kind']}: {error}") from None
+    return SelfAttention(part) if options["kind"] in ATTENTIONS else part

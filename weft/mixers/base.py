@@ -1,0 +1,51 @@
+"""The interface of token mixing without a query: x → x."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+import torch
+from torch import Tensor
+
+from weft.attention.base import Attended, Attention, Facts
+from weft.batch import Layout
+from weft.state import State
+
+
+class Mixer(Facts, ABC):
+    """Mixes the tokens of a row, all at once (encoder) or each with those before it (causal), in pieces of any size."""
+
+    @abstractmethod
+    def start(self, *, rows: int = 1, room: int | None = None) -> State:
+        """A state to begin with."""
+
+    @abstractmethod
+    def forward(self, x: Tensor, state: State, *, layout: Layout | None = None, need_weights: bool = False) -> Attended:
+        """x [B, T, D] → context [B, T, D]. Tokens that are not `ok` in the layout were never fed."""
+
+
+class SelfAttention(Mixer):
+    """An attention turned on its own sequence."""
+
+    uses = frozenset({"encoder", "causal"})
+
+    def __init__(self, attention: Attention) -> None:
+        super().__init__(attention.site)
+        self.attention = attention
+        self.max_length = attention.max_length
+
+    @property
+    def packs(self) -> bool:  # type: ignore[override]
+        return self.attention.packs
+
+    def start(self, *, rows: int = 1, room: int | None = None) -> State:
+        return self.attention.start(rows=rows, room=room)
+
+    def forward(self, x: Tensor, state: State, *, layout: Layout | None = None, need_weights: bool = False) -> Attended:
+        return self.attention(x, state, append=x, layout=layout, need_weights=need_weights)
+
+    def sees(self, length: int) -> Tensor:
+        return self.attention.sees(length)
+
+    def refresh(self, generator: torch.Generator) -> None:
+        """The attention inside is a module of its own, so the trainer reaches it itself."""

@@ -1,0 +1,107 @@
+"""What the search loop and the tasks know of a model: an encoder, a decoder, and nothing of their insides.
+
+Shapes: G sources · B = G·K rows · T target positions · S source positions · D width · V vocabulary.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+
+from weft.batch import Layout
+from weft.layers.readout import smoothed_loss
+from weft.state import State
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """How many tokens the two vocabularies have, and whether they are one."""
+
+    source: int
+    target: int
+    shared: bool = False
+
+
+@dataclass
+class Encoded:
+    """A source after reading: memory [G, S, D] and its layout; terms as in `Attended`."""
+
+    memory: Tensor
+    layout: Layout | None = None
+    terms: dict[str, Tensor] = field(default_factory=dict)
+
+
+@dataclass
+class Features:
+    """Hidden states [B, T, D] before the output layer, the state after them, and terms [B, T]."""
+
+    hidden: Tensor
+    state: State
+    terms: dict[str, Tensor] = field(default_factory=dict)
+
+
+@dataclass
+class Decoded:
+    """logits [B, T, V], the state after them, and terms [B, T]."""
+
+    logits: Tensor
+    state: State
+    terms: dict[str, Tensor] = field(default_factory=dict)
+
+
+class Encoder(nn.Module, ABC):
+    """Reads a source."""
+
+    @abstractmethod
+    def forward(self, tokens: Tensor, layout: Layout | None = None) -> Encoded:
+        """tokens [G, S] → memory."""
+
+
+class Decoder(nn.Module, ABC):
+    """Writes a target. Teacher forcing, a forced prefix and one step are the same call at different lengths."""
+
+    @abstractmethod
+    def start(self, source: Encoded, *, room: int | None = None) -> State:
+        """The state before the first token. `room` asks for stores of fixed size, as the search loop wants them."""
+
+    @abstractmethod
+    def features(self, tokens: Tensor, state: State, layout: Layout | None = None) -> Features:
+        """tokens [B, T], any number of them. Tokens that are not `ok` in the layout were never fed."""
+
+    @abstractmethod
+    def logits(self, hidden: Tensor) -> Tensor:
+        """The output layer, position by position: [B, T, D] → [B, T, V]."""
+
+    def forward(self, tokens: Tensor, state: State, layout: Layout | None = None) -> Decoded:
+        found = self.features(tokens, state, layout)
+        return Decoded(self.logits(found.hidden), found.state, found.terms)
+
+    def loss(self, hidden: Tensor, labels: Tensor, smoothing: float = 0.0) -> tuple[Tensor, Tensor]:
+        """(label-smoothed loss, negative log-likelihood) as sums over the labels that are not PAD."""
+        return smoothed_loss(self.logits(hidden), labels, smoothing)
+
+
+class Model(nn.Module, ABC):
+    """An encoder and a decoder that belong together."""
+
+    encoder: Encoder
+    decoder: Decoder
+    dim: int
+    max_source: int | None = None
+    max_target: int | None = None
+    packs: bool = False
+
+    def encode(self, tokens: Tensor, layout: Layout | None = None) -> Encoded:
+        encoded: Encoded = self.encoder(tokens, layout)
+        return encoded
+
+    @property
+    def device(self) -> torch.device:
+        return next(self.parameters()).device
+
+    def count_parameters(self) -> int:
+        """Trained numbers, those shared between parts counted once."""
+        return sum(parameter.numel() for parameter in self.parameters())

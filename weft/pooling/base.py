@@ -1,0 +1,37 @@
+"""The interface of every pooling."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
+from typing import ClassVar, Literal
+
+from torch import Tensor, nn
+
+from weft.batch import Layout
+
+
+@dataclass
+class Pooled:
+    """vectors [B, r, D] · weights [B, r, S] where there are any · terms: raw quantities [B] by name, in training only."""
+
+    vectors: Tensor
+    weights: Tensor | None = None
+    terms: dict[str, Tensor] = field(default_factory=dict)
+
+
+class Pooling(nn.Module, ABC):
+    """Reads a padded sequence and gives back r vectors."""
+
+    paper: ClassVar[str] = ""
+    weights_sum: ClassVar[Literal["one"] | None] = None
+    ignores_key_order: ClassVar[bool] = True
+    terms: ClassVar[frozenset[str]] = frozenset()
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.dim = dim
+
+    @abstractmethod
+    def forward(self, memory: Tensor, layout: Layout | None = None) -> Pooled:
+        """memory [B, S, D] → vectors [B, r, D]; an empty row gives zeros."""

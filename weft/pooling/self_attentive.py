@@ -1,0 +1,35 @@
+"""Pooling by learned questions."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from weft.attention.kernel import masked_softmax
+from weft.batch import Layout
+from weft.pooling.base import Pooled, Pooling
+
+
+class SelfAttentivePooling(Pooling):
+    """A = softmax(U tanh(W H)) asks `rows` questions of a sequence; the vectors are A H.
+
+    One row is the static attention of Yang et al. 2016; several come with the term "diversity", ‖AAᵀ − I‖² (Lin et al. 2017).
+    """
+
+    paper = "Lin et al. 2017; Yang et al. 2016"
+    weights_sum = "one"
+    terms = frozenset({"diversity"})
+
+    def __init__(self, dim: int, *, rows: int = 1, hidden: int = 0) -> None:
+        super().__init__(dim)
+        self.hidden = nn.Linear(dim, hidden or dim)
+        self.questions = nn.Linear(hidden or dim, rows, bias=False)
+
+    def forward(self, memory: Tensor, layout: Layout | None = None) -> Pooled:
+        scores = self.questions(torch.tanh(self.hidden(memory))).transpose(1, 2)
+        weights = masked_softmax(scores, None if layout is None else layout.ok[:, None].expand_as(scores))
+        terms = {}
+        if self.training:
+            one = torch.eye(weights.size(1), device=weights.device, dtype=weights.dtype)
+            terms["diversity"] = (weights @ weights.transpose(1, 2) - one).pow(2).sum((1, 2))
+        return Pooled(weights @ memory, weights, terms)
