@@ -1,10 +1,10 @@
 """From files to batches. Knows `weft.batch` and nothing of models."""
 
 TOKENIZERS = {
-    "bpe": "weft.data.tokenizer:BpeTokenizer",
-    "unigram": "weft.data.tokenizer:UnigramTokenizer",
-    "sentencepiece": "weft.data.tokenizer:SentencePieceTokenizer",
-    "words": "weft.data.tokenizer:WordTokenizer",
-    "characters": "weft.data.tokenizer:CharacterTokenizer",
-    "bytes": "weft.data.tokenizer:ByteTokenizer",
+    "bpe": "weft.data.subword:BpeTokenizer",
+    "unigram": "weft.data.subword:UnigramTokenizer",
+    "sentencepiece": "weft.data.sentencepiece:SentencePieceTokenizer",
+    "words": "weft.data.symbols:WordTokenizer",
+    "characters": "weft.data.symbols:CharacterTokenizer",
+    "bytes": "weft.data.symbols:ByteTokenizer",
 }

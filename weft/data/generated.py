@@ -1,0 +1,181 @@
+"""Tasks made by a program: data for demonstrations and tests, with no file and no licence.
+
+    dates     "Dienstag, 3. März 2026" → "2026-03-03", in forty languages, several formats each
+    copy      "k d q" → "k d q"        reverse  "k d q" → "q d k"        sort  "k d q" → "d k q"
+    addition  "417+85" → "502"
+
+Pair number i is a function of the kind, the seed and i alone. What a pair is about (the day, the letters, the numbers)
+decides by its hash whether it belongs to train, valid or test, so these never share one, whatever the seeds.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import string
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, fields
+from datetime import date, timedelta
+from random import Random
+from typing import Any, Literal, get_args
+from urllib.parse import parse_qsl
+
+from weft.errors import DataError
+from weft.registry import suggest
+
+Split = Literal["train", "valid", "test"]
+
+LANGUAGES = (
+    "ar bg bn ca cs da de el en es et fa fi fr he hi hu hy id is it ja ka ko lt lv nb nl pl pt ro ru sk sv sw th tr uk vi zh"
+).split()
+
+DIGITS = {"ar": "٠١٢٣٤٥٦٧٨٩", "bn": "০১২৩৪৫৬৭৮৯", "fa": "۰۱۲۳۴۵۶۷۸۹", "hi": "०१२३४५६७८९", "th": "๐๑๒๓๔๕๖๗๘๙"}
+"""Digits that a language writes in every other date, besides the European ones."""
+
+FIRST_DAY, LAST_DAY = date(1900, 1, 1), date(2099, 12, 31)
+
+ATTEMPTS = 1000
+
+
+@dataclass(frozen=True)
+class Generated:
+    """`count` pairs of the given kind, the same at every reading.
+
+    longest  the most symbols of a sequence (copy, reverse, sort; by default 10) or digits of a number (addition; by
+             default 4); has no meaning for dates.
+    """
+
+    kind: str
+    count: int = 10_000
+    seed: int = 1
+    split: Split = "train"
+    longest: int = 0
+
+    def __post_init__(self) -> None:
+        if self.kind not in KINDS:
+            raise DataError(f"generated:{self.kind}: there is no such task; {suggest(self.kind, KINDS)}.")
+        if self.split not in get_args(Split):
+            raise DataError(f"generated:{self.kind}: there is no split {self.split!r}; {suggest(self.split, get_args(Split))}.")
+        if self.count < 1 or self.longest < 0:
+            raise DataError(f"generated:{self.kind}: count must be at least 1 and longest positive.")
+
+    def __iter__(self) -> Iterator[tuple[str, str]]:
+        return (self.pair(index) for index in range(self.count))
+
+    def __len__(self) -> int:
+        return self.count
+
+    def pair(self, index: int) -> tuple[str, str]:
+        """Pair number `index`: drawn again and again until what it is about belongs to this split."""
+        random = Random(int.from_bytes(_hash(f"{self.kind} {self.seed} {index}")[:8], "little"))
+        for _ in range(ATTEMPTS):
+            subject, source, target = KINDS[self.kind](random, self.longest)
+            if split_of(f"{self.kind} {subject}") == self.split:
+                return source, target
+        raise DataError(f"generated:{self.kind}: no pair found for {self.split!r}; give a larger `longest`.")
+
+    def digest(self) -> str:
+        """Changes with everything the pairs depend on: the options and, for dates, the version of the calendar data."""
+        import babel
+
+        return _hash(repr((asdict(self), babel.__version__, LANGUAGES))).hex()
+
+
+def parse_generated(spec: str) -> Generated:
+    """The task that "dates?count=20000&seed=1" names."""
+    kind, _, query = spec.partition("?")
+    known = {field.name: field for field in fields(Generated) if field.name != "kind"}
+    options: dict[str, Any] = {}
+    for name, value in parse_qsl(query, keep_blank_values=True):
+        if name not in known:
+            raise DataError(f"generated:{spec}: there is no option {name!r}; {suggest(name, known)}.")
+        if name != "split" and not value.isdecimal():
+            raise DataError(f"generated:{spec}: {name} must be a whole number, not {value!r}.")
+        options[name] = value if name == "split" else int(value)
+    return Generated(kind, **options)
+
+
+def dates(count: int, seed: int = 1, split: Split = "train") -> Generated:
+    """Dates as people write them, and as ISO 8601 writes them."""
+    return Generated("dates", count, seed, split)
+
+
+def split_of(subject: str) -> Split:
+    """Where a subject belongs: one in ten is for validation, one in ten for the test."""
+    tenth = _hash(subject)[0] % 10
+    return "test" if tenth == 0 else "valid" if tenth == 1 else "train"
+
+
+def _hash(text: str) -> bytes:
+    return hashlib.blake2b(text.encode(), digest_size=16).digest()
+
+
+def _date(random: Random, longest: int) -> tuple[str, str, str]:
+    day = FIRST_DAY + timedelta(days=random.randrange((LAST_DAY - FIRST_DAY).days + 1))
+    language = random.choice(LANGUAGES)
+    text = write_date(day, language, random.choice(patterns(language)))
+    if language in DIGITS and random.random() < 0.5:
+        text = text.translate(str.maketrans(string.digits, DIGITS[language]))
+    return day.isoformat(), text, day.isoformat()
+
+
+def write_date(day: date, language: str, pattern: str) -> str:
+    from babel.dates import format_date
+
+    return str(format_date(day, pattern, locale=language))
+
+
+@functools.cache
+def patterns(language: str) -> tuple[str, ...]:
+    """The formats of a language that leave no doubt about what is day, month and year."""
+    from babel import Locale
+
+    locale = Locale.parse(language)
+    named = [locale.date_formats[name].pattern for name in ("full", "long", "medium", "short")]
+    skeletons = [locale.datetime_skeletons[name].pattern for name in ("yMMMEd", "yMd") if name in locale.datetime_skeletons]
+    return tuple(sorted({pattern for pattern in named + skeletons if _clear(pattern)}))
+
+
+def _clear(pattern: str) -> bool:
+    """Whether a pattern can be read without knowing the country: 4/3/2026 is two days, and '26 two years."""
+    if "y" not in pattern or "yy" in pattern:
+        return False
+    if "MMM" in pattern:
+        return True
+    year, month, day = (pattern.index(letter) for letter in "yMd")
+    return year < month < day or (day < month < year and "/" not in pattern and "-" not in pattern)
+
+
+def _letters(random: Random, longest: int) -> list[str]:
+    return random.choices(string.ascii_lowercase, k=random.randint(1, longest or 10))
+
+
+def _copy(random: Random, longest: int) -> tuple[str, str, str]:
+    text = " ".join(_letters(random, longest))
+    return text, text, text
+
+
+def _reverse(random: Random, longest: int) -> tuple[str, str, str]:
+    letters = _letters(random, longest)
+    return " ".join(letters), " ".join(letters), " ".join(reversed(letters))
+
+
+def _sort(random: Random, longest: int) -> tuple[str, str, str]:
+    letters = _letters(random, longest)
+    return "".join(sorted(letters)), " ".join(letters), " ".join(sorted(letters))
+
+
+def _addition(random: Random, longest: int) -> tuple[str, str, str]:
+    digits = longest or 4
+    first, second = (random.randrange(10 ** random.randint(1, digits)) for _ in range(2))
+    return f"{min(first, second)}+{max(first, second)}", f"{first}+{second}", str(first + second)
+
+
+KINDS: dict[str, Callable[[Random, int], tuple[str, str, str]]] = {
+    "dates": _date,
+    "copy": _copy,
+    "reverse": _reverse,
+    "sort": _sort,
+    "addition": _addition,
+}
+"""kind → a function that draws (what the pair is about, source, target)."""

@@ -1,0 +1,99 @@
+"""Lines of text out of files and streams, read one at a time, with errors that say where.
+
+A line ends with a line feed, or a carriage return and a line feed. Nothing else ends a line: a text may well hold U+2028
+or a lone carriage return, and splitting there would shift every line after it against the other side of the corpus.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO
+
+from weft.errors import DataError
+
+BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
+BLOCK = 1 << 20
+
+
+def read_lines(source: str | Path | IO[bytes] | IO[str], name: str | None = None) -> Iterator[str]:
+    """The lines of a UTF-8 text file (also .gz) or of an open stream, without their line ends.
+
+    A byte order mark at the beginning is dropped. `name` is what errors call a stream. The caller closes a stream.
+    """
+    if isinstance(source, str | Path):
+        with open_file(source) as file:
+            yield from _lines(file, str(source))
+    else:
+        yield from _lines(source, name or str(getattr(source, "name", "the input")))
+
+
+def open_file(path: str | Path) -> IO[bytes]:
+    """The file opened for reading, unpacked if its name ends in .gz."""
+    path = check_file(path)
+    try:
+        return gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb")
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read: {error.strerror or error}.") from None
+
+
+def check_file(path: str | Path) -> Path:
+    """`path`, if it is a file; otherwise an error that says what is wrong with it."""
+    path = Path(path)
+    if path.is_dir():
+        raise DataError(f"{path} is a folder; a file of text is wanted.")
+    if not path.exists():
+        raise DataError(f"{path}: there is no such file (looked for it in {path.absolute().parent}).")
+    return path
+
+
+def file_digest(path: str | Path) -> str:
+    """A hash of the bytes of a file, read block by block."""
+    found = hashlib.blake2b(digest_size=16)
+    try:
+        with check_file(path).open("rb") as file:
+            while block := file.read(BLOCK):
+                found.update(block)
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read: {error.strerror or error}.") from None
+    return found.hexdigest()
+
+
+def _lines(stream: IO[bytes] | IO[str], name: str) -> Iterator[str]:
+    number = offset = 0
+    lines = iter(stream)
+    while True:
+        try:
+            raw = next(lines, None)
+        except (OSError, EOFError, zlib.error) as error:
+            raise DataError(
+                f"{name}: cannot be read past line {number:,}: {error}. The file seems to be damaged or cut short."
+            ) from None
+        if raw is None:
+            return
+        number += 1
+        if isinstance(raw, str):
+            text = raw
+        else:
+            try:
+                text = raw.decode("utf-8")
+            except UnicodeDecodeError as error:
+                raise _undecodable(name, number, offset, raw, error) from None
+            offset += len(raw)
+        if number == 1:
+            text = text.removeprefix("\ufeff")
+        yield text[:-2] if text.endswith("\r\n") else text[:-1] if text.endswith("\n") else text
+
+
+def _undecodable(name: str, number: int, offset: int, raw: bytes, error: UnicodeDecodeError) -> DataError:
+    where = f"{name}, line {number:,} (byte {offset + error.start:,} of the file)"
+    if number == 1 and raw.startswith(UTF16_MARKS):
+        advice = "The file begins like UTF-16; convert it, for example with `iconv -f UTF-16 -t UTF-8`."
+    else:
+        advice = "Convert the file, for example with `iconv -f LATIN1 -t UTF-8`, or remove the line."
+    before = raw[max(0, error.start - 30) : error.start].decode("utf-8", "replace")
+    return DataError(f"{where}: not valid UTF-8: byte 0x{raw[error.start]:02x} after {before!r}. {advice}")

@@ -1,0 +1,177 @@
+"""Subword vocabularies learnt from text, by the Hugging Face `tokenizers` library.
+
+A text is normalised, a space becomes "▁" at the head of the word after it, punctuation stands apart, and words are cut into
+pieces. Decoding puts the text together again but for a space at its beginning. The ids are: the special ones, 256 bytes
+if `byte_fallback` is on, then the pieces. The file is one that `tokenizers.Tokenizer.from_file` reads.
+
+Special ids are no pieces: a text that holds the letters "</s>" is cut like any other text.
+"""
+
+from __future__ import annotations
+
+import json
+from abc import abstractmethod
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Literal
+
+import tokenizers
+from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
+
+from weft.batch import SPECIALS, UNK
+from weft.data.symbols import BYTES, byte_name
+from weft.data.tokenizer import RESERVED, Tokenizer
+from weft.errors import DataError
+
+SPACE = "▁"
+
+HIDDEN = [f" {name}" for name in SPECIALS]
+"""How the special ids are called inside. No piece holds a plain space, so no text can ever match these names."""
+
+Normalization = Literal["nfc", "nfkc", "none"]
+
+
+class _Subword(Tokenizer):
+    """What BPE and unigram share: everything but how the pieces are chosen."""
+
+    def __init__(self, *, lowercase: bool, normalize: Normalization, byte_fallback: bool) -> None:
+        self.lowercase, self.normalize, self.byte_fallback = lowercase, normalize, byte_fallback
+        self.reserved = HIDDEN + ([byte_name(value) for value in range(BYTES)] if byte_fallback else [])
+        self._inner = self._assemble(self._untrained())
+
+    @abstractmethod
+    def _untrained(self) -> Any: ...
+
+    @abstractmethod
+    def _trained(self, texts: Iterable[str], size: int) -> Any:
+        """A model of at most `size` ids, the reserved ones first."""
+
+    def train(self, texts: Iterable[str], size: int) -> None:
+        """Raises DataError when the texts do not hold enough different pieces for `size` ids."""
+        if size <= len(self.reserved) + 1:
+            with_bytes = f" ({BYTES} of them bytes; see byte_fallback)" if self.byte_fallback else ""
+            raise DataError(f"a vocabulary of {size} is too small: {len(self.reserved)} ids are reserved{with_bytes}.")
+        inner = self._assemble(self._trained(texts, size))
+        found = int(inner.get_vocab_size())
+        if found == len(self.reserved):
+            raise DataError("there is no text to make a vocabulary from.")
+        if found < size:
+            raise DataError(
+                f"a vocabulary of {size:,} is larger than the data allows: {found:,} is the largest possible here. "
+                f"Set data.vocabulary to {found} or less, or give more text."
+            )
+        self._inner = inner
+
+    def _assemble(self, model: Any) -> Any:
+        """A `tokenizers.Tokenizer` around the model."""
+        inner = tokenizers.Tokenizer(model)
+        steps = [] if self.normalize == "none" else [normalizers.NFKC() if self.normalize == "nfkc" else normalizers.NFC()]
+        inner.normalizer = normalizers.Sequence(steps + ([normalizers.Lowercase()] if self.lowercase else []))
+        words = pre_tokenizers.Metaspace(SPACE, prepend_scheme="always")
+        inner.pre_tokenizer = pre_tokenizers.Sequence([words, pre_tokenizers.Punctuation("isolated")])
+        spaces = decoders.Replace(SPACE, " ")
+        inner.decoder = decoders.Sequence([spaces, decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)])
+        return inner
+
+    def _learn(self, model: Any, trainer: Any, texts: Iterable[str]) -> dict[str, Any]:
+        """Train `model` and return what it learnt as plain data."""
+        inner = self._assemble(model)
+        inner.train_from_iterator(texts, trainer)
+        learnt: dict[str, Any] = json.loads(inner.to_str())["model"]
+        return learnt
+
+    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
+        return [found.ids for found in self._inner.encode_batch_fast(list(texts), add_special_tokens=False)]
+
+    def decode(self, ids: Sequence[int]) -> str:
+        return str(self._inner.decode([i for i in ids if i >= RESERVED], skip_special_tokens=False))
+
+    def tokens(self, ids: Sequence[int]) -> list[str]:
+        return [SPECIALS[i] if i < RESERVED else self._inner.id_to_token(i) for i in ids]
+
+    @property
+    def size(self) -> int:
+        return int(self._inner.get_vocab_size())
+
+    def dump(self) -> bytes:
+        return str(self._inner.to_str(pretty=False)).encode()
+
+    def restore(self, content: bytes) -> None:
+        try:
+            inner = tokenizers.Tokenizer.from_buffer(content)
+        except Exception as error:  # the library raises bare Exception
+            raise ValueError(str(error)) from None
+        if type(inner.model) is not type(self._untrained()) or inner.token_to_id(HIDDEN[UNK]) != UNK:
+            raise ValueError("it was written by another tokenizer")
+        self._inner = inner
+
+
+class BpeTokenizer(_Subword):
+    """Byte pair encoding (Sennrich et al., 2016, arXiv:1508.07909): the most frequent pair of pieces is merged, again and again.
+
+    At most three quarters of the vocabulary are single characters; a pair must occur twice to be merged.
+
+    lowercase      write everything in small letters
+    normalize      Unicode normal form of the text
+    byte_fallback  write a character outside the vocabulary as its UTF-8 bytes, which take 256 ids; otherwise it becomes UNK
+    """
+
+    def __init__(self, *, lowercase: bool = False, normalize: Normalization = "nfc", byte_fallback: bool = True) -> None:
+        super().__init__(lowercase=lowercase, normalize=normalize, byte_fallback=byte_fallback)
+
+    def _untrained(self) -> Any:
+        return models.BPE()
+
+    def _trained(self, texts: Iterable[str], size: int) -> Any:
+        room = size - len(self.reserved)
+        trainer = trainers.BpeTrainer(vocab_size=room, min_frequency=2, limit_alphabet=-(-room * 3 // 4), show_progress=False)
+        learnt = self._learn(models.BPE(), trainer, texts)
+        taken = set(self.reserved)
+        pieces = [piece for piece in learnt["vocab"] if piece not in taken]
+        known = set(pieces)
+        merges = [(left, right) for left, right in learnt["merges"] if known.issuperset((left, right, left + right))]
+        vocabulary = {piece: number for number, piece in enumerate(self.reserved + pieces)}
+        return models.BPE(vocabulary, merges, unk_token=HIDDEN[UNK], byte_fallback=self.byte_fallback)
+
+
+class UnigramTokenizer(_Subword):
+    """Unigram language model (Kudo, 2018, arXiv:1804.10959): the most probable way to cut a word into pieces.
+
+    lowercase      write everything in small letters
+    normalize      Unicode normal form of the text
+    byte_fallback  write a character outside the vocabulary as its UTF-8 bytes, which take 256 ids; otherwise it becomes UNK
+    """
+
+    def __init__(self, *, lowercase: bool = False, normalize: Normalization = "nfc", byte_fallback: bool = True) -> None:
+        super().__init__(lowercase=lowercase, normalize=normalize, byte_fallback=byte_fallback)
+
+    def _untrained(self) -> Any:
+        return models.Unigram()
+
+    def _trained(self, texts: Iterable[str], size: int) -> Any:
+        room = size - len(self.reserved)
+        trainer = trainers.UnigramTrainer(
+            vocab_size=room + 1, unk_token=HIDDEN[UNK], special_tokens=[HIDDEN[UNK]], show_progress=False
+        )
+        try:
+            learnt = self._learn(models.Unigram(), trainer, texts)
+        except Exception as error:  # the library raises bare Exception
+            raise DataError(
+                f"a vocabulary of {size:,} cannot be learnt from this text: {str(error)[:1].lower()}{str(error)[1:]}. "
+                "Give a larger one, or the tokenizer bpe, which writes rare characters as bytes."
+            ) from None
+        pieces = _in_order(piece for piece in learnt["vocab"] if piece[0] not in set(self.reserved))
+        lowest = pieces[-1][1] if pieces else 0.0
+        return models.Unigram([(name, lowest - 100.0) for name in self.reserved] + pieces, UNK, self.byte_fallback)
+
+
+def _in_order(pieces: Iterator[list[Any]]) -> list[tuple[str, float]]:
+    """Pieces by falling score, the same at every training.
+
+    The library numbers rare characters in the random order of a hash table, each 0.0001 above the last, beginning at the
+    lowest score of all: they get that score alike.
+    """
+    scored = [(str(piece), float(score)) for piece, score in pieces]
+    lowest = min((score for _, score in scored), default=0.0)
+    rare = lowest + 0.0001 * (len(scored) + 1)
+    level = [(piece, round(lowest if len(piece) == 1 and score <= rare else score, 6)) for piece, score in scored]
+    return sorted(level, key=lambda item: (-item[1], item[0]))

@@ -1,0 +1,220 @@
+"""Tokenizers whose vocabulary is counted rather than learnt: words, characters, bytes."""
+
+from __future__ import annotations
+
+import json
+import re
+from abc import abstractmethod
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from itertools import chain
+
+from weft.batch import SPECIALS, UNK
+from weft.data.tokenizer import RESERVED, Tokenizer
+from weft.errors import DataError
+
+BYTES = 256
+JOINED = "￭"
+"""Marks the side on which punctuation touches its neighbour, so that decoding can put the text together again."""
+
+WORD_OR_MARK = re.compile(r"\w+|[^\w\s]")
+
+
+def byte_name(value: int) -> str:
+    return f"<0x{value:02X}>"
+
+
+def byte_ids(text: str) -> list[int]:
+    """The UTF-8 bytes of a text as ids, which follow the special ones."""
+    return [RESERVED + byte for byte in text.encode("utf-8")]
+
+
+def most_common(units: Iterable[Sequence[str]], limit: int) -> list[str]:
+    """The `limit` most frequent units, equally frequent ones in the order of their code points."""
+    counts = Counter(chain.from_iterable(units))
+    if not counts:
+        raise DataError("there is no text to make a vocabulary from.")
+    return sorted(counts, key=lambda unit: (-counts[unit], unit))[:limit]
+
+
+class _Counted(Tokenizer):
+    """Keeps a list of units; a unit's id is its place in the list, after the special ids."""
+
+    units: list[str]
+
+    def _set(self, units: list[str]) -> None:
+        self.units = units
+        self.ids = {unit: number for number, unit in enumerate(units, start=self.first)}
+
+    @property
+    def first(self) -> int:
+        """The id of the first unit."""
+        return RESERVED
+
+    @property
+    def size(self) -> int:
+        return self.first + len(self.units)
+
+    @abstractmethod
+    def options(self) -> dict[str, bool]:
+        """The options as they were given, saved with the units."""
+
+    def dump(self) -> bytes:
+        content = {"tokenizer": type(self).__name__, "options": self.options(), "units": self.units}
+        return json.dumps(content, ensure_ascii=False, indent=0).encode()
+
+    def restore(self, content: bytes) -> None:
+        saved = json.loads(content)
+        if not isinstance(saved, dict) or saved.get("tokenizer") != type(self).__name__:
+            raise ValueError("it was written by another tokenizer")
+        if saved.get("options") != self.options():
+            raise ValueError(f"it was trained with the options {saved.get('options')}, not {self.options()}")
+        self._set(list(saved["units"]))
+
+
+class WordTokenizer(_Counted):
+    """Words between spaces, with punctuation as words of its own; a word outside the vocabulary becomes UNK.
+
+    Punctuation carries a mark on each side that touches its neighbour ("Oh, no" is cut into "Oh", "￭,", "no"), so
+    decoding gives the text back but for runs of spaces.
+
+    lowercase    write everything in small letters
+    punctuation  cut punctuation off the words; otherwise only spaces part them
+    """
+
+    def __init__(self, *, lowercase: bool = False, punctuation: bool = True) -> None:
+        self.lowercase, self.punctuation = lowercase, punctuation
+        self._set([])
+
+    def options(self) -> dict[str, bool]:
+        return {"lowercase": self.lowercase, "punctuation": self.punctuation}
+
+    def train(self, texts: Iterable[str], size: int) -> None:
+        """`size` is the most there may be; rare words beyond it are left out."""
+        if size <= RESERVED:
+            raise DataError(f"a vocabulary of {size} leaves no place for words: {RESERVED} ids are special.")
+        self._set(most_common(map(self.words, texts), size - RESERVED))
+
+    def words(self, text: str) -> list[str]:
+        """The words and punctuation marks of a text."""
+        if self.lowercase:
+            text = text.lower()
+        if not self.punctuation:
+            return text.split()
+        words = []
+        for chunk in text.split():
+            parts = WORD_OR_MARK.findall(chunk)
+            words.extend(parts if len(parts) == 1 else _marked(parts))
+        return words
+
+    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
+        find = self.ids.get
+        return [[find(word, UNK) for word in self.words(text)] for text in texts]
+
+    def decode(self, ids: Sequence[int]) -> str:
+        text = " ".join(self.units[i - RESERVED] for i in ids if i >= RESERVED)
+        return text.replace(f" {JOINED}", "").replace(f"{JOINED} ", "").replace(JOINED, "") if self.punctuation else text
+
+    def tokens(self, ids: Sequence[int]) -> list[str]:
+        return [SPECIALS[i] if i < RESERVED else self.units[i - RESERVED] for i in ids]
+
+
+def _marked(parts: list[str]) -> list[str]:
+    """Parts that touch each other, with marks on the punctuation; between two marks the second carries it."""
+    word = [part[0].isalnum() or part[0] == "_" or len(part) > 1 for part in parts]
+    marked = []
+    for place, part in enumerate(parts):
+        if not word[place]:
+            left = JOINED if place > 0 else ""
+            right = JOINED if place + 1 < len(parts) and word[place + 1] else ""
+            part = left + part + right
+        marked.append(part)
+    return marked
+
+
+class CharacterTokenizer(_Counted):
+    """One id a character (a code point), so any text comes back exactly as it was.
+
+    byte_fallback  write a character outside the vocabulary as its UTF-8 bytes, which take 256 ids; otherwise it becomes UNK
+    """
+
+    def __init__(self, *, byte_fallback: bool = True) -> None:
+        self.byte_fallback = byte_fallback
+        self._set([])
+
+    def options(self) -> dict[str, bool]:
+        return {"byte_fallback": self.byte_fallback}
+
+    @property
+    def first(self) -> int:
+        return RESERVED + BYTES if self.byte_fallback else RESERVED
+
+    def train(self, texts: Iterable[str], size: int) -> None:
+        """`size` is the most there may be; rare characters beyond it are left out."""
+        if size <= self.first:
+            why = f"{RESERVED} ids are special" + (f" and {BYTES} are bytes (see byte_fallback)" if self.byte_fallback else "")
+            raise DataError(f"a vocabulary of {size} leaves no place for characters: {why}.")
+        self._set(most_common(texts, size - self.first))
+
+    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
+        return [self._encode(text) for text in texts]
+
+    def _encode(self, text: str) -> list[int]:
+        ids = self.ids
+        try:
+            return [ids[character] for character in text]
+        except KeyError:
+            known = ([ids[character]] if character in ids else self._unseen(character) for character in text)
+            return list(chain.from_iterable(known))
+
+    def _unseen(self, character: str) -> list[int]:
+        return byte_ids(character) if self.byte_fallback else [UNK]
+
+    def decode(self, ids: Sequence[int]) -> str:
+        first, units = self.first, self.units
+        if all(i >= first or i < RESERVED for i in ids):
+            return "".join(units[i - first] for i in ids if i >= first)
+        raw = b"".join(units[i - first].encode() if i >= first else bytes([i - RESERVED]) for i in ids if i >= RESERVED)
+        return raw.decode("utf-8", "replace")
+
+    def tokens(self, ids: Sequence[int]) -> list[str]:
+        return [self._name(i) for i in ids]
+
+    def _name(self, number: int) -> str:
+        if number < RESERVED:
+            return SPECIALS[number]
+        return byte_name(number - RESERVED) if number < self.first else self.units[number - self.first]
+
+
+class ByteTokenizer(Tokenizer):
+    """One id a byte of UTF-8: 260 ids, any text, nothing to train."""
+
+    def __init__(self) -> None:
+        pass
+
+    def train(self, texts: Iterable[str], size: int) -> None:
+        """There is nothing to learn, and the size is always the same."""
+
+    @property
+    def size(self) -> int:
+        return RESERVED + BYTES
+
+    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
+        return [byte_ids(text) for text in texts]
+
+    def decode(self, ids: Sequence[int]) -> str:
+        return bytes(i - RESERVED for i in ids if i >= RESERVED).decode("utf-8", "replace")
+
+    def tokens(self, ids: Sequence[int]) -> list[str]:
+        return [SPECIALS[i] if i < RESERVED else _printable(i - RESERVED) for i in ids]
+
+    def dump(self) -> bytes:
+        return b'{"tokenizer": "ByteTokenizer"}\n'
+
+    def restore(self, content: bytes) -> None:
+        if content != self.dump():
+            raise ValueError("it was written by another tokenizer")
+
+
+def _printable(byte: int) -> str:
+    return chr(byte) if 0x20 <= byte < 0x7F else byte_name(byte)

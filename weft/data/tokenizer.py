@@ -1,0 +1,123 @@
+"""What every tokenizer offers, and the tokenizers of a run: trained, saved beside the model, loaded again.
+
+Ids 0 to 3 are the special ones of `weft.batch` in every tokenizer; `encode` never gives BOS or EOS, which belong to batches.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+from weft import registry
+from weft.batch import SPECIALS
+from weft.data import TOKENIZERS
+from weft.data.formats import Pairs
+from weft.errors import RunError
+
+RESERVED = len(SPECIALS)
+
+
+class Tokenizer(ABC):
+    """Text to ids and back. The keyword-only parameters of a constructor are its options in a configuration."""
+
+    suffix: ClassVar[str] = ".json"
+
+    @abstractmethod
+    def train(self, texts: Iterable[str], size: int) -> None:
+        """Learn a vocabulary of `size` ids, the special ones counted. The same texts always give the same vocabulary."""
+
+    @abstractmethod
+    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
+        """The ids of each text."""
+
+    @abstractmethod
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of some ids; special ids are left out."""
+
+    @abstractmethod
+    def tokens(self, ids: Sequence[int]) -> list[str]:
+        """A piece of text for each id, special ones too, to show to people."""
+
+    @property
+    @abstractmethod
+    def size(self) -> int:
+        """How many ids there are."""
+
+    @abstractmethod
+    def dump(self) -> bytes:
+        """Everything learnt, as the bytes of a file."""
+
+    @abstractmethod
+    def restore(self, content: bytes) -> None:
+        """Undo `dump`. Raises ValueError on anything else."""
+
+    def encode(self, text: str) -> list[int]:
+        """The ids of one text."""
+        return self.encode_batch([text])[0]
+
+    def save(self, path: Path) -> None:
+        """Write one file, aside first, so that a crash leaves no half of it."""
+        aside = path.with_name(path.name + ".part")
+        aside.write_bytes(self.dump())
+        os.replace(aside, path)
+
+    @classmethod
+    def load(cls, path: Path, **options: Any) -> Self:
+        """The tokenizer that was saved at `path`, with the options it was trained with."""
+        tokenizer = cls(**options)
+        try:
+            tokenizer.restore(path.read_bytes())
+        except OSError as error:
+            raise RunError(f"{path}: the tokenizer cannot be read: {error.strerror or error}.") from None
+        except ValueError as error:
+            raise RunError(f"{path}: not a file of {cls.__name__}, or a damaged one: {error}.") from None
+        return tokenizer
+
+    def digest(self) -> str:
+        """A hash of the whole behaviour: equal digests mean equal ids for every text."""
+        return hashlib.blake2b(type(self).__name__.encode() + b"\0" + self.dump(), digest_size=16).hexdigest()
+
+
+def train_tokenizers(
+    spec: Mapping[str, Any] | str, pairs: Sequence[Pairs], *, size: int, shared: bool
+) -> tuple[Tokenizer, Tokenizer]:
+    """A tokenizer for the sources and one for the targets; the same object twice if they share a vocabulary."""
+    sides: list[Tokenizer] = []
+    for texts in [_texts(pairs, (0, 1))] if shared else [_texts(pairs, (0,)), _texts(pairs, (1,))]:
+        tokenizer: Tokenizer = registry.build("weft.data:TOKENIZERS", spec, where="data.tokenizer")
+        tokenizer.train(texts, size)
+        sides.append(tokenizer)
+    return sides[0], sides[-1]
+
+
+def _texts(pairs: Sequence[Pairs], sides: tuple[int, ...]) -> Iterator[str]:
+    return (pair[side] for some in pairs for pair in some for side in sides)
+
+
+def save_tokenizers(folder: Path, source: Tokenizer, target: Tokenizer) -> None:
+    """Write one file into a run folder if the tokenizers are the same object, otherwise two."""
+    if source is target:
+        source.save(folder / f"tokenizer{source.suffix}")
+    else:
+        source.save(folder / f"tokenizer.source{source.suffix}")
+        target.save(folder / f"tokenizer.target{target.suffix}")
+
+
+def load_tokenizers(folder: Path, spec: Mapping[str, Any] | str) -> tuple[Tokenizer, Tokenizer]:
+    """What `save_tokenizers` wrote; `spec` is the run's own description of its tokenizer."""
+    options = registry.fill("weft.data:TOKENIZERS", spec, where="data.tokenizer")
+    kind: type[Tokenizer] = registry.load(TOKENIZERS, options.pop("kind"))
+    shared = folder / f"tokenizer{kind.suffix}"
+    if shared.exists():
+        tokenizer = kind.load(shared, **options)
+        return tokenizer, tokenizer
+    paths = [folder / f"tokenizer.{side}{kind.suffix}" for side in ("source", "target")]
+    missing = [path.name for path in paths if not path.exists()]
+    if missing:
+        raise RunError(f"{folder}: no tokenizer here: neither {shared.name} nor {' and '.join(missing)} was found.")
+    source, target = (kind.load(path, **options) for path in paths)
+    return source, target
