@@ -104,7 +104,7 @@ class Cache:
         return _ranks(query, layout) + self.length.repeat_interleave(beams)[:, None]
 
     def append(self, k: Tensor, v: Tensor, layout: Layout | None) -> Cache:
-        """Writes k, v [B, H, T, D]. Cells of tokens that are not real lie beyond the length, so the next ones overwrite them."""
+        """Writes k, v [B, H, T, D]. Cells of tokens that are not real lie beyond the length: the next ones overwrite them."""
         sources, heads, beams, _, width = self.k.shape
         extent = k.size(2)
         place = self.length[:, None, None] + torch.arange(extent, device=k.device)
@@ -238,7 +238,7 @@ def _attend_cache(
     q: Tensor, store: Cache, positions: Tensor, pattern: Pattern | None, dropout: float, need_weights: bool
 ) -> tuple[Tensor, Tensor | None]:
     sources, heads, beams, room, width = store.k.shape
-    rows, _, extent, _ = q.shape
+    extent = q.size(2)
     cells = store.key_positions()[:, None, :]
     seen = (cells <= positions[:, :, None])[:, None]
     if pattern is not None:

@@ -21,7 +21,7 @@ CHUNK = 64
 
 @dataclass
 class Sums:
-    """What was seen so far, in float32. kv [B, H, D, D] = Σ φ(k)vᵀ · k [B, H, D] = Σ φ(k) · segment [B]: whose sums these are."""
+    """What was seen so far, in float32: kv [B, H, D, D] = Σ φ(k)vᵀ · k [B, H, D] = Σ φ(k) · segment [B], whose sums these are."""
 
     kv: Tensor
     k: Tensor
@@ -109,7 +109,7 @@ class LinearAttention(Attention):
         return _ratio(q @ kv, (q @ k[..., None])[..., 0])
 
     def _recur(self, q: Tensor, k: Tensor, v: Tensor, state: Sums, layout: Layout | None) -> tuple[Tensor, Sums]:
-        """Chunk by chunk: what came before through the sums, what is inside by the masked product. Sums restart with a sentence."""
+        """Chunk by chunk: what came before by the sums, what is inside by the masked product. Sums restart with a sentence."""
         rows, _, extent, _ = q.shape
         segments = torch.ones(rows, extent, dtype=torch.int32, device=q.device) if layout is None else layout.segments
         contexts = []

@@ -41,7 +41,7 @@ def linear_loss(hidden: Tensor, weight: Tensor, labels: Tensor, smoothing: float
 
 
 class _LinearLoss(torch.autograd.Function):
-    """∂loss/∂logits = softmax − target needs nothing from later layers but a factor, so both products with it are formed at once."""
+    """∂loss/∂logits = softmax − target needs from later layers only a factor, so both products with it are formed at once."""
 
     @staticmethod
     def forward(

@@ -14,7 +14,7 @@ from weft.state import State
 
 
 class ConvolutionMixer(Mixer):
-    """A gated convolution over `width` neighbours, v(A, B) = A ⊙ σ(B) (Gehring et al. 2017); in a decoder over the last `width`."""
+    """A gated convolution over `width` neighbours, v(A, B) = A ⊙ σ(B) (Gehring et al. 2017); in a decoder the last `width`."""
 
     paper = "Gehring et al. 2017"
     cost = "n·width"

@@ -27,11 +27,12 @@ class Sizes:
 
 @dataclass
 class Encoded:
-    """A source after reading: memory [G, S, D] and its layout; terms as in `Attended`."""
+    """A source after reading: memory [G, S, D] and its layout; terms as in `Attended`; an ensemble's parts."""
 
     memory: Tensor
     layout: Layout | None = None
     terms: dict[str, Tensor] = field(default_factory=dict)
+    parts: list[Encoded] = field(default_factory=list)
 
 
 @dataclass

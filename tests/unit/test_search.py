@@ -1,0 +1,279 @@
+"""The search loop against exhaustive search, one sentence against a batch of them, and what it promises on the way."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from weft.batch import BOS, EOS, Layout
+from weft.models.base import Encoded, Sizes
+from weft.models.ensemble import Ensemble
+from weft.registry import build
+from weft.search.choosers import Beam, Greedy, Limits, Sample, top_k, uniform
+from weft.search.constraints import Forbid, NoRepeat
+from weft.search.loop import generate
+
+DIM, SOURCES, LENGTHS = 16, 6, [9, 5, 7, 3, 8, 6]
+VARIANTS = {
+    "full": {},
+    "linear": {"decoder_self": "linear", "cross": "linear"},
+    "recurrent": {"decoder_self": "recurrent", "cross": "additive"},
+    "local": {"decoder_self": {"kind": "local", "window": 3}},
+}
+CHOOSERS = {
+    "greedy": Greedy,
+    "beam": lambda: Beam(4, 0.6),
+    "beam of one": lambda: Beam(1, 0.6),
+    "sample": lambda: Sample(3, 0.8, 6, 0.9, seed=7),
+    "wide beam": lambda: Beam(12, 1.0),
+}
+
+
+def make(size, variant="full", seed=3, sharp=3.0, eos=0.0):
+    torch.manual_seed(seed)
+    options = {"kind": "transformer", "dim": DIM, "feedforward": 32, "encoder_layers": 1, "decoder_layers": 2, "share_embeddings": "none"}
+    model = build("weft.models:MODELS", {**options, **VARIANTS[variant]}, Sizes(size, size, True)).eval()
+    with torch.no_grad():
+        model.decoder.output.weight.mul_(sharp * DIM**0.5)
+        # the output layer has no bias: the last norm's bias gives EOS its advantage
+        direction = model.decoder.output.weight[EOS] / model.decoder.output.weight[EOS].norm() ** 2
+        model.decoder.norm.bias.add_(eos * direction)
+    return model
+
+
+def sources(size):
+    return torch.randint(4, size, (SOURCES, max(LENGTHS)), generator=torch.Generator().manual_seed(0))
+
+
+def encode(model, size, rows=slice(None)):
+    tokens, lengths = sources(size)[rows], torch.tensor(LENGTHS)[rows]
+    extent = int(lengths.max())
+    with torch.inference_mode():
+        return model.encode(tokens[:, :extent], Layout.padded(lengths, extent))
+
+
+def limits(groups, longest=12, shortest=0, ids=None):
+    def column(value):
+        return value if torch.is_tensor(value) else torch.full((groups,), value)
+
+    return Limits(column(longest), column(shortest), torch.arange(groups) if ids is None else ids)
+
+
+def bos(groups):
+    return torch.full((groups, 1), BOS)
+
+
+def log_probability(model, encoded, text, prefix=(BOS,)):
+    fed = torch.tensor([[*prefix, *text][:-1]])
+    with torch.inference_mode():
+        logits = model.decoder(fed, model.decoder.start(encoded)).logits.log_softmax(-1)[0, len(prefix) - 1 :]
+    return float(logits[range(len(text)), list(text)].sum())
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("penalty", [0.0, 0.6, 1.0, -0.5])
+def test_wide_beam_equals_exhaustive_search(variant, penalty):
+    size, longest = 5, 4
+    model = make(size, variant)
+    texts = [
+        text
+        for n in range(1, longest + 1)
+        for text in itertools.product(range(size), repeat=n)
+        if EOS not in text[:-1] and (text[-1] == EOS or n == longest)
+    ]
+    for g in range(2):
+        encoded = encode(model, size, slice(g, g + 1))
+        scored = [(log_probability(model, encoded, text) / len(text) ** penalty, list(text)) for text in texts]
+        expected = sorted(scored, reverse=True)[:5]
+        found, _ = generate(model.decoder, encoded, Beam(size**longest, penalty, keep=5), first=bos(1), limits=limits(1, longest))
+        for hypothesis, (score, text) in zip(found[0], expected, strict=True):
+            assert hypothesis.tokens == text
+            assert hypothesis.score == pytest.approx(score, abs=1e-4)
+
+
+@pytest.mark.parametrize("name", CHOOSERS)
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_a_batch_equals_its_sentences_alone(name, variant):
+    """Different prefixes, limits and lengths in one call, rows leaving early, against each sentence by itself."""
+    size = 13
+    model = make(size, variant, eos=1.0)
+    generator = torch.Generator().manual_seed(1)
+    count = torch.tensor([1, 4, 2, 1, 3, 2])
+    prefix = torch.randint(4, size, (SOURCES, 4), generator=generator)
+    prefix[:, 0] = BOS
+    shortest, longest = torch.tensor([0, 3, 0, 5, 1, 0]), torch.tensor([12, 5, 30, 7, 20, 9])
+    ids = torch.tensor([11, 5, 7, 100, 3, 8])
+    alone = []
+    for g in range(SOURCES):
+        row = slice(g, g + 1)
+        limit = limits(1, longest[row], shortest[row], ids[row])
+        found, _ = generate(model.decoder, encode(model, size, row), CHOOSERS[name](), first=prefix[row, : count[g]], limits=limit, check=100)
+        alone.append(found[0])
+    for check in (1, 3, 100):
+        found, _ = generate(
+            model.decoder,
+            encode(model, size),
+            CHOOSERS[name](),
+            first=prefix,
+            first_layout=Layout.padded(count, 4),
+            limits=limits(SOURCES, longest, shortest, ids),
+            check=check,
+        )
+        for g in range(SOURCES):
+            assert [hypothesis.tokens for hypothesis in found[g]] == [hypothesis.tokens for hypothesis in alone[g]]
+            for hypothesis in found[g]:
+                ended = hypothesis.tokens[-1] == EOS
+                assert len(hypothesis.tokens) <= longest[g]
+                assert not ended or len(hypothesis.tokens) > shortest[g] or len(hypothesis.tokens) == longest[g]
+
+
+def test_exact_stop_never_loses_what_the_heuristics_lose():
+    size, lost = 12, 0
+    for seed in range(12):
+        model = make(size, seed=seed, sharp=2.0, eos=1.0)
+        encoded = encode(model, size)
+        best = {
+            stop: generate(model.decoder, encoded, Beam(4, 1.0, stop=stop), first=bos(SOURCES), limits=limits(SOURCES, 20))[0]
+            for stop in ("exact", "length", "first")
+        }
+        for g in range(SOURCES):
+            assert best["exact"][g][0].score >= max(best["length"][g][0].score, best["first"][g][0].score) - 1e-6
+            lost += best["first"][g][0].score < best["exact"][g][0].score - 1e-6
+    assert lost > 0
+
+
+def test_scores_are_the_models_log_probabilities():
+    size = 13
+    model = make(size, eos=1.0)
+    found, _ = generate(model.decoder, encode(model, size), Beam(4, 0.0), first=bos(SOURCES), limits=limits(SOURCES))
+    for g in range(SOURCES):
+        for hypothesis in found[g]:
+            expected = log_probability(model, encode(model, size, slice(g, g + 1)), hypothesis.tokens)
+            assert hypothesis.score == pytest.approx(expected, abs=1e-3)
+
+
+def test_sampling_follows_the_models_distribution():
+    size = 8
+    model = make(size, sharp=1.0)
+    encoded = encode(model, size, slice(0, 1))
+    found, _ = generate(model.decoder, encoded, Sample(20000, seed=1), first=bos(1), limits=limits(1, 1))
+    drawn = torch.bincount(torch.tensor([hypothesis.tokens[0] for hypothesis in found[0]]), minlength=size) / 20000
+    with torch.inference_mode():
+        wanted = model.decoder(bos(1), model.decoder.start(encoded)).logits[0, 0].softmax(-1)
+    assert (drawn - wanted).abs().max() < 0.012
+
+
+def test_random_numbers_are_even_and_differ():
+    numbers = uniform(3, torch.arange(1000), torch.arange(20), torch.tensor(5))
+    assert numbers.min() >= 0 and numbers.max() < 1
+    assert abs(float(numbers.mean()) - 0.5) < 0.01 and abs(float(numbers.std()) - 12**-0.5) < 0.01
+    assert numbers.unique().numel() > 19000
+    assert not torch.equal(numbers, uniform(4, torch.arange(1000), torch.arange(20), torch.tensor(5)))
+
+
+def test_top_k_and_top_p_narrow_the_choice():
+    size = 13
+    model = make(size, sharp=1.0)
+    encoded = encode(model, size, slice(0, 1))
+    with torch.inference_mode():
+        chances = model.decoder(bos(1), model.decoder.start(encoded)).logits[0, 0].softmax(-1)
+    order = chances.argsort(descending=True).tolist()
+    few, _ = generate(model.decoder, encoded, Sample(500, top_k=3), first=bos(1), limits=limits(1, 1))
+    assert {hypothesis.tokens[0] for hypothesis in few[0]} == set(order[:3])
+    nucleus = int((chances.sort(descending=True).values.cumsum(0) < 0.6).sum()) + 1
+    some, _ = generate(model.decoder, encoded, Sample(2000, top_p=0.6), first=bos(1), limits=limits(1, 1))
+    assert {hypothesis.tokens[0] for hypothesis in some[0]} == set(order[:nucleus])
+
+
+def test_forbidden_tokens_and_repeats_do_not_appear():
+    size = 20
+    model = make(size, sharp=1.0)
+    encoded = encode(model, size)
+    free, _ = generate(model.decoder, encoded, Beam(4), first=bos(SOURCES), limits=limits(SOURCES, 15))
+    assert any(len(set(found[0].tokens)) < len(found[0].tokens) for found in free)
+    usual = [token for found in free for token in found[0].tokens if token > 3]
+    ban = sorted(set(usual), key=usual.count)[-2:]
+    for n in (1, 2):
+        found, _ = generate(
+            model.decoder,
+            encoded,
+            Beam(4),
+            first=bos(SOURCES),
+            limits=limits(SOURCES, 15),
+            constraints=[Forbid(ban), NoRepeat(n, 20)],
+            check=1,
+        )
+        for texts in found:
+            tokens = texts[0].tokens
+            grams = list(itertools.pairwise(tokens)) if n == 2 else tokens
+            assert not set(tokens) & set(ban)
+            assert len(set(grams)) == len(grams)
+
+
+class Waits(TorchDispatchMode):
+    """Counts operations that make the host wait for the device."""
+
+    def __init__(self):
+        super().__init__()
+        self.seen = []
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        name = function.__name__
+        if name.startswith(("_local_scalar_dense", "nonzero", "masked_select", "item", "equal")):
+            self.seen.append(name)
+        return function(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("name", CHOOSERS)
+def test_the_loop_does_not_wait_for_the_device(name):
+    size = 13
+    model = make(size)
+    encoded = encode(model, size)
+    with Waits() as waits:
+        generate(model.decoder, encoded, CHOOSERS[name](), first=bos(SOURCES), limits=limits(SOURCES, 30), check=100, constraints=[Forbid([5])])
+    assert len(waits.seen) <= 1  # how many steps there are at most
+
+
+def test_an_ensemble_of_twins_equals_one_and_families_mix():
+    size = 13
+    one, other = make(size, eos=1.0), make(size, "recurrent", seed=4)
+    tokens, layout = sources(size), Layout.padded(LENGTHS, max(LENGTHS))
+    twins = Ensemble([one, one]).eval()
+    alone, _ = generate(one.decoder, one.encode(tokens, layout), Beam(4), first=bos(SOURCES), limits=limits(SOURCES))
+    double, _ = generate(twins.decoder, twins.encode(tokens, layout), Beam(4), first=bos(SOURCES), limits=limits(SOURCES), check=1)
+    assert [texts[0].tokens for texts in alone] == [texts[0].tokens for texts in double]
+    mixed = Ensemble([one, other]).eval()
+    found, _ = generate(mixed.decoder, mixed.encode(tokens, layout), Beam(4, 0.0), first=bos(SOURCES), limits=limits(SOURCES), check=1)
+    text = found[0][0].tokens
+    row = Encoded(torch.zeros(1, 1, DIM), None, parts=[model.encode(tokens[:1], layout.select(torch.tensor([0]))) for model in (one, other)])
+    fed = torch.tensor([[BOS, *text][:-1]])
+    with torch.inference_mode():
+        logp = mixed.decoder(fed, mixed.decoder.start(row)).logits[0]
+    assert found[0][0].score == pytest.approx(float(logp[range(len(text)), text].sum()), abs=1e-3)
+
+
+def test_the_trace_is_the_beam_tree():
+    size = 13
+    model = make(size, eos=1.0)
+    plain, _ = generate(model.decoder, encode(model, size), Beam(4), first=bos(SOURCES), limits=limits(SOURCES, 9))
+    traced, tables = generate(model.decoder, encode(model, size), Beam(4), first=bos(SOURCES), limits=limits(SOURCES, 9), trace=True, check=1)
+    assert plain == traced
+    source, beam, step = 2, 1, 2
+    text, at = [], beam
+    for t in range(step, -1, -1):
+        text.append(int(tables.tokens[t, source, at]))
+        at = int(tables.parents[t, source, at])
+    expected = log_probability(model, encode(model, size, slice(source, source + 1)), text[::-1])
+    assert float(tables.scores[step, source, beam]) == pytest.approx(expected, abs=1e-3)
+
+
+@pytest.mark.parametrize("extent", [100, 5000, 32001, 40000])
+def test_top_k_by_blocks_is_exact(extent):
+    values = torch.randn(7, extent, generator=torch.Generator().manual_seed(extent))
+    values[:, ::3] = float("-inf")
+    top, index = top_k(values, 10)
+    assert torch.equal(top, values.topk(10).values)
+    assert torch.equal(values.gather(1, index), top)

@@ -1,0 +1,1 @@
+"""Finding text: one loop for every decoder, and what may be varied in it."""

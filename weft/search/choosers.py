@@ -1,0 +1,210 @@
+"""What a step of the search loop decides: which hypotheses go on, with which token, and which are finished.
+
+Shapes: G sources · K running hypotheses a source · V vocabulary · N places in the table of finished ones.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal, Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from weft.batch import EOS, PAD
+
+NEVER = float("-inf")
+
+
+@dataclass
+class Limits:
+    """[G] each: most and fewest tokens of a text (its EOS counted in `longest`), and a number naming the sentence."""
+
+    longest: Tensor
+    shortest: Tensor
+    ids: Tensor
+
+
+@dataclass
+class Found:
+    """What a chooser remembers, on the device.
+
+    score [G, K] log-probability of the running ones · best [G, N] final scores of the finished ones, and with each when it
+    ended, from which parent and with which token · done [G].
+    """
+
+    score: Tensor
+    best: Tensor
+    when: Tensor
+    parent: Tensor
+    token: Tensor
+    done: Tensor
+
+    @staticmethod
+    def empty(sources: int, width: int, keep: int, device: torch.device) -> Found:
+        never = torch.full((sources, keep), NEVER, device=device)
+        none = torch.zeros(sources, keep, dtype=torch.long, device=device)
+        score = torch.zeros(sources, width, device=device)
+        return Found(score, never, none, none, none, torch.zeros(sources, dtype=torch.bool, device=device))
+
+
+@dataclass
+class Choice:
+    """tokens [G, K] to feed next · parents [G, K] which hypothesis of the source each continues, None if its own."""
+
+    tokens: Tensor
+    parents: Tensor | None
+    found: Found
+
+
+class Chooser(Protocol):
+    """Nothing in `step` may wait for the device."""
+
+    width: int
+
+    def start(self, sources: int, device: torch.device) -> Found: ...
+
+    def step(self, logits: Tensor, norm: Tensor, found: Found, t: Tensor, limits: Limits) -> Choice:
+        """logits [G, K, V], −inf where a constraint forbids; norm [G, K] = logsumexp before constraints; t counts from 0."""
+        ...
+
+
+class Beam:
+    """Beam search. A finished score is log-probability / lengthᵅ, the length counting generated tokens with EOS.
+
+    Of the best 2K candidates those among the first K may finish; at the longest length all do. `stop` says when a source
+    is done: "exact" when nothing running can still beat the worst kept; "length" and "first" are the two usual
+    heuristics, which may lose a better hypothesis.
+    """
+
+    def __init__(
+        self, width: int, penalty: float = 1.0, keep: int | None = None, stop: Literal["exact", "length", "first"] = "exact"
+    ) -> None:
+        self.width, self.penalty, self.keep, self.stop = width, penalty, keep or width, stop
+
+    def start(self, sources: int, device: torch.device) -> Found:
+        found = Found.empty(sources, self.width, self.keep, device)
+        found.score[:, 1:] = NEVER  # all begin alike: only one of them may speak at first
+        return found
+
+    def step(self, logits: Tensor, norm: Tensor, found: Found, t: Tensor, limits: Limits) -> Choice:
+        sources, width, size = logits.shape
+        scores = logits + (found.score - norm)[..., None]
+        top, index = top_k(scores.view(sources, width * size), min(2 * width, width * size))
+        parent, token = index // size, index % size
+        last = (t + 1 >= limits.longest)[:, None]
+        ends = (token == EOS) | last
+        may_end = (logits[:, :, EOS] > NEVER).gather(1, parent)
+        rank = torch.arange(top.size(1), device=top.device)
+        final = top / (t + 1).to(top.dtype) ** self.penalty
+        # One that was cut off where it was not allowed to end ranks below every one that was allowed.
+        final = torch.where(may_end, final, final - 1e6)
+        final = torch.where(ends & (rank < width) & (top > NEVER) & ~found.done[:, None], final, NEVER)
+        kept = self._keep(found, final, parent, token, t)
+        score, chosen = torch.where(ends, NEVER, top).topk(min(width, top.size(1)))
+        if score.size(1) < width:
+            missing = width - score.size(1)
+            score, chosen = F.pad(score, (0, missing), value=NEVER), F.pad(chosen, (0, missing))
+        done = found.done | last[:, 0] | self._settled(score.amax(1), kept.best, t, limits)
+        found = replace(kept, score=score, done=done)
+        return Choice(token.gather(1, chosen), parent.gather(1, chosen), found)
+
+    def _keep(self, found: Found, final: Tensor, parent: Tensor, token: Tensor, t: Tensor) -> Found:
+        """The table with the new finished ones sorted in."""
+        best, place = torch.cat([found.best, final], 1).topk(self.keep)
+
+        def merge(old: Tensor, new: Tensor) -> Tensor:
+            return torch.cat([old, new], 1).gather(1, place)
+
+        when = merge(found.when, t.expand_as(parent))
+        return replace(found, best=best, when=when, parent=merge(found.parent, parent), token=merge(found.token, token))
+
+    def _settled(self, lead: Tensor, best: Tensor, t: Tensor, limits: Limits) -> Tensor:
+        """[G]: whether the best running hypothesis cannot enter the table any more."""
+        full = best[:, -1] > NEVER
+        if self.stop == "first":
+            return full | (lead == NEVER)
+        if self.stop == "exact" and self.penalty > 0:
+            length = limits.longest.to(lead.dtype)
+        else:
+            length = (t + (2 if self.stop == "exact" else 1)).to(lead.dtype)
+        return (full & (lead / length**self.penalty <= best[:, -1])) | (lead == NEVER)
+
+
+class Greedy:
+    """The most probable token each time."""
+
+    width = 1
+
+    def start(self, sources: int, device: torch.device) -> Found:
+        return Found.empty(sources, 1, 1, device)
+
+    def step(self, logits: Tensor, norm: Tensor, found: Found, t: Tensor, limits: Limits) -> Choice:
+        best, token = logits.max(-1)
+        return _extend(found, token, best - norm, t, limits)
+
+
+class Sample:
+    """Draws `count` texts a source.
+
+    Random numbers are a hash of seed, sentence, sample and step, so a text does not depend on its batch.
+    """
+
+    def __init__(self, count: int = 1, temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0, seed: int = 0) -> None:
+        self.width, self.temperature, self.top_k, self.top_p, self.seed = count, temperature, top_k, top_p, seed
+
+    def start(self, sources: int, device: torch.device) -> Found:
+        return Found.empty(sources, self.width, self.width, device)
+
+    def step(self, logits: Tensor, norm: Tensor, found: Found, t: Tensor, limits: Limits) -> Choice:
+        sample = torch.arange(self.width, device=logits.device)
+        if self.temperature == 0:
+            token = logits.argmax(-1)
+        else:
+            values, order = (logits / self.temperature).sort(-1, descending=True)
+            chances = values.softmax(-1)
+            if self.top_k:
+                chances = chances.masked_fill(torch.arange(chances.size(-1), device=logits.device) >= self.top_k, 0.0)
+            if self.top_p < 1:
+                before = chances.cumsum(-1) - chances
+                chances = chances.masked_fill(before >= self.top_p * chances.sum(-1, keepdim=True), 0.0)
+            ladder = chances.cumsum(-1)
+            throw = uniform(self.seed, limits.ids, sample, t)[..., None] * ladder[..., -1:]
+            rung = (ladder <= throw).sum(-1, keepdim=True).clamp_max(ladder.size(-1) - 1)
+            token = order.gather(-1, rung)[..., 0]
+        logp = logits.gather(-1, token[..., None])[..., 0] - norm
+        return _extend(found, token, logp, t, limits)
+
+
+def _extend(found: Found, token: Tensor, logp: Tensor, t: Tensor, limits: Limits) -> Choice:
+    """Hypotheses that do not compete: each goes its own way until its EOS or its limit."""
+    running = found.best == NEVER
+    score = torch.where(running, found.score + logp, found.score)
+    ends = running & ((token == EOS) | (t + 1 >= limits.longest)[:, None])
+    own = torch.arange(token.size(1), device=token.device).expand_as(token)
+    best = torch.where(ends, score, found.best)
+    when = torch.where(ends, t, found.when)
+    found = Found(score, best, when, own, torch.where(ends, token, found.token), (~running | ends).all(1))
+    return Choice(torch.where(running, token, PAD), None, found)
+
+
+def uniform(seed: int, ids: Tensor, sample: Tensor, t: Tensor) -> Tensor:
+    """[G, K] numbers in [0, 1), one for each sentence, sample and step, by mixing bits as splitmix64 does."""
+    x = ids[:, None] * 0x1E3779B97F4A7C15 + sample * 0x3F4A7C15D1B54A33 + t * 0x5851F42D4C957F2D
+    x = x + (seed * 0x2545F4914F6CDD1D) % (1 << 63)
+    for shift, factor in ((30, 0x3F58476D1CE4E5B9), (27, 0x14D049BB133111EB)):
+        x = (x ^ ((x >> shift) & ((1 << (64 - shift)) - 1))) * factor
+    x = x ^ ((x >> 31) & ((1 << 33) - 1))
+    return ((x >> 16) & ((1 << 24) - 1)).float() / (1 << 24)
+
+
+def top_k(values: Tensor, k: int, block: int = 64) -> tuple[Tensor, Tensor]:
+    """The k largest of each row [R, N] and where they are, by block maxima first: several times faster for wide rows."""
+    rows, extent = values.shape
+    if extent < 64 * block or k > extent // block // 2:
+        return values.topk(k)
+    padded = F.pad(values, (0, -extent % block), value=NEVER).view(rows, -1, block)
+    blocks = padded.amax(-1).topk(k).indices.sort(-1).values
+    inside, place = padded.gather(1, blocks[..., None].expand(-1, -1, block)).flatten(1).topk(k)
+    return inside, blocks.gather(1, place // block) * block + place % block

@@ -1,0 +1,71 @@
+"""What may not be said. A constraint changes logits before a chooser sees them; it keeps a state like any decoder.
+
+Shapes: B rows · V vocabulary · T tokens just fed.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from weft.batch import Layout
+from weft.state import State
+
+NEVER = float("-inf")
+
+
+class Constraint(Protocol):
+    def start(self, rows: int, device: torch.device) -> State: ...
+
+    def __call__(self, logits: Tensor, tokens: Tensor, state: State, layout: Layout | None) -> tuple[Tensor, State]:
+        """logits [B, V] for the next token, tokens [B, T] just fed → logits with −inf where forbidden, and the state after."""
+        ...
+
+
+class Forbid:
+    """Tokens that are never said."""
+
+    def __init__(self, tokens: list[int]) -> None:
+        self.tokens = tokens
+
+    def start(self, rows: int, device: torch.device) -> State:
+        return torch.tensor(self.tokens, device=device).expand(rows, -1)
+
+    def __call__(self, logits: Tensor, tokens: Tensor, state: State, layout: Layout | None) -> tuple[Tensor, State]:
+        return logits.scatter(1, state, NEVER), state
+
+
+class NoRepeat:
+    """No sequence of `size` tokens twice."""
+
+    def __init__(self, size: int, longest: int) -> None:
+        self.size, self.longest = size, longest
+
+    def start(self, rows: int, device: torch.device) -> State:
+        return [torch.full((rows, self.longest), -1, device=device), torch.zeros(rows, dtype=torch.long, device=device)]
+
+    def __call__(self, logits: Tensor, tokens: Tensor, state: State, layout: Layout | None) -> tuple[Tensor, State]:
+        said, count = self._note(tokens, state, layout)
+        size = self.size
+        windows = said.unfold(1, size, 1)
+        if size > 1:
+            recent = count[:, None] - (size - 1) + torch.arange(size - 1, device=said.device)
+            tail = said.gather(1, recent.clamp_min(0))
+            again = (windows[..., :-1] == tail[:, None]).all(-1) & (count >= size - 1)[:, None]
+        else:
+            again = torch.ones_like(windows[..., 0], dtype=torch.bool)
+        banned = windows[..., -1]
+        again &= banned >= 0
+        hits = torch.zeros(logits.size(0), logits.size(1) + 1, dtype=torch.bool, device=logits.device)
+        hits.scatter_(1, torch.where(again, banned, logits.size(1)), True)
+        return logits.masked_fill(hits[:, :-1], NEVER), [said, count]
+
+    def _note(self, tokens: Tensor, state: State, layout: Layout | None) -> tuple[Tensor, Tensor]:
+        """Writes the tokens just fed after those already said; what is not real lands in the last column and is wiped."""
+        said, count = state
+        real = torch.ones_like(tokens, dtype=torch.bool) if layout is None else layout.ok
+        place = torch.where(real, count[:, None] + real.long().cumsum(1) - 1, self.longest - 1)
+        said = said.scatter(1, place, torch.where(real, tokens, -1))
+        return said, count + real.sum(1)
