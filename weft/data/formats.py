@@ -27,7 +27,7 @@ from weft.errors import DataError
 
 __all__ = ["Pairs", "open_pairs", "read_lines"]
 
-FORMS = "'source.txt,target.txt', 'pairs.tsv', 'pairs.jsonl' (each also .gz), 'hf:NAME#SOURCE,TARGET' or 'generated:dates?count=1000'"
+FORMS = "'a.en,a.de', 'pairs.tsv', 'pairs.jsonl' (each also .gz), 'hf:NAME#SOURCE,TARGET' or 'generated:dates?count=1000'"
 
 
 class Pairs(ABC):

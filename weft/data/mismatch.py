@@ -35,7 +35,8 @@ def explain_mismatch(source: str, target: str) -> str:
         text += f" The first line that is empty on one side only is line {empty.number:,}: {empty.show()}."
     if parting is None and empty is None:
         shorter, longer = (target, source) if lines[0] > lines[1] else (source, target)
-        text += f" Nothing looks shifted before the end of {shorter}: from line {min(lines) + 1:,} on, {longer} has lines without a partner."
+        lonely = min(lines) + 1
+        text += f" Nothing looks shifted up to the end of {shorter}; from line {lonely:,} on, {longer} has no partner."
     return text
 
 

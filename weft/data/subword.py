@@ -106,7 +106,7 @@ class _Subword(Tokenizer):
 
 
 class BpeTokenizer(_Subword):
-    """Byte pair encoding (Sennrich et al., 2016, arXiv:1508.07909): the most frequent pair of pieces is merged, again and again.
+    """Byte pair encoding (Sennrich et al., 2016, arXiv:1508.07909): merge the most frequent pair, again and again.
 
     At most three quarters of the vocabulary are single characters; a pair must occur twice to be merged.
 
