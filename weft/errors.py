@@ -22,3 +22,7 @@ class RunError(WeftError):
 
 class DeviceError(WeftError):
     """A device that does not exist, or that ran out of memory."""
+
+
+class Interrupted(WeftError):
+    """Training was stopped by the user (Ctrl-C, SIGTERM) after a checkpoint was saved. The command line exits with status 130."""

@@ -1,0 +1,195 @@
+"""A model and a task small enough to train in a second, with everything the trainer has to be careful about.
+
+Dropout, tied weights, a buffer that is refreshed, two losses with one denominator, a parameter that only some batches
+use, a second optimiser. Run as a program it is one process of a run: `python small_task.py RUN '{"steps": 9}' [--resume]`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from weft.batch import Batch, Layout, Position
+from weft.config import TrainSection
+from weft.errors import Interrupted
+from weft.tasks.base import Loss, Task
+from weft.training.distributed import World, start, sum_gradients
+from weft.training.folder import RunLock
+from weft.training.log import Log, open_log
+from weft.training.loop import fit
+from weft.training.meter import Meter
+from weft.training.session import Result
+from weft.training.weights import write_tensors
+
+WORDS, WIDTH, WINDOW, WINDOWS = 20, 12, 5, 3
+
+
+class SmallModel(nn.Module):
+    def __init__(self, dropout: float = 0.3) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.embedding = nn.Embedding(WORDS, WIDTH)
+        self.rnn = nn.GRU(WIDTH, WIDTH, batch_first=True)
+        self.dropout = nn.Dropout(dropout)
+        self.out = nn.Linear(WIDTH, WORDS)
+        self.out.weight = self.embedding.weight
+        self.rare = nn.Linear(WIDTH, WORDS)
+        self.critic = nn.Linear(WIDTH, 1)
+        self.features = nn.Buffer(torch.ones(WIDTH))
+
+    def refresh(self, generator: torch.Generator) -> None:
+        self.features.copy_(1 + 0.1 * torch.randn(WIDTH, generator=generator))
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return self.dropout(self.rnn(self.dropout(self.embedding(tokens)))[0]) * self.features
+
+
+class SmallTask(Task):
+    """Random sentences, each batch a function of its position. `rows` holds the number of the batch in the stream."""
+
+    def __init__(self, interrupt_at: int = 0, pause: float = 0.0, bad: frozenset[int] = frozenset()) -> None:
+        self.interrupt_at, self.pause, self.bad = interrupt_at, pause, bad
+        self.asked: list[Position] = []
+        self.seen: list[int] = []
+        self.scores: list[float] | None = None
+
+    def batches(self, position: Position) -> Iterator[tuple[Batch, Position]]:
+        self.asked.append(position)
+        number = (position.epoch * WINDOWS + position.window) * WINDOW + position.batch
+        while True:
+            yield small_batch(number), place_of(number + 1)
+            number += 1
+
+    def losses(self, model: nn.Module, batch: Batch) -> Iterator[Loss]:
+        assert isinstance(model, SmallModel)
+        number = int(batch.rows[0])
+        self.seen.append(number)
+        if self.interrupt_at and number == self.interrupt_at:
+            signal.raise_signal(signal.SIGINT)
+        time.sleep(self.pause)
+        ok, none = batch.target_layout.ok, torch.zeros((), dtype=torch.long)
+        total = cross_entropy(model.out(model(batch.target))[ok], batch.labels[ok], reduction="sum")
+        total = total * float("nan") if number in self.bad else total
+        yield Loss(total, ok.sum(), {"tokens": ok.sum()})
+        hidden = model(batch.target)
+        yield Loss(0.3 * (hidden.sum(2).mean(1) - batch.target_layout.lengths).pow(2).sum(), none)
+        if number % 3 == 0:
+            yield Loss(cross_entropy(model.rare(model(batch.target)[:, 0]), batch.labels[:, 0], reduction="sum"), none)
+        hidden = model(batch.target).detach()
+        yield Loss((model.critic(hidden) - 1).abs().sum(), torch.tensor(ok.numel()), optimizer="critic")
+
+    def evaluate(self, model: nn.Module) -> dict[str, float]:
+        assert isinstance(model, SmallModel)
+        assert not model.training
+        if self.scores is not None:
+            return {"loss": self.scores.pop(0)}
+        batch = small_batch(10**6)
+        ok = batch.target_layout.ok
+        return {"loss": float(cross_entropy(model.out(model(batch.target))[ok], batch.labels[ok]))}
+
+    def parameters(self, model: nn.Module) -> dict[str, list[nn.Parameter]]:
+        assert isinstance(model, SmallModel)
+        critic = list(model.critic.parameters())
+        others = {id(parameter) for parameter in critic}
+        return {"model": [p for p in model.parameters() if id(p) not in others], "critic": critic}
+
+
+def place_of(number: int) -> Position:
+    return Position(number // (WINDOW * WINDOWS), number // WINDOW % WINDOWS, number % WINDOW)
+
+
+def small_batch(number: int) -> Batch:
+    generator = np.random.default_rng(number)
+    lengths = generator.integers(2, 10, generator.integers(2, 7))
+    layout = Layout.padded(lengths)
+    target = torch.from_numpy(generator.integers(4, WORDS, tuple(layout.segments.shape))) * layout.ok
+    return Batch(target, layout, target, layout, target.roll(-1, 1), torch.tensor([number]))
+
+
+def settings(**options: Any) -> TrainSection:
+    """A configuration for tests: everything is done often."""
+    usual: dict[str, Any] = {
+        "steps": 9,
+        "log_every": 1,
+        "validate_every": 2,
+        "save_every": 3,
+        "ema": 0.9,
+        "schedule": {"kind": "constant", "rate": 0.01},
+        "tensorboard": False,
+        "device": "cpu",
+    }
+    return TrainSection(**{**usual, **options})
+
+
+def train(
+    run: Path,
+    *,
+    resume: bool = False,
+    task: SmallTask | None = None,
+    model: SmallModel | None = None,
+    log: Log | None = None,
+    **options: Any,
+) -> tuple[Result, SmallModel]:
+    """A run in this process."""
+    run.mkdir(parents=True, exist_ok=True)
+    chosen = model or SmallModel()
+    world = World(0, 1, torch.device("cpu"))
+    task = task or SmallTask()
+    result = fit(chosen, task, settings(**options), run=run, world=world, dim=WIDTH, resume=resume, log=log or Log())
+    return result, chosen
+
+
+def _main(run: Path, options: dict[str, Any], resume: bool) -> None:
+    """One process of a run; `interrupt_at`, `pause` and `double` are the task's and the model's, the rest is for `train`."""
+    torch.set_num_threads(1)
+    world = start("cpu")
+    run.mkdir(parents=True, exist_ok=True)
+    task = SmallTask(options.pop("interrupt_at", 0) if world.first else 0, options.pop("pause", 0.0))
+    model = SmallModel().double() if options.pop("double", False) else SmallModel()
+    config = settings(**options)
+    try:
+        with RunLock(run) if world.first else nullcontext():
+            log = open_log(run, config.steps, tensorboard=False, first=world.first)
+            fit(model, task, config, run=run, world=world, dim=WIDTH, resume=resume, log=log)
+    except Interrupted as stopped:
+        print(stopped)
+    (run / f"seen-{time.time_ns()}-{world.rank}.json").write_text(json.dumps(task.seen))
+    world.close()
+
+
+def _gradients(out: Path, accumulate: int) -> None:
+    """The gradients of one update in float64, as this process has them."""
+    torch.set_num_threads(1)
+    world = start("cpu")
+    model, task = SmallModel().double(), SmallTask()
+    groups = task.parameters(model)
+    meter = Meter(list(groups), world.device)
+    for place in world.share(accumulate):
+        torch.manual_seed(place)
+        for loss in task.losses(model, small_batch(place + 1)):
+            loss.total.backward()
+            meter.add(loss)
+    sum_gradients(groups, meter.take(), world, bucket=300)
+    gradients = {name: parameter.grad for name, parameter in model.named_parameters() if parameter.grad is not None}
+    write_tensors(out / f"gradients-{world.size}-{world.rank}.safetensors", gradients)
+    world.close()
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    if sys.argv[1] == "--gradients":
+        _gradients(Path(sys.argv[2]), int(sys.argv[3]))
+    else:
+        _main(Path(sys.argv[1]), json.loads(sys.argv[2]), "--resume" in sys.argv)

@@ -1,0 +1,230 @@
+"""Checkpoints: everything that going on exactly needs, written aside and renamed, so that there is never half of one.
+
+A checkpoint is the folder `checkpoints/step-00000500` of a run:
+
+    model.safetensors      weights and buffers
+    optimizer.safetensors  the optimisers' state, "<optimiser>/<parameter>/<entry>"
+    ema.safetensors        the moving average, if there is one
+    state.json             progress, the version of weft, the model's fingerprint, size and hash of each file
+
+No generator state is among them: the randomness of a micro-batch is a function of its place in the stream.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from weft.batch import Position
+from weft.errors import RunError
+from weft.training.ema import Ema
+from weft.training.folder import ASIDE, CHECKPOINTS
+from weft.training.optimizer import named_state, names_of, restore_state
+from weft.training.weights import disk_errors, fingerprint, put_tensors, read_tensors, sync, tensors_of, write_tensors
+
+MODEL, OPTIMIZER, EMA, STATE = "model.safetensors", "optimizer.safetensors", "ema.safetensors", "state.json"
+
+
+@dataclass
+class Progress:
+    """How far a run has come, beside its tensors.
+
+    position  where the next update begins in the stream of batches
+    stale     validations since the best one
+    in_row    the last so many steps were skipped
+    """
+
+    update: int = 0
+    position: Position = field(default_factory=Position)
+    best: dict[str, float] = field(default_factory=dict)
+    best_step: int | None = None
+    stale: int = 0
+    skipped: int = 0
+    in_row: int = 0
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class Trained:
+    """The tensors that training changes."""
+
+    model: nn.Module
+    optimizers: Mapping[str, Optimizer]
+    ema: Ema | None = None
+
+
+def folder_of(run: Path, step: int) -> Path:
+    return run / CHECKPOINTS / f"step-{step:08d}"
+
+
+def steps(run: Path) -> list[int]:
+    """The updates of which there are checkpoints, in order."""
+    found = (run / CHECKPOINTS).glob("step-*")
+    return sorted(int(folder.name[5:]) for folder in found if folder.name[5:].isdigit())
+
+
+def latest(run: Path) -> Path | None:
+    """The newest checkpoint, if there is one."""
+    found = steps(run)
+    return folder_of(run, found[-1]) if found else None
+
+
+def save(run: Path, trained: Trained, progress: Progress) -> Path:
+    """Write a checkpoint of this update. If it fails, what was there before is untouched and nothing half written stays."""
+    final = folder_of(run, progress.update)
+    aside = final.with_name(ASIDE + final.name)
+    with disk_errors(final):
+        try:
+            aside.mkdir(parents=True)
+            _write(aside, trained, progress)
+            if final.exists():
+                _discard(final)
+            os.rename(aside, final)
+            sync(final.parent)
+        except BaseException:
+            shutil.rmtree(aside, ignore_errors=True)
+            raise
+    return final
+
+
+def _write(folder: Path, trained: Trained, progress: Progress) -> None:
+    tensors = tensors_of(trained.model)
+    write_tensors(folder / MODEL, tensors)
+    write_tensors(folder / OPTIMIZER, _optimizer_tensors(trained))
+    if trained.ema is not None:
+        write_tensors(folder / EMA, trained.ema.average)
+    files = {file.name: {"bytes": file.stat().st_size, "sha256": _hash(file)} for file in sorted(folder.iterdir())}
+    state = {"weft": _version(), "fingerprint": fingerprint(tensors), "files": files, "progress": asdict(progress)}
+    with open(folder / STATE, "w", encoding="utf-8") as out:
+        json.dump(state, out, indent=1)
+    sync(folder / STATE)
+    sync(folder)
+
+
+def load(folder: Path, trained: Trained) -> Progress:
+    """Put a checkpoint's tensors into `trained` and give its progress."""
+    state = check(folder)
+    put_tensors(trained.model, read_tensors(folder / MODEL), folder / MODEL)
+    names = names_of(trained.model)
+    entries = read_tensors(folder / OPTIMIZER)
+    for kind, optimizer in trained.optimizers.items():
+        mine = {key.removeprefix(f"{kind}/"): tensor for key, tensor in entries.items() if key.startswith(f"{kind}/")}
+        restore_state(optimizer, names, mine)
+    if trained.ema is not None:
+        _load_average(folder, trained.ema)
+    found = dict(state["progress"])
+    return Progress(**{**found, "position": Position(*found["position"])})
+
+
+@torch.no_grad()
+def _load_average(folder: Path, ema: Ema) -> None:
+    # A run that had no average so far begins one at the weights just loaded.
+    average = read_tensors(folder / (EMA if (folder / EMA).exists() else MODEL))
+    for name, tensor in ema.average.items():
+        tensor.copy_(average[name])
+
+
+def check(folder: Path) -> dict[str, Any]:
+    """Read a checkpoint's state.json and compare every file with what it says: a file cut short is not loaded."""
+    hint = f"delete {folder} to go on from the checkpoint before it"
+    try:
+        state: dict[str, Any] = json.loads((folder / STATE).read_text(encoding="utf-8"))
+        files = dict(state["files"])
+    except (OSError, ValueError, KeyError) as error:
+        raise RunError(f"{folder}: the checkpoint is incomplete (state.json: {error}); {hint}") from None
+    for name, facts in files.items():
+        file = folder / name
+        size = file.stat().st_size if file.exists() else 0
+        if size != facts["bytes"]:
+            raise RunError(f"{file}: the checkpoint was cut short ({size:,} of {facts['bytes']:,} bytes); {hint}")
+        if _hash(file) != facts["sha256"]:
+            raise RunError(f"{file}: the checkpoint is damaged (its content has changed); {hint}")
+    return state
+
+
+def prune(run: Path, keep_last: int, best: int | None = None) -> None:
+    """Remove all checkpoints but the last `keep_last` and the best."""
+    for step in steps(run)[:-keep_last]:
+        if step != best:
+            _discard(folder_of(run, step))
+
+
+def _discard(folder: Path) -> None:
+    # Renamed first: a half-removed folder must not look like a checkpoint.
+    aside = folder.with_name(f"{ASIDE}old-{folder.name}")
+    os.rename(folder, aside)
+    shutil.rmtree(aside, ignore_errors=True)
+
+
+def weights(folder: Path) -> dict[str, Tensor]:
+    """The weights with which a checkpoint was scored: the moving average where there is one."""
+    tensors = read_tensors(folder / MODEL)
+    return {**tensors, **read_tensors(folder / EMA)} if (folder / EMA).exists() else tensors
+
+
+def average(run: Path, last: int | None = None, chosen: Sequence[int] | None = None) -> dict[str, Tensor]:
+    """The mean of the weights of the `last` checkpoints, or of those of the `chosen` steps; summed in float64."""
+    available = steps(run)
+    taken = list(chosen) if chosen is not None else available[-last:] if last else available
+    unknown = [step for step in taken if step not in available]
+    if unknown or not taken:
+        there = ", ".join(map(str, available)) or "none"
+        raise RunError(f"{run}: no checkpoint of step {', '.join(map(str, unknown)) or '…'} to average; there are {there}")
+    sums: dict[str, Tensor] = {}
+    for step in taken:
+        check(folder_of(run, step))
+        newest = read_tensors(folder_of(run, step) / MODEL)
+        for name, tensor in newest.items():
+            sums[name] = sums[name] + tensor.double() if name in sums else tensor.double()
+    # What is not a floating-point number (a counter) has no mean: the newest counts.
+    return {
+        name: (sums[name] / len(taken)).to(tensor.dtype) if tensor.is_floating_point() else tensor
+        for name, tensor in newest.items()
+    }
+
+
+def publish(run: Path, tensors: Mapping[str, Tensor], facts: Mapping[str, str]) -> Path:
+    """Make these weights the run's `model.safetensors`, all at once. `facts` become its metadata."""
+    final = run / MODEL
+    aside = run / f"{ASIDE}{MODEL}"
+    with disk_errors(final):
+        try:
+            write_tensors(aside, tensors, {"weft": _version(), **facts})
+            os.replace(aside, final)
+            sync(run)
+        except BaseException:
+            aside.unlink(missing_ok=True)
+            raise
+    return final
+
+
+def _optimizer_tensors(trained: Trained) -> dict[str, Tensor]:
+    names = names_of(trained.model)
+    return {
+        f"{kind}/{key}": tensor
+        for kind, optimizer in trained.optimizers.items()
+        for key, tensor in named_state(optimizer, names).items()
+    }
+
+
+def _hash(file: Path) -> str:
+    with open(file, "rb") as opened:
+        return hashlib.file_digest(opened, "sha256").hexdigest()
+
+
+def _version() -> str:
+    try:
+        return metadata.version("weft")
+    except metadata.PackageNotFoundError:
+        return "not installed"

@@ -1,0 +1,44 @@
+"""A moving average of the weights, often better than the weights themselves: Polyak & Juditsky 1992."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+
+
+class Ema:
+    """average ← decay · average + (1 − decay) · weights after every update.
+
+    The decay grows as min(decay, (1 + update) / (10 + update)), so that the random weights of the beginning are soon forgotten.
+    Only parameters are averaged; buffers are used as they are.
+    """
+
+    def __init__(self, model: nn.Module, decay: float) -> None:
+        self.decay = decay
+        self._parameters = dict(model.named_parameters())
+        self.average: dict[str, Tensor] = {name: p.detach().clone() for name, p in self._parameters.items()}
+
+    @torch.no_grad()
+    def update(self, update: int) -> None:
+        decay = min(self.decay, (1 + update) / (10 + update))
+        torch._foreach_lerp_(list(self.average.values()), list(self._parameters.values()), 1 - decay)
+
+    @contextmanager
+    def applied(self) -> Iterator[None]:
+        """The model holds the average inside the block, and its own weights, bit for bit, after it."""
+        self._swap()
+        try:
+            yield
+        finally:
+            self._swap()
+
+    @torch.no_grad()
+    def _swap(self) -> None:
+        # One tensor at a time and in place: no third copy of the weights, and no new addresses.
+        for name, parameter in self._parameters.items():
+            kept = parameter.clone()
+            parameter.copy_(self.average[name])
+            self.average[name].copy_(kept)

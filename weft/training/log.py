@@ -1,0 +1,237 @@
+"""What a run says while it trains: to people on the terminal and in `train.log`, to programs in `log.jsonl` and TensorBoard.
+
+A record is a flat dict that becomes one line of `log.jsonl`. Its `event` is "train" (step, loss, lr, tokens_per_second,
+grad_norm, seconds), "validation" (step and scores) or "summary".
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import sys
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
+
+from weft.training.folder import ASIDE
+
+Record = Mapping[str, Any]
+
+
+class Sink(ABC):
+    """One place that records and notes go to."""
+
+    @abstractmethod
+    def begin(self, step: int) -> None:
+        """Training goes on after `step`: what was written of later steps did not happen."""
+
+    @abstractmethod
+    def record(self, record: Record) -> None: ...
+
+    @abstractmethod
+    def note(self, text: str) -> None:
+        """A sentence for people."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """No more will come."""
+
+
+class Log:
+    """Hands every record and note to its sinks. One without sinks is silent: that of every process but the first."""
+
+    def __init__(self, sinks: Sequence[Sink] = ()) -> None:
+        self.sinks = list(sinks)
+
+    def begin(self, step: int) -> None:
+        for sink in self.sinks:
+            sink.begin(step)
+
+    def train(self, step: int, **values: float) -> None:
+        self._record({"event": "train", "step": step, **values})
+
+    def validation(self, step: int, scores: Mapping[str, float]) -> None:
+        self._record({"event": "validation", "step": step, **scores})
+
+    def note(self, text: str) -> None:
+        for sink in self.sinks:
+            sink.note(text)
+
+    def summary(self, facts: Mapping[str, Any]) -> None:
+        """The end of the run: where things are, how good they are."""
+        self._record({"event": "summary", **facts})
+
+    def close(self) -> None:
+        for sink in self.sinks:
+            sink.close()
+
+    def _record(self, record: Record) -> None:
+        for sink in self.sinks:
+            sink.record(record)
+
+
+def open_log(run: Path, steps: int, *, tensorboard: bool = True, first: bool = True, terminal: bool | None = None) -> Log:
+    """The log of a run of `steps` updates, silent in every process but the first. `terminal`: is stderr one? (None: ask it)"""
+    if not first:
+        return Log()
+    live = sys.stderr.isatty() if terminal is None else terminal
+    sinks: list[Sink] = [
+        JsonLines(run / "log.jsonl"),
+        PlainLines(run / "train.log", steps),
+    ]
+    sinks.append(LiveLine(steps) if live else PlainLines(None, steps))
+    if tensorboard and (board := _board(run)):
+        sinks.append(board)
+    return Log(sinks)
+
+
+class JsonLines(Sink):
+    """One JSON object a line. After a resume the lines of steps to be made again are gone, so no step is there twice."""
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+
+    def begin(self, step: int) -> None:
+        lines = self.file.read_text(encoding="utf-8", errors="replace").splitlines() if self.file.exists() else []
+        aside = self.file.with_name(ASIDE + self.file.name)
+        aside.write_text("".join(f"{line}\n" for line in lines if _step_of(line) <= step), encoding="utf-8")
+        os.replace(aside, self.file)
+
+    def record(self, record: Record) -> None:
+        # JSON has no word for what is not finite.
+        clean = {key: None if isinstance(value, float) and not math.isfinite(value) else value for key, value in record.items()}
+        with open(self.file, "a", encoding="utf-8") as out:
+            out.write(json.dumps(clean) + "\n")
+
+    def note(self, text: str) -> None:
+        """Sentences are for people."""
+
+    def close(self) -> None:
+        """Every line was closed when it was written."""
+
+
+def _step_of(line: str) -> float:
+    """The step of a line; infinite for one that a killed process left unfinished, and for the summary of an earlier end."""
+    try:
+        record = json.loads(line)
+        return math.inf if record["event"] == "summary" else int(record["step"])
+    except (ValueError, KeyError, TypeError):
+        return math.inf
+
+
+class PlainLines(Sink):
+    """A line of text for every record, added to a file or (None) printed to stderr."""
+
+    def __init__(self, file: Path | None, steps: int) -> None:
+        self.file, self.steps = file, steps
+
+    def begin(self, step: int) -> None:
+        if step:
+            self.note(f"going on after step {step}")
+
+    def record(self, record: Record) -> None:
+        self.note(describe(record, self.steps))
+
+    def note(self, text: str) -> None:
+        if self.file is None:
+            print(text, file=sys.stderr, flush=True)
+            return
+        with open(self.file, "a", encoding="utf-8") as out:
+            print(text, file=out)
+
+    def close(self) -> None:
+        """Every line was closed when it was written."""
+
+
+class LiveLine(Sink):
+    """On a terminal: one line that stays, with the last validation's scores; validations and notes scroll by above it."""
+
+    def __init__(self, steps: int) -> None:
+        self.steps = steps
+        self._valid = ""
+        self._live = Live(Text("starting"), console=Console(stderr=True, highlight=False), refresh_per_second=4)
+
+    def begin(self, step: int) -> None:
+        self._live.start()
+
+    def record(self, record: Record) -> None:
+        text = describe(record, self.steps)
+        if record["event"] == "train":
+            self._live.update(Text(f"{text}{self._valid}", no_wrap=True, overflow="ellipsis"))
+        else:
+            self._live.console.print(text, markup=False)
+        if record["event"] == "validation":
+            self._valid = f" · valid {scores_text(record)}"
+
+    def note(self, text: str) -> None:
+        self._live.console.print(text, markup=False)
+
+    def close(self) -> None:
+        self._live.stop()
+
+
+class TensorBoard(Sink):
+    """Scalars for TensorBoard, under train/ and validation/."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._writer: Any = None
+
+    def begin(self, step: int) -> None:
+        from torch.utils.tensorboard import SummaryWriter
+
+        self._writer = SummaryWriter(str(self.folder), purge_step=step + 1 if step else None)  # type: ignore[no-untyped-call]
+
+    def record(self, record: Record) -> None:
+        if self._writer is None or record["event"] == "summary":
+            return
+        for name, value in record.items():
+            if name not in ("event", "step"):
+                self._writer.add_scalar(f"{record['event']}/{name}", value, record["step"])
+
+    def note(self, text: str) -> None:
+        """TensorBoard shows numbers."""
+
+    def close(self) -> None:
+        if self._writer is not None:
+            self._writer.close()
+
+
+def _board(run: Path) -> Sink | None:
+    """TensorBoard's sink if the package is there; loaded here, since that takes a second other commands need not pay."""
+    try:
+        import torch.utils.tensorboard  # noqa: F401
+    except ImportError:
+        return None
+    return TensorBoard(run / "tensorboard")
+
+
+def describe(record: Record, steps: int) -> str:
+    """A record as a line for people."""
+    if record["event"] == "validation":
+        return f"validation at step {record['step']}: {scores_text(record)}"
+    if record["event"] == "summary":
+        return "\n".join(f"{name:>12}: {value}" for name, value in record.items() if name != "event")
+    left = duration(record["seconds_left"]) if "seconds_left" in record else "?"
+    skipped = f" · {record['skipped']} skipped" if record.get("skipped") else ""
+    return (
+        f"step {record['step']}/{steps} · loss {record['loss']:.4f} · lr {record['lr']:.2e} · "
+        f"{record['tokens_per_second']:,.0f} tok/s · {left} left{skipped}"
+    )
+
+
+def scores_text(record: Record) -> str:
+    return " · ".join(f"{name} {value:.4g}" for name, value in record.items() if name not in ("event", "step"))
+
+
+def duration(seconds: float) -> str:
+    """ "1:02:03" or "2:03"."""
+    whole = int(seconds)
+    hours, minutes = whole // 3600, whole % 3600 // 60
+    return f"{hours}:{minutes:02d}:{whole % 60:02d}" if hours else f"{minutes}:{whole % 60:02d}"

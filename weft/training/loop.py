@@ -1,0 +1,124 @@
+"""The training loop, the same for every task."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Protocol, runtime_checkable
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils import clip_grads_with_norm_, get_total_norm
+
+from weft.batch import Batch
+from weft.config import TrainSection
+from weft.errors import Interrupted
+from weft.registry import build
+from weft.tasks.base import Loss, Task
+from weft.training.checkpoint import Trained
+from weft.training.distributed import World, sum_gradients
+from weft.training.ema import Ema
+from weft.training.interrupt import Interrupts
+from weft.training.log import Log
+from weft.training.meter import Meter
+from weft.training.optimizer import take_step
+from weft.training.schedule import Plan, Schedule
+from weft.training.session import Result, Session
+from weft.training.stream import Prefetch, seed_for, updates
+
+
+@runtime_checkable
+class Refreshes(Protocol):
+    """A module that changes its buffers (random features, centroids) between updates, and nowhere else."""
+
+    def refresh(self, generator: torch.Generator) -> None: ...
+
+
+def fit(
+    model: nn.Module, task: Task, config: TrainSection, *, run: Path, world: World, dim: int, resume: bool, log: Log
+) -> Result:
+    """Train `model` until `config.steps` updates are made or patience ends; it then holds the weights that were published.
+
+    The caller holds the `RunLock` of the folder `run`. `dim` is the model's width, for schedules that depend on it.
+    Nothing waits for the device but the log, validating and saving. A step whose loss or gradient is not finite is
+    skipped on the device itself, so the weights are good at all times, and it is enough to look now and then how many
+    were skipped.
+    """
+    model.to(world.device).train()
+    mine, groups = world.share(config.accumulate), task.parameters(model)
+    optimizers = {name: build("weft.training:OPTIMIZERS", config.optimizer, group) for name, group in groups.items()}
+    schedule: Schedule = build("weft.training:SCHEDULES", config.schedule, Plan(config.steps, dim))
+    ema = Ema(model, config.ema) if config.ema else None
+    refreshed = [module for module in model.modules() if isinstance(module, Refreshes)]
+    session = Session(run, Trained(model, optimizers, ema), task, config, world, log)
+    session.begin(resume)
+    progress = session.progress
+    meter = Meter(list(groups), world.device, progress.skipped, progress.in_row)
+    if config.compile:
+        model.compile()
+
+    with ExitStack() as stack:
+        stack.enter_context(session.memory_errors())
+        interrupts = stack.enter_context(Interrupts())
+        stream = updates(task, progress.position, config.accumulate, mine)
+        ready = stack.enter_context(Prefetch(stream, pin=world.device.type == "cuda"))
+        while not session.ended:
+            update, work = progress.update + 1, ready.take()
+            for place, batch in work.batches:
+                torch.manual_seed(seed_for(config.seed, *work.begin, place))
+                for loss in _losses(task, model, batch.to(world.device, non_blocking=True), session.autocast):
+                    loss.total.backward()
+                    meter.add(loss)
+            sums = sum_gradients(groups, meter.take(), world)
+            norms = torch.stack([_clip(group, config.clip) for group in groups.values()])
+            bad = 1 - (sums.isfinite().all() & norms.isfinite().all()).float()
+            rate = schedule(update)
+            for optimizer in optimizers.values():
+                take_step(optimizer, rate, bad)
+                optimizer.zero_grad()
+            if ema is not None:
+                ema.update(update)
+            generator = torch.Generator().manual_seed(seed_for(config.seed, update))
+            for module in refreshed:
+                module.refresh(generator)
+            meter.settle(sums, norms[0], bad)
+            progress.update, progress.position = update, work.after
+
+            if session.ended or _due(min(config.log_every, config.max_bad_steps), update):
+                session.check(meter.health())
+            if session.ended or _due(config.log_every, update):
+                values = meter.read(world, config.steps - update)
+                log.train(update, lr=rate, skipped=progress.skipped, seconds=session.seconds, **values)
+            with meter.paused():
+                better = (session.ended or _due(config.validate_every, update)) and session.validate()
+                stop = world.any(interrupts.asked)
+                if session.ended or stop or (better and config.keep_best) or _due(config.save_every, update):
+                    session.check(meter.health())
+                    session.save()
+            if stop and not session.ended:
+                raise Interrupted(f"stopped at step {update} of {config.steps}; go on with `weft train --resume {run}`")
+    return session.finish()
+
+
+def _losses(task: Task, model: nn.Module, batch: Batch, autocast: torch.autocast) -> Iterator[Loss]:
+    """The task's losses one after the other, computed under autocast; the caller's backward runs outside of it."""
+    found = task.losses(model, batch)
+    while True:
+        with autocast:
+            loss = next(found, None)
+        if loss is None:
+            return
+        yield loss
+
+
+def _clip(group: Sequence[nn.Parameter], largest: float) -> Tensor:
+    """Scale the gradients down to the norm `largest` (0: leave them). Gives the norm they had."""
+    norm = get_total_norm([parameter.grad for parameter in group if parameter.grad is not None])
+    if largest:
+        clip_grads_with_norm_(group, largest, norm)
+    return norm
+
+
+def _due(every: int, update: int) -> bool:
+    return every > 0 and update % every == 0

@@ -1,0 +1,91 @@
+"""Optimisers by name. The learning rate is not an option here: the schedule sets it before every update."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Adam, AdamW, Optimizer
+
+Names = Mapping[Tensor, str]
+"""The names of a model's parameters."""
+
+FUSED = ("cpu", "cuda")
+"""Devices on which torch has fused Adam kernels. They are the fastest, and can skip a step without waiting for the device."""
+
+
+def adam(
+    parameters: Iterable[nn.Parameter],
+    *,
+    betas: tuple[float, float] = (0.9, 0.98),
+    eps: float = 1e-9,
+    weight_decay: float = 0.0,
+) -> Optimizer:
+    """Adam: Kingma & Ba 2015, with the betas and eps of Vaswani et al. 2017. The decay, if any, is added to the gradient."""
+    found = list(parameters)
+    return Adam(found, lr=0.0, betas=betas, eps=eps, weight_decay=weight_decay, fused=_fused(found))
+
+
+def adamw(
+    parameters: Iterable[nn.Parameter],
+    *,
+    betas: tuple[float, float] = (0.9, 0.98),
+    eps: float = 1e-8,
+    weight_decay: float = 0.01,
+    decay_biases: bool = False,
+) -> Optimizer:
+    """AdamW, Adam with decoupled weight decay: Loshchilov & Hutter 2019.
+
+    Biases and the gains of norms (every parameter of fewer than two dimensions) are not decayed, unless `decay_biases`.
+    """
+    found = list(parameters)
+    decayed = [parameter for parameter in found if parameter.ndim > 1 or decay_biases]
+    others = [parameter for parameter in found if parameter.ndim <= 1 and not decay_biases]
+    groups: list[dict[str, Any]] = [{"params": decayed, "weight_decay": weight_decay}, {"params": others, "weight_decay": 0.0}]
+    groups = [group for group in groups if group["params"]]
+    return AdamW(groups, lr=0.0, betas=betas, eps=eps, fused=_fused(found))
+
+
+def _fused(parameters: list[nn.Parameter]) -> bool:
+    return all(parameter.device.type in FUSED and parameter.is_floating_point() for parameter in parameters)
+
+
+def take_step(optimizer: Optimizer, rate: float, bad: Tensor) -> None:
+    """One step at learning rate `rate`; none, in weights and in the optimiser's state, where `bad` (a float scalar) is 1.
+
+    Fused optimisers read `bad` on the device, by the same door that torch.amp.GradScaler uses, so the host never waits.
+    For any other optimiser the host has to look.
+    """
+    for group in optimizer.param_groups:
+        group["lr"] = rate
+    if optimizer.defaults.get("fused"):
+        optimizer.grad_scale, optimizer.found_inf = None, bad  # type: ignore[attr-defined]
+        optimizer.step()
+    elif not bad.item():
+        optimizer.step()
+
+
+def names_of(model: nn.Module) -> Names:
+    return {parameter: name for name, parameter in model.named_parameters()}
+
+
+def named_state(optimizer: Optimizer, names: Names) -> dict[str, Tensor]:
+    """The optimiser's state as flat tensors: "<parameter>/<entry>" → tensor."""
+    return {
+        f"{names[parameter]}/{entry}": torch.as_tensor(value)
+        for parameter, entries in optimizer.state.items()
+        for entry, value in entries.items()
+    }
+
+
+def restore_state(optimizer: Optimizer, names: Names, tensors: dict[str, Tensor]) -> None:
+    """Put back what `named_state` gave. The settings of the optimiser stay those it was built with."""
+    by_parameter: dict[str, dict[str, Tensor]] = {}
+    for key, tensor in tensors.items():
+        name, _, entry = key.rpartition("/")
+        by_parameter.setdefault(name, {})[entry] = tensor
+    ordered = [names[parameter] for group in optimizer.param_groups for parameter in group["params"]]
+    state = {place: by_parameter[name] for place, name in enumerate(ordered) if name in by_parameter}
+    optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})

@@ -1,0 +1,188 @@
+"""What surrounds the steps of a run: beginning, validating, saving, publishing, ending."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from weft.config import TrainSection
+from weft.errors import ConfigError, DeviceError, RunError
+from weft.tasks.base import Task
+from weft.training import checkpoint
+from weft.training.checkpoint import Progress, Trained, folder_of
+from weft.training.distributed import World, same_start
+from weft.training.folder import remove_stale
+from weft.training.log import Log
+from weft.training.meter import Health
+from weft.training.weights import put_tensors, read_metadata
+
+
+@dataclass(frozen=True)
+class Result:
+    """How training ended.
+
+    stopped  "steps" if all were made, "patience" if the score did not get better any more
+    weights  which weights `model.safetensors` holds: "best", "average", "ema" or "last"; `scores` are theirs
+    """
+
+    update: int
+    stopped: str
+    weights: str
+    scores: dict[str, float]
+    skipped: int
+    seconds: float
+
+
+@dataclass
+class Session:
+    """One process's part in a run: what is trained, how far it has come, and where it is kept."""
+
+    run: Path
+    trained: Trained
+    task: Task
+    config: TrainSection
+    world: World
+    log: Log
+    progress: Progress = field(default_factory=Progress)
+    scores: dict[str, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.autocast = torch.autocast(self.world.device.type, torch.bfloat16, enabled=self.config.precision == "bf16")
+        self._began = time.perf_counter()
+
+    def begin(self, resume: bool) -> None:
+        """Go to the newest checkpoint when a run is resumed, else to step 0."""
+        if self.world.first:
+            remove_stale(self.run)
+        newest = self.world.broadcast(checkpoint.latest(self.run))
+        if newest is not None and not resume:
+            hint = f"go on with `weft train --resume {self.run}`, or choose another folder"
+            raise RunError(f"{self.run}: there are checkpoints of an earlier training; {hint}")
+        if newest is not None:
+            self.progress = checkpoint.load(newest, self.trained)
+        same_start(self.trained.model, self.world)
+        self._began = time.perf_counter() - self.progress.seconds
+        self.log.begin(self.progress.update)
+        if resume and newest is None:
+            self.log.note("no checkpoint had been saved: training begins at the beginning")
+
+    @property
+    def seconds(self) -> float:
+        """How long this run has been trained, over all its processes one after the other."""
+        return time.perf_counter() - self._began
+
+    @property
+    def out_of_patience(self) -> bool:
+        return 0 < self.config.patience <= self.progress.stale
+
+    @property
+    def ended(self) -> bool:
+        return self.progress.update >= self.config.steps or self.out_of_patience
+
+    def check(self, health: Health) -> None:
+        """Note how many steps were skipped, and stop if too many in a row were."""
+        self.progress.skipped, self.progress.in_row = health.skipped, health.in_row
+        if health.worst >= self.config.max_bad_steps:
+            raise RunError(
+                f"training stopped at step {self.progress.update}: the loss or its gradient was not finite in {health.worst} "
+                f"steps in a row. {self._kept()} Try a lower learning rate (train.schedule), a smaller train.clip, or "
+                "train.precision: float32"
+            )
+
+    def validate(self) -> bool:
+        """Score the model in the first process while the others wait. True in all of them if it is the best so far."""
+        by, progress = self.config.best_by, self.progress
+        self.scores = self.world.broadcast(self._evaluate() if self.world.first else {})
+        self.log.validation(progress.update, self.scores)
+        if by not in self.scores:
+            raise ConfigError(f"train.best_by: the task gives no score {by!r}; it gives {', '.join(sorted(self.scores))}")
+        better = _rank(self.scores, by) > _rank(progress.best, by)
+        if better:
+            progress.best, progress.best_step, progress.stale = self.scores, progress.update, 0
+        else:
+            progress.stale += 1
+        return better
+
+    def save(self) -> None:
+        """Write a checkpoint, remove those that are too old, and keep the run's model up to date."""
+        self.progress.seconds = self.seconds
+        if self.world.first:
+            checkpoint.save(self.run, self.trained, self.progress)
+            kept = max(self.config.keep_last, self.config.average_last)
+            checkpoint.prune(self.run, kept, self.progress.best_step if self.config.keep_best else None)
+            self._publish(average=False)
+
+    def finish(self) -> Result:
+        """Publish what the configuration asks for, and leave it in the model."""
+        weights, scores = "", self.progress.best
+        if self.world.first:
+            weights, tensors = self._publish(average=self.config.average_last > 0)
+            put_tensors(self.trained.model, tensors, self.run)
+            if weights == "average":
+                scores = self._evaluate(plain=True)
+            elif weights != "best":
+                scores = self.scores or self._evaluate(plain=True)
+        weights, scores = self.world.broadcast((weights, scores))
+        stopped = "steps" if self.progress.update >= self.config.steps else "patience"
+        result = Result(self.progress.update, stopped, weights, scores, self.progress.skipped, self.progress.seconds)
+        self.log.summary({"step": result.update, "stopped": stopped, "weights": weights, "run": str(self.run), **scores})
+        return result
+
+    def _publish(self, average: bool) -> tuple[str, dict[str, Tensor]]:
+        """Make the run's model: an average, else the best weights, else the newest. Gives which it is and the tensors."""
+        step, best = self.progress.update, self.progress.best_step
+        if average:
+            weights, tensors = "average", checkpoint.average(self.run, last=self.config.average_last)
+        elif self.config.keep_best and best is not None:
+            weights, step, tensors = "best", best, checkpoint.weights(folder_of(self.run, best))
+        else:
+            weights, tensors = "ema" if self.trained.ema else "last", checkpoint.weights(folder_of(self.run, step))
+        facts = {"weights": weights, "step": str(step)}
+        published = self.run / checkpoint.MODEL
+        if not published.exists() or facts.items() - read_metadata(published).items():
+            checkpoint.publish(self.run, tensors, facts)
+        return weights, tensors
+
+    def _evaluate(self, plain: bool = False) -> dict[str, float]:
+        """The task's scores of the moving average if there is one, or of the weights as they are (`plain`)."""
+        model, ema = self.trained.model, self.trained.ema
+        with ExitStack() as stack:
+            stack.enter_context(torch.no_grad())
+            stack.enter_context(self.autocast)
+            if ema is not None and not plain:
+                stack.enter_context(ema.applied())
+            model.eval()
+            try:
+                return {name: float(value) for name, value in self.task.evaluate(model).items()}
+            finally:
+                model.train()
+
+    @contextmanager
+    def memory_errors(self) -> Iterator[None]:
+        """Say what to do when the device has not enough memory."""
+        try:
+            yield
+        except torch.OutOfMemoryError:
+            config = self.config
+            raise DeviceError(
+                f"{self.world.device} ran out of memory in step {self.progress.update + 1}: lower train.batch_tokens (now "
+                f"{config.batch_tokens}), and raise train.accumulate (now {config.accumulate}) by the same factor to keep the "
+                f"size of a step. {self._kept()}"
+            ) from None
+
+    def _kept(self) -> str:
+        newest = checkpoint.latest(self.run)
+        return f"The last good checkpoint is {newest}." if newest else "No checkpoint had been saved yet."
+
+
+def _rank(scores: Mapping[str, float], by: str) -> float:
+    """Larger is better; a score that is missing or not a number is worse than any."""
+    value = scores.get(by, math.nan)
+    return -math.inf if math.isnan(value) else -value if by == "loss" else value

@@ -1,0 +1,119 @@
+"""Weights in files: safetensors only, so that nothing is ever unpickled; every file is on the disk before it counts."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from weft.errors import RunError
+
+
+def tensors_of(model: nn.Module) -> dict[str, Tensor]:
+    """The model's weights and buffers by name. Tied tensors, which share their memory, appear once, by their first name."""
+    return without_ties(model.state_dict())
+
+
+def without_ties(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    seen: set[tuple[int, torch.Size, tuple[int, ...]]] = set()
+    kept: dict[str, Tensor] = {}
+    for name, tensor in tensors.items():
+        place = (tensor.data_ptr(), tensor.shape, tensor.stride())
+        if tensor.numel() == 0 or place not in seen:
+            kept[name] = tensor
+            seen.add(place)
+    return kept
+
+
+def fingerprint(tensors: Mapping[str, Tensor]) -> str:
+    """A hash of names and shapes: two models with the same one have the same architecture."""
+    described = sorted((name, list(tensor.shape)) for name, tensor in tensors.items())
+    return hashlib.sha256(json.dumps(described).encode()).hexdigest()[:16]
+
+
+def write_tensors(file: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None) -> None:
+    """Write a safetensors file and wait until the disk has it."""
+    ready = {name: tensor.detach().contiguous() for name, tensor in without_ties(tensors).items()}
+    save_file(ready, file, {"format": "pt", **(metadata or {})})
+    sync(file)
+
+
+def sync(path: Path) -> None:
+    """Wait until the disk has this file, or the names in this folder."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def read_tensors(file: Path) -> dict[str, Tensor]:
+    try:
+        return dict(load_file(file))
+    except FileNotFoundError:
+        raise RunError(f"{file}: there is no such file") from None
+    except (SafetensorError, OSError) as error:
+        raise RunError(f"{file}: not a whole safetensors file ({error}); it was cut short or damaged") from None
+
+
+def read_metadata(file: Path) -> dict[str, str]:
+    """What `publish` wrote beside the weights: which ones they are, their step, their scores."""
+    try:
+        with safe_open(file, framework="pt") as opened:
+            return dict(opened.metadata() or {})
+    except (SafetensorError, OSError) as error:
+        raise RunError(f"{file}: not a whole safetensors file ({error}); it was cut short or damaged") from None
+
+
+@torch.no_grad()
+def put_tensors(model: nn.Module, tensors: Mapping[str, Tensor], where: Path) -> None:
+    """Copy `tensors` into the model, in place. They have to be those of its architecture exactly."""
+    expected = tensors_of(model)
+    differences = _differences(expected, tensors)
+    if differences:
+        shown = "; ".join(differences[:4]) + (f"; and {len(differences) - 4} more" if len(differences) > 4 else "")
+        raise RunError(
+            f"{where}: made by a model of another architecture: {shown}. Use the configuration that it was trained with"
+        )
+    for name, tensor in expected.items():
+        tensor.copy_(tensors[name])
+
+
+def _differences(expected: Mapping[str, Tensor], given: Mapping[str, Tensor]) -> list[str]:
+    missing = [f"{name} is missing" for name in expected if name not in given]
+    unknown = [f"{name} is not part of this model" for name in given if name not in expected]
+    shapes = [
+        f"{name} has shape {list(given[name].shape)}, not {list(tensor.shape)}"
+        for name, tensor in expected.items()
+        if name in given and given[name].shape != tensor.shape
+    ]
+    return shapes + missing + unknown
+
+
+def load_weights(model: nn.Module, file: Path) -> dict[str, str]:
+    """Read a run's `model.safetensors` into the model; gives the file's metadata."""
+    put_tensors(model, read_tensors(file), file)
+    return read_metadata(file)
+
+
+@contextmanager
+def disk_errors(target: Path) -> Iterator[None]:
+    """Turn a failure to write into a message that says where and what to do."""
+    try:
+        yield
+    except (OSError, SafetensorError) as error:
+        there = next(folder for folder in target.absolute().parents if folder.is_dir())
+        free = shutil.disk_usage(there).free / 2**20
+        raise RunError(
+            f"could not save {target}: {error}. {free:,.0f} MiB are free there. What was saved before is untouched: make room "
+            "on that disk (older runs, other files) or set a smaller train.keep_last, and go on with --resume"
+        ) from error
