@@ -204,7 +204,7 @@ def _read(path_or_recipe: str | Path) -> document.Document:
     if not path.exists():
         raise ConfigError(f"{name}: there is no such file or recipe; {suggest(name, known)}")
     try:
-        return document.read(path.read_text("utf-8-sig"), name)
+        return document.read(path.read_text("utf-8"), name)
     except UnicodeDecodeError as error:
         raise ConfigError(f"{name}: byte {error.start} is not UTF-8; save the file as UTF-8") from None
     except OSError as error:

@@ -235,6 +235,17 @@ def test_set_on_what_is_not_written_changes_the_default(example: str) -> None:
     assert config.train.optimizer == {"kind": "adamw", "rate": 1e-3, "betas": (0.9, 0.98)}
 
 
+def test_set_to_the_kind_it_has_keeps_the_options(example: str) -> None:
+    assert load_config(write("model: {width: 3}"), ["model=transformer"]).model["width"] == 3
+    assert load_config(write("model: {width: 3}"), ["model=rnn"]).model["kind"] == "rnn"
+
+
+def test_a_problem_in_the_file_below_a_set_is_the_file_s(example: str) -> None:
+    write(EXAMPLE.replace("window", "windw"))
+    assert complaint(example, "model.encoder_self=local").startswith("my.yaml, line 8: model.encoder_self.windw")
+    assert complaint(example, "model.encoder_self.kind=local").startswith("my.yaml, line 8: model.encoder_self.windw")
+
+
 def test_set_completes_what_the_file_leaves_open(example: str) -> None:
     write("data: {tokenizer: sentencepiece}\n")
     assert load_config(example, ["data.tokenizer.path=x.model"]).data.tokenizer == {"kind": "sentencepiece", "path": "x.model"}
@@ -280,6 +291,7 @@ def test_saving_and_loading_is_a_round_trip(example: str, tmp_path: Path) -> Non
     assert config.data.train == ["a: b", "- c", "1e-4", "#x", "ü,字", ""]
     save_config(config, tmp_path / "saved.yaml")
     assert load_config(tmp_path / "saved.yaml") == config
+    assert "ü,字" in (tmp_path / "saved.yaml").read_text("utf-8")
     Path("commented.yaml").write_text(commented_yaml(config))
     assert load_config("commented.yaml") == config
 

@@ -54,6 +54,7 @@ class Ribbon:
     """A tail made of cloth."""
 
     length: Annotated[int, Field(description="how long")] = 1
+    wide: int = 2
 
 
 def string_of(wind: float, *, length: int) -> tuple[float, int]:
@@ -88,15 +89,20 @@ def test_fill_writes_out_the_options_of_parts_inside() -> None:
 
 
 def test_options_without_a_kind_change_the_default_part() -> None:
-    assert registry.fill(KITES, {"kind": "tailed", "tail": {"length": 2}})["tail"] == {"kind": "ribbon", "length": 2}
-    assert registry.fill(KITES, {"kind": "tailed"})["tail"] == {"kind": "ribbon", "length": 7}
-    assert registry.fill(KITES, {"kind": "tailed", "tail": "ribbon"})["tail"] == {"kind": "ribbon", "length": 1}
+    assert registry.fill(KITES, {"kind": "tailed", "tail": {"length": 2}})["tail"] == {"kind": "ribbon", "length": 2, "wide": 2}
+    assert registry.fill(KITES, {"kind": "tailed", "tail": {"wide": 5}})["tail"] == {"kind": "ribbon", "length": 7, "wide": 5}
+    assert registry.fill(KITES, {"kind": "tailed"})["tail"] == {"kind": "ribbon", "length": 7, "wide": 2}
+    assert registry.fill(KITES, {"kind": "tailed", "tail": "ribbon"})["tail"] == {"kind": "ribbon", "length": 1, "wide": 2}
 
 
 def test_parts_may_be_absent_listed_or_inside_themselves() -> None:
     filled = registry.fill(KITES, {"kind": "tailed", "spare": "plain", "more": ["plain", {"kind": "kite", "spare": "ribbon"}]})
     assert filled["spare"] == {"kind": "plain", "knots": 3}
-    assert filled["more"][1]["spare"] == {"kind": "ribbon", "length": 1}
+    assert filled["more"][1]["spare"] == {"kind": "ribbon", "length": 1, "wide": 2}
+    assert (
+        registry.fill(KITES, {"kind": "tailed", "more": [{"kind": "kite", "tail": {"length": 2}}]})["more"][0]["tail"]["length"]
+        == 2
+    )
     assert registry.fill(KITES, "tailed")["spare"] is None
 
 

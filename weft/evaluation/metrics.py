@@ -1,0 +1,220 @@
+"""BLEU, chrF and TER by sacreBLEU with signatures, exact match and token accuracy; all from 0 to 100 (TER may be more).
+
+A metric is computed in two steps: counts for each sentence, and the value from their sums. Tests of significance then
+need no second look at the text.
+
+Shapes: N sentences · S counts a sentence.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+from sacrebleu.metrics.bleu import BLEU
+from sacrebleu.metrics.chrf import CHRF
+from sacrebleu.metrics.ter import TER
+
+from weft.errors import ConfigError, DataError
+from weft.registry import suggest
+
+Counts = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Score:
+    """One number, with the signature that lets others compute the same one."""
+
+    name: str
+    value: float
+    signature: str
+    higher_is_better: bool = True
+
+
+class Metric(ABC):
+    """A number made from counts that add up over sentences."""
+
+    name: ClassVar[str]
+    higher_is_better: ClassVar[bool] = True
+
+    @property
+    @abstractmethod
+    def signature(self) -> str:
+        """Everything that has to be equal for two values to be comparable."""
+
+    @abstractmethod
+    def count(self, hypotheses: Sequence[str], references: Sequence[str]) -> Counts:
+        """[N, S]: what each sentence adds."""
+
+    @abstractmethod
+    def value(self, sums: Counts) -> Counts:
+        """[…, S] → […]: the value of each row of sums."""
+
+    def score(self, counts: Counts) -> Score:
+        """The value over all sentences."""
+        return Score(self.name, float(self.value(counts.sum(0))), self.signature, self.higher_is_better)
+
+
+class SacreMetric(Metric):
+    """A metric whose counts and signature are sacreBLEU's (Post 2018)."""
+
+    def __init__(self, inner: Any) -> None:
+        self.inner = inner
+
+    @property
+    def signature(self) -> str:
+        # sacreBLEU learns the number of references only when it sees some; here there is always one.
+        self.inner.num_refs = 1
+        return str(self.inner.get_signature().format())
+
+    def count(self, hypotheses: Sequence[str], references: Sequence[str]) -> Counts:
+        return np.array(self.inner._extract_corpus_statistics(list(hypotheses), [list(references)]), np.float64)
+
+
+class Bleu(SacreMetric):
+    """BLEU (Papineni et al. 2002), four orders, smoothed as in mteval-v13a."""
+
+    name = "BLEU"
+
+    def __init__(self, *, tokenize: str = "13a", lowercase: bool = False) -> None:
+        if tokenize not in BLEU.TOKENIZERS:
+            raise ConfigError(f"BLEU has no tokenizer {tokenize!r}; {suggest(tokenize, BLEU.TOKENIZERS)}")
+        super().__init__(BLEU(tokenize=tokenize, lowercase=lowercase))
+
+    def value(self, sums: Counts) -> Counts:
+        ours, theirs, correct, total = sums[..., 0], sums[..., 1], sums[..., 2:6], sums[..., 6:10]
+        none = (correct == 0) & (total > 0)
+        halved = 0.5 ** np.cumsum(none, -1)  # each order without a match counts half as much as the one before
+        with np.errstate(divide="ignore", invalid="ignore"):
+            precision = np.where(none, halved, correct) / total
+            brevity = np.where(ours < theirs, np.exp(1 - theirs / ours), 1.0)
+            score = 100 * brevity * np.exp(np.log(precision).mean(-1))
+        usable = correct.any(-1) & (total > 0).all(-1)
+        return np.where(usable, score, 0.0)
+
+
+class Chrf(SacreMetric):
+    """chrF2 (Popović 2015): F-score of character n-grams up to 6, recall weighing twice as much as precision."""
+
+    name = "chrF2"
+
+    def __init__(self, *, lowercase: bool = False) -> None:
+        super().__init__(CHRF(lowercase=lowercase))
+
+    def value(self, sums: Counts) -> Counts:
+        orders = sums.reshape(*sums.shape[:-1], -1, 3)
+        ours, theirs, match = orders[..., 0], orders[..., 1], orders[..., 2]
+        both = (ours > 0) & (theirs > 0)
+        seen = np.maximum(both.sum(-1), 1)
+        precision = np.where(both, match / np.maximum(ours, 1), 0).sum(-1) / seen
+        recall = np.where(both, match / np.maximum(theirs, 1), 0).sum(-1) / seen
+        weight = self.inner.beta**2
+        below = weight * precision + recall
+        return 100 * (1 + weight) * precision * recall / np.where(below > 0, below, 1)
+
+
+class Ter(SacreMetric):
+    """TER (Snover et al. 2006): edits and shifts for each word of the reference. Lower is better."""
+
+    name = "TER"
+    higher_is_better = False
+
+    def __init__(self) -> None:
+        super().__init__(TER())
+
+    def value(self, sums: Counts) -> Counts:
+        edits, words = sums[..., 0], sums[..., 1]
+        return 100 * np.where(words > 0, edits / np.where(words > 0, words, 1), edits > 0)
+
+
+class ExactMatch(Metric):
+    """The share of sentences that equal their reference, white space at both ends aside."""
+
+    name = "exact"
+    signature = "sentences equal to their reference|strip:yes"
+
+    def count(self, hypotheses: Sequence[str], references: Sequence[str]) -> Counts:
+        return np.array([[ours.strip() == theirs.strip(), 1] for ours, theirs in zip(hypotheses, references)], np.float64)
+
+    def value(self, sums: Counts) -> Counts:
+        return 100 * sums[..., 0] / np.maximum(sums[..., 1], 1)
+
+
+class TokenAccuracy(Metric):
+    """The share of words that stand at the same place in the reference; missing and additional words count as wrong."""
+
+    name = "accuracy"
+    signature = "words equal to the reference at the same place|split:whitespace|of:the longer side"
+
+    def count(self, hypotheses: Sequence[str], references: Sequence[str]) -> Counts:
+        pairs = [(ours.split(), theirs.split()) for ours, theirs in zip(hypotheses, references)]
+        equal = [sum(a == b for a, b in zip(ours, theirs)) for ours, theirs in pairs]
+        longest = [max(len(ours), len(theirs)) for ours, theirs in pairs]
+        return np.array([equal, longest], np.float64).T
+
+    def value(self, sums: Counts) -> Counts:
+        right, words = sums[..., 0], sums[..., 1]
+        return 100 * np.where(words > 0, right / np.where(words > 0, words, 1), 1.0)
+
+
+METRICS: dict[str, type[Metric]] = {"bleu": Bleu, "chrf": Chrf, "ter": Ter, "exact": ExactMatch, "accuracy": TokenAccuracy}
+
+
+def make_metrics(names: Sequence[str] = tuple(METRICS), *, tokenize: str = "13a", lowercase: bool = False) -> list[Metric]:
+    """The metrics of the given names; `tokenize` (for BLEU: 13a, zh, ja-mecab, char, …) and `lowercase` as in sacreBLEU."""
+    for name in names:
+        if name not in METRICS:
+            raise ConfigError(f"there is no metric {name!r}; {suggest(name, METRICS)}")
+    special: dict[str, Metric] = {"bleu": Bleu(tokenize=tokenize, lowercase=lowercase), "chrf": Chrf(lowercase=lowercase)}
+    return [special[name] if name in special else METRICS[name]() for name in names]
+
+
+def check_texts(
+    hypotheses: Sequence[str], references: Sequence[str], names: tuple[str, str] = ("hypotheses", "references")
+) -> None:
+    """Raises DataError unless there is something to score and it pairs up."""
+    if len(hypotheses) != len(references):
+        raise DataError(
+            f"there are {len(hypotheses)} {names[0]} for {len(references)} {names[1]}; they must pair up line for line"
+        )
+    if not hypotheses:
+        raise DataError(f"there is nothing to score: no {names[0]} and no {names[1]} were given")
+
+
+def score(hypotheses: Sequence[str], references: Sequence[str], metrics: Sequence[Metric] | None = None) -> dict[str, Score]:
+    """The scores of a system by name of the metric; by default all of them."""
+    check_texts(hypotheses, references)
+    chosen = make_metrics() if metrics is None else metrics
+    return {metric.name: metric.score(metric.count(hypotheses, references)) for metric in chosen}
+
+
+@dataclass(frozen=True)
+class Bucket:
+    """BLEU of the sentences whose source has at least `low` and fewer than `high` words; None where there are none."""
+
+    low: int
+    high: int | None
+    sentences: int
+    bleu: float | None
+
+
+def by_length(
+    hypotheses: Sequence[str], references: Sequence[str], sources: Sequence[str], edges: Sequence[int] = (10, 20, 30, 40)
+) -> list[Bucket]:
+    """BLEU by length of the source in words, cut at `edges`: fewer than 10, 10 to 19, …, 40 and more."""
+    check_texts(hypotheses, references)
+    check_texts(sources, references, ("sources", "references"))
+    if list(edges) != sorted(set(edges)) or any(edge <= 0 for edge in edges):
+        raise ConfigError(f"the edges of length buckets must be positive and grow, not {list(edges)}")
+    metric = Bleu()
+    counts = metric.count(hypotheses, references)
+    place = np.searchsorted(edges, [len(source.split()) for source in sources], side="right")
+    buckets = []
+    for index, (low, high) in enumerate(zip([0, *edges], [*edges, None])):
+        inside = counts[place == index]
+        buckets.append(Bucket(low, high, len(inside), float(metric.value(inside.sum(0))) if len(inside) else None))
+    return buckets

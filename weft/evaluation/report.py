@@ -1,0 +1,144 @@
+"""What an evaluation found: a table for people, a JSON document for programs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.markup import escape
+from rich.table import Table
+
+from weft.evaluation.metrics import Bucket, Metric, Score, by_length, check_texts, make_metrics
+from weft.evaluation.significance import SEED, TESTS, Comparison, Test, confidence
+
+FORMAT = 1
+"""Raised when a key of the JSON document changes its meaning or goes away; new keys do not raise it."""
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """Another system's output for the same test set."""
+
+    name: str
+    hypotheses: Sequence[str]
+
+
+@dataclass(frozen=True)
+class Report:
+    """The scores of one system on one test set, and against a baseline where one was given."""
+
+    system: str
+    data: str
+    sentences: int
+    scores: list[Score]
+    intervals: list[tuple[float, float]]
+    baseline: str | None = None
+    comparisons: list[Comparison] = field(default_factory=list)
+    lengths: list[Bucket] = field(default_factory=list)
+
+    def document(self) -> dict[str, Any]:
+        """Plain data for JSON. The keys are stable; see FORMAT."""
+        metrics = {
+            score.name: {
+                "value": score.value,
+                "signature": score.signature,
+                "ci": list(ci),
+                "higher_is_better": score.higher_is_better,
+            }
+            for score, ci in zip(self.scores, self.intervals)
+        }
+        buckets = [
+            {"from": item.low, "below": item.high, "sentences": item.sentences, "bleu": item.bleu} for item in self.lengths
+        ]
+        return {
+            "format": FORMAT,
+            "system": self.system,
+            "data": self.data,
+            "sentences": self.sentences,
+            "metrics": metrics,
+            "comparison": self._comparison(),
+            "by_length": buckets,
+        }
+
+    def _comparison(self) -> dict[str, Any] | None:
+        if not self.comparisons:
+            return None
+        first = self.comparisons[0]
+        found = {
+            item.metric: {"baseline": item.baseline, "delta": item.delta, "ci": list(item.ci), "p": item.p}
+            for item in self.comparisons
+        }
+        return {"baseline": self.baseline, "test": first.test, "samples": first.samples, "seed": first.seed, "metrics": found}
+
+    def table(self) -> RenderableType:
+        """For a terminal, with rich."""
+        tables = [self._scores()]
+        if self.lengths:
+            tables.append(self._lengths())
+        return Group(*tables)
+
+    def _scores(self) -> Table:
+        note = "\n".join(f"{score.name}: {score.signature}" for score in self.scores)
+        table = Table(
+            title=escape(f"{self.system} on {self.data} ({self.sentences} sentences)"),
+            caption=escape(note),
+            caption_justify="left",
+        )
+        table.add_column("metric")
+        table.add_column("score", justify="right")
+        table.add_column("95 % interval", justify="right")
+        if self.comparisons:
+            for heading in (escape(str(self.baseline)), "difference", "95 % interval", "p"):
+                table.add_column(heading, justify="right")
+        for index, (score, (low, high)) in enumerate(zip(self.scores, self.intervals)):
+            arrow = "↑" if score.higher_is_better else "↓"
+            cells = [f"{score.name} {arrow}", f"{score.value:.2f}", f"{low:.2f} … {high:.2f}"]
+            table.add_row(*cells, *(_compared(self.comparisons[index]) if self.comparisons else ()))
+        return table
+
+    def _lengths(self) -> Table:
+        table = Table(title="BLEU by length of the source")
+        for heading in ("words", "sentences", "BLEU"):
+            table.add_column(heading, justify="right")
+        for item in self.lengths:
+            words = f"{item.low} and more" if item.high is None else f"{item.low} to {item.high - 1}"
+            table.add_row(words, str(item.sentences), "–" if item.bleu is None else f"{item.bleu:.2f}")
+        return table
+
+
+def _compared(item: Comparison) -> tuple[str, ...]:
+    colour = "green" if item.better else "red"
+    delta = f"{item.delta:+.2f}"
+    shown = f"[bold {colour}]{delta}[/]" if item.p < 0.05 else delta
+    return f"{item.baseline:.2f}", shown, f"{item.ci[0]:+.2f} … {item.ci[1]:+.2f}", f"{item.p:.3f}"
+
+
+def evaluate(
+    hypotheses: Sequence[str],
+    references: Sequence[str],
+    *,
+    system: str,
+    data: str,
+    sources: Sequence[str] | None = None,
+    baseline: Baseline | None = None,
+    metrics: Sequence[Metric] | None = None,
+    test: Test = "randomisation",
+    samples: int = 1000,
+    seed: int = SEED,
+) -> Report:
+    """Scores a system, with intervals, against a baseline and by length of the source where they are given."""
+    check_texts(hypotheses, references)
+    if baseline:
+        check_texts(baseline.hypotheses, references, (f"hypotheses of {baseline.name}", "references"))
+    scores, intervals, comparisons = [], [], []
+    for metric in make_metrics() if metrics is None else metrics:
+        ours = metric.count(hypotheses, references)
+        scores.append(metric.score(ours))
+        intervals.append(confidence(metric, ours, samples, seed))
+        if baseline:
+            comparisons.append(TESTS[test](metric, ours, metric.count(baseline.hypotheses, references), samples, seed))
+    lengths = by_length(hypotheses, references, sources) if sources is not None else []
+    name = baseline.name if baseline else None
+    return Report(system, data, len(references), scores, intervals, name, comparisons, lengths)
