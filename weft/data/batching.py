@@ -31,7 +31,7 @@ def permute(places: NDArray[np.uint64], count: int, key: tuple[int, ...]) -> NDA
     it is inside, which keeps it a permutation (Black & Rogaway, 2002: cycle walking).
     """
     half = max(1, (int(count - 1).bit_length() + 1) // 2)
-    keys = np.random.SeedSequence(key).generate_state(ROUNDS, np.uint64)
+    keys = np.random.SeedSequence(key).generate_state(ROUNDS, np.uint64).astype(np.uint64)
     found = _feistel(places, half, keys)
     while len(outside := np.flatnonzero(found >= count)):
         found[outside] = _feistel(found[outside], half, keys)

@@ -109,8 +109,8 @@ def prepare(
     digests = [some.digest() for some in pairs], source.digest(), target.digest()
     key = hashlib.blake2b(json.dumps([VERSION, digests, max_length, max_ratio, drop_duplicates]).encode(), digest_size=16)
     place = folder / key.hexdigest()
-    if (place / "about.json").exists():
-        return Corpus(place)
+    if (corpus := _find(place)) is not None:
+        return corpus
     filters = _Filters(max_length, max_ratio, _Seen() if drop_duplicates else None)
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -129,13 +129,24 @@ def prepare(
     return Corpus(place)
 
 
+def _find(place: Path) -> Corpus | None:
+    """The corpus at `place`, unless nothing is there or a failing disk has left something broken."""
+    try:
+        corpus = Corpus(place)
+        return corpus if corpus.offsets[-1] == len(corpus.tokens) else None
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
 def _rename(aside: Path, place: Path) -> None:
     """Put a complete cache in its place, unless another process was first."""
     try:
         os.rename(aside, place)
     except OSError:
-        if not (place / "about.json").exists():
-            raise
+        if _find(place) is not None:
+            return
+        shutil.rmtree(place)
+        os.rename(aside, place)
 
 
 def _sweep(folder: Path) -> None:

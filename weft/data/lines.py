@@ -11,7 +11,7 @@ import hashlib
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO
+from typing import IO, cast
 
 from weft.errors import DataError
 
@@ -36,7 +36,7 @@ def open_file(path: str | Path) -> IO[bytes]:
     """The file opened for reading, unpacked if its name ends in .gz."""
     path = check_file(path)
     try:
-        return gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb")
+        return cast(IO[bytes], gzip.open(path, "rb")) if path.suffix == ".gz" else path.open("rb")
     except OSError as error:
         raise DataError(f"{path}: cannot be read: {error.strerror or error}.") from None
 
@@ -65,7 +65,7 @@ def file_digest(path: str | Path) -> str:
 
 def _lines(stream: IO[bytes] | IO[str], name: str) -> Iterator[str]:
     number = offset = 0
-    lines = iter(stream)
+    lines: Iterator[str | bytes] = iter(stream)
     while True:
         try:
             raw = next(lines, None)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 from typing import Any, Literal
 
 import tokenizers
@@ -27,6 +28,9 @@ SPACE = "▁"
 HIDDEN = [f" {name}" for name in SPECIALS]
 """How the special ids are called inside. No piece holds a plain space, so no text can ever match these names."""
 
+REMEMBERED = 200_000
+"""Words whose pieces are remembered before all are forgotten again: some 60 MB."""
+
 Normalization = Literal["nfc", "nfkc", "none"]
 
 
@@ -36,7 +40,11 @@ class _Subword(Tokenizer):
     def __init__(self, *, lowercase: bool, normalize: Normalization, byte_fallback: bool) -> None:
         self.lowercase, self.normalize, self.byte_fallback = lowercase, normalize, byte_fallback
         self.reserved = HIDDEN + ([byte_name(value) for value in range(BYTES)] if byte_fallback else [])
-        self._inner = self._assemble(self._untrained())
+        self._set(self._assemble(self._untrained()))
+
+    def _set(self, inner: Any) -> None:
+        self._inner = inner
+        self._known: dict[str, list[int]] = {}
 
     @abstractmethod
     def _untrained(self) -> Any: ...
@@ -59,7 +67,7 @@ class _Subword(Tokenizer):
                 f"a vocabulary of {size:,} is larger than the data allows: {found:,} is the largest possible here. "
                 f"Set data.vocabulary to {found} or less, or give more text."
             )
-        self._inner = inner
+        self._set(inner)
 
     def _assemble(self, model: Any) -> Any:
         """A `tokenizers.Tokenizer` around the model."""
@@ -80,7 +88,16 @@ class _Subword(Tokenizer):
         return learnt
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
-        return [found.ids for found in self._inner.encode_batch_fast(list(texts), add_special_tokens=False)]
+        """Word by word, as words do not touch each other in this tokenizer: most were cut before and are looked up."""
+        words = [text.removeprefix(" ").split(" ") if text else [] for text in texts]
+        known = self._known
+        missing = list({word for line in words for word in line if word not in known})
+        found = self._inner.encode_batch_fast([word or " " for word in missing], add_special_tokens=False)
+        known.update(zip(missing, (encoding.ids for encoding in found)))
+        ids = [list(chain.from_iterable(map(known.__getitem__, line))) for line in words]
+        if len(known) > REMEMBERED:
+            self._known = {}  # a new one, because another thread may be reading the old
+        return ids
 
     def decode(self, ids: Sequence[int]) -> str:
         return str(self._inner.decode([i for i in ids if i >= RESERVED], skip_special_tokens=False))
@@ -102,7 +119,7 @@ class _Subword(Tokenizer):
             raise ValueError(str(error)) from None
         if type(inner.model) is not type(self._untrained()) or inner.token_to_id(HIDDEN[UNK]) != UNK:
             raise ValueError("it was written by another tokenizer")
-        self._inner = inner
+        self._set(inner)
 
 
 class BpeTokenizer(_Subword):

@@ -101,7 +101,7 @@ class WordTokenizer(_Counted):
             text = text.lower()
         if not self.punctuation:
             return text.split()
-        words = []
+        words: list[str] = []
         for chunk in text.split():
             parts = WORD_OR_MARK.findall(chunk)
             words.extend(parts if len(parts) == 1 else _marked(parts))
