@@ -203,16 +203,17 @@ def inside(root: type[BaseModel] | Among | None, data: Any) -> type[BaseModel] |
 
 def nested(field: FieldInfo | None) -> type[BaseModel] | Among | None:
     """What an option holds if it has options itself: a section or a part, also one that may be absent or a list of them."""
-    for item in (*field.metadata, *_members(field.annotation)) if field else ():
+    for item in (*field.metadata, *members(field.annotation)) if field else ():
         if isinstance(item, Among) or (inspect.isclass(item) and issubclass(item, BaseModel)):
             return item
     return None
 
 
-def _members(annotation: Any) -> Iterator[Any]:
+def members(annotation: Any) -> Iterator[Any]:
+    """A type and all the types it is made of."""
     yield annotation
     for member in typing.get_args(annotation):
-        yield from _members(member)
+        yield from members(member)
 
 
 def default_of(field: FieldInfo | None) -> Any:

@@ -16,7 +16,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from weft import document
-from weft.registry import TABLE_MARK, Among, default_of, find_table, inside, nested, options_of
+from weft.registry import TABLE_MARK, Among, default_of, find_table, inside, members, nested, options_of
 
 Json = dict[str, Any]
 
@@ -59,16 +59,16 @@ def type_name(field: FieldInfo) -> str:
 
 
 def _type_name(annotation: Any) -> str:
-    origin, members = typing.get_origin(annotation), typing.get_args(annotation)
+    origin, inner = typing.get_origin(annotation), typing.get_args(annotation)
     if origin is typing.Annotated:
-        return _type_name(members[0]) + "".join(_bounds(members[1:]))
+        return _type_name(inner[0]) + "".join(_bounds(inner[1:]))
     if origin is Literal:
-        return f"one of {', '.join(map(document.scalar, members))}"
+        return f"one of {', '.join(map(document.scalar, inner))}"
     if origin in (Union, UnionType):
-        return " or ".join(map(_type_name, members))
+        return " or ".join(map(_type_name, inner))
     if origin in (list, tuple):
-        inner = sorted({_type_name(member) for member in members if member is not Ellipsis})
-        return f"list of {' or '.join(inner)}" if inner else "list"
+        kinds = sorted({_type_name(member) for member in inner if member is not Ellipsis})
+        return f"list of {' or '.join(kinds)}" if kinds else "list"
     names = {
         int: "integer",
         float: "number",
@@ -98,7 +98,7 @@ def _bounds(marks: Any) -> Iterator[str]:
 
 def commented(root: type[BaseModel], data: Mapping[str, Any]) -> str:
     """`data` as YAML with the description of each option behind it, and the other kinds behind each kind."""
-    return "\n".join(_rows(root, data, 0)).lstrip("\n") + "\n"
+    return "\n".join(_rows(root, data, 0)) + "\n"
 
 
 def _rows(root: type[BaseModel], data: Mapping[str, Any], depth: int) -> Iterator[str]:
@@ -108,7 +108,7 @@ def _rows(root: type[BaseModel], data: Mapping[str, Any], depth: int) -> Iterato
         within = nested(field)
         model = inside(within, item)
         if model is None or not isinstance(item, Mapping):
-            yield _row(f"{indent}{name}: {document.scalar(item)}", field.description)
+            yield _row(f"{indent}{name}: {document.scalar(item)}", _note(field))
             continue
         note = field.description or (model.__doc__ or "").strip().split("\n")[0]
         if depth == 0:
@@ -117,6 +117,12 @@ def _rows(root: type[BaseModel], data: Mapping[str, Any], depth: int) -> Iterato
             yield _row(f"{indent}{name}:", note)
         yield from _kind_row(within, item, indent)
         yield from _rows(model, {key: value for key, value in item.items() if key != "kind"}, depth + 1)
+
+
+def _note(field: FieldInfo) -> str:
+    """The description of an option, and its choices where it has some."""
+    choices = type_name(field) if any(typing.get_origin(member) is Literal for member in members(field.annotation)) else ""
+    return "; ".join(filter(None, [field.description, choices]))
 
 
 def _kind_row(within: Any, item: Mapping[str, Any], indent: str) -> Iterator[str]:

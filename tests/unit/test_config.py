@@ -319,6 +319,7 @@ def test_a_commented_file_says_what_each_key_does() -> None:
     text = commented_yaml(make_config({"model": {"kind": "transformer", "encoder_self": "local"}}))
     assert "  steps: 10000  # optimiser steps in all\n" in text
     assert "\n# How the weights are found.\ntrain:\n" in text
+    assert "; one of float32, bf16\n" in text
     assert "    kind: local  # or full\n    window: 64  # how far it sees\n" in text
 
 
