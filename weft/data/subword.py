@@ -44,7 +44,7 @@ class _Subword(Tokenizer):
 
     def _set(self, inner: Any) -> None:
         self._inner = inner
-        self._known: dict[str, list[int]] = {}
+        self._known: dict[str, tuple[int, ...]] = {}
 
     @abstractmethod
     def _untrained(self) -> Any: ...
@@ -93,7 +93,7 @@ class _Subword(Tokenizer):
         known = self._known
         missing = list({word for line in words for word in line if word not in known})
         found = self._inner.encode_batch_fast([word or " " for word in missing], add_special_tokens=False)
-        known.update(zip(missing, (encoding.ids for encoding in found)))
+        known.update(zip(missing, (tuple(encoding.ids) for encoding in found)))
         ids = [list(chain.from_iterable(map(known.__getitem__, line))) for line in words]
         if len(known) > REMEMBERED:
             self._known = {}  # a new one, because another thread may be reading the old

@@ -1,0 +1,119 @@
+"""How fast text becomes a cache, and what a large corpus costs in memory.
+
+    python benchmarks/prepare.py pairs.tsv.gz              tokenise and write a file of pairs with a trained BPE
+    python benchmarks/prepare.py --synthetic 2000000       the same with made-up pairs, then one epoch of batches over them
+
+Every measurement runs in a fresh process, so its peak memory is its own; importing torch is part of it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import resource
+import tempfile
+import time
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from weft.batch import Position
+from weft.data.batching import Batches, collate
+from weft.data.cache import prepare
+from weft.data.formats import open_pairs
+from weft.data.tokenizer import load_tokenizers, save_tokenizers, train_tokenizers
+
+Figures = dict[str, float]
+
+
+def train(spec: str, folder: Path, vocabulary: int) -> Figures:
+    begin = time.perf_counter()
+    save_tokenizers(folder, *train_tokenizers("bpe", [open_pairs(spec)], size=vocabulary, shared=True))
+    return {"seconds to train the BPE": time.perf_counter() - begin}
+
+
+def build(spec: str, folder: Path) -> Figures:
+    """Tokenise and write, with duplicates looked for, which is the most there is to do."""
+    source, target = load_tokenizers(folder, "bpe")
+    begin = time.perf_counter()
+    corpus = prepare([open_pairs(spec)], source, target, folder=folder / "cache", max_length=256, drop_duplicates=True)
+    seconds = time.perf_counter() - begin
+    print(corpus.report.describe())
+    return {"pairs": corpus.report.read, "seconds": seconds, "pairs/s": corpus.report.read / seconds}
+
+
+def read(spec: str, folder: Path, budget: int) -> Figures:
+    """Open the finished cache as a training run does, and read one epoch of batches."""
+    begin = time.perf_counter()
+    source, target = load_tokenizers(folder, "bpe")
+    corpus = prepare([open_pairs(spec)], source, target, folder=folder / "cache", max_length=256, drop_duplicates=True)
+    first, pairs, real, padded, count = 0.0, 0, 0, 0, 0
+    for rows, position in Batches(corpus.lengths, budget, seed=1).stream(Position()):
+        batch = collate(corpus, rows, packed=False, budget=budget)
+        first = first or time.perf_counter() - begin
+        count, pairs = count + 1, pairs + len(rows)
+        real += int(batch.source_layout.ok.sum() + batch.target_layout.ok.sum())
+        padded += batch.source.numel() + batch.target.numel()
+        if position.epoch:
+            break
+    seconds = time.perf_counter() - begin
+    return {"seconds to the first batch": first, "pairs": pairs, "batches/s": count / seconds, "filled": real / padded}
+
+
+def measure(function: Callable[..., Figures], *arguments: Any) -> None:
+    """Run in a process of its own and print what came out."""
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as process:
+        figures = process.submit(_with_memory, function, *arguments).result()
+    print(
+        f"{function.__name__:6}",
+        "  ".join(f"{name} {value:,.4g}" if value < 100 else f"{name} {value:,.0f}" for name, value in figures.items()),
+    )
+
+
+def _with_memory(function: Callable[..., Figures], *arguments: Any) -> Figures:
+    figures = function(*arguments)
+    return {**figures, "peak MB": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}
+
+
+def write_synthetic(path: Path, count: int, words: int = 50_000) -> None:
+    """Pairs of made-up words with frequencies as in language (Zipf) and lengths as in translated text."""
+    random = np.random.default_rng(0)
+    letters = np.array(list("etaoinshrdlcumwfgypbvk"))
+    known = ["".join(random.choice(letters, size)) for size in random.integers(2, 11, words)]
+    chances = 1.0 / np.arange(1, words + 1)
+    chances /= chances.sum()
+    with path.open("w") as file:
+        for start in range(0, count, 10_000):
+            amount = min(10_000, count - start)
+            length = np.clip(np.exp(random.normal(2.9, 0.5, amount)), 1, 120)
+            sizes = np.stack([length, np.clip(length * np.exp(random.normal(0, 0.15, amount)), 1, 130)], 1).astype(int)
+            drawn = iter(random.choice(words, int(sizes.sum()), p=chances).tolist())
+            for source, target in sizes.tolist():
+                text = [" ".join(known[next(drawn)] for _ in range(size)) for size in (source, target)]
+                file.write("\t".join(text) + "\n")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("pairs", nargs="?", help="any form that weft takes")
+    parser.add_argument("--synthetic", type=int, metavar="COUNT", help="make up so many pairs")
+    parser.add_argument("--vocabulary", type=int, default=8000)
+    parser.add_argument("--budget", type=int, default=8192, help="tokens of a batch")
+    options = parser.parse_args()
+    if (options.pairs is None) == (options.synthetic is None):
+        parser.error("give a file of pairs or --synthetic COUNT")
+    with tempfile.TemporaryDirectory() as place:
+        folder, spec = Path(place), options.pairs
+        if options.synthetic:
+            spec = str(folder / "synthetic.tsv")
+            write_synthetic(Path(spec), options.synthetic)
+        measure(train, spec, folder, options.vocabulary)
+        measure(build, spec, folder)
+        measure(read, spec, folder, options.budget)
+
+
+if __name__ == "__main__":
+    main()
