@@ -23,7 +23,7 @@ Pattern = Callable[[Tensor, Tensor], Tensor]
 
 @dataclass
 class Plain:
-    """Keys and values as they were computed, for whole sequences; further pieces are concatenated.
+    """Keys and values as they were computed, for whole sequences; further pieces are concatenated, so it needs no room.
 
     k, v [B, H, S, D] · segments, positions [B, S], None while every token is real and in order.
     """
@@ -63,15 +63,6 @@ class Plain:
     def key_positions(self) -> Tensor:
         """[B, S]."""
         return self._positions()
-
-    def grow(self, room: int) -> Plain | Cache:
-        """The same tokens in a store of fixed size."""
-        if self.k is None or self.v is None:
-            return self
-        rows, heads, extent, width = self.k.shape
-        cache = Cache.empty(rows, heads, max(room, extent), width, self.k)
-        layout = None if self.segments is None else Layout(self.segments, self._positions())
-        return cache.append(self.k, self.v, layout)
 
 
 @dataclass

@@ -44,7 +44,9 @@ class MultiHead(nn.Module):
             k, v = (split_heads(part, self.site.heads) for part in self.key_value(memory).chunk(2, -1))
             return Memory(k, v, None if layout is None else layout.segments)
         weight = self.out.weight
-        state = Plain() if room is None else Cache.empty(rows, self.site.heads, room, self.width, weight)
+        state: Plain | Cache = Plain()
+        if room is not None and self.site.use == "causal":
+            state = Cache.empty(rows, self.site.heads, room, self.width, weight)
         return state if memory is None else self._append(memory, state, layout)[1]
 
     def run(self, query: Tensor, state: State, append: Tensor | None, layout: Layout | None, need_weights: bool) -> Attended:
