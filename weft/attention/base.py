@@ -61,16 +61,19 @@ class Attended:
 
 
 class Facts(nn.Module):
-    """What configuration checks, tests and pictures read of a mechanism. Never a switch for control flow elsewhere."""
+    """What configuration checks, tests and pictures read of a mechanism. Never a switch for control flow elsewhere.
+
+    A class declares its facts; an option that changes one (rotary positions give keys an order) changes it in the instance.
+    """
 
     paper: ClassVar[str] = ""
     cost: ClassVar[str] = "n²"
     uses: ClassVar[frozenset[str]] = frozenset()
-    weights_sum: ClassVar[Literal["one", "at most one"] | None] = None
-    reach: ClassVar[Literal["all", "pattern", "data"]] = "all"
-    ignores_key_order: ClassVar[bool] = False
-    packs: ClassVar[bool] = False
-    terms: ClassVar[frozenset[str]] = frozenset()
+    weights_sum: Literal["one", "at most one"] | None = None
+    reach: Literal["all", "pattern", "data"] = "all"
+    ignores_key_order: bool = False
+    packs: bool = False
+    terms: frozenset[str] = frozenset()
 
     def __init__(self, site: Site) -> None:
         super().__init__()

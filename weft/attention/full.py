@@ -32,8 +32,11 @@ class FullAttention(Attention):
         super().__init__(site)
         if position == "rotary" and site.use == "cross":
             raise ConfigError("rotary positions have no meaning between two sequences; use position: none for cross-attention")
+        if position == "rotary" and site.head_dim % 2:
+            raise ConfigError(f"rotary positions turn channels in pairs, so a head's width must be even, not {site.head_dim}")
         self.heads = MultiHead(site, bias=bias, rotary=rotary_base if position == "rotary" else None)
         self.position = position
+        self.ignores_key_order = position == "none"
 
     def start(
         self, memory: Tensor | None = None, layout: Layout | None = None, *, rows: int = 1, room: int | None = None

@@ -32,11 +32,9 @@ class SelfAttention(Mixer):
     def __init__(self, attention: Attention) -> None:
         super().__init__(attention.site)
         self.attention = attention
-        self.max_length = attention.max_length
-
-    @property
-    def packs(self) -> bool:  # type: ignore[override]
-        return self.attention.packs
+        self.weights_sum, self.reach, self.terms = attention.weights_sum, attention.reach, attention.terms
+        self.ignores_key_order, self.packs = attention.ignores_key_order, attention.packs
+        self.max_length, self.context_width = attention.max_length, attention.context_width
 
     def start(self, *, rows: int = 1, room: int | None = None) -> State:
         return self.attention.start(rows=rows, room=room)
