@@ -1,0 +1,46 @@
+# make demo   train a small model on generated data, score it, translate with it (5 minutes on 2 cores)
+# make test   lint, then every test
+# make lint   ruff and mypy
+#
+# Each sets up .venv on a fresh machine first, and again only when pyproject.toml or constraints.txt have changed.
+# PYTHON chooses the interpreter (3.11 or newer), JOBS the number of test processes.
+
+PYTHON ?= python3
+JOBS ?= 2
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+TORCH := $(shell grep '^torch==' constraints.txt)
+INPUTS := pyproject.toml constraints.txt
+
+.PHONY: demo test lint clean
+.DELETE_ON_ERROR:
+
+demo: $(VENV)/.weft-installed
+	$(BIN)/weft demo --out runs/demo
+
+# One thread a process: the processes share the cores already.
+test: lint
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS)
+
+lint: $(VENV)/.weft-dev-installed
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+
+clean:
+	rm -rf $(VENV)
+
+$(VENV)/.weft-torch-installed: $(INPUTS)
+	@$(PYTHON) -c 'import sys; sys.exit("weft needs Python 3.11 or newer: make PYTHON=python3.12" if sys.version_info < (3, 11) else 0)'
+	$(PYTHON) -m venv $(VENV)
+	$(PIP) install --quiet "$(TORCH)"
+	@touch $@
+
+$(VENV)/.weft-installed: $(VENV)/.weft-torch-installed
+	$(PIP) install --quiet -c constraints.txt -e .
+	@touch $@
+
+$(VENV)/.weft-dev-installed: $(VENV)/.weft-torch-installed
+	$(PIP) install --quiet -c constraints.txt -e '.[dev]'
+	@touch $@ $(VENV)/.weft-installed

@@ -1,0 +1,187 @@
+"""Imports go one way. Walks the source with ast, so that imports inside functions count too.
+
+From the bottom: errors, registry, batch and state, layers, attention with mixers and pooling, models, search, tasks, training
+and translator, api, explain and serve, cli. Beside the ladder stand packages that know almost nothing and that only tasks
+and what is above them may know: data, evaluation, and the configuration.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parent.parent / "weft"
+
+LADDER = (
+    {"errors"},
+    {"registry"},
+    {"batch", "state"},
+    {"layers"},
+    {"attention", "mixers", "pooling"},
+    {"models"},
+    {"search"},
+    {"tasks"},
+    {"training", "translator"},
+    {"api"},
+    {"explain", "serve"},
+    {"cli"},
+    {"__main__"},
+)
+BESIDE = {
+    "data": {"errors", "registry", "batch"},
+    "evaluation": {"errors", "registry"},
+    "document": {"errors"},
+    "schema": {"errors", "registry", "document"},
+    "config": {"errors", "registry", "document", "schema"},
+}
+RANK = {name: rank for rank, group in enumerate(LADDER) for name in group}
+VAGUE = {"utils", "util", "helpers", "helper", "common", "misc", "manager"}
+
+
+def imports(file: Path, package: Path) -> Iterator[tuple[int, str]]:
+    """(line, full name of the module) for everything of the package that `file` imports."""
+    here = [package.name, *file.relative_to(package).with_suffix("").parts]
+    for node in ast.walk(ast.parse(file.read_text("utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names if alias.name.split(".")[0] == package.name)
+        elif isinstance(node, ast.ImportFrom):
+            parts = here[: -node.level] if node.level else []
+            base = ".".join([*parts, *(node.module.split(".") if node.module else [])])
+            if base.split(".")[0] == package.name:
+                yield from ((node.lineno, _module(package, base, alias.name)) for alias in node.names)
+
+
+def _module(package: Path, base: str, name: str) -> str:
+    """`from weft import config` imports weft.config; `from weft.config import Config` imports weft.config too."""
+    path = package.parent.joinpath(*base.split("."), name)
+    return f"{base}.{name}" if path.with_suffix(".py").exists() or path.is_dir() else base
+
+
+def may_import(importer: str, imported: str) -> bool:
+    """Whether one top-level module or package of weft may import another."""
+    if importer == imported:
+        return True
+    if importer in BESIDE:
+        return imported in BESIDE[importer]
+    if imported in BESIDE:
+        return RANK[importer] >= RANK["tasks"]
+    return RANK[imported] <= RANK[importer]
+
+
+def problem(importer: tuple[str, ...], imported: tuple[str, ...]) -> str | None:
+    """What is wrong with one import, given both modules as parts below the package; None if nothing is."""
+    if not imported:
+        if importer[0] == "cli":
+            return None
+        return "imports the package itself; import from the module that defines the name"
+    if imported[0] == "cli" and importer[0] not in ("cli", "__main__"):
+        return "imports the command line"
+    if importer == ("__init__",):
+        return None
+    if not may_import(importer[0], imported[0]):
+        return f"{importer[0]} must not know {imported[0]}"
+    if imported[0] == "models" and imported[1:2] not in ((), ("base",)):
+        if importer[0] == "models" and importer != imported:
+            return "a model family imports another"
+        if importer[0] == "search":
+            return "search must know no model family, only models.base"
+    return None
+
+
+def breaches(package: Path) -> list[str]:
+    """Everything that is against the order, each with file and line."""
+    found = []
+    for file in sorted(package.rglob("*.py")):
+        parts = file.relative_to(package).with_suffix("").parts
+        place = file.relative_to(package.parent)
+        if VAGUE & set(parts):
+            found.append(f"{place}: a name that says nothing")
+        top = parts[0]
+        if top not in RANK and top not in BESIDE and parts != ("__init__",):
+            found.append(f"{place}: {top} has no place in the order of tests/test_layering.py")
+            continue
+        for line, name in imports(file, package):
+            imported = tuple(name.split(".")[1:])
+            if imported and imported[0] not in RANK and imported[0] not in BESIDE:
+                found.append(f"{place}:{line}: imports {name}, which has no place in the order")
+            elif text := problem(parts, imported):
+                found.append(f"{place}:{line}: imports {name}: {text}")
+    return found
+
+
+def test_imports_go_one_way() -> None:
+    assert not breaches(PACKAGE), "\n".join(breaches(PACKAGE))
+
+
+GOOD = {
+    "__init__.py": "from weft.translator import load\n",
+    "errors.py": "",
+    "registry.py": "from weft.errors import WeftError\n",
+    "batch.py": "import numpy\n",
+    "config.py": "from weft import registry\n",
+    "data/__init__.py": "",
+    "data/cache.py": "from weft.batch import Batch\nfrom weft.data import formats\n",
+    "data/formats.py": "",
+    "evaluation/metrics.py": "from weft.errors import WeftError\n",
+    "models/__init__.py": "",
+    "models/base.py": "from weft.batch import Batch\n",
+    "models/rnn.py": "from weft.models.base import Model\nfrom weft.layers import norm\n",
+    "layers/norm.py": "from weft.batch import Batch\n",
+    "attention/full.py": "from weft.mixers.base import Mixer\n",
+    "mixers/base.py": "from ..attention import full\n",
+    "search/loop.py": "from weft.models.base import Model\n",
+    "tasks/base.py": "from weft.config import Config\nfrom weft.data import cache\nfrom weft.evaluation import metrics\n",
+    "training/loop.py": "from weft.tasks.base import Task\n",
+    "translator.py": "from weft.models.rnn import Rnn\n",
+    "cli/__init__.py": "from weft.cli.train import train\nfrom weft.training.loop import run\n",
+    "cli/train.py": "from weft import __version__\nfrom weft.translator import load\n",
+}
+
+
+def plant(folder: Path, files: dict[str, str]) -> Path:
+    for name, text in files.items():
+        path = folder / "weft" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return folder / "weft"
+
+
+def test_a_clean_tree_has_no_breach(tmp_path: Path) -> None:
+    assert breaches(plant(tmp_path, GOOD)) == []
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "message"),
+    [
+        ("models/rnn.py", "from weft.training.loop import run", "models must not know training"),
+        ("models/rnn.py", "def f():\n    import weft.search.loop", "weft/models/rnn.py:2: imports weft.search.loop"),
+        ("models/rnn.py", "from ..tasks import base", "models must not know tasks"),
+        ("models/transformer.py", "from weft.models.rnn import Rnn", "a model family imports another"),
+        ("models/transformer.py", "from .rnn import Rnn", "a model family imports another"),
+        ("models/transformer.py", "from weft.models import rnn", "a model family imports another"),
+        ("models/rnn.py", "from weft.config import Config", "models must not know config"),
+        ("models/rnn.py", "from weft.data import cache", "models must not know data"),
+        ("search/loop.py", "from weft.models.rnn import Rnn", "search must know no model family"),
+        ("search/loop.py", "from weft.models import rnn", "search must know no model family"),
+        ("data/cache.py", "from weft.layers import norm", "data must not know layers"),
+        ("data/cache.py", "from weft.config import Config", "data must not know config"),
+        ("evaluation/metrics.py", "from weft.tasks.base import Task", "evaluation must not know tasks"),
+        ("config.py", "from weft.models import base", "config must not know models"),
+        ("layers/norm.py", "from weft import attention", "layers must not know attention"),
+        ("training/loop.py", "from weft.cli.train import train", "imports the command line"),
+        ("__init__.py", "from weft import cli", "imports the command line"),
+        ("tasks/base.py", "import weft", "imports the package itself"),
+        ("tasks/base.py", "from weft import load", "imports the package itself"),
+        ("errors.py", "from weft.registry import fill", "errors must not know registry"),
+        ("layers/utils.py", "", "a name that says nothing"),
+        ("helpers/norm.py", "", "a name that says nothing"),
+        ("zoo.py", "", "zoo has no place in the order"),
+        ("tasks/base.py", "from weft.zoo import lion", "which has no place in the order"),
+    ],
+)
+def test_a_planted_breach_is_found(tmp_path: Path, file: str, text: str, message: str) -> None:
+    found = breaches(plant(tmp_path, {**GOOD, file: text}))
+    assert len([line for line in found if message in line]) == 1, found

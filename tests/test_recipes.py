@@ -1,0 +1,77 @@
+"""Every recipe loads, says what it scores on what and how long it takes, builds its model and takes a training step."""
+
+from __future__ import annotations
+
+import random
+import re
+from pathlib import Path
+
+import pytest
+
+import weft
+from weft.config import json_schema, load_config, recipe_summary, recipes, save_config
+
+RECIPES = sorted(recipes())
+LETTERS = "abcdefghijklmnopqrstuvwxyz"
+
+
+def header(recipe: str) -> list[str]:
+    """The comment block at the top of a recipe."""
+    lines = recipes()[recipe].read_text("utf-8").split("\n")
+    return lines[: next(number for number, line in enumerate(lines) if not line.startswith("#"))]
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_a_recipe_says_what_it_is(recipe: str) -> None:
+    summary = recipe_summary(recipes()[recipe])
+    assert 10 < len(summary) <= 120
+    assert summary[-1] != ":"
+    for word in ("Score", "Data", "Time"):
+        assert re.search(rf"\b{word}: \w", " ".join(header(recipe))), f"the header does not say `{word}: …`"
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_a_recipe_survives_saving_and_fits_the_schema(recipe: str, tmp_path: Path) -> None:
+    import jsonschema
+
+    from weft import document
+
+    config = load_config(recipe)
+    save_config(config, tmp_path / "config.yaml")
+    assert load_config(tmp_path / "config.yaml") == config
+    check = jsonschema.Draft202012Validator(json_schema())
+    for path in (recipes()[recipe], tmp_path / "config.yaml"):
+        check.validate(document.read(path.read_text("utf-8"), recipe).data)
+
+
+@pytest.fixture(scope="module")
+def pairs(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """300 pairs of made-up words and the same words reversed, as the two text files of `--data`."""
+    rng = random.Random(1)
+    words = ["".join(rng.choices(LETTERS, k=rng.randint(2, 7))) for _ in range(400)]
+    lines = [rng.choices(words, k=rng.randint(2, 8)) for _ in range(300)]
+    folder = tmp_path_factory.mktemp("pairs")
+    (folder / "source.txt").write_text("".join(f"{' '.join(line)}\n" for line in lines))
+    (folder / "target.txt").write_text("".join(f"{' '.join(reversed(line))}\n" for line in lines))
+    return f"{folder / 'source.txt'},{folder / 'target.txt'}"
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_a_recipe_takes_a_training_step(recipe: str, pairs: str, tmp_path: Path) -> None:
+    small = {
+        "data.vocabulary": 400,
+        "data.cache": str(tmp_path / "cache"),
+        "train.steps": 1,
+        "train.batch_tokens": 256,
+        "train.accumulate": 1,
+        "train.device": "cpu",
+        "train.threads": 1,
+        "train.compile": False,
+        "train.validate_every": 0,
+        "train.validate_sentences": 2,
+        "decode.max_length": 8,
+    }
+    result = weft.train(recipe, data=pairs, valid=pairs, out=tmp_path / "run", set=small)
+    assert result.update == 1
+    assert (tmp_path / "run" / "model.safetensors").is_file()
+    assert load_config(tmp_path / "run" / "config.yaml").model == load_config(recipe).model
