@@ -1,0 +1,277 @@
+"""Text to ids and back, for every tokenizer of the table."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from weft import registry
+from weft.batch import BOS, EOS, PAD, UNK
+from weft.data import TOKENIZERS
+from weft.data.formats import Pairs
+from weft.data.symbols import ByteTokenizer, CharacterTokenizer, WordTokenizer
+from weft.data.tokenizer import Tokenizer, load_tokenizers, save_tokenizers, train_tokenizers
+from weft.errors import ConfigError, DataError, RunError
+
+SUBJECTS = ["The dog", "A woman", "My neighbour", "Every child", "The old man", "Nobody"]
+VERBS = ["sees", "likes", "follows", "paints", "remembers"]
+OBJECTS = ["the red house", "a small boat", "two birds (blue)", "an empty street", "the sea, again", "12 cups"]
+TEXTS = [f"{s} {v} {o}." for s in SUBJECTS for v in VERBS for o in OBJECTS]
+
+ANY_TEXT = [
+    "The dog sees the red house.",
+    "我们在北京吃了烤鸭，很好吃。",
+    "مرحبا بالعالم، كيف الحال؟",
+    "שָׁלוֹם",
+    "family 👩‍👩‍👧‍👦 flag 🏳️‍🌈 thumb 👍🏽",
+    "combining e\u0301 a\u0308\u0323 n\u0303",
+    "tab\there  two   spaces",
+    "ends with a space ",
+    " begins with one",
+    "\u2028 \u00a0 \u200f \x00 \x7f",
+    "</s> <unk> <0x41> ▁ ￭",
+    "",
+]
+
+
+class Texts(Pairs):
+    """Pairs out of memory."""
+
+    def __init__(self, pairs: list[tuple[str, str]]) -> None:
+        super().__init__("texts")
+        self.pairs = pairs
+
+    def __iter__(self) -> Any:
+        return iter(self.pairs)
+
+    def digest(self) -> str:
+        return str(hash(tuple(self.pairs)))
+
+
+@pytest.fixture(scope="module")
+def sentencepiece_model(tmp_path_factory: pytest.TempPathFactory) -> str:
+    sentencepiece = pytest.importorskip("sentencepiece")
+    prefix = tmp_path_factory.mktemp("spm") / "small"
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(TEXTS), model_prefix=str(prefix), vocab_size=60, pad_id=3, byte_fallback=False, minloglevel=2
+    )
+    return f"{prefix}.model"
+
+
+@pytest.fixture(params=list(TOKENIZERS))
+def spec(request: pytest.FixtureRequest) -> dict[str, Any]:
+    if request.param == "sentencepiece":
+        return {"kind": request.param, "model": request.getfixturevalue("sentencepiece_model")}
+    return {"kind": request.param}
+
+
+def trained(spec: dict[str, Any] | str, size: int = 305, texts: list[str] = TEXTS) -> Tokenizer:
+    tokenizer: Tokenizer = registry.build("weft.data:TOKENIZERS", spec)
+    tokenizer.train(texts, size)
+    return tokenizer
+
+
+def test_training_text_comes_back(spec: dict[str, Any]) -> None:
+    tokenizer = trained(spec)
+    ids = tokenizer.encode_batch(TEXTS)
+    assert [tokenizer.decode(line) for line in ids] == TEXTS
+    assert {i for line in ids for i in line} <= set(range(UNK + 1, tokenizer.size))
+    assert tokenizer.size == 305 or spec["kind"] not in ("bpe", "unigram")
+
+
+def test_special_ids_are_never_text(spec: dict[str, Any]) -> None:
+    tokenizer = trained(spec)
+    ids = tokenizer.encode("The dog")
+    assert tokenizer.decode([BOS, *ids, EOS, PAD, PAD]) == "The dog"
+    shown = tokenizer.tokens([PAD, BOS, EOS, UNK, *ids])
+    assert shown[:4] == ["<pad>", "<s>", "</s>", "<unk>"]
+    assert len(shown) == 4 + len(ids)
+    for text in ANY_TEXT:
+        found = tokenizer.encode(text)
+        assert not {PAD, BOS, EOS} & set(found), text
+        assert max(found, default=0) < tokenizer.size
+
+
+def test_one_by_one_equals_a_batch(spec: dict[str, Any]) -> None:
+    tokenizer = trained(spec)
+    assert [tokenizer.encode(text) for text in ANY_TEXT] == tokenizer.encode_batch(ANY_TEXT)
+    assert tokenizer.encode_batch([]) == []
+    assert tokenizer.encode("") == []
+    assert tokenizer.decode([]) == ""
+
+
+def test_training_twice_gives_the_same(spec: dict[str, Any]) -> None:
+    assert trained(spec).digest() == trained(spec).digest()
+
+
+def test_digest_differs_between_vocabularies_and_kinds(sentencepiece_model: str) -> None:
+    specs: list[dict[str, Any]] = [{"kind": kind} for kind in TOKENIZERS if kind != "sentencepiece"]
+    specs += [{"kind": "sentencepiece", "model": sentencepiece_model}, {"kind": "words", "lowercase": True}]
+    specs += [{"kind": "bpe", "lowercase": True}, {"kind": "bpe", "normalize": "nfkc"}]
+    digests = [trained(spec).digest() for spec in specs] + [trained("bpe", 300).digest(), trained("words", 20).digest()]
+    assert len(set(digests)) == len(digests)
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_saved_and_loaded(spec: dict[str, Any], shared: bool, tmp_path: Path) -> None:
+    pairs = Texts([(text, text[::-1]) for text in TEXTS])
+    source, target = train_tokenizers(spec, [pairs], size=305, shared=shared)
+    assert (source is target) == shared
+    save_tokenizers(tmp_path, source, target)
+    suffix = source.suffix
+    names = {f"tokenizer{suffix}"} if shared else {f"tokenizer.source{suffix}", f"tokenizer.target{suffix}"}
+    assert {path.name for path in tmp_path.iterdir()} == names
+    loaded = load_tokenizers(tmp_path, {**spec, "model": "moved away"} if "model" in spec else spec)
+    assert (loaded[0] is loaded[1]) == shared
+    for before, after in zip((source, target), loaded):
+        assert before.digest() == after.digest()
+        assert before.size == after.size
+        assert before.encode_batch(ANY_TEXT) == after.encode_batch(ANY_TEXT)
+        ids = before.encode(TEXTS[0])
+        assert before.decode(ids) == after.decode(ids)
+        assert before.tokens(ids) == after.tokens(ids)
+
+
+def test_a_damaged_or_missing_file_is_said(spec: dict[str, Any], tmp_path: Path) -> None:
+    with pytest.raises(RunError, match="no tokenizer here"):
+        load_tokenizers(tmp_path, spec)
+    tokenizer = trained(spec)
+    save_tokenizers(tmp_path, tokenizer, tokenizer)
+    path = tmp_path / f"tokenizer{tokenizer.suffix}"
+    path.write_bytes(path.read_bytes()[:-10])
+    with pytest.raises(RunError, match=path.name):
+        load_tokenizers(tmp_path, spec)
+
+
+def test_a_file_of_another_tokenizer_is_refused(tmp_path: Path) -> None:
+    kinds = [kind for kind in TOKENIZERS if kind != "sentencepiece"]
+    for kind in kinds:
+        tokenizer = trained(kind)
+        save_tokenizers(tmp_path, tokenizer, tokenizer)
+        for other in kinds:
+            if other != kind:
+                with pytest.raises(RunError):
+                    load_tokenizers(tmp_path, other)
+    tokenizer = trained("words")
+    save_tokenizers(tmp_path, tokenizer, tokenizer)
+    with pytest.raises(RunError, match="lowercase"):
+        load_tokenizers(tmp_path, {"kind": "words", "lowercase": True})
+
+
+@pytest.mark.parametrize("kind", ["bytes", "characters"])
+@pytest.mark.parametrize("text", ANY_TEXT)
+def test_bytes_and_characters_lose_nothing(kind: str, text: str) -> None:
+    tokenizer = trained(kind)
+    ids = tokenizer.encode(text)
+    assert tokenizer.decode(ids) == text
+    assert len(tokenizer.tokens(ids)) == len(ids)
+    assert UNK not in ids
+
+
+@pytest.mark.parametrize("kind", ["bpe", "unigram"])
+def test_subwords_lose_only_a_first_space_and_the_normal_form(kind: str) -> None:
+    tokenizer = trained({"kind": kind, "normalize": "none"})
+    for text in ANY_TEXT:
+        assert UNK not in tokenizer.encode(text)
+        if "▁" not in text:  # stands for a space inside the tokenizer
+            assert tokenizer.decode(tokenizer.encode(text)) == text.removeprefix(" ")
+    assert trained(kind).decode(trained(kind).encode("e\u0301")) == "é"
+    plain = trained({"kind": kind, "byte_fallback": False}, 50)
+    assert plain.encode("水")[-1] == UNK
+
+
+@pytest.mark.parametrize("kind", ["bpe", "unigram"])
+def test_remembered_words_change_nothing(kind: str) -> None:
+    tokenizer = trained(kind)
+    inner = tokenizer._inner  # type: ignore[attr-defined]
+    texts = [*TEXTS, *(text for text in ANY_TEXT if "▁" not in text)] * 2
+    assert tokenizer.encode_batch(texts) == [inner.encode(text).ids for text in texts]
+
+
+def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("weft.data.subword.REMEMBERED", 1000)
+    tokenizer = trained("bpe")
+    for start in range(0, 3000, 400):
+        tokenizer.encode_batch([" ".join(map(str, range(start, start + 400)))])
+        assert len(tokenizer._known) <= 1000  # type: ignore[attr-defined]
+    assert tokenizer.decode(tokenizer.encode("The dog 123")) == "The dog 123"
+
+
+@pytest.mark.parametrize("kind", ["bpe", "unigram"])
+def test_a_vocabulary_larger_than_the_data_names_the_largest(kind: str) -> None:
+    with pytest.raises(DataError, match="larger than the data allows") as caught:
+        trained(kind, 30_000)
+    largest = int(re.search(r"data.vocabulary to (\d+)", str(caught.value))[1])  # type: ignore[index]
+    assert trained(kind, largest).size == largest
+    with pytest.raises(DataError):
+        trained(kind, largest + 1)
+
+
+@pytest.mark.parametrize("kind", ["bpe", "unigram", "words", "characters"])
+def test_no_text_or_no_room(kind: str) -> None:
+    with pytest.raises(DataError, match="no text"):
+        trained(kind, 300, [])
+    with pytest.raises(DataError):
+        trained(kind, 4)
+
+
+def test_rare_symbols_give_way() -> None:
+    words = trained("words", 4 + 5)
+    assert words.size == 9
+    assert words.encode("The xylophone")[1] == UNK
+    characters = CharacterTokenizer()
+    characters.train(["aaabbc"], 262)
+    assert characters.size == 262
+    assert characters.tokens(characters.encode("abc")) == ["a", "b", "<0x63>"]
+    plain = CharacterTokenizer(byte_fallback=False)
+    plain.train(["aaabbc"], 100)
+    assert plain.size == 7
+    assert plain.encode("abx")[2] == UNK
+
+
+def test_half_a_character_is_shown_as_such() -> None:
+    for tokenizer in (ByteTokenizer(), trained("characters"), trained("bpe")):
+        ids = tokenizer.encode("水")
+        assert "\ufffd" in tokenizer.decode(ids[:-1])
+        assert tokenizer.decode(ids).strip() == "水"
+
+
+def test_words_and_their_punctuation() -> None:
+    tokenizer = WordTokenizer(lowercase=True)
+    texts = ["\"Oh, no!\" (she said) — it's 3.14, isn't it?!", "under_score a-b-c ...", "résumé naïve 東京。"]
+    tokenizer.train(texts, 100)
+    assert [tokenizer.decode(line) for line in tokenizer.encode_batch(texts)] == [text.lower() for text in texts]
+    assert tokenizer.tokens(tokenizer.encode("Oh, no")) == ["oh", "￭,", "no"]
+    spaces = WordTokenizer(punctuation=False)
+    spaces.train(texts, 100)
+    assert spaces.tokens(spaces.encode("3.14, isn't")) == ["3.14,", "isn't"]
+
+
+def test_literal_names_of_specials_in_training_text() -> None:
+    texts = ["<s> <pad> </s> <unk> <0x41> <0x42>"] * 50 + TEXTS
+    for kind in ("bpe", "unigram", "words"):
+        tokenizer = trained(kind, 300, texts)
+        assert tokenizer.decode(tokenizer.encode(texts[0])) == texts[0]
+
+
+def test_sentencepiece_pieces_follow_the_special_ids(sentencepiece_model: str) -> None:
+    import sentencepiece
+
+    inner = sentencepiece.SentencePieceProcessor(model_file=sentencepiece_model)
+    tokenizer = trained({"kind": "sentencepiece", "model": sentencepiece_model})
+    assert tokenizer.size == 4 + inner.get_piece_size() - 4  # its own unk, s, /s and pad give way
+    assert tokenizer.tokens(tokenizer.encode(TEXTS[7])) == inner.encode(TEXTS[7], out_type=str)
+    assert UNK in tokenizer.encode("水")
+
+
+def test_sentencepiece_needs_its_model(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="model"):
+        trained("sentencepiece")
+    with pytest.raises(DataError, match="no such file"):
+        trained({"kind": "sentencepiece", "model": str(tmp_path / "no.model")})
+    (tmp_path / "bad.model").write_bytes(b"not a model")
+    with pytest.raises(DataError, match="not a SentencePiece model"):
+        trained({"kind": "sentencepiece", "model": str(tmp_path / "bad.model")})
