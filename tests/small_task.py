@@ -24,6 +24,7 @@ from torch.nn.functional import cross_entropy
 from weft.batch import Batch, Layout, Position
 from weft.config import TrainSection
 from weft.errors import Interrupted
+from weft.models.base import Sizes
 from weft.tasks.base import Loss, Task
 from weft.training.distributed import World, start, sum_gradients
 from weft.training.folder import RunLock
@@ -59,11 +60,14 @@ class SmallModel(nn.Module):
 class SmallTask(Task):
     """Random sentences, each batch a function of its position. `rows` holds the number of the batch in the stream."""
 
-    def __init__(self, interrupt_at: int = 0, pause: float = 0.0, bad: frozenset[int] = frozenset()) -> None:
+    def __init__(self, interrupt_at: int | None = None, pause: float = 0.0, bad: frozenset[int] = frozenset()) -> None:
         self.interrupt_at, self.pause, self.bad = interrupt_at, pause, bad
         self.asked: list[Position] = []
         self.seen: list[int] = []
         self.scores: list[float] | None = None
+
+    def prepare(self) -> Sizes:
+        return Sizes(WORDS, WORDS)
 
     def batches(self, position: Position) -> Iterator[tuple[Batch, Position]]:
         self.asked.append(position)
@@ -76,7 +80,7 @@ class SmallTask(Task):
         assert isinstance(model, SmallModel)
         number = int(batch.rows[0])
         self.seen.append(number)
-        if self.interrupt_at and number == self.interrupt_at:
+        if number == self.interrupt_at:
             signal.raise_signal(signal.SIGINT)
         time.sleep(self.pause)
         ok, none = batch.target_layout.ok, torch.zeros((), dtype=torch.long)
@@ -97,7 +101,7 @@ class SmallTask(Task):
             return {"loss": self.scores.pop(0)}
         batch = small_batch(10**6)
         ok = batch.target_layout.ok
-        return {"loss": float(cross_entropy(model.out(model(batch.target))[ok], batch.labels[ok]))}
+        return {"loss": float(cross_entropy(model.out(model(batch.target))[ok], batch.labels[ok]).detach())}
 
     def parameters(self, model: nn.Module) -> dict[str, list[nn.Parameter]]:
         assert isinstance(model, SmallModel)
@@ -156,7 +160,8 @@ def _main(run: Path, options: dict[str, Any], resume: bool) -> None:
     torch.set_num_threads(1)
     world = start("cpu")
     run.mkdir(parents=True, exist_ok=True)
-    task = SmallTask(options.pop("interrupt_at", 0) if world.first else 0, options.pop("pause", 0.0))
+    interrupt_at = options.pop("interrupt_at", None)
+    task = SmallTask(interrupt_at if world.first else None, options.pop("pause", 0.0))
     model = SmallModel().double() if options.pop("double", False) else SmallModel()
     config = settings(**options)
     try:

@@ -200,7 +200,7 @@ def publish(run: Path, tensors: Mapping[str, Tensor], facts: Mapping[str, str]) 
     aside = run / f"{ASIDE}{MODEL}"
     with disk_errors(final):
         try:
-            write_tensors(aside, tensors, {"weft": _version(), **facts})
+            write_tensors(aside, tensors, {"version": _version(), **facts})
             os.replace(aside, final)
             sync(run)
         except BaseException:

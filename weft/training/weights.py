@@ -41,9 +41,10 @@ def fingerprint(tensors: Mapping[str, Tensor]) -> str:
 
 
 def write_tensors(file: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None) -> None:
-    """Write a safetensors file and wait until the disk has it."""
+    """Write a safetensors file and wait until the disk has it. Equal tensors and metadata give equal bytes."""
     ready = {name: tensor.detach().contiguous() for name, tensor in without_ties(tensors).items()}
-    save_file(ready, file, {"format": "pt", **(metadata or {})})
+    # One entry: safetensors writes several in an order that changes from call to call.
+    save_file(ready, file, {"weft": json.dumps(dict(metadata), sort_keys=True)} if metadata else None)
     sync(file)
 
 
@@ -69,7 +70,8 @@ def read_metadata(file: Path) -> dict[str, str]:
     """What `publish` wrote beside the weights: which ones they are, their step, their scores."""
     try:
         with safe_open(file, framework="pt") as opened:
-            return dict(opened.metadata() or {})
+            written = (opened.metadata() or {}).get("weft", "{}")
+            return dict(json.loads(written))
     except (SafetensorError, OSError) as error:
         raise RunError(f"{file}: not a whole safetensors file ({error}); it was cut short or damaged") from None
 

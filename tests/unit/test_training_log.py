@@ -1,0 +1,103 @@
+"""The log: valid JSON without doubled steps, plain lines for people, a live line on a terminal."""
+
+import json
+import math
+import sys
+from pathlib import Path
+
+import pytest
+
+from weft.training.log import Log, duration, open_log
+
+
+def lines(run: Path) -> list[dict[str, object]]:
+    def refuse(word: str) -> None:
+        raise AssertionError(f"{word} is not JSON")
+
+    return [json.loads(line, parse_constant=refuse) for line in (run / "log.jsonl").read_text().splitlines()]
+
+
+def write(log: Log, *steps: int, loss: float = 2.5) -> None:
+    for step in steps:
+        log.train(step, loss=loss, lr=0.001, tokens_per_second=1234.5, grad_norm=0.5, seconds=1.0, seconds_left=3723.0)
+        log.validation(step, {"loss": 2.25, "bleu": 31.5})
+
+
+def test_records_become_json_lines_and_plain_lines(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    log = open_log(tmp_path, 100, tensorboard=False, terminal=False)
+    log.begin(0)
+    write(log, 50)
+    log.note("a sentence")
+    log.summary({"weights": "best"})
+    log.close()
+    train, validation, summary = lines(tmp_path)
+    assert train["event"] == "train" and train["step"] == 50 and train["loss"] == 2.5
+    assert validation == {"event": "validation", "step": 50, "loss": 2.25, "bleu": 31.5}
+    assert summary["weights"] == "best"
+    wanted = (
+        "step 50/100 · loss 2.5000 · lr 1.00e-03 · 1,234 tok/s · 1:02:03 left\nvalidation at step 50: loss 2.25 · bleu 31.5\n"
+    )
+    assert (tmp_path / "train.log").read_text().startswith(f"{wanted}a sentence\n")
+    assert capsys.readouterr().err.startswith(wanted)
+
+
+def test_after_a_resume_no_step_is_there_twice(tmp_path: Path) -> None:
+    first = open_log(tmp_path, 9, tensorboard=False, terminal=False)
+    first.begin(0)
+    write(first, 1, 2, 3, 4)
+    first.summary({"weights": "best"})
+    with open(tmp_path / "log.jsonl", "a") as out:
+        out.write('{"event": "train", "st')  # the process was killed in the middle of a line
+    second = open_log(tmp_path, 9, tensorboard=False, terminal=False)
+    second.begin(2)
+    write(second, 3, 4, 5)
+    assert [line["step"] for line in lines(tmp_path) if line["event"] == "train"] == [1, 2, 3, 4, 5]
+    assert [line["step"] for line in lines(tmp_path) if line["event"] == "validation"] == [1, 2, 3, 4, 5]
+    assert "going on after step 2" in (tmp_path / "train.log").read_text()
+
+
+def test_what_is_not_finite_is_null_in_json(tmp_path: Path) -> None:
+    log = open_log(tmp_path, 9, tensorboard=False, terminal=False)
+    log.begin(0)
+    write(log, 1, loss=math.nan)
+    assert lines(tmp_path)[0]["loss"] is None
+
+
+def test_the_live_line_shows_the_last_validation(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    log = open_log(tmp_path, 100, tensorboard=False, terminal=True)
+    log.begin(0)
+    write(log, 50, 51)
+    log.close()
+    shown = capsys.readouterr().err
+    assert "validation at step 50" in shown
+    assert "step 51/100" in shown
+
+
+def test_tensorboard_events_are_written_where_the_package_is_installed(tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard")
+    log = open_log(tmp_path, 9, terminal=False)
+    log.begin(0)
+    write(log, 1)
+    log.close()
+    assert list((tmp_path / "tensorboard").glob("events*"))
+
+
+def test_a_missing_tensorboard_is_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
+    log = open_log(tmp_path, 9, terminal=False)
+    log.begin(0)
+    write(log, 1)
+    log.close()
+    assert len(lines(tmp_path)) == 2
+
+
+def test_processes_beside_the_first_write_nothing(tmp_path: Path) -> None:
+    log = open_log(tmp_path, 9, first=False)
+    log.begin(0)
+    write(log, 1)
+    log.close()
+    assert not list(tmp_path.iterdir())
+
+
+def test_durations() -> None:
+    assert [duration(seconds) for seconds in (0, 59.9, 61, 3723)] == ["0:00", "0:59", "1:01", "1:02:03"]
