@@ -1,0 +1,237 @@
+"""Every model of the table as the suite meets it, and checks of its decoder beyond those of `contract.stepping`.
+
+Besides its own variants every self slot and every cross slot is filled with each kind that may stand there, so that a
+line added to the table of attentions is tested inside a model too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from contract.entries import same
+from weft.attention import ATTENTIONS
+from weft.batch import BOS, PAD, Layout
+from weft.layers.readout import smoothed_loss
+from weft.mixers import SELF
+from weft.models import MODELS
+from weft.models.base import Encoded, Model, Sizes
+from weft.registry import build, load
+from weft.state import State
+
+VOCABULARY = 19
+SOURCE, TARGET = (27, 5, 22, 1), (21, 30, 1, 24)
+"""Lengths of the two sides of a small batch."""
+
+SMALL: dict[str, dict[str, Any]] = {
+    "transformer": {"dim": 16, "heads": 4, "feedforward": 24, "encoder_layers": 2, "decoder_layers": 2},
+}
+
+VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
+    "transformer": {
+        "post-learned": {"norm": "post", "position": "learned", "activation": "gelu", "share_embeddings": "none"},
+        "rotary": {
+            "position": "none",
+            "activation": "swiglu",
+            "share_embeddings": "output",
+            "encoder_self": {"kind": "full", "position": "rotary"},
+            "decoder_self": {"kind": "full", "position": "rotary"},
+        },
+        "local-3": {"decoder_self": {"kind": "local", "window": 3}},
+        "convolution-5": {"decoder_self": {"kind": "convolution", "width": 5}},
+        "recurrent-two-layers": {"decoder_self": {"kind": "recurrent", "layers": 2}, "cross": {"kind": "additive"}},
+        **{
+            f"self-{kind}": {
+                "decoder_self": {"kind": kind},
+                **({"encoder_self": {"kind": kind}} if "encoder" in load(SELF, kind).uses else {}),
+            }
+            for kind in SELF
+            if "causal" in load(SELF, kind).uses
+        },
+        **{f"cross-{kind}": {"cross": {"kind": kind}} for kind in ATTENTIONS if "cross" in load(ATTENTIONS, kind).uses},
+    },
+}
+"""model → name → options besides the small sizes."""
+
+
+@dataclass(frozen=True)
+class DecoderEntry:
+    """A model with its options."""
+
+    kind: str
+    variant: str
+    options: dict[str, Any] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        return "-".join(filter(None, [self.kind, self.variant]))
+
+    def make(self, *, seed: int = 0, train: bool = False, dropout: float = 0.0) -> Model:
+        torch.manual_seed(seed)
+        spec = {"kind": self.kind, **SMALL.get(self.kind, {}), "dropout": dropout, **self.options}
+        model: Model = build("weft.models:MODELS", spec, Sizes(VOCABULARY, VOCABULARY, shared=True))
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter += 0.1 * torch.randn_like(parameter)
+        return model.train(train)
+
+    def steps(self) -> DecoderSteps:
+        model, layout = self.make(), Layout.padded(SOURCE)
+        with torch.no_grad():
+            return DecoderSteps(model, model.encode(ids(len(SOURCE), layout.longest, seed=2), layout))
+
+
+@dataclass
+class DecoderSteps:
+    """A decoder fed piece by piece, in the terms of `contract.stepping`; what it finds are logits."""
+
+    model: Model
+    encoded: Encoded
+    extent: int = 29
+
+    def draw(self, rows: int, count: int, seed: int) -> Tensor:
+        return ids(rows, count, seed)
+
+    @torch.no_grad()
+    def start(self, sources: Tensor, room: int | None = None) -> State:
+        assert self.encoded.layout is not None
+        chosen = Encoded(self.encoded.memory[sources], self.encoded.layout.select(sources))
+        return self.model.decoder.start(chosen, room=room)
+
+    @torch.no_grad()
+    def feed(self, tokens: Tensor, state: State, layout: Layout | None = None) -> tuple[Tensor, State]:
+        found = self.model.decoder(tokens, state, layout)
+        return found.logits, found.state
+
+
+def decoders() -> Iterator[DecoderEntry]:
+    for kind in MODELS:
+        for variant, options in {"": {}, **VARIANTS.get(kind, {})}.items():
+            yield DecoderEntry(kind, variant, options)
+
+
+def ids(rows: int, extent: int, seed: int) -> Tensor:
+    return torch.randint(3, VOCABULARY, (rows, extent), generator=torch.Generator().manual_seed(seed))
+
+
+def forced(model: Model, source: Tensor, target: Tensor, above: Layout | None = None, below: Layout | None = None) -> Tensor:
+    """Logits of a whole target, given the source."""
+    return model.decoder(target, model.decoder.start(model.encode(source, above)), below).logits
+
+
+def check_padding(entry: DecoderEntry) -> None:
+    """A pair in a padded batch gives the logits it gives alone, whatever the ids in the padding are."""
+    model, above, below = entry.make(), Layout.padded(SOURCE, 31), Layout.padded(TARGET, 33)
+    source, target = ids(4, 31, seed=2), ids(4, 33, seed=3)
+    together = forced(model, source, target, above, below)
+    clean = forced(model, source.where(above.ok, PAD), target.where(below.ok, PAD), above, below)
+    same(together[below.ok], clean[below.ok], "ids in the padding")
+    for row, (long, wide) in enumerate(zip(SOURCE, TARGET, strict=True)):
+        alone = forced(model, source[row : row + 1, :long], target[row : row + 1, :wide])
+        same(together[row : row + 1, :wide], alone, f"pair {row}")
+
+
+def check_causality(entry: DecoderEntry) -> None:
+    """Tokens to come do not change logits; every source token does, and so does every earlier target token."""
+    model = entry.make()
+    count, length = 29, 27
+    source, target = ids(1, length, seed=2), ids(1, count, seed=3)
+    before = forced(model, source, target)
+    past = torch.ones(count, count, dtype=torch.bool).tril()
+    other = torch.where(past, target, ids(count, count, seed=4))
+    after = forced(model, source.expand(count, -1), other)
+    same(after[past], before.expand(count, -1, -1)[past], "the past after another future")
+    changed = (target + 1 - 3) % (VOCABULARY - 3) + 3
+    one = torch.eye(count, dtype=torch.bool)
+    moved = (forced(model, source.expand(count, -1), torch.where(one, changed, target)) - before).abs().amax(-1) > 1e-6
+    assert moved.diagonal().all(), f"{entry}: a token does not change its own logits"
+    assert moved.diagonal(1).all(), f"{entry}: a token does not change the next one's logits"
+    one, changed = torch.eye(length, dtype=torch.bool), (source + 1 - 3) % (VOCABULARY - 3) + 3
+    moved = (forced(model, torch.where(one, changed, source), target.expand(length, -1)) - before).abs().amax(-1) > 1e-6
+    assert moved.any(1).all(), f"{entry}: {int((~moved.any(1)).sum())} source tokens do not matter"
+
+
+def check_packed(entry: DecoderEntry) -> None:
+    """Loss and gradients of a packed batch are those of the padded one."""
+    padded, packed = _training(entry, pack=False), _training(entry, pack=True)
+    for name, value in padded.items():
+        same(packed[name], value, name, atol=3e-4)
+
+
+def _training(entry: DecoderEntry, pack: bool) -> dict[str, Tensor]:
+    """Loss and gradients of one small batch, laid out either way."""
+    model = entry.make(train=True)
+    above, below = Layout.padded(SOURCE), Layout.padded(TARGET)
+    source, labels = ids(4, 27, seed=2), ids(4, 30, seed=3).where(below.ok, PAD)
+    target = torch.cat([torch.full((4, 1), BOS), labels[:, :-1]], 1)
+    if pack:
+        rows = [(source, above, SOURCE, 61), (target, below, TARGET, 83), (labels, below, TARGET, 83)]
+        source, target, labels = (_pack(*row) for row in rows)
+        above, below = Layout.pack(SOURCE, 61), Layout.pack(TARGET, 83)
+    found = model.decoder.features(target, model.decoder.start(model.encode(source, above)), below)
+    loss, likelihood = model.decoder.loss(found.hidden, labels, 0.1)
+    loss.backward()
+    grads = {f"gradient of {name}": value.grad for name, value in model.named_parameters() if value.grad is not None}
+    assert len(grads) == len(list(model.parameters()))
+    return {"loss": loss.detach(), "likelihood": likelihood, **grads}
+
+
+def _pack(rows: Tensor, layout: Layout, lengths: tuple[int, ...], budget: int) -> Tensor:
+    row = torch.full((1, budget), PAD)
+    row[Layout.pack(lengths, budget).ok] = rows[layout.ok]
+    return row
+
+
+def check_loss(entry: DecoderEntry) -> None:
+    """A decoder's own way to its loss equals the plain one over its logits; gradients too, and all are finite and reached."""
+    model, below = entry.make(train=True), Layout.padded(TARGET)
+    source, labels = ids(4, 27, seed=2), ids(4, 30, seed=3).where(below.ok, PAD)
+    results = []
+    for own in (True, False):
+        model.zero_grad()
+        state = model.decoder.start(model.encode(source, Layout.padded(SOURCE)))
+        hidden = model.decoder.features(ids(4, 30, seed=4), state, below).hidden
+        loss = model.decoder.loss(hidden, labels, 0.1) if own else smoothed_loss(model.decoder.logits(hidden), labels, 0.1)
+        loss[0].backward()
+        results.append((loss, {name: value.grad for name, value in model.named_parameters()}))
+    (mine, grads), (plain, others) = results
+    same(mine[0], plain[0], "loss")
+    same(mine[1], plain[1], "likelihood")
+    for name, grad in grads.items():
+        other = others[name]
+        assert grad is not None and other is not None, f"{entry}: {name} gets no gradient"
+        assert grad.isfinite().all() and grad.any(), f"{entry}: the gradient of {name} is 0 or not finite"
+        same(grad, other, f"gradient of {name}", atol=1e-4)
+
+
+def check_pure(entry: DecoderEntry) -> None:
+    """Out of training nothing is drawn and nothing written, whatever the dropout; and a checkpoint holds all there is."""
+    model, other = entry.make(dropout=0.5), entry.make(seed=99)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    draws = torch.get_rng_state()
+    first = forced(model, ids(2, 27, seed=2), ids(2, 29, seed=3))
+    assert torch.equal(first, forced(model, ids(2, 27, seed=2), ids(2, 29, seed=3))), f"{entry}: not the same twice"
+    assert torch.equal(draws, torch.get_rng_state()), f"{entry}: draws random numbers outside training"
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items()), f"{entry}: writes"
+    other.load_state_dict(model.state_dict())
+    assert torch.equal(first, forced(other, ids(2, 27, seed=2), ids(2, 29, seed=3))), f"{entry}: the checkpoint lacks something"
+
+
+def check_half(entry: DecoderEntry) -> None:
+    """Under bf16 autocast logits are close to those of float32, whole and step by step from a store."""
+    model, target = entry.make(), ids(2, 21, seed=3)
+    source = ids(2, 27, seed=2)
+    exact = forced(model, source, target)
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+        whole = forced(model, source, target)
+        state, steps = model.decoder.start(model.encode(source), room=24), []
+        for t in range(21):
+            found = model.decoder(target[:, t : t + 1], state)
+            state = found.state
+            steps.append(found.logits)
+    for what, logits in (("whole", whole), ("steps", torch.cat(steps, 1))):
+        error = ((logits.float() - exact).abs().mean() / exact.abs().mean()).item()
+        assert error < 0.05, f"{entry}: {what} in bf16 is off by {error:.1%}"

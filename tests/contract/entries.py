@@ -1,0 +1,168 @@
+"""Every entry of the tables of attentions and mixers, and one way to call them all.
+
+A line added to a table is an entry here, with its default options, for every use it declares. `VARIANTS` lists what is
+tested besides. Shapes: B rows · T queries · S keys.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, get_args
+
+import torch
+from torch import Tensor
+
+from weft.attention import ATTENTIONS
+from weft.attention.base import Attended, Facts, Site, Use
+from weft.batch import Layout
+from weft.mixers import MIXERS, SELF, build_self
+from weft.registry import build, load
+from weft.state import State
+
+DIM, HEADS, MEMORY = 16, 4, 24
+"""Widths of the model, its heads, and (in cross use) of what is looked at."""
+
+EXTENT, LENGTHS = 71, (71, 26, 65, 1)
+"""Rows that are longer than any block (64 and 2 × 32 among them) and no multiple of one."""
+
+QUERIES = 37
+
+VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
+    "full": {"rotary": {"position": "rotary"}, "one-head": {"heads": 1}},
+    "local": {"window-3": {"window": 3}},
+    "recurrent": {"two-layers": {"layers": 2}},
+    "convolution": {"width-5": {"width": 5}},
+}
+"""kind → name → options (and `heads`, which belongs to the site)."""
+
+REFUSED = [("full", {"position": "rotary"}, "cross")]
+"""What an option rules out although the kind allows it."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One mechanism with its options in one use; `wrapped` stands for an attention in a block's self slot."""
+
+    kind: str
+    use: Use
+    variant: str = ""
+    options: dict[str, Any] = field(default_factory=dict)
+    heads: int = HEADS
+    wrapped: bool = False
+
+    def __str__(self) -> str:
+        return "-".join(filter(None, ["mixer" if self.wrapped else "", self.kind, self.variant, self.use]))
+
+    def make(self, *, seed: int = 0, dropout: float = 0.0, train: bool = False) -> Mechanism:
+        """The mechanism with random weights, biases included."""
+        site = Site(self.use, DIM, self.heads, memory=MEMORY if self.use == "cross" else None, dropout=dropout)
+        spec = {"kind": self.kind, **self.options}
+        torch.manual_seed(seed)
+        part = build("weft.attention:ATTENTIONS", spec, site) if self.direct else build_self(spec, site)
+        with torch.no_grad():
+            for parameter in part.parameters():
+                parameter += 0.1 * torch.randn_like(parameter)
+        return Mechanism(part.train(train), self.use, self.direct)
+
+    def steps(self) -> MechanismSteps:
+        return MechanismSteps(self.make())
+
+    @property
+    def direct(self) -> bool:
+        """Called through the interface of attentions."""
+        return self.kind in ATTENTIONS and not self.wrapped
+
+    @property
+    def facts(self) -> Facts:
+        return self.make().part
+
+
+@dataclass
+class Mechanism:
+    """A mechanism behind one call, whichever table it is from. What is varied in tests, `keys`, is what is looked at."""
+
+    part: Any
+    use: Use
+    direct: bool
+
+    def start(self, rows: int, memory: Tensor | None = None, layout: Layout | None = None, room: int | None = None) -> State:
+        return self.part.start(memory, layout, rows=rows, room=room) if self.direct else self.part.start(rows=rows, room=room)
+
+    def feed(self, x: Tensor, state: State, layout: Layout | None = None, need_weights: bool = False) -> Attended:
+        if self.direct and self.use != "cross":
+            return self.part(x, state, append=x, layout=layout, need_weights=need_weights)
+        return self.part(x, state, layout=layout, need_weights=need_weights)
+
+    def look(
+        self, keys: Tensor, layout: Layout | None = None, *, queries: Tensor | None = None, need_weights: bool = False
+    ) -> Attended:
+        """Everything at once. In self use the keys are the queries; in cross use the queries are given, or fixed."""
+        if self.use != "cross":
+            return self.feed(keys, self.start(keys.size(0)), layout, need_weights)
+        asked = vectors(keys.size(0), QUERIES, DIM, seed=5).to(keys.dtype) if queries is None else queries
+        return self.feed(asked, self.start(keys.size(0), keys, layout), None, need_weights)
+
+    def keys(self, rows: int = len(LENGTHS), extent: int = EXTENT, seed: int = 1) -> Tensor:
+        return vectors(rows, extent, MEMORY if self.use == "cross" else DIM, seed)
+
+    def real(self, context: Tensor, layout: Layout) -> Tensor:
+        """The outputs that mean something: those of real queries."""
+        return context if self.use == "cross" else context[layout.ok]
+
+
+@dataclass
+class MechanismSteps:
+    """A mechanism fed piece by piece, in the terms of `contract.stepping`. In cross use every source has its memory."""
+
+    mechanism: Mechanism
+    extent: int = EXTENT
+
+    def draw(self, rows: int, count: int, seed: int) -> Tensor:
+        return vectors(rows, count, DIM, seed)
+
+    @torch.no_grad()
+    def start(self, sources: Tensor, room: int | None = None) -> State:
+        if self.mechanism.use != "cross":
+            return self.mechanism.start(len(sources), room=room)
+        memory, layout = self.mechanism.keys(), Layout.padded(LENGTHS)
+        return self.mechanism.start(len(sources), memory[sources], layout.select(sources), room)
+
+    @torch.no_grad()
+    def feed(self, tokens: Tensor, state: State, layout: Layout | None = None) -> tuple[Tensor, State]:
+        found = self.mechanism.feed(tokens, state, layout)
+        return found.context, found.state
+
+
+def vectors(rows: int, extent: int, width: int, seed: int) -> Tensor:
+    return 2 * torch.randn(rows, extent, width, generator=torch.Generator().manual_seed(seed))
+
+
+def same(a: Tensor, b: Tensor, what: str = "", atol: float = 2e-5) -> None:
+    """The two agree as two ways to compute one thing in float32 do."""
+    torch.testing.assert_close(a, b, atol=atol, rtol=1e-3, msg=lambda text: f"{what}: {text}")
+
+
+def entries() -> Iterator[Entry]:
+    """Attentions by themselves, then everything that may stand in a self slot."""
+    for kind in ATTENTIONS:
+        yield from _of_kind(kind, wrapped=False)
+    for kind in SELF:
+        yield from _of_kind(kind, wrapped=kind in ATTENTIONS)
+
+
+def refusals() -> Iterator[tuple[str, dict[str, Any], Use]]:
+    """Every use that a kind does not declare, and what options rule out."""
+    for table in (ATTENTIONS, MIXERS):
+        for kind in table:
+            yield from ((kind, {}, use) for use in get_args(Use) if use not in load(table, kind).uses)
+    yield from REFUSED
+
+
+def _of_kind(kind: str, wrapped: bool) -> Iterator[Entry]:
+    refused = [(name, options, use) for name, options, use in REFUSED if name == kind]
+    for use in sorted(load(SELF, kind).uses - ({"cross"} if wrapped else set())):
+        for variant, given in {"": {}, **VARIANTS.get(kind, {})}.items():
+            options = {name: value for name, value in given.items() if name != "heads"}
+            if (kind, options, use) not in refused:
+                yield Entry(kind, use, variant, options, given.get("heads", HEADS), wrapped)

@@ -1,0 +1,199 @@
+"""Checks of what a mechanism declares of itself, and of what every mechanism promises: purity, precision, gradients."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from contract.entries import DIM, EXTENT, LENGTHS, QUERIES, Entry, Mechanism, same, vectors
+from weft.attention.base import Facts
+from weft.batch import Layout
+from weft.state import grow
+
+
+def check_shapes(entry: Entry) -> None:
+    """The context is as wide as declared, in every use; room asked for where nothing grows changes nothing."""
+    part = entry.make()
+    keys = part.keys()
+    found = part.look(keys)
+    rows, extent = len(LENGTHS), QUERIES if part.use == "cross" else EXTENT
+    assert found.context.shape == (rows, extent, part.part.context_width)
+    assert part.part.max_length is None or part.part.max_length >= EXTENT
+    if part.use == "encoder":
+        same(part.feed(keys, part.start(rows, room=EXTENT)).context, found.context, "an encoder with room")
+
+
+def check_weights(entry: Entry) -> None:
+    """Asking for weights changes nothing else; they sum as declared, and are exactly 0 where a query may not look."""
+    part, layout = entry.make(), Layout.padded(LENGTHS)
+    keys = part.keys()
+    asked, plain = part.look(keys, layout, need_weights=True), part.look(keys, layout)
+    same(part.real(asked.context, layout), part.real(plain.context, layout), "context with and without weights")
+    assert plain.weights is None, f"{entry}: weights nobody asked for"
+    if part.part.weights_sum is None:
+        assert asked.weights is None, f"{entry}: declares no weights but gives some"
+        return
+    weights = asked.weights
+    assert weights is not None, f"{entry}: declares weights but gives none"
+    heads, queries = weights.size(1), QUERIES if part.use == "cross" else EXTENT
+    assert heads in (1, entry.heads)
+    assert weights.shape == (len(LENGTHS), heads, queries, EXTENT)
+    assert (weights >= 0).all(), f"{entry}: negative weights"
+    assert not weights[_forbidden(part, layout).expand_as(weights)].any(), f"{entry}: weight on a key that may not be seen"
+    total = part.real(weights.sum(-1).transpose(1, 2), layout)
+    if part.part.weights_sum == "one":
+        same(total, torch.ones_like(total), "sum of weights")
+    else:
+        assert (total <= 1 + 1e-5).all(), f"{entry}: weights sum to {float(total.max()):.4f}"
+
+
+def check_step_weights(entry: Entry) -> None:
+    """The weights of a step are those of the whole sequence, also from a store with room to spare."""
+    part = entry.make()
+    keys = part.keys(rows=2)[..., :DIM]
+    whole = part.look(keys, need_weights=True).weights
+    for room in (None, EXTENT + 5):
+        state, fed = part.start(2, room=room), 0
+        for piece in keys.split([40, 1, 30], 1):
+            found = part.feed(piece, state, need_weights=True)
+            state, begin, fed = found.state, fed, fed + piece.size(1)
+            if whole is None:
+                assert found.weights is None
+                continue
+            assert found.weights is not None
+            same(found.weights[..., :fed], whole[:, :, begin:fed, :fed], f"weights of tokens {begin} to {fed}")
+            assert not found.weights[..., fed:].any(), f"{entry}: weight on a cell that holds no token"
+
+
+def check_earlier_segment(entry: Entry) -> None:
+    """In causal use, memory given to `start` is what came before in the same sequence, row by row of its own length."""
+    part, lengths, after = entry.make(), (40, 3, 26), 31
+    keys, layout = part.keys(rows=3), Layout.padded(lengths)
+    for room in (None, EXTENT):
+        state = part.start(3, keys[:, :40].contiguous(), layout, room)
+        found = part.feed(keys[:, 40:].contiguous(), state).context
+        for row, length in enumerate(lengths):
+            one = keys[row : row + 1]
+            alone = part.look(torch.cat([one[:, :length], one[:, 40:]], 1)).context
+            same(found[row : row + 1], alone[:, -after:], f"room {room}, after a segment of {length}")
+
+
+def check_gradients(entry: Entry) -> None:
+    """Every parameter is reached, and every gradient is finite."""
+    part, layout = entry.make(train=True), Layout.padded(LENGTHS)
+    keys = part.keys().requires_grad_()
+    found = part.look(keys, layout)
+    loss = part.real(found.context, layout).pow(2).sum()
+    for term in found.terms.values():
+        loss = loss + term.sum()
+    loss.backward()
+    assert keys.grad is not None
+    assert keys.grad.isfinite().all()
+    for name, parameter in part.part.named_parameters():
+        assert parameter.grad is not None, f"{entry}: {name} gets no gradient"
+        assert parameter.grad.isfinite().all(), f"{entry}: the gradient of {name} is not finite"
+        assert parameter.grad.any(), f"{entry}: the gradient of {name} is 0"
+
+
+def check_key_order(entry: Entry) -> None:
+    """Keys in another order are found alike if, and only if, the mechanism says that it ignores their order."""
+    part = entry.make()
+    keys = part.keys()
+    order = torch.randperm(EXTENT, generator=torch.Generator().manual_seed(3))
+    if part.use == "causal":  # the last query keeps its place, and those before it change theirs
+        order = torch.cat([torch.randperm(EXTENT - 1, generator=torch.Generator().manual_seed(3)), torch.tensor([EXTENT - 1])])
+    before, after = part.look(keys).context, part.look(keys[:, order].contiguous()).context
+    if part.use == "encoder":
+        before = before[:, order]
+    elif part.use == "causal":
+        before, after = before[:, -1], after[:, -1]
+    alike = torch.allclose(before, after, atol=2e-5, rtol=1e-3)
+    assert alike == part.part.ignores_key_order, f"{entry}: ignores_key_order is {part.part.ignores_key_order}"
+
+
+def check_terms(entry: Entry) -> None:
+    """Terms come as declared, one value a query, and only in training."""
+    part = entry.make(train=True)
+    keys = part.keys()
+    terms = part.look(keys).terms
+    assert set(terms) == set(part.part.terms), f"{entry}: gives terms {sorted(terms)}"
+    extent = QUERIES if part.use == "cross" else EXTENT
+    for name, term in terms.items():
+        assert term.shape == (len(LENGTHS), extent), f"{entry}: term {name} has shape {tuple(term.shape)}"
+        assert term.isfinite().all()
+    part.part.eval()
+    assert not part.look(keys).terms, f"{entry}: terms outside training"
+
+
+def check_pure(entry: Entry) -> None:
+    """Out of training nothing is drawn and no buffer is written, whatever the dropout; twice is the same."""
+    part, layout = entry.make(dropout=0.5), Layout.padded(LENGTHS)
+    keys = part.keys()
+    buffers = {name: value.clone() for name, value in part.part.state_dict().items()}
+    draws = torch.get_rng_state()
+    for need_weights in (False, True):
+        first = part.look(keys, layout, need_weights=need_weights).context
+        again = part.look(keys, layout, need_weights=need_weights).context
+        assert torch.equal(first, again), f"{entry}: twice the same is not the same"
+    assert torch.equal(draws, torch.get_rng_state()), f"{entry}: draws random numbers outside training"
+    for name, value in part.part.state_dict().items():
+        assert torch.equal(value, buffers[name]), f"{entry}: {name} was written outside training"
+
+
+def check_checkpoint(entry: Entry) -> None:
+    """What training and refreshing left behind is all in the state dict."""
+    part, other = entry.make(train=True), entry.make(seed=99)
+    keys = part.keys()
+    part.look(keys)
+    for module in part.part.modules():
+        if isinstance(module, Facts):
+            module.refresh(torch.Generator().manual_seed(1))
+    other.part.load_state_dict(part.part.state_dict())
+    part.part.eval()
+    same(other.look(keys).context, part.look(keys).context, "after a checkpoint", atol=0)
+
+
+def check_half(entry: Entry) -> None:
+    """bf16 weights, and bf16 autocast, give about what float32 gives."""
+    part, layout = entry.make(), Layout.padded(LENGTHS)
+    keys = part.keys()
+    exact = part.real(part.look(keys, layout).context, layout)
+    with torch.autocast("cpu", torch.bfloat16):
+        _near(part.real(part.look(keys, layout).context, layout), exact, f"{entry}: autocast")
+    part.part.to(torch.bfloat16)
+    _near(part.real(part.look(keys.bfloat16(), layout).context, layout), exact, f"{entry}: bf16 weights")
+
+
+def check_half_steps(entry: Entry) -> None:
+    """Hundreds of single steps in bf16: what is summed up one by one must not be summed in bf16."""
+    part = entry.make()
+    count = 420
+    keys = vectors(1, count, DIM, seed=1) / 2
+    keys[:, : count // 2] += 1.5  # the newer half is of another kind, so a sum that got stuck shows
+    keys[:, count // 2 :] -= 1.5
+    exact = part.look(keys).context[:, -20:]
+    found = []
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+        state = part.start(1, room=8)
+        for t in range(count):
+            result = part.feed(keys[:, t : t + 1], grow(state, 64 * (t // 64 + 1)))
+            state = result.state
+            found.append(result.context)
+    _near(torch.cat(found[-20:], 1), exact, f"{entry}: bf16 steps")
+
+
+def _forbidden(part: Mechanism, layout: Layout) -> Tensor:
+    """[B, 1, T, S]: pairs of a real query and a key it may not see."""
+    padding = ~layout.ok[:, None, None]
+    if part.use == "cross":
+        return padding.expand(-1, -1, QUERIES, -1)
+    allowed = part.part.sees(EXTENT) if part.part.reach == "pattern" else torch.ones(EXTENT, EXTENT, dtype=torch.bool)
+    allowed = allowed.tril() if part.use == "causal" else allowed
+    return (padding | ~allowed) & layout.ok[:, None, :, None]
+
+
+def _near(found: Tensor, exact: Tensor, what: str) -> None:
+    """Within a few per cent on average."""
+    assert found.isfinite().all(), f"{what} is not finite"
+    error = ((found.float() - exact).abs().mean() / exact.abs().mean()).item()
+    assert error < 0.05, f"{what} is off by {error:.1%}"

@@ -1,0 +1,143 @@
+"""Checks of what may influence what: padding, the future, the declared reach, neighbours in a packed row."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from contract.entries import DIM, EXTENT, LENGTHS, QUERIES, Entry, same, vectors
+from weft.batch import Layout
+
+PACKED, BUDGET = (26, 1, 71, 9), 113
+"""Sentences of a packed row (one longer than a chunk, several chunks in all) and its size."""
+
+PACKED_QUERIES, QUERY_BUDGET = (5, 38, 3, 20), 70
+
+
+def check_padding_content(entry: Entry) -> None:
+    """Garbage in padded places changes nothing: loud, very loud, and quiet beside loud tokens; in every path."""
+    layout = Layout.padded(LENGTHS, EXTENT + 4)
+    for junk, loudness in ((1e3, 1), (-1e4, 1), (0.0, 12)):
+        for train in (False, True):
+            part = entry.make(train=train)
+            keys = loudness * part.keys(extent=EXTENT + 4)
+            spoilt = torch.where(layout.ok[..., None], keys, junk)
+            for need_weights in (False, True):
+                clean = part.look(keys, layout, need_weights=need_weights).context
+                dirty = part.look(spoilt, layout, need_weights=need_weights).context
+                same(part.real(dirty, layout), part.real(clean, layout), f"junk {junk}, weights {need_weights}")
+
+
+def check_padding_length(entry: Entry) -> None:
+    """A row in a padded batch equals the row alone, with and without a layout of its own."""
+    part, layout = entry.make(), Layout.padded(LENGTHS)
+    keys, queries = part.keys(), vectors(len(LENGTHS), QUERIES, DIM, seed=5)
+    together = part.look(keys, layout, queries=queries).context
+    for row, length in enumerate(LENGTHS):
+        one = slice(row, row + 1)
+        for own in (None, Layout.padded([length])):
+            alone = part.look(keys[one, :length].contiguous(), own, queries=queries[one]).context
+            same(together[one, : alone.size(1)], alone, f"row of {length}")
+
+
+def check_future(entry: Entry) -> None:
+    """Other tokens to come do not change what was said, by value: sorting and choosing leak without a gradient."""
+    for train in (False, True):
+        part = entry.make(train=train)
+        keys = part.keys(rows=1).expand(EXTENT, -1, -1)
+        past = torch.ones(EXTENT, EXTENT, dtype=torch.bool).tril()
+        for need_weights in (False, True):
+            before = part.look(keys, need_weights=need_weights).context
+            for seed in (11, 12):
+                other = torch.where(past[..., None], keys, 3 * part.keys(rows=EXTENT, seed=seed))
+                after = part.look(other, need_weights=need_weights).context
+                same(after[past], before[past], "the past after another future")
+
+
+def check_reach(entry: Entry) -> None:
+    """By gradient, each query depends on exactly the keys that the mechanism declares."""
+    part = entry.make()
+    extent = QUERIES if part.use == "cross" else EXTENT
+    keys = part.keys(rows=1).expand(extent, -1, -1).clone().requires_grad_()
+    queries = vectors(1, QUERIES, DIM, seed=5).expand(extent, -1, -1)
+    place = torch.arange(extent)
+    own = part.look(keys, queries=queries).context[place, place]
+    (grad,) = torch.autograd.grad((own * torch.randn(own.shape, generator=torch.Generator().manual_seed(9))).sum(), keys)
+    hit = grad.abs().amax(-1) > 0
+    want = torch.ones_like(hit)
+    if part.use != "cross":
+        want = part.part.sees(extent) if part.part.reach == "pattern" else want
+        want = want.tril() if part.use == "causal" else want
+        itself = torch.eye(extent, dtype=torch.bool)
+        hit, want = hit | itself, want | itself
+    wrong = (hit & ~want) if part.part.reach == "data" else hit != want
+    assert not wrong.any(), f"{entry}: reach is not as declared at (query, key) {wrong.nonzero().tolist()[:5]}"
+
+
+def check_alive(entry: Entry) -> None:
+    """Every token changes what others find (a mechanism that chooses by content: some do), in training too."""
+    for train in (False, True):
+        part = entry.make(train=train)
+        base = part.keys(rows=1)
+        other = base.expand(EXTENT, -1, -1).clone()
+        place = torch.arange(EXTENT)
+        other[place, place] = part.keys(rows=1, seed=13)[0]
+        queries = vectors(1, QUERIES, DIM, seed=5)
+        before = part.look(base, queries=queries).context
+        after = part.look(other, queries=queries.expand(EXTENT, -1, -1)).context
+        moved = (after - before).abs().amax(-1) > 1e-5
+        if part.use != "cross":
+            moved[place, place] = False
+        heard = int(moved.any(1).sum())
+        wanted = 5 if part.part.reach == "data" else EXTENT - (part.use == "causal")
+        assert heard >= wanted, f"{entry}: only {heard} of {EXTENT} tokens matter to another"
+
+
+def check_empty_row(entry: Entry) -> None:
+    """A row without tokens is finite, forward and backward, and harms no other."""
+    for need_weights in (False, True):
+        part, layout = entry.make(train=True), Layout.padded((EXTENT, 0, 5))
+        keys = part.keys(rows=3).requires_grad_()
+        context = part.look(keys, layout, need_weights=need_weights).context
+        assert context.isfinite().all(), f"{entry}: an empty row is not finite"
+        context.pow(2).sum().backward()
+        assert keys.grad is not None
+        assert keys.grad.isfinite().all(), f"{entry}: the gradient of an empty row is not finite"
+        for name, parameter in part.part.named_parameters():
+            assert parameter.grad is None or parameter.grad.isfinite().all(), f"{entry}: gradient of {name}"
+
+
+def check_packed(entry: Entry) -> None:
+    """Sentences packed into one row find what they find as padded rows; so do the gradients."""
+    for need_weights in (False, True):
+        padded, packed = (_sentences(entry, pack, need_weights) for pack in (False, True))
+        for name, value in padded.items():
+            same(packed[name], value, f"packed {name}", atol=1e-4 if name.startswith("grad") else 2e-5)
+
+
+def _sentences(entry: Entry, pack: bool, need_weights: bool) -> dict[str, Tensor]:
+    """Outputs of all real queries one after the other, and gradients, of one set of sentences laid out either way."""
+    part = entry.make()
+    layout = Layout.padded(PACKED)
+    source, keys = _lay(part.keys(len(PACKED), max(PACKED)), layout, PACKED, BUDGET, pack)
+    keys.requires_grad_()
+    if part.use == "cross":
+        layout = Layout.padded(PACKED_QUERIES)
+        asked, queries = _lay(vectors(len(PACKED), layout.longest, DIM, 5), layout, PACKED_QUERIES, QUERY_BUDGET, pack)
+        context = part.feed(queries, part.start(keys.size(0), keys, source), asked, need_weights).context[asked.ok]
+    else:
+        context = part.feed(keys, part.start(keys.size(0)), source, need_weights).context[source.ok]
+    (context * vectors(1, len(context), context.size(-1), seed=8)[0]).sum().backward()
+    assert keys.grad is not None
+    grads = {f"grad {name}": value.grad for name, value in part.part.named_parameters() if value.grad is not None}
+    return {"context": context.detach(), "grad keys": keys.grad[source.ok], **grads}
+
+
+def _lay(rows: Tensor, layout: Layout, lengths: tuple[int, ...], budget: int, pack: bool) -> tuple[Layout, Tensor]:
+    """The padded rows as they are, or their sentences in one row with junk behind them."""
+    if not pack:
+        return layout, rows
+    packed = Layout.pack(lengths, budget)
+    row = torch.full((1, budget, rows.size(-1)), 1e3)
+    row[packed.ok] = rows[layout.ok]
+    return packed, row
