@@ -1,3 +1,35 @@
-"""weft: sequence-to-sequence models from a file of pairs."""
+"""weft: sequence-to-sequence models from a file of pairs.
+
+>>> import weft
+>>> weft.train("transformer-small", data="train.en,train.de", valid="val.en,val.de", out="runs/ende")  # doctest: +SKIP
+>>> weft.load("runs/ende").translate(["A dog runs.", "Two cats sleep."], beam=4)  # doctest: +SKIP
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
+__all__ = ["Translation", "Translator", "WeftError", "load", "train"]
+
+if TYPE_CHECKING:
+    from weft.api import train
+    from weft.errors import WeftError
+    from weft.tasks.decoding import Translation
+    from weft.translator import Translator, load
+
+_PLACES = {
+    "train": "weft.api",
+    "WeftError": "weft.errors",
+    "Translation": "weft.tasks.decoding",
+    "Translator": "weft.translator",
+    "load": "weft.translator",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Loads what is asked for when it is asked for, so that `weft --help` does not wait for torch."""
+    if name not in _PLACES:
+        raise AttributeError(f"module 'weft' has no attribute {name!r}")
+    return getattr(import_module(_PLACES[name]), name)

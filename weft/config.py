@@ -102,6 +102,7 @@ class DecodeSection(Section):
     )
     max_length: PositiveInt = Field(default=256, description="most tokens of a translation")
     max_ratio: PositiveFloat = Field(default=3.0, description="and most tokens for each source token, 10 added")
+    max_source: PositiveInt = Field(default=1024, description="a line of more tokens is cut into parts, translated one by one")
     min_length: int = Field(default=0, ge=0, description="fewest tokens of a translation")
     n_best: PositiveInt = Field(default=1, description="hypotheses given for each source, at most the beam")
     no_repeat_ngram: int = Field(default=0, ge=0, description="no sequence of so many tokens twice; 0: off")

@@ -25,4 +25,4 @@ class DeviceError(WeftError):
 
 
 class Interrupted(WeftError):
-    """Training was stopped by the user (Ctrl-C, SIGTERM) after a checkpoint was saved. The command line exits with status 130."""
+    """Training was stopped by the user (Ctrl-C, SIGTERM) after a checkpoint was saved. The command exits with status 130."""

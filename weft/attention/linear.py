@@ -21,7 +21,7 @@ CHUNK = 64
 
 @dataclass
 class Sums:
-    """What was seen so far, in float32: kv [B, H, D, D] = Σ φ(k)vᵀ · k [B, H, D] = Σ φ(k) · segment [B], whose sums these are."""
+    """What was seen, in float32: kv [B, H, D, D] = Σ φ(k)vᵀ · k [B, H, D] = Σ φ(k) · segment [B], whose sums these are."""
 
     kv: Tensor
     k: Tensor

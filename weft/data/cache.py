@@ -234,7 +234,7 @@ class _Filters:
         short, long = sizes.min(0), sizes.max(0)
         empty = blank | (short == 0)
         too_long = ~empty & (long > self.max_length)
-        uneven = ~empty & ~too_long & (long > short * (self.max_ratio or np.inf))
+        uneven = ~empty & ~too_long & (long > short * (self.max_ratio or self.max_length))
         left = np.flatnonzero(~(empty | too_long | uneven))
         known = self.seen.add([texts[i] for i in left]) if self.seen else np.zeros(len(left), bool)
         report.read += n

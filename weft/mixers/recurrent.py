@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import cast
-
 import torch
 from torch import Tensor, nn
 
@@ -73,4 +71,4 @@ def _reversal(x: Tensor, layout: Layout | None) -> Tensor:
 
 
 def _take(x: Tensor, index: Tensor) -> Tensor:
-    return cast(Tensor, x.gather(1, index[..., None].expand(-1, -1, x.size(-1))))
+    return x.gather(1, index[..., None].expand(-1, -1, x.size(-1)))

@@ -95,6 +95,12 @@ class Model(nn.Module, ABC):
     max_target: int | None = None
     packs: bool = False
 
+    def forward(self, source: Tensor, source_layout: Layout | None, target: Tensor, target_layout: Layout | None) -> Features:
+        """Teacher forcing: the hidden states from which each next target token is to be guessed."""
+        encoded = self.encode(source, source_layout)
+        found = self.decoder.features(target, self.decoder.start(encoded), target_layout)
+        return Features(found.hidden, found.state, encoded.terms | found.terms)
+
     def encode(self, tokens: Tensor, layout: Layout | None = None) -> Encoded:
         encoded: Encoded = self.encoder(tokens, layout)
         return encoded

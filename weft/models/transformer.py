@@ -5,8 +5,9 @@ Shapes: G sources · B rows · T target positions · S source positions · D wid
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, cast
 
 import torch
 import torch.nn.functional as F
@@ -135,9 +136,12 @@ class TransformerDecoder(Decoder):
 
     def start(self, source: Encoded, *, room: int | None = None) -> DecoderState:
         rows = source.memory.size(0)
-        own = [layer.mixer.start(rows=rows, room=room) for layer in self.layers]
-        looks = [layer.cross.start(source.memory, source.layout) for layer in self.layers]
-        return DecoderState(own, looks, torch.zeros(rows, dtype=torch.long, device=source.memory.device))
+        layers = cast(Iterable[DecoderLayer], self.layers)
+        own, looks = zip(
+            *[(each.mixer.start(rows=rows, room=room), each.cross.start(source.memory, source.layout)) for each in layers],
+            strict=True,
+        )
+        return DecoderState(list(own), list(looks), torch.zeros(rows, dtype=torch.long, device=source.memory.device))
 
     def features(self, tokens: Tensor, state: DecoderState, layout: Layout | None = None) -> Features:
         terms: dict[str, Tensor] = {}
@@ -208,7 +212,8 @@ class Transformer(Model):
             [limit, *(layer.mixer.max_length for layer in encoders), *(layer.cross.max_length for layer in decoders)]
         )
         self.max_target = _least([limit, *(layer.mixer.max_length for layer in decoders)])
-        self.packs = all(layer.mixer.packs for layer in [*encoders, *decoders]) and all(layer.cross.packs for layer in decoders)
+        mixers = [*(layer.mixer for layer in encoders), *(layer.mixer for layer in decoders)]
+        self.packs = all(part.packs for part in [*mixers, *(layer.cross for layer in decoders)])
 
 
 def _tables(sizes: Sizes, dim: int, share: str) -> tuple[nn.Embedding, nn.Embedding, nn.Embedding]:

@@ -133,16 +133,19 @@ class Beam:
 
 
 class Greedy:
-    """The most probable token each time."""
+    """The most probable token each time; scores as in beam search."""
 
     width = 1
+
+    def __init__(self, penalty: float = 1.0) -> None:
+        self.penalty = penalty
 
     def start(self, sources: int, device: torch.device) -> Found:
         return Found.empty(sources, 1, 1, device)
 
     def step(self, logits: Tensor, norm: Tensor, found: Found, t: Tensor, limits: Limits) -> Choice:
         best, token = logits.max(-1)
-        return _extend(found, token, best - norm, t, limits)
+        return _extend(found, token, best - norm, t, limits, self.penalty)
 
 
 class Sample:
@@ -177,13 +180,13 @@ class Sample:
         return _extend(found, token, logp, t, limits)
 
 
-def _extend(found: Found, token: Tensor, logp: Tensor, t: Tensor, limits: Limits) -> Choice:
+def _extend(found: Found, token: Tensor, logp: Tensor, t: Tensor, limits: Limits, penalty: float = 0.0) -> Choice:
     """Hypotheses that do not compete: each goes its own way until its EOS or its limit."""
     running = found.best == NEVER
     score = torch.where(running, found.score + logp, found.score)
     ends = running & ((token == EOS) | (t + 1 >= limits.longest)[:, None])
     own = torch.arange(token.size(1), device=token.device).expand_as(token)
-    best = torch.where(ends, score, found.best)
+    best = torch.where(ends, score / (t + 1).to(score.dtype) ** penalty, found.best)
     when = torch.where(ends, t, found.when)
     found = Found(score, best, when, own, torch.where(ends, token, found.token), (~running | ends).all(1))
     return Choice(torch.where(running, token, PAD), None, found)

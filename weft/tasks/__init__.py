@@ -1,5 +1,5 @@
 """What is learned: where batches come from, what is minimised, how a model is scored."""
 
 TASKS = {
-    "translation": "weft.tasks.translation:Translation",
+    "translation": "weft.tasks.translation:TranslationTask",
 }

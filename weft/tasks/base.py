@@ -3,13 +3,25 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from torch import Tensor, nn
 
 from weft.batch import Batch, Position
+from weft.config import Config
+from weft.models.base import Sizes
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What a task is built for: a run's configuration and folder, and someone to tell how it goes."""
+
+    config: Config
+    run: Path
+    tell: Callable[[str], None] = lambda message: None
 
 
 @dataclass
@@ -28,6 +40,10 @@ class Loss:
 
 class Task(ABC):
     """A task knows its data and its losses; the trainer knows neither."""
+
+    @abstractmethod
+    def prepare(self) -> Sizes:
+        """Makes the data ready, and says how large the model's vocabularies have to be. Called once, before all else."""
 
     @abstractmethod
     def batches(self, position: Position) -> Iterator[tuple[Batch, Position]]:

@@ -135,7 +135,7 @@ def sum_gradients(groups: Mapping[str, Sequence[nn.Parameter]], sums: Tensor, wo
             _sum_bundle(bundle)
     for group, count in zip(groups.values(), sums[1].clamp_min(1)):
         gradients = [parameter.grad for parameter in group if parameter.grad is not None]
-        torch._foreach_div_(gradients, count)
+        torch._foreach_div_(gradients, count.to(gradients[0].dtype))
     return sums
 
 

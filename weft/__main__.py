@@ -1,0 +1,6 @@
+"""`python -m weft`."""
+
+from weft.cli import main
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,88 @@
+"""The command line. One file a command; this one only puts them together and turns errors into messages."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import typer
+
+from weft import __version__
+from weft.cli import average, demo, evaluate, listing, new, train, translate
+from weft.errors import Interrupted, WeftError
+
+app = typer.Typer(
+    name="weft",
+    help="Sequence-to-sequence models from a file of pairs: train, score, translate, look inside.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command("train")(train.train)
+app.command("translate")(translate.translate)
+app.command("evaluate")(evaluate.evaluate)
+app.command("average")(average.average)
+app.command("list")(listing.list_parts)
+app.command("new")(new.new)
+app.command("demo")(demo.demo)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"weft {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _main(
+    version: bool = typer.Option(False, "--version", help="Print the version and leave.", callback=_version, is_eager=True),
+) -> None:
+    """Sequence-to-sequence models from a file of pairs: train, score, translate, look inside."""
+
+
+def main() -> None:
+    """Entry point: exit status 0 on success only, 1 for what the user can mend, 2 for wrong usage, 130 if interrupted."""
+    sys.exit(run(sys.argv[1:]))
+
+
+def run(arguments: list[str]) -> int:
+    """The exit status of a command line."""
+    try:
+        app(spread_sets(arguments), standalone_mode=True)
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else int(end.code is not None)
+    except Interrupted as error:
+        return _fail(str(error), 130)
+    except WeftError as error:
+        return _fail(f"error: {error}", 1)
+    except KeyboardInterrupt:
+        return _fail("interrupted", 130)
+    except BrokenPipeError:
+        # Whoever read our output has left. Nothing more can be said, not even at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        return _fail(f"error: {where}{error.strerror or error}", 1)
+    except MemoryError:
+        return _fail("error: out of memory; lower train.batch_tokens or decode.batch_tokens", 1)
+    return 0
+
+
+def spread_sets(arguments: list[str]) -> list[str]:
+    """`--set a=1 b=2` as `--set a=1 --set b=2`."""
+    spread: list[str] = []
+    following = False
+    for argument in arguments:
+        key, equals, _ = argument.partition("=")
+        if following and equals and "." in key and not argument.startswith("-") and spread[-2:-1] == ["--set"]:
+            spread.append("--set")
+        following = argument == "--set" or (following and not argument.startswith("-"))
+        spread.append(argument)
+    return spread
+
+
+def _fail(message: str, status: int) -> int:
+    print(f"weft: {message}", file=sys.stderr)
+    return status

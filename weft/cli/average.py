@@ -1,0 +1,37 @@
+"""`weft average`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import typer
+
+
+def average(
+    run: Path = typer.Argument(help="Folder of a run."),
+    last: int = typer.Option(5, "--last", help="How many of the newest checkpoints to average.", min=1),
+    out: Path = typer.Option(
+        None, "--out", help="A new run folder for the result; default: the run's own model is replaced.", show_default=False
+    ),
+) -> None:
+    """Average the weights of a run's last checkpoints into its model."""
+    import shutil
+
+    from weft.errors import RunError
+    from weft.training.checkpoint import average as averaged
+    from weft.training.checkpoint import publish, steps
+    from weft.training.folder import RunLock, prepare_folder
+
+    if not (run / "config.yaml").is_file():
+        raise RunError(f"{run}: this is not a run folder: it has no config.yaml")
+    with RunLock(run):
+        used = steps(run)[-last:]
+        tensors = averaged(run, last=last)
+        target = run
+        if out is not None:
+            prepare_folder(out)
+            for file in [*run.glob("tokenizer*"), *run.glob("*.yaml"), *run.glob("*.json")]:
+                shutil.copy2(file, out)
+            target = out
+        publish(target, tensors, {"weights": "average", "step": str(used[-1]), "averaged": ",".join(map(str, used))})
+    typer.echo(f"{target}/model.safetensors is now the mean of steps {', '.join(map(str, used))}")

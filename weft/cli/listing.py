@@ -1,0 +1,72 @@
+"""`weft list`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from enum import StrEnum
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+
+class What(StrEnum):
+    models = "models"
+    attentions = "attentions"
+    mixers = "mixers"
+    poolings = "poolings"
+    tasks = "tasks"
+    recipes = "recipes"
+    tokenizers = "tokenizers"
+
+
+TABLES = {
+    What.models: "weft.models:MODELS",
+    What.attentions: "weft.attention:ATTENTIONS",
+    What.mixers: "weft.mixers:MIXERS",
+    What.poolings: "weft.pooling:POOLINGS",
+    What.tasks: "weft.tasks:TASKS",
+    What.tokenizers: "weft.data:TOKENIZERS",
+}
+
+
+def list_parts(what: What = typer.Argument(None, help="What to list; default: everything.", show_default=False)) -> None:
+    """List models, attentions, mixers, poolings, tasks, recipes or tokenizers: what each is, and where it lives."""
+    console = Console(highlight=False)
+    for name in [what] if what else list(What):
+        console.print(_recipes() if name is What.recipes else _parts(name), markup=False)
+
+
+def _recipes() -> Table:
+    from weft.config import recipe_summary, recipes
+
+    table = _table("recipes", "name", "what it is")
+    for name, path in recipes().items():
+        table.add_row(name, recipe_summary(path))
+    return table
+
+
+def _parts(what: What) -> Table:
+    seen = what in (What.attentions, What.mixers)
+    table = _table(what, "kind", "what it is", *(["used as", "weights", "cost", "paper"] if seen else []), "file")
+    for row in _rows(what, seen):
+        table.add_row(*row)
+    return table
+
+
+def _rows(what: What, seen: bool) -> Iterator[list[str]]:
+    from weft.registry import find_table, first_line, load
+
+    entries = find_table(TABLES[what])
+    for kind, place in entries.items():
+        part = load(entries, kind)
+        facts = [", ".join(sorted(part.uses)), part.weights_sum or "–", part.cost, part.paper] if seen else []
+        file = place.partition(":")[0].replace(".", "/") + ".py"
+        yield [kind, first_line(part), *facts, file]
+
+
+def _table(title: str, *headings: str) -> Table:
+    table = Table(title=title, title_justify="left", title_style="bold", pad_edge=False)
+    for heading in headings:
+        table.add_column(heading, overflow="fold")
+    return table

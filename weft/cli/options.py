@@ -1,0 +1,24 @@
+"""What several commands understand alike."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import yaml
+
+from weft.errors import ConfigError
+
+
+def decode_options(sets: Sequence[str], **flags: Any) -> dict[str, Any]:
+    """Settings of the section decode from `--set decode.beam=5` and from flags that were given."""
+    options: dict[str, Any] = {}
+    for text in sets:
+        key, equals, value = text.partition("=")
+        section, _, name = key.strip().rpartition(".")
+        if not equals or section not in ("", "decode") or not name:
+            raise ConfigError(
+                f"--set {text}: a trained run can only be given settings of decoding, such as --set decode.beam=5"
+            )
+        options[name] = yaml.safe_load(value)
+    return options | {name: value for name, value in flags.items() if value is not None}

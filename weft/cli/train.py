@@ -1,0 +1,50 @@
+"""`weft train`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import typer
+from rich.console import Console
+
+from weft.errors import ConfigError
+
+
+def train(
+    recipe: str = typer.Argument(None, help="A recipe (see `weft list recipes`) or a YAML file.", show_default=False),
+    data: list[str] = typer.Option(
+        [],
+        "--data",
+        help="Training pairs: SOURCE,TARGET text files, a .tsv or a .jsonl, each also .gz. Repeatable.",
+        metavar="FILES",
+    ),
+    valid: list[str] = typer.Option([], "--valid", help="Validation pairs, in the same forms. Repeatable.", metavar="FILES"),
+    out: Path = typer.Option(None, "--out", help="Folder of the run. Default: runs/NAME.", show_default=False),
+    resume: Path = typer.Option(
+        None, "--resume", help="Go on with this run, exactly where it was.", metavar="RUN", show_default=False
+    ),
+    set: list[str] = typer.Option(
+        [], "--set", help="Any setting, e.g. --set train.steps=2000. Repeatable.", metavar="KEY=VALUE"
+    ),
+) -> None:
+    """Train a model: from a recipe or a file of settings, on pairs of your own."""
+    from weft import api
+
+    if (recipe is None) == (resume is None):
+        raise ConfigError(
+            "name a recipe or a YAML file to train, or a run to --resume (one of the two); `weft list recipes` shows recipes"
+        )
+    console = Console(stderr=True, highlight=False)
+    folder = resume or out or api.free_folder(recipe)
+
+    def tell(message: str) -> None:
+        console.print(message, markup=False)
+
+    result = api.train(recipe or "", data=data, valid=valid, out=folder, resume=resume is not None, set=set, tell=tell)
+    console.print(f"\ndone: step {result.update:,}, {result.weights} weights in {folder}/model.safetensors", markup=False)
+    for line in (
+        f'echo "a sentence" | weft translate {folder}',
+        f"weft evaluate {folder} --data SOURCE,TARGET",
+        f"weft train --resume {folder} --set train.steps={2 * result.update}",
+    ):
+        console.print(f"  {line}", markup=False)

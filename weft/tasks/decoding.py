@@ -1,0 +1,236 @@
+"""From lines of text to their translations: streaming, in order, a sentence's text independent of its batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from weft.attention.record import record
+from weft.batch import BOS, EOS, PAD, UNK, Layout
+from weft.config import DecodeSection
+from weft.data.tokenizer import Tokenizer
+from weft.models.base import Model
+from weft.search.choosers import Beam, Chooser, Greedy, Limits, Sample
+from weft.search.constraints import Constraint, Forbid, NoRepeat
+from weft.search.loop import Hypothesis, generate
+
+WINDOWS = (32, 128, 512, 2048)
+"""Lines read at once: few at first, so that the first translations come soon, then more, so that batches fill well."""
+
+
+@dataclass
+class Translation:
+    """One translation.
+
+    text · score, the log-probability divided by lengthᵅ · ids as the model said them, EOS included · tokens and source_tokens,
+    pieces for display · attention: weights [heads, tokens, tokens attended to] by layer, where asked for · alternatives: the
+    rest of the n best.
+    """
+
+    text: str
+    score: float
+    ids: list[int] = field(default_factory=list)
+    tokens: list[str] = field(default_factory=list)
+    source_tokens: list[str] = field(default_factory=list)
+    attention: dict[str, NDArray[np.float32]] = field(default_factory=dict)
+    alternatives: list[Translation] = field(default_factory=list)
+
+
+@dataclass
+class _Piece:
+    """A part of a line that is translated in one go: its line's number, its ids (EOS at the end), and the forced prefix."""
+
+    line: int
+    ids: list[int]
+    prefix: list[int]
+    found: list[Translation] = field(default_factory=list)
+
+
+class Decoding:
+    """A model with its tokenizers and the settings of search.
+
+    A line of more tokens than `max_source` (the model's positions, or decode.max_source) is cut between words into pieces
+    that are translated one by one and joined by spaces; `warn` is told.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        source: Tokenizer,
+        target: Tokenizer,
+        options: DecodeSection,
+        *,
+        warn: Callable[[str], None] | None = None,
+    ) -> None:
+        self.model, self.source, self.target, self.options = model, source, target, options
+        self.warn = warn or (lambda message: None)
+        limits = [options.max_source] + ([] if model.max_source is None else [model.max_source])
+        self.max_source = min(limits)
+
+    def translate(
+        self, lines: Iterable[str], *, prefixes: Iterable[str] | None = None, attention: bool = False, first_line: int = 1
+    ) -> Iterator[Translation]:
+        """A translation for each line, in order. Lines are read as they are needed, so any number of them will do."""
+        texts = iter(lines)
+        starts = None if prefixes is None else iter(prefixes)
+        number, turn = first_line, 0
+        while window := list(islice(texts, WINDOWS[min(turn, len(WINDOWS) - 1)])):
+            forced = [""] * len(window) if starts is None else list(islice(starts, len(window)))
+            yield from self._window(window, forced, number, attention)
+            number, turn = number + len(window), turn + 1
+
+    def _window(self, lines: Sequence[str], prefixes: Sequence[str], number: int, attention: bool) -> Iterator[Translation]:
+        pieces = self._pieces(lines, prefixes, number)
+        waiting = [piece for group in pieces for piece in group]
+        for batch in self._batches(waiting):
+            self._decode(batch)
+            if attention:
+                for piece in batch:
+                    self._look(piece)
+        for group in pieces:
+            yield _join([piece.found for piece in group])
+
+    def _pieces(self, lines: Sequence[str], prefixes: Sequence[str], number: int) -> list[list[_Piece]]:
+        """For each line its pieces: none if it is empty, one as a rule, several if it is too long."""
+        room = self.max_source - 1
+        groups: list[list[_Piece]] = []
+        starts = self.target.encode_batch(list(prefixes))
+        for offset, (line, ids) in enumerate(zip(lines, self.source.encode_batch(list(lines)), strict=True)):
+            parts = [ids] if ids else []
+            if len(ids) > room:
+                parts = [self.source.encode(part) for part in cut(line, self.source, room)]
+                self.warn(
+                    f"line {number + offset} has {len(ids):,} tokens, more than {room:,}: translated in {len(parts)} parts"
+                )
+            groups.append(
+                [_Piece(number + offset, [*part, EOS], starts[offset] if k == 0 else []) for k, part in enumerate(parts)]
+            )
+        return groups
+
+    def _batches(self, pieces: list[_Piece]) -> Iterator[list[_Piece]]:
+        """Pieces of like length together, the longest first, within the token budget."""
+        batch: list[_Piece] = []
+        for piece in sorted(pieces, key=lambda piece: -len(piece.ids)):
+            if batch and len(batch[0].ids) * (len(batch) + 1) > self.options.batch_tokens:
+                yield batch
+                batch = []
+            batch.append(piece)
+        if batch:
+            yield batch
+
+    def _decode(self, pieces: list[_Piece]) -> None:
+        options, device = self.options, self.model.device
+        lengths = [len(piece.ids) for piece in pieces]
+        prefixes = [[BOS, *piece.prefix] for piece in pieces]
+        longest = [min(options.max_length, int(options.max_ratio * length) + 10) for length in lengths]
+        if self.model.max_target is not None:
+            longest = [min(most, self.model.max_target - len(prefix)) for most, prefix in zip(longest, prefixes, strict=True)]
+        longest = [max(1, most) for most in longest]
+        limits = Limits(
+            torch.tensor(longest, device=device),
+            torch.tensor([min(options.min_length, most - 1) for most in longest], device=device),
+            torch.tensor([piece.line for piece in pieces], device=device),
+        )
+        ragged = len({len(prefix) for prefix in prefixes}) > 1
+        first = _pad(prefixes).to(device)
+        first_layout = Layout.padded([len(prefix) for prefix in prefixes]).to(device) if ragged else None
+        with torch.inference_mode(), torch.autocast(device.type, torch.bfloat16, enabled=options.precision == "bf16"):
+            layout = None if len(set(lengths)) == 1 else Layout.padded(lengths).to(device)
+            encoded = self.model.encode(_pad([piece.ids for piece in pieces]).to(device), layout)
+            found, _ = generate(
+                self.model.decoder,
+                encoded,
+                self._chooser(),
+                first=first,
+                first_layout=first_layout,
+                limits=limits,
+                constraints=self._constraints(first.size(1) + max(longest)),
+            )
+        for piece, hypotheses in zip(pieces, found, strict=True):
+            piece.found = [self._translation(piece, hypothesis) for hypothesis in hypotheses[: options.n_best]]
+
+    def _chooser(self) -> Chooser:
+        options = self.options
+        if options.sample:
+            return Sample(options.n_best, options.temperature, options.top_k, options.top_p, options.seed)
+        width = max(options.beam, options.n_best)
+        return Greedy(options.length_penalty) if width == 1 else Beam(width, options.length_penalty)
+
+    def _constraints(self, longest: int) -> list[Constraint]:
+        constraints: list[Constraint] = [Forbid([PAD, BOS, UNK])]
+        if self.options.no_repeat_ngram:
+            constraints.append(NoRepeat(self.options.no_repeat_ngram, longest + 1))
+        return constraints
+
+    def _translation(self, piece: _Piece, hypothesis: Hypothesis) -> Translation:
+        ids = [*piece.prefix, *hypothesis.tokens]
+        text = self.target.decode([token for token in ids if token != EOS])
+        return Translation(text, hypothesis.score, ids, self.target.tokens(ids), self.source.tokens(piece.ids))
+
+    def _look(self, piece: _Piece) -> None:
+        for best in piece.found[:1]:
+            best.attention = attention_of(self.model, piece.ids, best.ids)
+
+
+@torch.inference_mode()
+def attention_of(model: Model, source: Sequence[int], target: Sequence[int]) -> dict[str, NDArray[np.float32]]:
+    """The weights of every layer that has any, [heads, T, S], as they were when each target token was chosen.
+
+    `source` and `target` are ids as the model reads and writes them. The found text is run once more, teacher-forced.
+    """
+    device = model.device
+    fed = torch.tensor([[BOS, *target[:-1]]], device=device)
+    with record(model) as tape:
+        encoded = model.encode(torch.tensor([list(source)], device=device))
+        model.decoder(fed, model.decoder.start(encoded))
+    return {name: weights[0][0].float().cpu().numpy() for name, weights in tape.items()}
+
+
+def cut(line: str, tokenizer: Tokenizer, room: int) -> list[str]:
+    """A line in parts of at most `room` tokens, cut between words where that is possible."""
+    words = [part for word in line.split() for part in _fit(word, tokenizer, room)]
+    sizes = [len(ids) for ids in tokenizer.encode_batch(words)]
+    parts: list[list[str]] = []
+    filled = room
+    for word, size in zip(words, sizes, strict=True):
+        if filled + size + 1 > room:
+            parts.append([])
+            filled = 0
+        parts[-1].append(word)
+        filled += size + 1  # a space may be a token of its own
+    return [" ".join(part) for part in parts]
+
+
+def _fit(word: str, tokenizer: Tokenizer, room: int) -> list[str]:
+    """A word, halved as often as it takes to fit."""
+    if len(word) < 2 or len(tokenizer.encode(word)) < room:
+        return [word]
+    middle = len(word) // 2
+    return _fit(word[:middle], tokenizer, room) + _fit(word[middle:], tokenizer, room)
+
+
+def _join(parts: list[list[Translation]]) -> Translation:
+    """The translation of a line from those of its parts; the n best only where there is one part."""
+    if not parts or any(not part for part in parts):
+        return Translation("", 0.0)
+    if len(parts) == 1:
+        only, *rest = parts[0]
+        only.alternatives = rest
+        return only
+    best = [part[0] for part in parts]
+    whole = Translation(" ".join(part.text for part in best), sum(part.score for part in best) / len(best))
+    for part in best:
+        whole.ids += part.ids
+        whole.tokens += part.tokens
+        whole.source_tokens += part.source_tokens
+    return whole
+
+
+def _pad(rows: Sequence[Sequence[int]]) -> torch.Tensor:
+    extent = max(len(row) for row in rows)
+    return torch.tensor([[*row, *[PAD] * (extent - len(row))] for row in rows])

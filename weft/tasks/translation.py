@@ -1,0 +1,137 @@
+"""Translation: pairs of texts, cross-entropy with teacher forcing, scored by loss and by BLEU of decoded text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from weft.batch import Batch, Position
+from weft.data.batching import Batches, collate, evaluation_batches
+from weft.data.cache import Corpus, cache_folder, prepare
+from weft.data.formats import Pairs, open_pairs
+from weft.data.tokenizer import Tokenizer, load_tokenizers, save_tokenizers, train_tokenizers
+from weft.errors import ConfigError, DataError
+from weft.evaluation.metrics import make_metrics, score
+from weft.models.base import Model, Sizes
+from weft.tasks.base import Loss, Setting, Task
+from weft.tasks.decoding import Decoding
+
+
+class TranslationTask(Task):
+    """Text to text: cross-entropy of the next target token given the true ones before it, with label smoothing."""
+
+    def __init__(self, setting: Setting, *, label_smoothing: float = 0.1) -> None:
+        self.config, self.run, self.tell = setting.config, setting.run, setting.tell
+        self.smoothing = label_smoothing
+        self.source: Tokenizer
+        self.target: Tokenizer
+        self.train: Corpus
+        self.valid: Corpus | None = None
+        self.valid_pairs: list[tuple[str, str]] = []
+
+    def prepare(self) -> Sizes:
+        """Trains or loads the tokenizers, tokenises what is not in the cache yet, and says how large the vocabularies are."""
+        data = self.config.data
+        if not data.train:
+            raise ConfigError("there is no training data: give --data source.txt,target.txt, or set data.train")
+        train, valid = [[open_pairs(spec) for spec in specs] for specs in (data.train, data.valid)]
+        self.source, self.target = self._tokenizers(train)
+        self.train = self._corpus(train, "training")
+        if len(self.train) == 0:
+            raise DataError(f"no training pair is left: {self.train.report.describe()}")
+        if valid:
+            self.valid = self._corpus(valid, "validation")
+            every = (pair for pairs in valid for pair in pairs)
+            count = self.config.train.validate_sentences
+            self.valid_pairs = list(islice(every, count) if count else every)
+        return self.sizes
+
+    @property
+    def sizes(self) -> Sizes:
+        return Sizes(self.source.size, self.target.size, self.source is self.target)
+
+    def batches(self, position: Position) -> Iterator[tuple[Batch, Position]]:
+        train = self.config.train
+        stream = Batches(self.train.lengths, train.batch_tokens, seed=train.seed, packed=train.packed).stream(position)
+        for rows, following in stream:
+            yield collate(self.train, rows, packed=train.packed, budget=train.batch_tokens), following
+
+    def losses(self, model: torch.nn.Module, batch: Batch) -> Iterator[Loss]:
+        loss, nll, count = self._loss(model, batch, self.smoothing)
+        yield Loss(loss, count, {"nll": nll})
+
+    def evaluate(self, model: torch.nn.Module) -> dict[str, float]:
+        """Loss (negative log-likelihood a token) on all validation pairs; BLEU and exact match of greedy text on some."""
+        if self.valid is None:
+            return {}
+        total, count = 0.0, 0
+        for rows in evaluation_batches(self.valid, self.config.train.batch_tokens):
+            batch = collate(self.valid, rows, packed=False, budget=self.config.train.batch_tokens).to(_device(model))
+            _, nll, tokens = self._loss(model, batch, 0.0)
+            total, count = total + float(nll), count + int(tokens)
+        scores = {"loss": total / max(1, count)}
+        if self.config.train.validate_bleu and self.valid_pairs:
+            hypotheses = self.translations(model)
+            references = [target for _, target in self.valid_pairs]
+            found = score(hypotheses, references, make_metrics(["bleu", "exact"]))
+            scores |= {name.lower(): each.value for name, each in found.items()}
+        return scores
+
+    def translations(self, model: torch.nn.Module) -> list[str]:
+        """Greedy translations of the validation text."""
+        assert isinstance(model, Model)
+        options = self.config.decode.model_copy(update={"beam": 1, "n_best": 1, "sample": False})
+        decoding = Decoding(model, self.source, self.target, options)
+        return [found.text for found in decoding.translate(source for source, _ in self.valid_pairs)]
+
+    def describe(self) -> dict[str, Any]:
+        facts = {"source vocabulary": self.source.size, "target vocabulary": self.target.size}
+        facts["training pairs"] = len(self.train)
+        return facts | ({} if self.valid is None else {"validation pairs": len(self.valid)})
+
+    def _loss(self, model: torch.nn.Module, batch: Batch, smoothing: float) -> tuple[Tensor, Tensor, Tensor]:
+        assert isinstance(model, Model)
+        found = model(batch.source, batch.source_layout, batch.target, batch.target_layout)
+        loss, nll = model.decoder.loss(found.hidden, batch.labels, smoothing)
+        return loss, nll, batch.target_layout.ok.sum()
+
+    def _tokenizers(self, train: list[Pairs]) -> tuple[Tokenizer, Tokenizer]:
+        """Those of the run if it has any (so that resuming never changes them), else newly trained ones."""
+        data = self.config.data
+        if any(self.run.glob("tokenizer*")):
+            return load_tokenizers(self.run, data.tokenizer)
+        self.tell(f"training {data.tokenizer['kind']} tokenizer, vocabulary {data.vocabulary:,}")
+        source, target = train_tokenizers(data.tokenizer, train, size=data.vocabulary, shared=data.shared_vocabulary)
+        save_tokenizers(self.run, source, target)
+        return source, target
+
+    def _corpus(self, pairs: list[Pairs], what: str) -> Corpus:
+        data = self.config.data
+        folder = Path(data.cache).expanduser() if data.cache else cache_folder()
+        self.tell(f"reading {what} data: {', '.join(some.name for some in pairs)}")
+
+        def progress(read: int) -> None:
+            self.tell(f"tokenising {what} data: {read:,} pairs")
+
+        training = what == "training"
+        corpus = prepare(
+            pairs,
+            self.source,
+            self.target,
+            folder=folder,
+            max_length=data.max_length,
+            max_ratio=data.max_ratio if training else None,
+            drop_duplicates=data.drop_duplicates and training,
+            progress=progress,
+        )
+        self.tell(f"{what} data: {corpus.report.describe()}")
+        return corpus
+
+
+def _device(model: torch.nn.Module) -> torch.device:
+    return next(model.parameters()).device
