@@ -1,0 +1,297 @@
+"""Limit cases: a mechanism reduced to something simpler equals it, and a formula computed by hand equals the code.
+
+The contract suite says that a mechanism is consistent with itself; these say that it is the mechanism it claims to be.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from weft.attention.additive import AdditiveAttention
+from weft.attention.base import Site, Use, join_heads, split_heads
+from weft.attention.full import FullAttention
+from weft.attention.linear import LinearAttention
+from weft.attention.local import LocalAttention
+from weft.batch import Layout
+from weft.layers.feedforward import Activation, FeedForward
+from weft.layers.position import SinusoidalPosition, rotate
+from weft.mixers import build_self
+from weft.mixers.convolution import ConvolutionMixer
+from weft.mixers.recurrent import RecurrentMixer
+from weft.models.transformer import Block, DecoderLayer, EncoderLayer, NormOrder
+from weft.pooling.self_attentive import SelfAttentivePooling
+
+DIM, HEADS, EXTENT, MEMORY = 16, 4, 71, 45
+SELF_USES: tuple[Use, ...] = ("encoder", "causal")
+
+
+@pytest.fixture(autouse=True)
+def seeded() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    yield
+    torch.set_num_threads(threads)
+
+
+def tokens(rows: int = 2, extent: int = EXTENT, dim: int = DIM) -> Tensor:
+    return torch.randn(rows, extent, dim)
+
+
+def scattered(part: nn.Module) -> nn.Module:
+    """The part with random biases, which start at 0, and out of training."""
+    with torch.no_grad():
+        for parameter in part.parameters():
+            parameter += 0.1 * torch.randn_like(parameter)
+    return part.eval()
+
+
+def same(a: Tensor, b: Tensor, atol: float = 2e-5) -> None:
+    torch.testing.assert_close(a, b, atol=atol, rtol=1e-3)
+
+
+def whole(part: nn.Module, x: Tensor) -> Tensor:
+    return part(x, part.start(rows=x.size(0)), append=x).context
+
+
+@pytest.mark.parametrize("use", SELF_USES)
+def test_full_is_softmax_of_scaled_products(use: Use) -> None:
+    part, x = scattered(FullAttention(Site(use, DIM, HEADS))), tokens()
+    q, k, v = (split_heads(y, HEADS) for y in part.heads.query_key_value(x).chunk(3, -1))
+    scores = q @ k.transpose(-1, -2) / math.sqrt(DIM // HEADS)
+    if use == "causal":
+        scores = scores.masked_fill(~torch.ones(EXTENT, EXTENT, dtype=torch.bool).tril(), -math.inf)
+    same(whole(part, x), part.heads.out(join_heads(scores.softmax(-1) @ v)))
+
+
+@pytest.mark.parametrize("use", SELF_USES)
+def test_full_equals_torch_multihead_attention(use: Use) -> None:
+    part, x = scattered(FullAttention(Site(use, DIM, HEADS))), tokens()
+    theirs = nn.MultiheadAttention(DIM, HEADS, batch_first=True).eval()
+    _copy_attention(theirs, part)
+    mask = ~torch.ones(EXTENT, EXTENT, dtype=torch.bool).tril() if use == "causal" else None
+    found, weights = theirs(x, x, x, attn_mask=mask, average_attn_weights=False)
+    mine = part(x, part.start(rows=2), append=x, need_weights=True)
+    same(mine.context, found)
+    same(mine.weights, weights)
+
+
+def test_cross_equals_torch_multihead_attention() -> None:
+    part, x, memory = scattered(FullAttention(Site("cross", DIM, HEADS))), tokens(), tokens(extent=MEMORY)
+    theirs = nn.MultiheadAttention(DIM, HEADS, batch_first=True).eval()
+    _copy_attention(theirs, part)
+    layout = Layout.padded([MEMORY, 17])
+    found, _ = theirs(x, memory, memory, key_padding_mask=~layout.ok)
+    same(part(x, part.start(memory, layout)).context, found)
+
+
+@pytest.mark.parametrize("use", SELF_USES)
+@pytest.mark.parametrize("window", [EXTENT, 1000])
+def test_local_with_a_window_of_everything_is_full(use: Use, window: int) -> None:
+    full = scattered(FullAttention(Site(use, DIM, HEADS)))
+    local = LocalAttention(Site(use, DIM, HEADS), window=window).eval()
+    local.load_state_dict(full.state_dict())
+    x = tokens()
+    same(whole(local, x), whole(full, x))
+
+
+@pytest.mark.parametrize("use", SELF_USES)
+def test_local_looks_at_its_window_alone(use: Use) -> None:
+    """Query by query: full attention to the tokens of the window cut out."""
+    full = scattered(FullAttention(Site("encoder", DIM, HEADS)))
+    local = LocalAttention(Site(use, DIM, HEADS), window=3).eval()
+    local.load_state_dict(full.state_dict())
+    x = tokens(rows=1)
+    found = whole(local, x)
+    for t in range(EXTENT):
+        begin, end = (max(0, t - 2), t + 1) if use == "causal" else (max(0, t - 3), t + 4)
+        same(found[:, t], whole(full, x[:, begin:end].contiguous())[:, t - begin])
+
+
+def test_linear_causal_is_its_quadratic_form() -> None:
+    part, x = scattered(LinearAttention(Site("causal", DIM, HEADS))), tokens()
+    q, k = (F.elu(split_heads(y(x), HEADS)) + 1 for y in (part.query, part.key))
+    weights = (q @ k.transpose(-1, -2)).tril()
+    by_hand = weights @ split_heads(part.value(x), HEADS) / weights.sum(-1, keepdim=True)
+    same(whole(part, x), part.out(join_heads(by_hand)))
+
+
+def test_linear_causal_is_the_encoder_prefix_by_prefix() -> None:
+    part, x = scattered(LinearAttention(Site("causal", DIM, HEADS))), tokens()
+    both = LinearAttention(Site("encoder", DIM, HEADS)).eval()
+    both.load_state_dict(part.state_dict())
+    found = whole(part, x)
+    for t in range(EXTENT):
+        same(found[:, t], whole(both, x[:, : t + 1].contiguous())[:, t])
+
+
+def test_rotary_scores_depend_on_distance_alone() -> None:
+    """⟨R(p)q, R(s)k⟩ is the same for (p, s) and (p + 1000, s + 1000); and it is not that of other distances."""
+    q, k = torch.randn(1, HEADS, EXTENT, 8), torch.randn(1, HEADS, EXTENT, 8)
+    place = torch.arange(EXTENT)[None]
+
+    def scores(shift_query: int, shift_key: int) -> Tensor:
+        return rotate(q, place + shift_query) @ rotate(k, place + shift_key).transpose(-1, -2)
+
+    same(scores(1000, 1000), scores(0, 0), atol=5e-3)
+    assert (scores(1000, 1003) - scores(0, 0)).abs().max() > 0.5
+
+
+def test_rotary_turns_by_the_published_angle() -> None:
+    """Channels (2i, 2i + 1) of the token at p are turned by p · 10000^(−2i/d) (Su et al. 2021, equation 15)."""
+    x = torch.randn(1, 1, 9, 6)
+    turned = rotate(x, torch.arange(9)[None])
+    for p in range(9):
+        for i in range(3):
+            angle = p * 10000 ** (-2 * i / 6)
+            a, b = x[0, 0, p, 2 * i].item(), x[0, 0, p, 2 * i + 1].item()
+            wanted = [a * math.cos(angle) - b * math.sin(angle), a * math.sin(angle) + b * math.cos(angle)]
+            same(turned[0, 0, p, 2 * i : 2 * i + 2], torch.tensor(wanted))
+
+
+def test_rotary_attention_does_not_see_where_a_sequence_begins() -> None:
+    """With every position moved by the same number nothing changes; at angle 0 it is full attention."""
+    part, x = scattered(FullAttention(Site("causal", DIM, HEADS), position="rotary")), tokens()
+    moved = Layout(torch.ones(2, EXTENT, dtype=torch.int32), torch.arange(500, 500 + EXTENT).expand(2, -1))
+    same(part(x, part.start(rows=2), append=x, layout=moved).context, whole(part, x), atol=1e-3)
+    plain = FullAttention(Site("causal", DIM, HEADS)).eval()
+    plain.load_state_dict(part.state_dict())
+    still = Layout(moved.segments, torch.zeros_like(moved.positions))
+    same(part(x, part.start(rows=2), append=x, layout=still).context, whole(plain, x))
+    assert (whole(part, x) - whole(plain, x)).abs().max() > 0.01
+
+
+def test_rotary_angles_are_exact_in_half_precision() -> None:
+    """In bf16 position 1001 would be 1000: the angle is computed in float32 and only its sine and cosine are rounded."""
+    x, place = torch.randn(1, 1, 4, 8), torch.tensor([[257, 1001, 2049, 4099]])
+    same(rotate(x.bfloat16(), place).float(), rotate(x, place), atol=0.05)
+
+
+def test_additive_is_the_formula_of_the_paper() -> None:
+    """e_ij = vᵀ tanh(W s_i + U h_j), α = softmax(e), c_i = Σ α_ij h_j (Bahdanau et al. 2015), pair by pair."""
+    part = scattered(AdditiveAttention(Site("cross", DIM, memory=10), hidden=7))
+    queries, memory = tokens(rows=1, extent=35), tokens(rows=1, extent=6, dim=10)
+    found = part(queries, part.start(memory), need_weights=True)
+    for i in range(35):
+        energies = [
+            part.score(torch.tanh(part.query(queries[0, i]) + part.key(memory[0, j]))).item() for j in range(memory.size(1))
+        ]
+        alpha = torch.tensor(energies).softmax(0)
+        same(found.weights[0, 0, i], alpha)
+        same(found.context[0, i], part.out(sum(alpha[j] * memory[0, j] for j in range(memory.size(1)))))
+
+
+@pytest.mark.parametrize("layers", [1, 2])
+def test_recurrent_is_the_gru_run_on_each_row_alone(layers: int) -> None:
+    part, x, lengths = scattered(RecurrentMixer(Site("causal", DIM), layers=layers)), tokens(3), (EXTENT, 26, 1)
+    mixed = part(x, part.start(rows=3), layout=Layout.padded(lengths))
+    for row, length in enumerate(lengths):
+        outputs, last = part.forth(x[row : row + 1, :length])
+        same(mixed.context[row : row + 1, :length], part.out(outputs))
+        same(mixed.state[row], last[:, 0])
+
+
+def test_recurrent_encoder_is_a_gru_each_way() -> None:
+    part, x, lengths = scattered(RecurrentMixer(Site("encoder", DIM))), tokens(3), (EXTENT, 26, 1)
+    mixed = part(x, part.start(rows=3), layout=Layout.padded(lengths)).context
+    for row, length in enumerate(lengths):
+        alone = x[row : row + 1, :length]
+        forth, back = part.forth(alone)[0], part.back(alone.flip(1))[0].flip(1)
+        same(mixed[row : row + 1, :length], part.out(torch.cat([forth, back], -1)))
+
+
+@pytest.mark.parametrize("use", SELF_USES)
+@pytest.mark.parametrize("width", [1, 3, 5])
+def test_convolution_is_its_loop(use: Use, width: int) -> None:
+    """A ⊙ σ(B) of the neighbours side by side (Gehring et al. 2017), token by token."""
+    part, x = scattered(ConvolutionMixer(Site(use, DIM), width=width)), tokens(rows=1, extent=23)
+    found = part(x, part.start(rows=1)).context
+    first = -(width - 1) if use == "causal" else -(width // 2)
+    for t in range(23):
+        near = [x[0, t + first + tap] if 0 <= t + first + tap < 23 else torch.zeros(DIM) for tap in range(width)]
+        value, gate = part.taps(torch.cat(near)).chunk(2)
+        same(found[0, t], part.out(value * gate.sigmoid()))
+
+
+def test_self_attentive_pooling_without_questions_is_the_mean() -> None:
+    part, x, layout = SelfAttentivePooling(DIM, rows=3).train(), tokens(), Layout.padded([EXTENT, 26])
+    nn.init.zeros_(part.questions.weight)
+    pooled = part(x, layout)
+    for row, length in enumerate((EXTENT, 26)):
+        same(pooled.vectors[row], x[row, :length].mean(0).expand(3, DIM))
+        # AAᵀ has 1/n everywhere, so ‖AAᵀ − I‖² = 3 (1/n − 1)² + 6/n².
+        same(pooled.terms["diversity"][row], torch.tensor(3 * (1 / length - 1) ** 2 + 6 / length**2))
+
+
+def test_sinusoids_are_the_published_formula() -> None:
+    table = SinusoidalPosition(6)(torch.tensor([[0, 1, 2, 300]]))
+    for row, p in enumerate((0, 1, 2, 300)):
+        wanted = [f(p / 10000 ** (2 * i / 6)) for i in range(3) for f in (math.sin, math.cos)]
+        same(table[0, row], torch.tensor(wanted), atol=1e-4)
+
+
+@pytest.mark.parametrize("activation", ["relu", "gelu", "swiglu"])
+def test_feedforward_is_its_formula(activation: Activation) -> None:
+    part, x = scattered(FeedForward(DIM, 24, activation)), tokens()
+    up, bias = part.up.weight, part.up.bias
+    if activation == "relu":
+        hidden = (x @ up.t() + bias).clamp_min(0)
+    elif activation == "gelu":
+        z = x @ up.t() + bias
+        hidden = z * 0.5 * (1 + torch.erf(z / math.sqrt(2)))
+    else:
+        gate, value = x @ up[:24].t() + bias[:24], x @ up[24:].t() + bias[24:]
+        hidden = gate / (1 + torch.exp(-gate)) * value
+    same(part(x), hidden @ part.down.weight.t() + part.down.bias)
+
+
+@pytest.mark.parametrize("norm", ["pre", "post"])
+def test_encoder_layer_equals_torch(norm: NormOrder) -> None:
+    mine = scattered(EncoderLayer(_block(norm), build_self("full", Site("encoder", DIM, HEADS))))
+    theirs = nn.TransformerEncoderLayer(DIM, HEADS, 24, dropout=0.0, norm_first=norm == "pre", batch_first=True).eval()
+    _copy_attention(theirs.self_attn, mine.mixer.attention)
+    _copy_rest(theirs, mine, [mine.around_mixer, mine.around_network])
+    x, layout = tokens(), Layout.padded([EXTENT, 26])
+    same(mine(x, layout, {})[layout.ok], theirs(x, src_key_padding_mask=~layout.ok)[layout.ok])
+
+
+@pytest.mark.parametrize("norm", ["pre", "post"])
+def test_decoder_layer_equals_torch(norm: NormOrder) -> None:
+    mixer, cross = build_self("full", Site("causal", DIM, HEADS)), FullAttention(Site("cross", DIM, HEADS))
+    mine = scattered(DecoderLayer(_block(norm), mixer, cross))
+    theirs = nn.TransformerDecoderLayer(DIM, HEADS, 24, dropout=0.0, norm_first=norm == "pre", batch_first=True).eval()
+    _copy_attention(theirs.self_attn, mixer.attention)
+    _copy_attention(theirs.multihead_attn, cross)
+    _copy_rest(theirs, mine, [mine.around_mixer, mine.around_cross, mine.around_network])
+    x, memory, layout = tokens(), tokens(extent=MEMORY), Layout.padded([MEMORY, 17])
+    found = mine(x, mixer.start(rows=2), cross.start(memory, layout), None, {})[0]
+    mask = nn.Transformer.generate_square_subsequent_mask(EXTENT)
+    same(found, theirs(x, memory, tgt_mask=mask, memory_key_padding_mask=~layout.ok))
+
+
+def _block(norm: NormOrder) -> Block:
+    return Block(DIM, HEADS, 24, "relu", norm, dropout=0.0, attention_dropout=0.0, feedforward_dropout=0.0)
+
+
+def _copy_attention(theirs: nn.MultiheadAttention, mine: FullAttention) -> None:
+    heads = mine.heads
+    if heads.site.use == "cross":
+        weight = torch.cat([heads.query.weight, heads.key_value.weight])
+        bias = torch.cat([heads.query.bias, heads.key_value.bias])
+    else:
+        weight, bias = heads.query_key_value.weight, heads.query_key_value.bias
+    theirs.in_proj_weight.data, theirs.in_proj_bias.data = weight.detach(), bias.detach()
+    theirs.out_proj.load_state_dict(heads.out.state_dict())
+
+
+def _copy_rest(theirs: nn.Module, mine: EncoderLayer | DecoderLayer, residuals: list[nn.Module]) -> None:
+    theirs.linear1.load_state_dict(mine.network.up.state_dict())
+    theirs.linear2.load_state_dict(mine.network.down.state_dict())
+    for place, residual in enumerate(residuals, 1):
+        getattr(theirs, f"norm{place}").load_state_dict(residual.norm.state_dict())

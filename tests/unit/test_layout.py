@@ -1,0 +1,77 @@
+"""What flows: layouts of padded and packed rows, and batches."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from weft.batch import BOS, EOS, PAD, SPECIALS, UNK, Batch, Layout, Position
+
+
+def test_padded_rows() -> None:
+    layout = Layout.padded([3, 0, 2])
+    assert layout.segments.tolist() == [[1, 1, 1], [0, 0, 0], [1, 1, 0]]
+    assert layout.positions.tolist() == [[0, 1, 2]] * 3
+    assert layout.ok.tolist() == [[True] * 3, [False] * 3, [True, True, False]]
+    assert layout.lengths.tolist() == [3, 0, 2]
+    assert layout.longest == 3 and not layout.packed
+
+
+@pytest.mark.parametrize("lengths", [[2, 1], np.array([2, 1]), torch.tensor([2, 1])])
+def test_padded_takes_lengths_of_any_sort_and_a_wider_extent(lengths: list[int] | np.ndarray | torch.Tensor) -> None:
+    layout = Layout.padded(lengths, extent=4)
+    assert layout.segments.tolist() == [[1, 1, 0, 0], [1, 0, 0, 0]]
+    assert layout.segments.dtype == torch.int32 and layout.positions.dtype == torch.int64
+    assert layout.longest == 2
+
+
+def test_padded_refuses_what_does_not_fit() -> None:
+    with pytest.raises(ValueError, match="5 tokens does not fit into 4"):
+        Layout.padded([5], extent=4)
+
+
+def test_packed_row() -> None:
+    layout = Layout.pack([2, 3, 1], budget=9)
+    assert layout.segments.tolist() == [[1, 1, 2, 2, 2, 3, 0, 0, 0]]
+    assert layout.positions.tolist() == [[0, 1, 0, 1, 2, 0, 0, 1, 2]]
+    assert layout.offsets is not None
+    assert layout.offsets[:4].tolist() == [0, 2, 5, 6]
+    assert layout.offsets[-1] == 9 and layout.offsets.dtype == torch.int32
+    assert (layout.offsets.diff() >= 0).all()
+    assert layout.longest == 3 and layout.packed and layout.lengths.tolist() == [6]
+
+
+def test_an_empty_sentence_keeps_its_number() -> None:
+    """Numbers are the same in source and target, so a sentence that is empty on one side must not move the others."""
+    assert Layout.pack([2, 0, 1], budget=3).segments.tolist() == [[1, 1, 3]]
+
+
+def test_packed_refuses_what_does_not_fit() -> None:
+    with pytest.raises(ValueError, match="10 tokens do not fit into a packed row of 9"):
+        Layout.pack([6, 4], budget=9)
+
+
+def test_select_picks_rows_of_a_padded_layout() -> None:
+    chosen = Layout.padded([3, 1, 2]).select(torch.tensor([2, 2, 0]))
+    assert chosen.lengths.tolist() == [2, 2, 3]
+
+
+def test_a_batch_moves_with_its_layouts() -> None:
+    layout = Layout.padded([2, 1])
+    tokens = torch.tensor([[5, EOS], [EOS, PAD]])
+    batch = Batch(tokens, layout, tokens, Layout.pack([2, 1], 4), tokens, torch.tensor([7, 3]))
+    moved = batch.to("meta")
+    assert moved.source.is_meta and moved.rows.is_meta and moved.labels.is_meta
+    assert moved.source_layout.segments.is_meta and moved.target_layout.positions.is_meta
+    assert moved.target_layout.offsets is not None and moved.target_layout.offsets.is_meta
+    assert moved.source_layout.longest == 2 and moved.source_layout.offsets is None
+    assert not batch.source.is_meta
+
+
+def test_special_ids_are_the_first_four() -> None:
+    assert (PAD, BOS, EOS, UNK) == (0, 1, 2, 3) and len(SPECIALS) == 4
+
+
+def test_positions_in_the_stream_are_ordered() -> None:
+    assert Position() < Position(0, 0, 1) < Position(0, 1, 0) < Position(1)

@@ -1,0 +1,189 @@
+"""The functions on decoding state, and the K/V store that overrides some of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from weft.attention.kernel import Cache
+from weft.batch import Layout
+from weft.state import State, detach, grow, leaves, select, shared, spread, timed, where, write_
+
+
+@dataclass
+class Memory:
+    source: Tensor = shared()
+    mask: Tensor | None = shared(default=None)
+
+
+@dataclass
+class Toy:
+    """A leaf a beam, a shared part, room along an axis, and children of every sort."""
+
+    hidden: Tensor
+    memory: Memory
+    stored: Tensor = timed(2)
+    children: Any = None
+    count: int = 7
+
+
+class Counted:
+    """A state of its own kind: it is neither a tensor nor a container, so only its methods are called."""
+
+    def __init__(self, calls: tuple[str, ...] = ()) -> None:
+        self.calls = calls
+
+    def select(self, rows: Tensor, groups: Tensor | None) -> Counted:
+        return Counted((*self.calls, f"select {rows.tolist()} {None if groups is None else groups.tolist()}"))
+
+    def grow(self, room: int) -> Counted:
+        return Counted((*self.calls, f"grow {room}"))
+
+
+def toy(sources: int = 2, beams: int = 1) -> Toy:
+    rows = sources * beams
+    hidden = torch.arange(rows, dtype=torch.float32)[:, None]
+    children = {"list": [hidden + 10, None], "tuple": (hidden + 20, "word")}
+    return Toy(hidden, Memory(torch.arange(sources, dtype=torch.float32)[:, None]), hidden[..., None].repeat(1, 2, 3), children)
+
+
+def test_select_multiplies_rows_and_leaves_shared_parts_alone() -> None:
+    before = toy()
+    after = select(before, torch.tensor([0, 0, 0, 1, 1, 1]))
+    assert after.hidden.flatten().tolist() == [0, 0, 0, 1, 1, 1]
+    assert after.children["list"][0].flatten().tolist() == [10, 10, 10, 11, 11, 11]
+    assert after.children["tuple"][0].flatten().tolist() == [20, 20, 20, 21, 21, 21]
+    assert after.children["list"][1] is None and after.children["tuple"][1] == "word" and after.count == 7
+    assert after.memory.source is before.memory.source
+    assert before.hidden.flatten().tolist() == [0, 1]
+
+
+def test_select_with_groups_moves_shared_parts_too() -> None:
+    state = toy(sources=3, beams=2)
+    after = select(state, torch.tensor([5, 4, 0, 0]), torch.tensor([2, 0]))
+    assert after.hidden.flatten().tolist() == [5, 4, 0, 0]
+    assert after.memory.source.flatten().tolist() == [2, 0]
+    assert after.memory.mask is None
+
+
+def test_a_state_of_its_own_kind_is_asked_itself() -> None:
+    states = [Counted(), {"inner": Counted()}]
+    chosen = grow(select(states, torch.tensor([1, 0]), torch.tensor([0])), 9)
+    assert chosen[0].calls == chosen[1]["inner"].calls == ("select [1, 0] [0]", "grow 9")
+
+
+def test_grow_extends_timed_parts_and_keeps_what_they_hold() -> None:
+    state = toy()
+    larger = grow(state, 8)
+    assert larger.stored.shape == (2, 2, 8)
+    assert torch.equal(larger.stored[..., :3], state.stored) and not larger.stored[..., 3:].any()
+    assert larger.hidden.shape == state.hidden.shape and larger.memory.source.shape == (2, 1)
+    assert grow(larger, 4).stored.shape == (2, 2, 8)
+
+
+def test_where_takes_rows_from_either_state() -> None:
+    old, fresh = toy(sources=2), toy(sources=2)
+    fresh = Toy(
+        -fresh.hidden - 1, Memory(-fresh.memory.source - 1), -fresh.stored, {"list": [-fresh.hidden, None], "tuple": ()}
+    )
+    old.children = {"list": [old.hidden, None], "tuple": ()}
+    mixed = where(torch.tensor([False, True]), fresh, old)
+    assert mixed.hidden.flatten().tolist() == [0, -2]
+    assert mixed.memory.source.flatten().tolist() == [0, -2]
+    assert mixed.children["list"][0].flatten().tolist() == [0, -1]
+    assert mixed.stored[1].unique().tolist() == [-1]
+
+
+def test_detach_cuts_every_leaf_off() -> None:
+    weight = torch.ones(2, 1, requires_grad=True)
+    state: State = {"a": [weight * 2], "b": Memory(weight * 3), "c": None}
+    assert all(leaf.requires_grad for leaf in leaves(state))
+    free = detach(state)
+    assert len(leaves(free)) == 2 and not any(leaf.requires_grad for leaf in leaves(free))
+    assert torch.equal(free["b"].source, state["b"].source)
+
+
+def test_write_copies_into_the_same_storage() -> None:
+    old, new = toy(), toy()
+    new.hidden = new.hidden + 5
+    addresses = [leaf.data_ptr() for leaf in leaves(old)]
+    written = write_(old, new)
+    assert written is old
+    assert [leaf.data_ptr() for leaf in leaves(old)] == addresses
+    assert old.hidden.flatten().tolist() == [5, 6]
+
+
+def test_write_refuses_states_of_different_build() -> None:
+    with pytest.raises(ValueError, match="zip"):
+        write_([torch.zeros(1)], [torch.zeros(1), torch.zeros(1)])
+
+
+def test_spread_repeats_each_source_for_its_beams() -> None:
+    assert spread(torch.tensor([[1], [2]]), 6).flatten().tolist() == [1, 1, 1, 2, 2, 2]
+    tensor = torch.tensor([[1], [2]])
+    assert spread(tensor, 2) is tensor
+
+
+def filled(sources: int, room: int, count: int) -> Cache:
+    """A store in which token s of source g is the number 10 g + s."""
+    cache = Cache.empty(sources, 1, room, 1, torch.zeros(1))
+    numbers = 10.0 * torch.arange(sources)[:, None] + torch.arange(count)
+    return cache.append(numbers[:, None, :, None], -numbers[:, None, :, None], None)
+
+
+def read(cache: Cache) -> list[list[float]]:
+    """What each row would see, in order."""
+    beams, (k, v) = cache.k.size(2), cache.dense()
+    assert torch.equal(k, -v)
+    return [row[0, : int(cache.length[i // beams]), 0].tolist() for i, row in enumerate(k)]
+
+
+def fed(cache: Cache, numbers: list[float], layout: Layout | None = None) -> Cache:
+    new = torch.tensor(numbers).view(cache.k.size(0) * cache.k.size(2), 1, -1, 1)
+    return cache.append(new, -new, layout)
+
+
+def test_cache_follows_its_ancestors() -> None:
+    cache = select(filled(2, room=4, count=1), torch.tensor([0, 0, 1, 1]))
+    cache = fed(cache, [1, 2, 11, 12])
+    assert read(cache) == [[0, 1], [0, 2], [10, 11], [10, 12]]
+    cache = fed(select(cache, torch.tensor([1, 1, 3, 2])), [3, 4, 13, 14])
+    assert read(cache) == [[0, 2, 3], [0, 2, 4], [10, 12, 13], [10, 11, 14]]
+    cache = fed(select(cache, torch.tensor([1, 0, 2, 2])), [5, 6, 15, 16])
+    assert read(cache) == [[0, 2, 4, 5], [0, 2, 3, 6], [10, 12, 13, 15], [10, 12, 13, 16]]
+
+
+def test_cache_is_reordered_without_copying() -> None:
+    cache = select(filled(2, room=4, count=1), torch.tensor([0, 0, 1, 1]))
+    moved = select(cache, torch.tensor([1, 0, 3, 2]))
+    assert moved.k.data_ptr() == cache.k.data_ptr() and moved.v.data_ptr() == cache.v.data_ptr()
+
+
+def test_cache_loses_sources_and_gains_room() -> None:
+    cache = fed(select(filled(3, room=2, count=1), torch.tensor([0, 0, 1, 1, 2, 2])), [1, 2, 11, 12, 21, 22])
+    cache = grow(select(cache, torch.tensor([5, 4, 1, 1]), torch.tensor([2, 0])), 3)
+    assert cache.k.size(3) == 3
+    assert read(fed(cache, [23, 24, 3, 4])) == [[20, 22, 23], [20, 21, 24], [0, 2, 3], [0, 2, 4]]
+
+
+def test_cache_above_the_widest_beam_owns_its_cells() -> None:
+    wide = Cache.widest + 1
+    cache = select(filled(1, room=3, count=1), torch.zeros(wide, dtype=torch.long))
+    assert cache.owned
+    cache = fed(cache, [float(beam + 1) for beam in range(wide)])
+    cache = select(cache, torch.arange(wide).flip(0))
+    assert read(cache) == [[0, float(beam)] for beam in range(wide, 0, -1)]
+    narrow = select(cache, torch.tensor([0, 2]))
+    assert not narrow.owned and read(narrow) == [[0, wide], [0, wide - 2]]
+
+
+def test_cache_overwrites_what_was_padding() -> None:
+    cache = Cache.empty(2, 1, 6, 1, torch.zeros(1))
+    cache = fed(cache, [1, 2, 3, 11, 99, 99], Layout.padded([3, 1]))
+    assert read(cache) == [[1, 2, 3], [11]]
+    assert read(fed(cache, [4, 12])) == [[1, 2, 3, 4], [11, 12]]
+    assert cache.place(torch.zeros(2, 1, 1), None).tolist() == [[3], [1]]
