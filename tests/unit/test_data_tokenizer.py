@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -68,7 +69,7 @@ def spec(request: pytest.FixtureRequest) -> dict[str, Any]:
     return {"kind": request.param}
 
 
-def trained(spec: dict[str, Any] | str, size: int = 305, texts: list[str] = TEXTS) -> Tokenizer:
+def trained(spec: dict[str, Any] | str, size: int = 305, texts: Iterable[str] = TEXTS) -> Tokenizer:
     tokenizer: Tokenizer = registry.build("weft.data:TOKENIZERS", spec)
     tokenizer.train(texts, size)
     return tokenizer
@@ -103,8 +104,18 @@ def test_one_by_one_equals_a_batch(spec: dict[str, Any]) -> None:
     assert tokenizer.decode([]) == ""
 
 
-def test_training_twice_gives_the_same(spec: dict[str, Any]) -> None:
-    assert trained(spec).digest() == trained(spec).digest()
+@pytest.mark.parametrize("size", [270, 282, 305])
+def test_training_again_gives_the_same(spec: dict[str, Any], size: int) -> None:
+    assert len({trained(spec, size).digest() for _ in range(5)}) == 1
+
+
+@pytest.mark.parametrize("kind", ["bpe", "unigram"])
+def test_many_rare_characters_leave_room_for_pieces(kind: str) -> None:
+    texts = [f"{text} {chr(0x4E00 + i)}" for i, text in enumerate(TEXTS)]
+    tokenizer = trained(kind, 300, iter(texts))
+    assert tokenizer.size == 300
+    assert [tokenizer.decode(line) for line in tokenizer.encode_batch(texts)] == texts
+    assert any(len(piece) > 1 for piece in tokenizer.tokens(range(260, 300)))
 
 
 def test_digest_differs_between_vocabularies_and_kinds(sentencepiece_model: str) -> None:
@@ -159,6 +170,58 @@ def test_a_file_of_another_tokenizer_is_refused(tmp_path: Path) -> None:
     save_tokenizers(tmp_path, tokenizer, tokenizer)
     with pytest.raises(RunError, match="lowercase"):
         load_tokenizers(tmp_path, {"kind": "words", "lowercase": True})
+
+
+class Counted(Texts):
+    """Counts how often it is read."""
+
+    readings = 0
+
+    def __iter__(self) -> Any:
+        self.readings += 1
+        return super().__iter__()
+
+
+@pytest.mark.parametrize("shared", [True, False])
+@pytest.mark.parametrize("kind", ["bpe", "unigram", "words", "characters"])
+def test_what_was_learnt_is_kept_in_the_cache(kind: str, shared: bool, tmp_path: Path) -> None:
+    pairs = Counted([(text, text[::-1]) for text in TEXTS])
+    first = train_tokenizers(kind, [pairs], size=305, shared=shared, folder=tmp_path)
+    pairs.readings = 0
+    again = train_tokenizers(kind, [pairs], size=305, shared=shared, folder=tmp_path)
+    assert pairs.readings == 0
+    assert [side.digest() for side in again] == [side.digest() for side in first]
+    for changed in ({"size": 304}, {"shared": not shared}, {"spec": {"kind": "words", "lowercase": True}}):
+        given = {"spec": kind, "pairs": [pairs], "size": 305, "shared": shared, **changed}
+        other = train_tokenizers(**given, folder=tmp_path)
+        assert [side.digest() for side in other] == [side.digest() for side in train_tokenizers(**given)]
+    for path in tmp_path.glob("*/*"):
+        path.write_text("damaged")
+    mended = train_tokenizers(kind, [pairs], size=305, shared=shared, folder=tmp_path)
+    assert [side.digest() for side in mended] == [side.digest() for side in first]
+
+
+def test_a_changed_sentencepiece_model_is_noticed(sentencepiece_model: str, tmp_path: Path) -> None:
+    import sentencepiece
+
+    path = tmp_path / "my.model"
+    path.write_bytes(Path(sentencepiece_model).read_bytes())
+    spec = {"kind": "sentencepiece", "model": str(path)}
+    before, _ = train_tokenizers(spec, [], size=1, shared=True, folder=tmp_path)
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(TEXTS), model_prefix=str(tmp_path / "my"), vocab_size=55, minloglevel=2
+    )
+    after, _ = train_tokenizers(spec, [], size=1, shared=True, folder=tmp_path)
+    assert before.size != after.size
+
+
+def test_a_large_corpus_is_sampled_evenly(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("weft.data.tokenizer.SAMPLE", 100)
+    pairs = Texts([(f"s{i}", f"t{i}") for i in range(1000)])
+    tokenizer, _ = train_tokenizers({"kind": "words"}, [pairs, pairs], size=5000, shared=True)
+    read = sorted(int(word[1:]) for word in tokenizer.tokens(range(4, tokenizer.size)) if word[0] == "s")
+    assert len(read) == 25
+    assert read == list(range(0, 1000, 40))
 
 
 @pytest.mark.parametrize("kind", ["bytes", "characters"])

@@ -23,6 +23,7 @@ class SentencePieceTokenizer(Tokenizer):
     """
 
     suffix: ClassVar[str] = ".model"
+    learns: ClassVar[bool] = False
 
     def __init__(self, *, model: str) -> None:
         self.model = model

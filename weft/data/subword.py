@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 from abc import abstractmethod
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from typing import Any, Literal
@@ -54,11 +55,14 @@ class _Subword(Tokenizer):
         """A model of at most `size` ids, the reserved ones first."""
 
     def train(self, texts: Iterable[str], size: int) -> None:
-        """Raises DataError when the texts do not hold enough different pieces for `size` ids."""
+        """Raises DataError when the texts do not hold enough different pieces for `size` ids.
+
+        The texts are read twice; those of an iterator are kept in memory.
+        """
         if size <= len(self.reserved) + 1:
             with_bytes = f" ({BYTES} of them bytes; see byte_fallback)" if self.byte_fallback else ""
             raise DataError(f"a vocabulary of {size} is too small: {len(self.reserved)} ids are reserved{with_bytes}.")
-        inner = self._assemble(self._trained(texts, size))
+        inner = self._assemble(self._trained(self._without_rare(texts, size), size))
         found = int(inner.get_vocab_size())
         if found == len(self.reserved):
             raise DataError("there is no text to make a vocabulary from.")
@@ -68,6 +72,24 @@ class _Subword(Tokenizer):
                 f"Set data.vocabulary to {found} or less, or give more text."
             )
         self._set(inner)
+
+    def _without_rare(self, texts: Iterable[str], size: int) -> Iterable[str]:
+        """The texts, with a space for characters too rare to get an id: at most three quarters of the pieces are characters.
+
+        It is done here because the library breaks ties between equally rare characters at random.
+        """
+        texts = list(texts) if isinstance(texts, Iterator) else texts
+        normal = self._inner.normalizer.normalize_str
+        counts: Counter[str] = Counter()
+        for text in texts:
+            counts.update(normal(text))
+        del counts[" "]
+        limit = -(-(size - len(self.reserved)) * 3 // 4)
+        if len(counts) < limit:
+            return texts
+        rare = sorted(counts, key=lambda character: (-counts[character], character))[limit - 1 :]
+        blank = dict.fromkeys(map(ord, rare), " ")
+        return (normal(text).translate(blank) for text in texts)
 
     def _assemble(self, model: Any) -> Any:
         """A `tokenizers.Tokenizer` around the model."""
@@ -125,7 +147,7 @@ class _Subword(Tokenizer):
 class BpeTokenizer(_Subword):
     """Byte pair encoding (Sennrich et al., 2016, arXiv:1508.07909): merge the most frequent pair, again and again.
 
-    At most three quarters of the vocabulary are single characters; a pair must occur twice to be merged.
+    At most three quarters of the pieces are single characters; a pair must occur twice to be merged.
 
     lowercase      write everything in small letters
     normalize      Unicode normal form of the text
@@ -140,7 +162,7 @@ class BpeTokenizer(_Subword):
 
     def _trained(self, texts: Iterable[str], size: int) -> Any:
         room = size - len(self.reserved)
-        trainer = trainers.BpeTrainer(vocab_size=room, min_frequency=2, limit_alphabet=-(-room * 3 // 4), show_progress=False)
+        trainer = trainers.BpeTrainer(vocab_size=room, min_frequency=2, show_progress=False)
         learnt = self._learn(models.BPE(), trainer, texts)
         taken = set(self.reserved)
         pieces = [piece for piece in learnt["vocab"] if piece not in taken]

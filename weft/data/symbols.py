@@ -8,6 +8,7 @@ from abc import abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from itertools import chain
+from typing import ClassVar
 
 from weft.batch import SPECIALS, UNK
 from weft.data.tokenizer import RESERVED, Tokenizer
@@ -188,6 +189,8 @@ class CharacterTokenizer(_Counted):
 
 class ByteTokenizer(Tokenizer):
     """One id a byte of UTF-8: 260 ids, any text, nothing to train."""
+
+    learns: ClassVar[bool] = False
 
     def __init__(self) -> None:
         pass

@@ -6,9 +6,13 @@ Ids 0 to 3 are the special ones of `weft.batch` in every tokenizer; `encode` nev
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from importlib.metadata import version
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -20,15 +24,26 @@ from weft.errors import RunError
 
 RESERVED = len(SPECIALS)
 
+SAMPLE = 1_000_000
+"""The most texts that a vocabulary is learnt from."""
+
+VERSION = 1
+"""Changes when the same texts would give another vocabulary than before."""
+
 
 class Tokenizer(ABC):
     """Text to ids and back. The keyword-only parameters of a constructor are its options in a configuration."""
 
     suffix: ClassVar[str] = ".json"
+    learns: ClassVar[bool] = True
+    """Whether training looks at the texts."""
 
     @abstractmethod
     def train(self, texts: Iterable[str], size: int) -> None:
-        """Learn a vocabulary of `size` ids, the special ones counted. The same texts always give the same vocabulary."""
+        """Learn a vocabulary of `size` ids, the special ones counted. The same texts always give the same vocabulary.
+
+        The texts may be read more than once.
+        """
 
     @abstractmethod
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
@@ -83,19 +98,47 @@ class Tokenizer(ABC):
 
 
 def train_tokenizers(
-    spec: Mapping[str, Any] | str, pairs: Sequence[Pairs], *, size: int, shared: bool
+    spec: Mapping[str, Any] | str, pairs: Sequence[Pairs], *, size: int, shared: bool, folder: Path | None = None
 ) -> tuple[Tokenizer, Tokenizer]:
-    """A tokenizer for the sources and one for the targets; the same object twice if they share a vocabulary."""
-    sides: list[Tokenizer] = []
-    for texts in [_texts(pairs, (0, 1))] if shared else [_texts(pairs, (0,)), _texts(pairs, (1,))]:
-        tokenizer: Tokenizer = registry.build("weft.data:TOKENIZERS", spec, where="data.tokenizer")
-        tokenizer.train(texts, size)
-        sides.append(tokenizer)
-    return sides[0], sides[-1]
+    """A tokenizer for the sources and one for the targets; the same object twice if they share a vocabulary.
+
+    Of more than a million texts every n-th is read, so that at most a million are. With a cache `folder`, what was learnt
+    is kept there and found again when the texts and the options are the same.
+    """
+    options = registry.fill("weft.data:TOKENIZERS", spec, where="data.tokenizer")
+    if folder is None or not registry.load(TOKENIZERS, options["kind"]).learns:
+        return _train(options, pairs, size, shared)
+    about = [VERSION, version("tokenizers"), options, size, shared, [some.digest() for some in pairs]]
+    place = folder / f"tokenizer-{hashlib.blake2b(json.dumps(about).encode(), digest_size=16).hexdigest()}"
+    with suppress(RunError):
+        return load_tokenizers(place, options)
+    found = _train(options, pairs, size, shared)
+    with suppress(OSError):  # not being able to keep them costs time, not the run
+        place.mkdir(parents=True, exist_ok=True)
+        save_tokenizers(place, *found)
+    return found
 
 
-def _texts(pairs: Sequence[Pairs], sides: tuple[int, ...]) -> Iterator[str]:
-    return (pair[side] for some in pairs for pair in some for side in sides)
+def _train(options: dict[str, Any], pairs: Sequence[Pairs], size: int, shared: bool) -> tuple[Tokenizer, Tokenizer]:
+    found: list[Tokenizer] = []
+    for sides in [(0, 1)] if shared else [(0,), (1,)]:
+        tokenizer: Tokenizer = registry.build("weft.data:TOKENIZERS", options)
+        tokenizer.train(_Sample(pairs, sides) if tokenizer.learns else [], size)
+        found.append(tokenizer)
+    return found[0], found[-1]
+
+
+class _Sample:
+    """The texts of the given sides, at most `SAMPLE` of them, spread evenly over the pairs. Can be read again and again."""
+
+    def __init__(self, pairs: Sequence[Pairs], sides: Sequence[int]) -> None:
+        self.pairs, self.sides = pairs, sides
+        count = sum(1 for some in pairs for _ in some) * len(sides)
+        self.step = -(-count // SAMPLE) or 1
+
+    def __iter__(self) -> Iterator[str]:
+        chosen = islice(chain.from_iterable(self.pairs), 0, None, self.step)
+        return (pair[side] for pair in chosen for side in self.sides)
 
 
 def save_tokenizers(folder: Path, source: Tokenizer, target: Tokenizer) -> None:
