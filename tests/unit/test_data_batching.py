@@ -1,0 +1,243 @@
+"""The order of training data, its batches, and the thread that makes them ahead."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from itertools import islice, takewhile
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from weft.batch import BOS, EOS, PAD, Position
+from weft.data.batching import Batches, collate, evaluation_batches, permute, shard
+from weft.data.cache import Corpus, prepare
+from weft.data.formats import open_pairs
+from weft.data.prefetch import prefetch
+from weft.data.symbols import ByteTokenizer
+
+
+def caption_lengths(count: int, seed: int = 0) -> np.ndarray:
+    """Lengths like those of translated captions, about 15 tokens a side."""
+    draw = np.random.default_rng(seed)
+    source = np.exp(draw.normal(2.65, 0.33, count))
+    target = source * np.exp(draw.normal(0.03, 0.17, count))
+    return np.clip(np.stack([source, target], 1), 2, 60).astype(np.uint16)
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 17, 64, 1000, 4097])
+def test_permutation_is_one(count: int) -> None:
+    places = np.arange(count, dtype=np.uint64)
+    found = permute(places, count, (1, 2))
+    assert sorted(found.tolist()) == list(range(count))
+    assert (places == np.arange(count)).all()
+    pieces = np.concatenate([permute(part, count, (1, 2)) for part in np.array_split(places, 3)])
+    assert (pieces == found).all()
+
+
+def test_permutation_depends_on_its_key_and_mixes() -> None:
+    places = np.arange(50_000, dtype=np.uint64)
+    orders = [permute(places, 50_000, key).astype(float) for key in ((1, 0), (1, 1), (2, 0))]
+    for i, first in enumerate(orders):
+        assert abs(np.corrcoef(first, places)[0, 1]) < 0.02
+        for second in orders[i + 1 :]:
+            assert abs(np.corrcoef(first, second)[0, 1]) < 0.02
+
+
+def epoch(batches: Batches, number: int = 0) -> list[np.ndarray]:
+    """The batches of one epoch."""
+    found = []
+    for rows, position in batches.stream(Position(number)):
+        found.append(rows)
+        if position.epoch > number:
+            return found
+    raise AssertionError("the stream ended")
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("window", [100, 1 << 18])
+def test_an_epoch_has_every_row_once_within_the_budget(packed: bool, window: int) -> None:
+    lengths = caption_lengths(1234)
+    lengths[7] = (1000, 3)
+    batches = epoch(Batches(lengths, 512, seed=3, window=window, packed=packed))
+    assert sorted(np.concatenate(batches).tolist()) == list(range(1234))
+    for rows in batches:
+        side = lengths[rows].astype(int)
+        used = side.sum(0).max() if packed else len(rows) * side.max()
+        assert used <= 512 or rows.tolist() == [7]
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_the_stream_can_be_entered_anywhere(packed: bool) -> None:
+    batches = Batches(caption_lengths(1000), 512, seed=1, window=300, packed=packed)
+    whole = list(islice(batches.stream(Position()), 200))
+    assert whole[-1][1].epoch > 1
+    for start in (0, 3, 11, 50, 51, 120, 198):
+        rows, position = next(batches.stream(whole[start][1]))
+        assert (rows == whole[start + 1][0]).all()
+        assert position == whole[start + 1][1]
+
+
+def test_epochs_seeds_and_order_differ() -> None:
+    lengths = caption_lengths(1000)
+    first, second = epoch(Batches(lengths, 512, seed=1)), epoch(Batches(lengths, 512, seed=1), 1)
+    other = epoch(Batches(lengths, 512, seed=2))
+    again = epoch(Batches(lengths, 512, seed=1))
+    assert [rows.tolist() for rows in first] == [rows.tolist() for rows in again]
+    assert first[0].tolist() != second[0].tolist()
+    assert first[0].tolist() != other[0].tolist()
+    sizes = [lengths[rows].max() for rows in first]
+    assert sizes != sorted(sizes)
+
+
+@pytest.mark.parametrize("budget", [4096, 8192])
+def test_padded_batches_are_well_filled(budget: int) -> None:
+    lengths = caption_lengths(29_000)
+    real = padded = 0
+    for rows in epoch(Batches(lengths, budget, seed=1)):
+        side = lengths[rows].astype(int)
+        real += side.sum()
+        padded += len(rows) * side.max(0).sum()
+    assert real / padded > 0.92
+
+
+def test_packed_batches_are_well_filled() -> None:
+    lengths = caption_lengths(29_000)
+    batches = epoch(Batches(lengths, 4096, seed=1, packed=True))
+    assert lengths.sum(dtype=int) / (len(batches) * 2 * 4096) > 0.94
+
+
+@pytest.mark.parametrize(("world", "accumulate"), [(1, 8), (2, 4), (4, 2), (8, 1)])
+def test_updates_do_not_depend_on_the_number_of_processes(world: int, accumulate: int) -> None:
+    batches = Batches(caption_lengths(1000), 512, seed=1, window=300)
+    expected = list(islice(batches.stream(Position()), 8 * 20))
+    shares = [shard(batches.stream(Position()), rank, world, accumulate) for rank in range(world)]
+    for update in range(20):
+        found = [next(share) for share in shares]
+        every = expected[8 * update : 8 * update + 8]
+        assert {position for _, position in found} == {every[-1][1]}
+        for micro in range(accumulate):
+            for rank in range(world):
+                assert (found[rank][0][micro] == every[micro * world + rank][0]).all()
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
+    folder = tmp_path_factory.mktemp("corpus")
+    lines = [f"{'s' * (i % 7 + 1)}{i}\t{'t' * (i % 5 + 1)}{i}" for i in range(50)]
+    (folder / "pairs.tsv").write_text("\n".join(lines) + "\n")
+    tokenizer = ByteTokenizer()
+    return prepare([open_pairs(str(folder / "pairs.tsv"))], tokenizer, tokenizer, folder=folder, max_length=99)
+
+
+def test_padded_batch(corpus: Corpus) -> None:
+    rows = np.array([13, 2, 40])
+    batch = collate(corpus, rows, packed=False, budget=512)
+    assert batch.rows.tolist() == [13, 2, 40]
+    assert batch.source.dtype == batch.target.dtype == batch.labels.dtype == torch.int64
+    for place, row in enumerate(rows):
+        source, target = corpus.source(row).tolist(), corpus.target(row).tolist()
+        gap, short = batch.source.shape[1] - len(source), batch.target.shape[1] - len(target)
+        assert batch.source[place].tolist() == source + [PAD] * gap
+        assert batch.target[place].tolist() == [BOS, *target[:-1]] + [PAD] * short
+        assert batch.labels[place].tolist() == target + [PAD] * short
+        assert target[-1] == EOS
+    assert batch.source_layout.lengths.tolist() == corpus.lengths[rows][:, 0].tolist()
+    assert batch.target_layout.lengths.tolist() == corpus.lengths[rows][:, 1].tolist()
+    assert batch.source.shape[1] == corpus.lengths[rows][:, 0].max()
+    assert not batch.source_layout.packed
+
+
+def test_extents_can_be_rounded(corpus: Corpus) -> None:
+    batch = collate(corpus, np.array([13, 2, 40]), packed=False, budget=512, multiple=8)
+    assert batch.source.shape[1] % 8 == batch.target.shape[1] % 8 == 0
+    plain = collate(corpus, np.array([13, 2, 40]), packed=False, budget=512)
+    assert (batch.labels[:, : plain.labels.shape[1]] == plain.labels).all()
+    assert int((batch.labels != PAD).sum()) == int((plain.labels != PAD).sum())
+
+
+def test_packed_batch(corpus: Corpus) -> None:
+    rows = np.array([13, 2, 40])
+    batch = collate(corpus, rows, packed=True, budget=64)
+    sources = [corpus.source(row).tolist() for row in rows]
+    targets = [corpus.target(row).tolist() for row in rows]
+    for found, layout, expected in (
+        (batch.source, batch.source_layout, sources),
+        (batch.labels, batch.target_layout, targets),
+        (batch.target, batch.target_layout, [[BOS, *ids[:-1]] for ids in targets]),
+    ):
+        assert found.shape == (1, 64)
+        assert layout.packed
+        for segment, ids in enumerate(expected, start=1):
+            assert found[layout.segments == segment].tolist() == ids
+        assert not found[~layout.ok].any()
+    alone = collate(corpus, rows, packed=True, budget=3)
+    assert alone.source.shape == (1, sum(map(len, sources)))
+
+
+def test_a_batch_of_one_row(corpus: Corpus) -> None:
+    batch = collate(corpus, np.array([0]), packed=False, budget=1)
+    assert batch.source.tolist() == [corpus.source(0).tolist()]
+
+
+def test_evaluation_sees_every_row_once_sorted(corpus: Corpus) -> None:
+    batches = list(evaluation_batches(corpus, 60))
+    assert sorted(np.concatenate(batches).tolist()) == list(range(50))
+    longest = [int(corpus.lengths[rows].max()) for rows in batches]
+    assert longest == sorted(longest)
+    assert all(len(rows) * corpus.lengths[rows].max() <= 60 for rows in batches)
+
+
+@pytest.mark.parametrize("depth", [0, 1, 4])
+def test_prefetching_keeps_items_and_order(depth: int) -> None:
+    assert list(prefetch(iter(range(100)), depth)) == list(range(100))
+    assert list(prefetch(iter([]), depth)) == []
+
+
+class Broken(Exception):
+    pass
+
+
+def breaks(after: int) -> Iterator[int]:
+    yield from range(after)
+    raise Broken("the reason")
+
+
+@pytest.mark.parametrize("depth", [0, 1, 4])
+def test_prefetching_forwards_errors_in_their_place(depth: int) -> None:
+    items = prefetch(breaks(3), depth)
+    assert list(islice(items, 3)) == [0, 1, 2]
+    with pytest.raises(Broken, match="the reason"):
+        next(items)
+
+
+def threads() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == "prefetch"]
+
+
+def test_prefetching_is_bounded_and_ends_its_thread() -> None:
+    made: list[int] = []
+
+    def endless() -> Iterator[int]:
+        while True:
+            made.append(len(made))
+            yield len(made)
+
+    items = prefetch(endless(), 3)
+    assert list(islice(items, 5)) == [1, 2, 3, 4, 5]
+    assert threads()
+    items.close()
+    assert not threads()
+    assert len(made) <= 5 + 3 + 2
+    list(takewhile(lambda n: n < 3, prefetch(iter(range(10)), 2)))
+    assert not threads()
+
+
+def test_positions_of_a_prefetched_stream_are_those_of_its_items(tmp_path: Path) -> None:
+    batches = Batches(caption_lengths(500), 512, seed=1)
+    plain = [position for _, position in islice(batches.stream(Position()), 30)]
+    ahead = prefetch(batches.stream(Position()), 4)
+    assert [position for _, position in islice(ahead, 30)] == plain
+    ahead.close()

@@ -1,0 +1,126 @@
+"""Generated tasks: solvable, repeatable, and with test data that training never sees."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from datetime import date
+from itertools import islice
+from typing import get_args
+
+import pytest
+
+from weft.data.formats import open_pairs
+from weft.data.generated import DIGITS, KINDS, LANGUAGES, Generated, Split, dates, patterns, write_date
+from weft.errors import DataError
+
+
+@pytest.mark.parametrize("kind", list(KINDS))
+def test_the_same_pairs_at_every_reading(kind: str) -> None:
+    task = Generated(kind, count=50, seed=3)
+    assert list(task) == list(task) == list(islice(Generated(kind, count=900, seed=3), 50))
+    assert list(task) != list(Generated(kind, count=50, seed=4))
+    assert len(list(task)) == len(task) == 50
+    assert list(open_pairs(f"generated:{kind}?count=50&seed=3")) == list(task)
+
+
+def about(kind: str, source: str, target: str) -> str:
+    """What must not be known from another split: the day, the letters in any order for sorting, the two numbers for adding."""
+    if kind == "addition":
+        return "+".join(sorted(source.split("+")))
+    return target if kind in ("dates", "sort") else source
+
+
+@pytest.mark.parametrize("kind", list(KINDS))
+def test_splits_never_share_what_they_are_about(kind: str) -> None:
+    splits: dict[Split, set[str]] = {}
+    for seed, split in enumerate(get_args(Split)):
+        pairs = Generated(kind, count=1500, seed=seed, split=split, longest=3)
+        splits[split] = {about(kind, *pair) for pair in pairs}
+    assert all(splits.values())
+    assert not splits["train"] & splits["valid"]
+    assert not splits["train"] & splits["test"]
+    assert not splits["valid"] & splits["test"]
+
+
+def test_answers_are_right() -> None:
+    for source, target in Generated("copy", count=100):
+        assert target == source
+    for source, target in Generated("reverse", count=100):
+        assert target.split() == source.split()[::-1]
+    for source, target in Generated("sort", count=100):
+        assert target.split() == sorted(source.split())
+    for source, target in Generated("addition", count=100):
+        first, second = source.split("+")
+        assert int(target) == int(first) + int(second)
+    lengths = {len(source.split()) for source, _ in Generated("copy", count=500, longest=4)}
+    assert lengths == {1, 2, 3, 4}
+
+
+def test_dates_are_valid_and_their_numbers_are_in_the_text() -> None:
+    digits = {ord(digit): str(value) for row in DIGITS.values() for value, digit in enumerate(row)}
+    written = set()
+    for source, target in dates(2000):
+        day = date.fromisoformat(target)
+        assert 1900 <= day.year <= 2099
+        numbers = [int(number) for number in re.findall(r"\d+", source.translate(digits))]
+        assert day.year in numbers
+        assert day.day in numbers
+        written.update(set(source) & {chr(code) for code in digits})
+    assert len(written) == 50
+
+
+def test_many_languages_with_several_formats() -> None:
+    assert len(set(LANGUAGES)) >= 30
+    assert all(len(patterns(language)) >= 3 for language in LANGUAGES)
+
+
+def test_no_text_means_two_dates() -> None:
+    """Every day up to the twelfth of every month, where day and month could be confused, in every format."""
+    meaning: dict[str, date] = {}
+    for language in LANGUAGES:
+        for pattern in patterns(language):
+            for month in range(1, 13):
+                for day in (1, 2, 5, 9, 11, 12):
+                    when = date(2025, month, day)
+                    text = write_date(when, language, pattern)
+                    assert meaning.setdefault(text, when) == when, text
+
+
+def letters(text: str) -> str:
+    """A date without its numbers and signs."""
+    kept = "".join(" " if unicodedata.category(character)[0] in "NPZC" else character for character in text.lower())
+    return " ".join(kept.split())
+
+
+def test_month_names_mean_one_month_in_all_languages() -> None:
+    """A month's name is enough: nothing hangs on a dot that one language writes and another does not."""
+    meaning: dict[str, int] = {}
+    for language in LANGUAGES:
+        for pattern in patterns(language):
+            names = [letters(write_date(date(2025, month, 7), language, pattern)) for month in range(1, 13)]
+            if "E" not in pattern and "c" not in pattern and len(set(names)) == 12:
+                for month, name in enumerate(names, start=1):
+                    assert meaning.setdefault(name, month) == month, (language, name)
+    assert len(meaning) > 12 * 35
+    assert meaning["listopada"] == 11
+
+
+@pytest.mark.parametrize(
+    ("spec", "said"),
+    [
+        ("generated:date", "did you mean 'dates'"),
+        ("generated:copy?cuont=3", "did you mean 'count'"),
+        ("generated:copy?count=many", "whole number"),
+        ("generated:copy?count=0", "at least 1"),
+        ("generated:copy?split=tst", "did you mean 'test'"),
+    ],
+)
+def test_misspelt_tasks_are_errors_that_help(spec: str, said: str) -> None:
+    with pytest.raises(DataError, match=re.escape(said)):
+        open_pairs(spec)
+
+
+def test_every_option_changes_the_digest() -> None:
+    specs = ["copy", "sort", "copy?count=9", "copy?seed=9", "copy?split=test", "copy?longest=9"]
+    assert len({open_pairs(f"generated:{spec}").digest() for spec in specs}) == len(specs)
