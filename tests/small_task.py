@@ -51,7 +51,7 @@ class SmallModel(nn.Module):
         self.features = nn.Buffer(torch.ones(WIDTH))
 
     def refresh(self, generator: torch.Generator) -> None:
-        self.features.copy_(1 + 0.1 * torch.randn(WIDTH, generator=generator))
+        self.features.copy_(1 + 0.1 * torch.randn(WIDTH, generator=generator), non_blocking=True)
 
     def forward(self, tokens: Tensor) -> Tensor:
         return self.dropout(self.rnn(self.dropout(self.embedding(tokens)))[0]) * self.features

@@ -79,6 +79,33 @@ def test_a_step_that_is_not_finite_is_skipped_and_counted(tmp_path: Path) -> Non
     assert [line["loss"] is None for line in records(tmp_path, "train")] == [False, False, False, True, False, False]
 
 
+def test_a_skipped_step_leaves_nothing_in_the_logged_loss(tmp_path: Path) -> None:
+    log = open_log(tmp_path, 4, tensorboard=False, terminal=False)
+    train(tmp_path, steps=4, task=SmallTask(bad=frozenset({1})), log_every=4, log=log)
+    (line,) = records(tmp_path, "train")
+    assert 1 < line["loss"] < 50
+    assert line["skipped"] == 1
+    assert line["tokens"] == 1
+
+
+@pytest.mark.parametrize("clip", [0.0, 0.01])
+def test_gradients_are_clipped_to_their_norm_for_each_optimiser(tmp_path: Path, clip: float) -> None:
+    train(tmp_path, steps=1, clip=clip, optimizer={"kind": "adam", "betas": (0.9, 0.98)})
+    state = read_tensors(checkpoint.folder_of(tmp_path, 1) / "optimizer.safetensors")
+    for group in ("model", "critic"):
+        moments = [tensor for name, tensor in state.items() if name.startswith(f"{group}/") and name.endswith("/exp_avg")]
+        norm = float(torch.cat([tensor.flatten() for tensor in moments]).norm()) / 0.1  # one step: a tenth of the gradient
+        assert (norm == pytest.approx(clip, rel=1e-3)) if clip else norm > 0.1
+
+
+def test_what_a_killed_process_left_is_gone_after_a_resume(tmp_path: Path) -> None:
+    half = tmp_path / "checkpoints" / ".tmp-step-00000002"
+    half.mkdir(parents=True)
+    (half / "model.safetensors").write_bytes(b"half")
+    train(tmp_path, steps=2, save_every=2, resume=True)
+    assert not half.exists()
+
+
 def test_several_bad_steps_in_a_row_stop_the_run_and_name_the_last_good_checkpoint(tmp_path: Path) -> None:
     bad = frozenset({5, 6, 7, 8})
     with pytest.raises(RunError, match=r"not finite in 3 steps in a row.*last good checkpoint is .*step-00000006"):
