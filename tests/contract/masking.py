@@ -8,10 +8,10 @@ from torch import Tensor
 from contract.entries import DIM, EXTENT, LENGTHS, QUERIES, Entry, same, vectors
 from weft.batch import Layout
 
-PACKED, BUDGET = (26, 1, 71, 9), 113
-"""Sentences of a packed row (one longer than a chunk, several chunks in all) and its size."""
+PACKED, BUDGET = (26, 1, 71, 40, 9), 151
+"""Sentences of a packed row and its size: one is longer than a chunk of 64, and two begin in one chunk and end in the next."""
 
-PACKED_QUERIES, QUERY_BUDGET = (5, 38, 3, 20), 70
+PACKED_QUERIES, QUERY_BUDGET = (5, 38, 3, 20, 2), 73
 
 
 def check_padding_content(entry: Entry) -> None:

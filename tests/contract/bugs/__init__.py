@@ -1,0 +1,10 @@
+"""Bugs that have been made, or would be easy to make, each with the cases of the suite that must notice it."""
+
+from __future__ import annotations
+
+from contract.bugs.attention import ATTENTION, LINEAR
+from contract.bugs.kernel import CACHE, KERNEL
+from contract.bugs.mixers import MIXERS
+from contract.bugs.models import LAYERS, MODELS
+
+BUGS = [*KERNEL, *CACHE, *ATTENTION, *LINEAR, *MIXERS, *MODELS, *LAYERS]

@@ -1,0 +1,194 @@
+"""Bugs of single attention mechanisms."""
+
+from __future__ import annotations
+
+from contract.planting import Bug
+
+ATTENTION = [
+    Bug(
+        "dropout outside training",
+        "attention.multihead",
+        "dropout = self.site.dropout if self.training else 0.0",
+        "dropout = self.site.dropout",
+        ("full-encoder-pure",),
+    ),
+    Bug(
+        "additive dropout outside training",
+        "attention.additive",
+        "self.site.dropout, self.training)",
+        "self.site.dropout)",
+        ("additive-cross-pure",),
+    ),
+    Bug(
+        "an encoder with room becomes causal",
+        "attention.multihead",
+        'if room is not None and self.site.use == "causal":',
+        "if room is not None:",
+        ("full-encoder-shapes",),
+    ),
+    Bug(
+        "an earlier segment's padding was fed",
+        "attention.multihead",
+        "self._append(memory, state, layout)[1]",
+        "self._append(memory, state, None)[1]",
+        ("full-causal-earlier-segment",),
+    ),
+    Bug(
+        "keys are cut off from the gradient",
+        "attention.multihead",
+        "return q, state.append(k, v, layout), positions",
+        "return q, state.append(k.detach(), v, layout), positions",
+        ("full-encoder-gradients", "mixer-local-causal-gradients"),
+    ),
+    Bug(
+        "something drawn at first is not saved",
+        "attention.multihead",
+        "self.site, self.pattern, self.rotary = site, pattern, rotary",
+        "self.site, self.pattern, self.rotary = site, pattern, rotary and rotary * (1 + nn.Linear(1, 1).weight.item() ** 2)",
+        ("full-rotary-encoder-checkpoint",),
+    ),
+    Bug(
+        "only the first key is found",
+        "attention.additive",
+        "parts.append(masked_softmax(scores, part))",
+        "parts.append(0 * scores + torch.eye(scores.size(-1))[0])",
+        ("additive-cross-alive",),
+    ),
+    Bug(
+        "a term is declared and never given",
+        "attention.additive",
+        'weights_sum = "one"',
+        'weights_sum = "one"\n    terms = frozenset({"entropy"})',
+        ("additive-cross-terms",),
+    ),
+    Bug(
+        "keys are not turned",
+        "attention.multihead",
+        "q, k = rotate(q, positions, self.rotary), rotate(k, positions, self.rotary)",
+        "q = rotate(q, positions, self.rotary)",
+        ("limits: rotary_attention_does_not_see_where_a_sequence_begins",),
+    ),
+    Bug(
+        "heads are joined without being moved",
+        "attention.base",
+        "return x.transpose(1, 2).flatten(2)",
+        "return x.reshape(x.size(0), x.size(2), -1)",
+        ("full-causal-future",),
+    ),
+    Bug(
+        "rotary claims to ignore order",
+        "attention.full",
+        'self.ignores_key_order = position == "none"',
+        "self.ignores_key_order = True",
+        ("full-rotary-encoder-key-order",),
+    ),
+    Bug(
+        "a window one token too wide",
+        "attention.local",
+        "(away < self.window)",
+        "(away <= self.window)",
+        ("limits: local_looks_at_its_window_alone(causal)",),
+    ),
+    Bug(
+        "a pattern declared otherwise than it is",
+        "attention.local",
+        "return self.near(place[None, :, None], place[None, None, :])[0, 0]",
+        "return self.near(place[None, :, None] + 1, place[None, None, :])[0, 0]",
+        ("local-encoder-reach",),
+    ),
+    Bug(
+        "additive ignores padding",
+        "attention.additive",
+        "if state.segments is None:",
+        "if state.segments is None or layout is None:",
+        ("additive-cross-padding-content",),
+    ),
+    Bug(
+        "later blocks of queries use the first block's mask",
+        "attention.additive",
+        "mask[:, begin : begin + QUERIES]",
+        "mask[:, : scores.size(1)]",
+        ("additive-cross-packed",),
+    ),
+    Bug(
+        "packed additive queries look at every sentence",
+        "attention.additive",
+        "(state.segments[:, None] == layout.segments[:, :, None])",
+        "(state.segments[:, None] > 0)",
+        ("additive-cross-packed",),
+    ),
+]
+
+LINEAR = [
+    Bug(
+        "linear attention looks one ahead",
+        "attention.linear",
+        ".tril()",
+        ".tril(1)",
+        ("linear-causal-future",),
+    ),
+    Bug(
+        "sums do not restart with a sentence",
+        "attention.linear",
+        "keep = (last == state.segment)[:, None, None]",
+        "keep = (last > 0)[:, None, None]",
+        ("linear-causal-packed",),
+    ),
+    Bug(
+        "a sentence reads the sums of another",
+        "attention.linear",
+        "before = (own == state.segment[:, None])",
+        "before = (own > 0)",
+        ("linear-causal-packed",),
+    ),
+    Bug(
+        "sums include padding",
+        "attention.linear",
+        "mine = (segments == last[:, None])",
+        "mine = (segments >= 0)",
+        ("linear-causal-ragged",),
+    ),
+    Bug(
+        "sums of all but the last chunk are lost",
+        "attention.linear",
+        "kv = torch.where(keep[..., None], state.kv, 0.0) + ",
+        "kv = ",
+        ("linear-causal-chunks",),
+    ),
+    Bug(
+        "the normaliser forgets earlier chunks",
+        "attention.linear",
+        "return Sums(kv, torch.where(keep, state.k, 0.0) + k.sum(2), last)",
+        "return Sums(kv, k.sum(2), last)",
+        ("limits: linear_causal_is_its_quadratic_form", "linear-causal-chunks"),
+    ),
+    Bug(
+        "padded keys enter the normaliser",
+        "attention.linear",
+        "k = torch.where(layout.ok[:, None, :, None], k, 0.0)",
+        "pass",
+        ("linear-cross-padding-content",),
+    ),
+    Bug(
+        "sums are kept in half precision",
+        "attention.linear",
+        "return Sums(kv, torch.where(keep, state.k, 0.0) + k.sum(2), last)",
+        'half = torch.bfloat16 if torch.is_autocast_enabled("cpu") else torch.float32\n'
+        "    return Sums(kv.to(half), (torch.where(keep, state.k, 0.0) + k.sum(2)).to(half), last)",
+        ("linear-causal-half-steps",),
+    ),
+    Bug(
+        "what was found is rounded to eight bits",
+        "attention.linear",
+        "join_heads(context).to(query.dtype)",
+        "join_heads(context if query.dtype == torch.float32 else context.to(torch.float8_e5m2)).to(query.dtype)",
+        ("linear-encoder-half",),
+    ),
+    Bug(
+        "a query that saw nothing is divided by 0",
+        "attention.linear",
+        "return torch.where(seen[..., None], total / torch.where(seen, norm, 1.0)[..., None], 0.0)",
+        "return total / norm[..., None]",
+        ("linear-cross-empty-row",),
+    ),
+]

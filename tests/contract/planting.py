@@ -1,0 +1,105 @@
+"""Planting a bug: the package imported anew with one passage of one file changed, and the suite run against that."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import importlib.util
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
+from pathlib import Path
+from types import CodeType, ModuleType
+from typing import Any
+
+import torch
+
+LIMITS = Path(__file__).parent.parent / "reference" / "test_limits.py"
+
+
+@dataclass(frozen=True)
+class Bug:
+    """What is wrong, and what must notice.
+
+    module is a file of the package, in which `old`, which stands there once, becomes `new`. caught_by names cases of
+    the suite; "loss" is the check of the output layer's loss, and "limits: …(…)" a limit test with its arguments.
+    """
+
+    name: str
+    module: str
+    old: str
+    new: str
+    caught_by: tuple[str, ...]
+
+    def change(self, source: str) -> str:
+        count = source.count(self.old)
+        assert count == 1, f"{self.name}: the passage stands {count} times in {self.module}, not once; plant the bug anew"
+        return source.replace(self.old, self.new)
+
+
+class _Changed(SourceFileLoader):
+    """Compiles the changed source, and never looks for compiled files."""
+
+    def __init__(self, spec: ModuleSpec, bug: Bug) -> None:
+        assert spec.origin is not None
+        super().__init__(spec.name, spec.origin)
+        self.bug = bug
+
+    def get_code(self, fullname: str) -> CodeType:
+        return compile(self.bug.change(self.get_data(self.path).decode()), self.path, "exec", dont_inherit=True)
+
+
+class _Finder(MetaPathFinder):
+    def __init__(self, bug: Bug) -> None:
+        self.bug = bug
+
+    def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
+        if name != f"weft.{self.bug.module}":
+            return None
+        spec = PathFinder.find_spec(name, path)
+        assert spec is not None
+        spec.loader = _Changed(spec, self.bug)
+        return spec
+
+
+@contextlib.contextmanager
+def planted(bug: Bug) -> Iterator[None]:
+    """Inside, whatever is imported of weft and of the suite is new, and has the bug."""
+    spec = importlib.util.find_spec(f"weft.{bug.module}")
+    assert spec is not None and spec.origin is not None
+    bug.change(Path(spec.origin).read_text())
+    before = _loaded()
+    for name in before:
+        del sys.modules[name]
+    finder = _Finder(bug)
+    sys.meta_path.insert(0, finder)
+    try:
+        yield
+    finally:
+        sys.meta_path.remove(finder)
+        for name in _loaded():
+            del sys.modules[name]
+        sys.modules.update(before)
+
+
+def find(case: str) -> Callable[[], Any]:
+    """What runs the case of that name, imported now."""
+    torch.manual_seed(0)
+    if case == "loss":
+        check = importlib.import_module("contract.test_loss").check_linear_loss
+        return lambda: check(0.1, 10)
+    if case.startswith("limits: "):
+        spec = importlib.util.spec_from_file_location("contract.limits", LIMITS)
+        assert spec is not None and spec.loader is not None
+        limits = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(limits)
+        test, _, arguments = case.removeprefix("limits: ").partition("(")
+        return lambda: getattr(limits, f"test_{test}")(*filter(None, arguments.rstrip(")").split(", ")))
+    suite = importlib.import_module("contract.suite")
+    return {**dict(suite.of_mechanisms()), **dict(suite.of_decoders()), **dict(suite.of_poolings())}[case]
+
+
+def _loaded() -> dict[str, ModuleType]:
+    return {name: module for name, module in sys.modules.items() if name.split(".")[0] in ("weft", "contract")}

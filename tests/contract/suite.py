@@ -1,0 +1,91 @@
+"""The list of checks: which are asked of which entry, and how to run one by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+
+from contract import decoders, facts, masking, poolings, stepping
+from contract.decoders import DecoderEntry
+from contract.entries import Entry, entries
+from contract.poolings import PoolingEntry
+
+ALL, CAUSAL, STEPWISE = ("encoder", "causal", "cross"), ("causal",), ("causal", "cross")
+
+MECHANISM: dict[str, tuple[Callable[[Entry], None], tuple[str, ...]]] = {
+    "padding-content": (masking.check_padding_content, ALL),
+    "padding-length": (masking.check_padding_length, ALL),
+    "future": (masking.check_future, CAUSAL),
+    "reach": (masking.check_reach, ALL),
+    "alive": (masking.check_alive, ALL),
+    "empty-row": (masking.check_empty_row, ALL),
+    "packed": (masking.check_packed, ALL),
+    "shapes": (facts.check_shapes, ALL),
+    "weights": (facts.check_weights, ALL),
+    "step-weights": (facts.check_step_weights, CAUSAL),
+    "earlier-segment": (facts.check_earlier_segment, CAUSAL),
+    "gradients": (facts.check_gradients, ALL),
+    "key-order": (facts.check_key_order, ALL),
+    "terms": (facts.check_terms, ALL),
+    "pure": (facts.check_pure, ALL),
+    "checkpoint": (facts.check_checkpoint, ALL),
+    "half": (facts.check_half, ALL),
+    "half-steps": (facts.check_half_steps, CAUSAL),
+    "chunks": (stepping.check_chunks, STEPWISE),
+    "rows": (stepping.check_rows, STEPWISE),
+    "ragged": (stepping.check_ragged, STEPWISE),
+    "beams": (stepping.check_beams, STEPWISE),
+    "wide-beams": (stepping.check_wide_beams, STEPWISE),
+}
+"""name → the check and the uses it is about."""
+
+DECODER: dict[str, Callable[[DecoderEntry], None]] = {
+    "chunks": stepping.check_chunks,
+    "rows": stepping.check_rows,
+    "ragged": stepping.check_ragged,
+    "beams": stepping.check_beams,
+    "wide-beams": stepping.check_wide_beams,
+    "padding": decoders.check_padding,
+    "causality": decoders.check_causality,
+    "packed": decoders.check_packed,
+    "loss": decoders.check_loss,
+    "pure": decoders.check_pure,
+    "half": decoders.check_half,
+}
+
+POOLING: dict[str, Callable[[PoolingEntry], None]] = {
+    "padding": poolings.check_padding,
+    "alive": poolings.check_alive,
+    "empty-row": poolings.check_empty_row,
+    "weights": poolings.check_weights,
+    "gradients": poolings.check_gradients,
+    "key-order": poolings.check_key_order,
+    "pure": poolings.check_pure,
+    "half": poolings.check_half,
+}
+
+Case = tuple[str, Callable[[], None]]
+"""The name of a case, and what runs it."""
+
+
+def of_mechanisms() -> Iterator[Case]:
+    """Packing is asked only of those that declare it, and only attentions take memory when they start."""
+    for entry in entries():
+        left_out = {name for name, asked in (("packed", entry.facts.packs), ("earlier-segment", entry.direct)) if not asked}
+        for name, (check, uses) in MECHANISM.items():
+            if entry.use in uses and name not in left_out:
+                yield f"{entry}-{name}", partial(check, entry)
+
+
+def of_decoders() -> Iterator[Case]:
+    for entry in decoders.decoders():
+        packs = entry.make().packs
+        for name, check in DECODER.items():
+            if packs or name != "packed":
+                yield f"{entry}-{name}", partial(check, entry)
+
+
+def of_poolings() -> Iterator[Case]:
+    for entry in poolings.poolings():
+        for name, check in POOLING.items():
+            yield f"{entry}-{name}", partial(check, entry)

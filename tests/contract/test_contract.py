@@ -1,0 +1,60 @@
+"""The contract: every check for every entry of every table, in each use it declares."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from contract import suite
+from contract.entries import DIM, HEADS, entries, refusals
+from weft.attention import ATTENTIONS
+from weft.attention.base import Site, Use
+from weft.errors import ConfigError
+from weft.mixers import SELF, build_self
+from weft.registry import build, load
+
+
+@pytest.mark.parametrize("check", [pytest.param(check, id=name) for name, check in suite.of_mechanisms()])
+def test_mechanism(check: Callable[[], None]) -> None:
+    check()
+
+
+@pytest.mark.parametrize("check", [pytest.param(check, id=name) for name, check in suite.of_decoders()])
+def test_decoder(check: Callable[[], None]) -> None:
+    check()
+
+
+@pytest.mark.parametrize("check", [pytest.param(check, id=name) for name, check in suite.of_poolings()])
+def test_pooling(check: Callable[[], None]) -> None:
+    check()
+
+
+@pytest.mark.parametrize(("kind", "options", "use"), [pytest.param(*case, id=f"{case[0]}-{case[2]}") for case in refusals()])
+def test_refused_when_built(kind: str, options: dict[str, Any], use: Use) -> None:
+    """Asking for a use that a mechanism does not have fails with a sentence, before anything runs."""
+    table = "weft.attention:ATTENTIONS" if kind in ATTENTIONS else "weft.mixers:SELF"
+    with pytest.raises(ConfigError, match=r"\w+ \w+ \w+"):
+        build(table, {"kind": kind, **options}, Site(use, DIM, HEADS))
+
+
+def test_a_refused_self_slot_names_the_kind() -> None:
+    with pytest.raises(ConfigError, match=r"additive: .*cannot serve as causal"):
+        build_self("additive", Site("causal", DIM, HEADS))
+
+
+def test_rotary_needs_heads_of_even_width() -> None:
+    with pytest.raises(ConfigError, match="even"):
+        build("weft.attention:ATTENTIONS", {"kind": "full", "position": "rotary"}, Site("causal", 15, heads=3))
+
+
+def test_every_line_of_the_tables_is_tested() -> None:
+    """Each kind by itself in all its uses, and each attention in a self slot too."""
+    tested = {(entry.kind, entry.use, entry.wrapped) for entry in entries()}
+    assert {(kind, use) for kind, use, wrapped in tested if not wrapped} == {
+        (kind, use) for kind in SELF for use in load(SELF, kind).uses
+    }
+    assert {(kind, use) for kind, use, wrapped in tested if wrapped} == {
+        (kind, use) for kind in ATTENTIONS for use in load(ATTENTIONS, kind).uses - {"cross"}
+    }

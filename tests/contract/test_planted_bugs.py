@@ -1,0 +1,36 @@
+"""A test that cannot fail is a defect: bugs are planted one at a time, and for each the suite must fail."""
+
+from __future__ import annotations
+
+import pytest
+
+from contract import suite
+from contract.bugs import BUGS
+from contract.planting import Bug, find, planted
+
+
+@pytest.mark.parametrize("bug", [pytest.param(bug, id=bug.name.replace(" ", "-")) for bug in BUGS])
+def test_the_suite_catches(bug: Bug) -> None:
+    """Sound before, failing with the bug."""
+    for case in bug.caught_by:
+        find(case)()
+    with planted(bug):
+        for case in bug.caught_by:
+            check = find(case)
+            with pytest.raises(AssertionError):
+                check()
+
+
+def test_every_check_has_caught_something() -> None:
+    caught = {case for bug in BUGS for case in bug.caught_by}
+    for cases, checks in (
+        (suite.of_mechanisms(), suite.MECHANISM),
+        (suite.of_decoders(), suite.DECODER),
+        (suite.of_poolings(), suite.POOLING),
+    ):
+        names = caught & dict(cases).keys()
+        assert not [check for check in checks if not any(name.endswith(f"-{check}") for name in names)]
+
+
+def test_names_of_bugs_differ() -> None:
+    assert len({bug.name for bug in BUGS}) == len(BUGS)
