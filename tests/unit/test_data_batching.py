@@ -92,6 +92,18 @@ def test_epochs_seeds_and_order_differ() -> None:
     assert sizes != sorted(sizes)
 
 
+def test_other_rows_come_together_in_another_epoch() -> None:
+    batches = Batches(caption_lengths(29_000), 4096, seed=1)
+    homes = [np.empty(29_000, int) for _ in range(2)]
+    for number, home in enumerate(homes):
+        for batch, rows in enumerate(epoch(batches, number)):
+            home[rows] = batch
+    first, second = np.random.default_rng(0).permutation(np.arange(28_990))[:, None], np.arange(1, 10)
+    neighbours = homes[0][first] == homes[0][first + second]
+    still = neighbours & (homes[1][first] == homes[1][first + second])
+    assert still.sum() / neighbours.sum() < 0.35
+
+
 @pytest.mark.parametrize("budget", [4096, 8192])
 def test_padded_batches_are_well_filled(budget: int) -> None:
     lengths = caption_lengths(29_000)
@@ -100,7 +112,7 @@ def test_padded_batches_are_well_filled(budget: int) -> None:
         side = lengths[rows].astype(int)
         real += side.sum()
         padded += len(rows) * side.max(0).sum()
-    assert real / padded > 0.92
+    assert real / padded > 0.9
 
 
 def test_packed_batches_are_well_filled() -> None:

@@ -284,6 +284,7 @@ def test_no_text_or_no_room(kind: str) -> None:
 def test_rare_symbols_give_way() -> None:
     words = trained("words", 4 + 5)
     assert words.size == 9
+    assert words.tokens(range(4, 9)) == ["￭.", "The", "the", "follows", "likes"]
     assert words.encode("The xylophone")[1] == UNK
     characters = CharacterTokenizer()
     characters.train(["aaabbc"], 262)
@@ -317,7 +318,17 @@ def test_literal_names_of_specials_in_training_text() -> None:
     texts = ["<s> <pad> </s> <unk> <0x41> <0x42>"] * 50 + TEXTS
     for kind in ("bpe", "unigram", "words"):
         tokenizer = trained(kind, 300, texts)
-        assert tokenizer.decode(tokenizer.encode(texts[0])) == texts[0]
+        ids = tokenizer.encode(texts[0])
+        assert tokenizer.decode(ids) == texts[0]
+        assert min(ids) > UNK
+
+
+@pytest.mark.parametrize("kind", ["bpe", "unigram", "words", "characters"])
+def test_training_anew_forgets_what_was_learnt(kind: str) -> None:
+    tokenizer = trained(kind, 300, [text[::-1] for text in TEXTS])
+    tokenizer.encode_batch(TEXTS)
+    tokenizer.train(TEXTS, 300)
+    assert tokenizer.encode_batch(TEXTS) == trained(kind, 300).encode_batch(TEXTS)
 
 
 def test_sentencepiece_pieces_follow_the_special_ids(sentencepiece_model: str) -> None:

@@ -95,17 +95,12 @@ class Batches:
         if self.packed:
             cuts = cut_packed(lengths, self.budget)
             return Window(rows, cuts, np.arange(len(cuts) - 1))
-        order = by_length(lengths, self.bucket)
+        # By the longer side alone: sorting by the other one too would fill batches a little better, but put the same rows
+        # together in every epoch (Multi30k, 8192 tokens: 94 instead of 92 % filled, 80 instead of 29 % of neighbours kept).
+        order = np.argsort(-(-lengths.max(1) // self.bucket), kind="stable")
         rows = rows[order]
         cuts = cut_padded(lengths[order].max(1), self.budget)
         return Window(rows, cuts, np.random.default_rng((self.seed, epoch, number)).permutation(len(cuts) - 1))
-
-
-def by_length(lengths: NDArray[np.int64], bucket: int) -> NDArray[np.int64]:
-    """An order in which the longer side grows and, where it is the same, the shorter one."""
-    steps = -(-lengths // bucket)
-    found: NDArray[np.int64] = np.lexsort((steps[:, 0], steps[:, 1], steps.max(1)))
-    return found
 
 
 def cut_padded(longest: NDArray[np.int64], budget: int) -> NDArray[np.int64]:
@@ -148,7 +143,7 @@ def shard(
 def evaluation_batches(corpus: Corpus, budget: int) -> Iterator[Rows]:
     """Every row once, sorted by length, in batches of padded rows."""
     lengths = np.asarray(corpus.lengths, dtype=np.int64)
-    order = by_length(lengths, 1)
+    order: Rows = np.lexsort((lengths[:, 0], lengths[:, 1], lengths.max(1)))
     cuts = cut_padded(lengths[order].max(1), budget)
     return (order[start:end] for start, end in pairwise(cuts))
 

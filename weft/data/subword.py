@@ -4,7 +4,7 @@ A text is normalised, a space becomes "▁" at the head of the word after it, pu
 pieces. Decoding puts the text together again but for a space at its beginning. The ids are: the special ones, 256 bytes
 if `byte_fallback` is on, then the pieces. The file is one that `tokenizers.Tokenizer.from_file` reads.
 
-Special ids are no pieces: a text that holds the letters "</s>" is cut like any other text.
+No text can give a special id: "</s>" holds punctuation, which stands apart, so it is cut like any other text.
 """
 
 from __future__ import annotations
@@ -26,9 +26,6 @@ from weft.errors import DataError
 
 SPACE = "▁"
 
-HIDDEN = [f" {name}" for name in SPECIALS]
-"""How the special ids are called inside. No piece holds a plain space, so no text can ever match these names."""
-
 REMEMBERED = 200_000
 """Words whose pieces are remembered before all are forgotten again: some 60 MB."""
 
@@ -40,7 +37,7 @@ class _Subword(Tokenizer):
 
     def __init__(self, *, lowercase: bool, normalize: Normalization, byte_fallback: bool) -> None:
         self.lowercase, self.normalize, self.byte_fallback = lowercase, normalize, byte_fallback
-        self.reserved = HIDDEN + ([byte_name(value) for value in range(BYTES)] if byte_fallback else [])
+        self.reserved = list(SPECIALS) + ([byte_name(value) for value in range(BYTES)] if byte_fallback else [])
         self._set(self._assemble(self._untrained()))
 
     def _set(self, inner: Any) -> None:
@@ -139,7 +136,7 @@ class _Subword(Tokenizer):
             inner = tokenizers.Tokenizer.from_buffer(content)
         except Exception as error:  # the library raises bare Exception
             raise ValueError(str(error)) from None
-        if type(inner.model) is not type(self._untrained()) or inner.token_to_id(HIDDEN[UNK]) != UNK:
+        if type(inner.model) is not type(self._untrained()) or inner.token_to_id(SPECIALS[UNK]) != UNK:
             raise ValueError("it was written by another tokenizer")
         self._set(inner)
 
@@ -164,12 +161,10 @@ class BpeTokenizer(_Subword):
         room = size - len(self.reserved)
         trainer = trainers.BpeTrainer(vocab_size=room, min_frequency=2, show_progress=False)
         learnt = self._learn(models.BPE(), trainer, texts)
-        taken = set(self.reserved)
-        pieces = [piece for piece in learnt["vocab"] if piece not in taken]
-        known = set(pieces)
-        merges = [(left, right) for left, right in learnt["merges"] if known.issuperset((left, right, left + right))]
-        vocabulary = {piece: number for number, piece in enumerate(self.reserved + pieces)}
-        return models.BPE(vocabulary, merges, unk_token=HIDDEN[UNK], byte_fallback=self.byte_fallback)
+        vocabulary = {piece: number for number, piece in enumerate([*self.reserved, *learnt["vocab"]])}
+        return models.BPE(
+            vocabulary, [tuple(pair) for pair in learnt["merges"]], unk_token=SPECIALS[UNK], byte_fallback=self.byte_fallback
+        )
 
 
 class UnigramTokenizer(_Subword):
@@ -189,7 +184,7 @@ class UnigramTokenizer(_Subword):
     def _trained(self, texts: Iterable[str], size: int) -> Any:
         room = size - len(self.reserved)
         trainer = trainers.UnigramTrainer(
-            vocab_size=room + 1, unk_token=HIDDEN[UNK], special_tokens=[HIDDEN[UNK]], show_progress=False
+            vocab_size=room + 1, unk_token=SPECIALS[UNK], special_tokens=[SPECIALS[UNK]], show_progress=False
         )
         try:
             learnt = self._learn(models.Unigram(), trainer, texts)
@@ -198,7 +193,7 @@ class UnigramTokenizer(_Subword):
                 f"a vocabulary of {size:,} cannot be learnt from this text: {str(error)[:1].lower()}{str(error)[1:]}. "
                 "Give a larger one, or the tokenizer bpe, which writes rare characters as bytes."
             ) from None
-        pieces = _in_order(piece for piece in learnt["vocab"] if piece[0] not in set(self.reserved))
+        pieces = _in_order(piece for piece in learnt["vocab"] if piece[0] != SPECIALS[UNK])
         lowest = pieces[-1][1] if pieces else 0.0
         return models.Unigram([(name, lowest - 100.0) for name in self.reserved] + pieces, UNK, self.byte_fallback)
 
