@@ -49,6 +49,14 @@ def test_rotary_needs_heads_of_even_width() -> None:
         build("weft.attention:ATTENTIONS", {"kind": "full", "position": "rotary"}, Site("causal", 15, heads=3))
 
 
+@pytest.mark.parametrize(
+    ("kind", "option"), [("local", "window"), ("convolution", "width"), ("recurrent", "layers"), ("full", "rotary_base")]
+)
+def test_sizes_are_positive(kind: str, option: str) -> None:
+    with pytest.raises(ConfigError, match=f"{option}: .*greater than 0"):
+        build_self({"kind": kind, option: 0}, Site("causal", DIM, HEADS))
+
+
 def test_every_line_of_the_tables_is_tested() -> None:
     """Each kind by itself in all its uses, and each attention in a self slot too."""
     tested = {(entry.kind, entry.use, entry.wrapped) for entry in entries()}

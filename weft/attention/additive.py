@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
+from pydantic import NonNegativeInt
 from torch import Tensor, nn
 
 from weft.attention.base import Attended, Attention, Site
@@ -35,7 +36,7 @@ class AdditiveAttention(Attention):
     ignores_key_order = True
     packs = True
 
-    def __init__(self, site: Site, *, hidden: int = 0) -> None:
+    def __init__(self, site: Site, *, hidden: NonNegativeInt = 0) -> None:
         super().__init__(site)
         width = hidden or site.dim
         self.query = nn.Linear(site.dim, width)

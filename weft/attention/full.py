@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
+from pydantic import PositiveFloat
 from torch import Tensor
 
 from weft.attention.base import Attended, Attention, Site
@@ -27,7 +28,12 @@ class FullAttention(Attention):
     packs = True
 
     def __init__(
-        self, site: Site, *, position: Literal["none", "rotary"] = "none", rotary_base: float = 10000.0, bias: bool = True
+        self,
+        site: Site,
+        *,
+        position: Literal["none", "rotary"] = "none",
+        rotary_base: PositiveFloat = 10000.0,
+        bias: bool = True,
     ) -> None:
         super().__init__(site)
         if position == "rotary" and site.use == "cross":

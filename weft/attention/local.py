@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+from pydantic import PositiveInt
 from torch import Tensor
 
 from weft.attention.base import Attended, Attention, Site
@@ -21,7 +22,7 @@ class LocalAttention(Attention):
     reach = "pattern"
     packs = True
 
-    def __init__(self, site: Site, *, window: int = 64, bias: bool = True) -> None:
+    def __init__(self, site: Site, *, window: PositiveInt = 64, bias: bool = True) -> None:
         super().__init__(site)
         self.window = window
         self.heads = MultiHead(site, bias=bias, pattern=self.near)

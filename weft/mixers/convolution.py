@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 import torch.nn.functional as F
+from pydantic import PositiveInt
 from torch import Tensor, nn
 
 from weft.attention.base import Attended, Site
@@ -22,7 +23,7 @@ class ConvolutionMixer(Mixer):
     reach = "pattern"
     packs = True
 
-    def __init__(self, site: Site, *, width: int = 3) -> None:
+    def __init__(self, site: Site, *, width: PositiveInt = 3) -> None:
         super().__init__(site)
         if site.use == "encoder" and width % 2 == 0:
             raise ConfigError(f"a convolution in an encoder looks equally far both ways, so its width is odd, not {width}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+from pydantic import PositiveInt
 from torch import Tensor, nn
 
 from weft.attention.base import Attended, Site
@@ -19,7 +20,7 @@ class RecurrentMixer(Mixer):
     cost = "n (in sequence)"
     uses = frozenset({"encoder", "causal"})
 
-    def __init__(self, site: Site, *, layers: int = 1) -> None:
+    def __init__(self, site: Site, *, layers: PositiveInt = 1) -> None:
         super().__init__(site)
         both = site.use == "encoder"
         if both and site.dim % 2:

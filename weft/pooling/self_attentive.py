@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+from pydantic import NonNegativeInt, PositiveInt
 from torch import Tensor, nn
 
 from weft.attention.kernel import masked_softmax
@@ -20,7 +21,7 @@ class SelfAttentivePooling(Pooling):
     weights_sum = "one"
     terms = frozenset({"diversity"})
 
-    def __init__(self, dim: int, *, rows: int = 1, hidden: int = 0) -> None:
+    def __init__(self, dim: int, *, rows: PositiveInt = 1, hidden: NonNegativeInt = 0) -> None:
         super().__init__(dim)
         self.hidden = nn.Linear(dim, hidden or dim)
         self.questions = nn.Linear(hidden or dim, rows, bias=False)
