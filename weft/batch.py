@@ -6,9 +6,9 @@ holds many sentences one after the other, each with its segment number.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, replace
-from typing import Any, NamedTuple
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -16,6 +16,8 @@ from torch import Tensor
 
 PAD, BOS, EOS, UNK = 0, 1, 2, 3
 """The special ids. Every tokenizer keeps these four places free, so nobody has to pass them around."""
+
+T = TypeVar("T")
 
 SPECIALS = ("<pad>", "<s>", "</s>", "<unk>")
 
@@ -47,6 +49,14 @@ class Layout:
     positions: Tensor
     offsets: Tensor | None = None
     longest: int = 0
+    _memory: dict[Hashable, Any] = field(init=False, default_factory=dict, compare=False, repr=False)
+
+    def remember(self, key: Hashable, make: Callable[[], T]) -> T:
+        """What every layer derives from a layout alike (angles of positions) is made once and kept here."""
+        if key not in self._memory:
+            self._memory[key] = make()
+        found: T = self._memory[key]
+        return found
 
     @property
     def ok(self) -> Tensor:
@@ -126,10 +136,10 @@ def _move(item: Any, device: torch.device | str, non_blocking: bool) -> Any:
 def _each(item: Any, change: Callable[[Tensor], Tensor]) -> Any:
     """`item` with every tensor of it, and of its layouts, changed."""
     changed = {}
-    for field in fields(item):
-        value = getattr(item, field.name)
+    for part in fields(item):
+        value = getattr(item, part.name)
         if isinstance(value, Tensor):
-            changed[field.name] = change(value)
+            changed[part.name] = change(value)
         elif isinstance(value, Layout):
-            changed[field.name] = _each(value, change)
+            changed[part.name] = _each(value, change)
     return replace(item, **changed)

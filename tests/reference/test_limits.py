@@ -20,7 +20,7 @@ from weft.attention.linear import LinearAttention
 from weft.attention.local import LocalAttention
 from weft.batch import Layout
 from weft.layers.feedforward import Activation, FeedForward
-from weft.layers.position import SinusoidalPosition, rotate
+from weft.layers.position import SinusoidalPosition, rotate, rotation
 from weft.mixers import build_self
 from weft.mixers.convolution import ConvolutionMixer
 from weft.mixers.recurrent import RecurrentMixer
@@ -131,13 +131,17 @@ def test_linear_causal_is_the_encoder_prefix_by_prefix() -> None:
         same(found[:, t], whole(both, x[:, : t + 1].contiguous())[:, t])
 
 
+def turned(x: Tensor, positions: Tensor) -> Tensor:
+    return rotate(x, rotation(positions, x.size(-1), 10000.0, x.dtype))
+
+
 def test_rotary_scores_depend_on_distance_alone() -> None:
     """⟨R(p)q, R(s)k⟩ is the same for (p, s) and (p + 1000, s + 1000); and it is not that of other distances."""
     q, k = torch.randn(1, HEADS, EXTENT, 8), torch.randn(1, HEADS, EXTENT, 8)
     place = torch.arange(EXTENT)[None]
 
     def scores(shift_query: int, shift_key: int) -> Tensor:
-        return rotate(q, place + shift_query) @ rotate(k, place + shift_key).transpose(-1, -2)
+        return turned(q, place + shift_query) @ turned(k, place + shift_key).transpose(-1, -2)
 
     same(scores(1000, 1000), scores(0, 0), atol=5e-3)
     assert (scores(1000, 1003) - scores(0, 0)).abs().max() > 0.5
@@ -146,13 +150,13 @@ def test_rotary_scores_depend_on_distance_alone() -> None:
 def test_rotary_turns_by_the_published_angle() -> None:
     """Channels (2i, 2i + 1) of the token at p are turned by p · 10000^(−2i/d) (Su et al. 2021, equation 15)."""
     x = torch.randn(1, 1, 9, 6)
-    turned = rotate(x, torch.arange(9)[None])
+    found = turned(x, torch.arange(9)[None])
     for p in range(9):
         for i in range(3):
             angle = p * 10000 ** (-2 * i / 6)
             a, b = x[0, 0, p, 2 * i].item(), x[0, 0, p, 2 * i + 1].item()
             wanted = [a * math.cos(angle) - b * math.sin(angle), a * math.sin(angle) + b * math.cos(angle)]
-            same(turned[0, 0, p, 2 * i : 2 * i + 2], torch.tensor(wanted))
+            same(found[0, 0, p, 2 * i : 2 * i + 2], torch.tensor(wanted))
 
 
 def test_rotary_attention_does_not_see_where_a_sequence_begins() -> None:
@@ -170,7 +174,7 @@ def test_rotary_attention_does_not_see_where_a_sequence_begins() -> None:
 def test_rotary_angles_are_exact_in_half_precision() -> None:
     """In bf16 position 1001 would be 1000: the angle is computed in float32 and only its sine and cosine are rounded."""
     x, place = torch.randn(1, 1, 4, 8), torch.tensor([[257, 1001, 2049, 4099]])
-    same(rotate(x.bfloat16(), place).float(), rotate(x, place), atol=0.05)
+    same(turned(x.bfloat16(), place).float(), turned(x, place), atol=0.05)
 
 
 def test_additive_is_the_formula_of_the_paper() -> None:

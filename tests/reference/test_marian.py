@@ -175,7 +175,8 @@ def test_same_beams(penalty, stop, early):
                 assert found[g][k].tokens == text
                 assert found[g][k].score == pytest.approx(float(expected.sequences_scores[g * 4 + k]), rel=1e-4, abs=1e-4)
                 compared, lengths = compared + 1, lengths | {len(text)}
-    assert compared == 80 and len(lengths) > 3
+    assert compared == 80
+    assert len(lengths) > 3 or penalty > 1  # a strong penalty drives every text to the limit
 
 
 def test_same_greedy_text():

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor, nn
 
 from weft.attention.base import Attended, Site, join_heads, split_heads
 from weft.attention.kernel import Cache, Memory, Pattern, Plain, attend, attend_memory
 from weft.batch import Layout
-from weft.layers.position import rotate
+from weft.layers.position import rotate, rotation
 from weft.state import State
 
 
@@ -71,11 +72,22 @@ class MultiHead(nn.Module):
         return Attended(self.out(join_heads(context)), state, weights)
 
     def _append(self, x: Tensor, state: Plain | Cache, layout: Layout | None) -> tuple[Tensor, Plain | Cache, Tensor | None]:
-        q, k, v = (split_heads(part, self.site.heads) for part in self.query_key_value(x).chunk(3, -1))
+        joint, v = self.query_key_value(x).split([2 * self.site.dim, self.site.dim], -1)
+        both, v = split_heads(joint, 2 * self.site.heads), split_heads(v, self.site.heads)
         positions = None
         if self.rotary is not None or self.pattern is not None or isinstance(state, Cache):
             positions = state.place(x, layout)
         if self.rotary is not None:
             assert positions is not None
-            q, k = rotate(q, positions, self.rotary), rotate(k, positions, self.rotary)
+            both = rotate(both, self._turn(positions, layout, both.dtype))
+        q, k = both.chunk(2, 1)
         return q, state.append(k, v, layout), positions
+
+    def _turn(self, positions: Tensor, layout: Layout | None, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        """The rotation at these positions; on a whole sequence the same for all layers, so it is computed once."""
+        assert self.rotary is not None
+        base = self.rotary
+        if layout is None or positions is not layout.positions:
+            return rotation(positions, self.width, base, dtype)
+        key = ("rotation", self.width, base, dtype)
+        return layout.remember(key, lambda: rotation(positions, self.width, base, dtype))

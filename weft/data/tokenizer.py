@@ -150,6 +150,12 @@ def save_tokenizers(folder: Path, source: Tokenizer, target: Tokenizer) -> None:
         target.save(folder / f"tokenizer.target{target.suffix}")
 
 
+def has_tokenizers(folder: Path) -> bool:
+    """Whether a run folder holds all that `save_tokenizers` writes; half of it is left by a process that died."""
+    names = {path.name.removesuffix(path.suffix) for path in folder.glob("tokenizer*") if path.suffix != ".part"}
+    return "tokenizer" in names or {"tokenizer.source", "tokenizer.target"} <= names
+
+
 def load_tokenizers(folder: Path, spec: Mapping[str, Any] | str) -> tuple[Tokenizer, Tokenizer]:
     """What `save_tokenizers` wrote; `spec` is the run's own description of its tokenizer."""
     options = registry.fill("weft.data:TOKENIZERS", spec, where="data.tokenizer")

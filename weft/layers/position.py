@@ -14,12 +14,17 @@ def angles(positions: Tensor, width: int, base: float = 10000.0) -> Tensor:
     return positions[..., None].float() * base ** (-index / width)
 
 
-def rotate(x: Tensor, positions: Tensor, base: float = 10000.0) -> Tensor:
+def rotation(positions: Tensor, width: int, base: float, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Cosine and sine [B, 1, T, width] of each pair of channels' angle at each position, for `rotate`."""
+    turn = angles(positions, width, base)[:, None].repeat_interleave(2, -1)
+    return turn.cos().to(dtype), turn.sin().to(dtype)
+
+
+def rotate(x: Tensor, turn: tuple[Tensor, Tensor]) -> Tensor:
     """Turns each pair of channels of x [B, H, T, D] by its position's angle (Su et al. 2021)."""
-    turn = angles(positions, x.size(-1), base)[:, None]
-    cos, sin = turn.cos().to(x.dtype), turn.sin().to(x.dtype)
-    even, odd = x[..., ::2], x[..., 1::2]
-    return torch.stack([even * cos - odd * sin, even * sin + odd * cos], -1).flatten(-2)
+    cos, sin = turn
+    quarter = torch.stack([-x[..., 1::2], x[..., ::2]], -1).flatten(-2)
+    return x * cos + quarter * sin
 
 
 class SinusoidalPosition(nn.Module):

@@ -96,10 +96,15 @@ class Model(nn.Module, ABC):
     packs: bool = False
 
     def forward(self, source: Tensor, source_layout: Layout | None, target: Tensor, target_layout: Layout | None) -> Features:
-        """Teacher forcing: the hidden states from which each next target token is to be guessed."""
+        """Teacher forcing: the hidden states from which each next target token is to be guessed.
+
+        Terms of the encoder, which are over source positions, come under "encoder.…".
+        """
         encoded = self.encode(source, source_layout)
         found = self.decoder.features(target, self.decoder.start(encoded), target_layout)
-        return Features(found.hidden, found.state, encoded.terms | found.terms)
+        for name, value in encoded.terms.items():
+            found.terms[f"encoder.{name}"] = value
+        return found
 
     def encode(self, tokens: Tensor, layout: Layout | None = None) -> Encoded:
         encoded: Encoded = self.encoder(tokens, layout)

@@ -14,7 +14,7 @@ from weft.batch import Batch, Position
 from weft.data.batching import Batches, collate, evaluation_batches
 from weft.data.cache import Corpus, cache_folder, prepare
 from weft.data.formats import Pairs, open_pairs
-from weft.data.tokenizer import Tokenizer, load_tokenizers, save_tokenizers, train_tokenizers
+from weft.data.tokenizer import Tokenizer, has_tokenizers, load_tokenizers, save_tokenizers, train_tokenizers
 from weft.errors import ConfigError, DataError
 from weft.evaluation.metrics import make_metrics, score
 from weft.models.base import Model, Sizes
@@ -103,16 +103,22 @@ class TranslationTask(Task):
     def _tokenizers(self, train: list[Pairs]) -> tuple[Tokenizer, Tokenizer]:
         """Those of the run if it has any (so that resuming never changes them), else newly trained ones."""
         data = self.config.data
-        if any(self.run.glob("tokenizer*")):
+        if has_tokenizers(self.run):
             return load_tokenizers(self.run, data.tokenizer)
         self.tell(f"training {data.tokenizer['kind']} tokenizer, vocabulary {data.vocabulary:,}")
-        source, target = train_tokenizers(data.tokenizer, train, size=data.vocabulary, shared=data.shared_vocabulary)
+        source, target = train_tokenizers(
+            data.tokenizer, train, size=data.vocabulary, shared=data.shared_vocabulary, folder=self._cache
+        )
         save_tokenizers(self.run, source, target)
         return source, target
 
+    @property
+    def _cache(self) -> Path:
+        cache = self.config.data.cache
+        return Path(cache).expanduser() if cache else cache_folder()
+
     def _corpus(self, pairs: list[Pairs], what: str) -> Corpus:
         data = self.config.data
-        folder = Path(data.cache).expanduser() if data.cache else cache_folder()
         self.tell(f"reading {what} data: {', '.join(some.name for some in pairs)}")
 
         def progress(read: int) -> None:
@@ -123,7 +129,7 @@ class TranslationTask(Task):
             pairs,
             self.source,
             self.target,
-            folder=folder,
+            folder=self._cache,
             max_length=data.max_length,
             max_ratio=data.max_ratio if training else None,
             drop_duplicates=data.drop_duplicates and training,

@@ -64,8 +64,8 @@ ATTENTION = [
     Bug(
         "keys are not turned",
         "attention.multihead",
-        "q, k = rotate(q, positions, self.rotary), rotate(k, positions, self.rotary)",
-        "q = rotate(q, positions, self.rotary)",
+        "q, k = both.chunk(2, 1)",
+        "q, k = both.chunk(2, 1)[0], split_heads(joint, 2 * self.site.heads).chunk(2, 1)[1]",
         ("limits: rotary_attention_does_not_see_where_a_sequence_begins",),
     ),
     Bug(

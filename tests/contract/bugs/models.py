@@ -103,15 +103,15 @@ LAYERS = [
     Bug(
         "angles in half precision",
         "layers.position",
-        "turn = angles(positions, x.size(-1), base)[:, None]",
-        "turn = angles(positions, x.size(-1), base)[:, None].to(x.dtype)",
+        "turn = angles(positions, width, base)[:, None]",
+        "turn = angles(positions, width, base)[:, None].to(dtype)",
         ("limits: rotary_angles_are_exact_in_half_precision", "full-rotary-causal-half-steps"),
     ),
     Bug(
         "a rotation that is a reflection",
         "layers.position",
-        "even * sin + odd * cos",
-        "even * sin - odd * cos",
+        "[-x[..., 1::2], x[..., ::2]]",
+        "[x[..., 1::2], x[..., ::2]]",
         ("limits: rotary_turns_by_the_published_angle",),
     ),
     Bug(
