@@ -167,7 +167,9 @@ def test_same_beams(penalty, stop, early):
         sources = len(LENGTHS)
         limit = Limits(torch.full((sources,), 14), torch.zeros(sources, dtype=torch.long), torch.arange(sources))
         decoder = Biased(model.decoder, theirs.final_logits_bias[0])
-        found, _ = generate(decoder, encoded, Beam(4, penalty, stop=stop), first=torch.full((sources, 1), START), limits=limit, check=1)
+        found, _ = generate(
+            decoder, encoded, Beam(4, penalty, stop=stop), first=torch.full((sources, 1), START), limits=limit, check=1
+        )
         for g in range(sources):
             for k in range(4):
                 text = expected.sequences[g * 4 + k, 1:].tolist()
@@ -183,7 +185,9 @@ def test_same_greedy_text():
     theirs = marian(1, eos_bias=2.0)
     model = ours(theirs)
     tokens, layout = inputs(1)
-    expected = theirs.generate(input_ids=tokens, attention_mask=layout.segments, num_beams=1, max_new_tokens=14, do_sample=False)[:, 1:]
+    expected = theirs.generate(
+        input_ids=tokens, attention_mask=layout.segments, num_beams=1, max_new_tokens=14, do_sample=False
+    )[:, 1:]
     with torch.inference_mode():
         encoded = model.encode(tokens, layout)
     sources = len(LENGTHS)

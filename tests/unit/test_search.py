@@ -34,7 +34,14 @@ CHOOSERS = {
 
 def make(size, variant="full", seed=3, sharp=3.0, eos=0.0):
     torch.manual_seed(seed)
-    options = {"kind": "transformer", "dim": DIM, "feedforward": 32, "encoder_layers": 1, "decoder_layers": 2, "share_embeddings": "none"}
+    options = {
+        "kind": "transformer",
+        "dim": DIM,
+        "feedforward": 32,
+        "encoder_layers": 1,
+        "decoder_layers": 2,
+        "share_embeddings": "none",
+    }
     model = build("weft.models:MODELS", {**options, **VARIANTS[variant]}, Sizes(size, size, True)).eval()
     with torch.no_grad():
         model.decoder.output.weight.mul_(sharp * DIM**0.5)
@@ -88,7 +95,9 @@ def test_wide_beam_equals_exhaustive_search(variant, penalty):
         encoded = encode(model, size, slice(g, g + 1))
         scored = [(log_probability(model, encoded, text) / len(text) ** penalty, list(text)) for text in texts]
         expected = sorted(scored, reverse=True)[:5]
-        found, _ = generate(model.decoder, encoded, Beam(size**longest, penalty, keep=5), first=bos(1), limits=limits(1, longest))
+        found, _ = generate(
+            model.decoder, encoded, Beam(size**longest, penalty, keep=5), first=bos(1), limits=limits(1, longest)
+        )
         for hypothesis, (score, text) in zip(found[0], expected, strict=True):
             assert hypothesis.tokens == text
             assert hypothesis.score == pytest.approx(score, abs=1e-4)
@@ -110,7 +119,9 @@ def test_a_batch_equals_its_sentences_alone(name, variant):
     for g in range(SOURCES):
         row = slice(g, g + 1)
         limit = limits(1, longest[row], shortest[row], ids[row])
-        found, _ = generate(model.decoder, encode(model, size, row), CHOOSERS[name](), first=prefix[row, : count[g]], limits=limit, check=100)
+        found, _ = generate(
+            model.decoder, encode(model, size, row), CHOOSERS[name](), first=prefix[row, : count[g]], limits=limit, check=100
+        )
         alone.append(found[0])
     for check in (1, 3, 100):
         found, _ = generate(
@@ -233,7 +244,15 @@ def test_the_loop_does_not_wait_for_the_device(name):
     model = make(size)
     encoded = encode(model, size)
     with Waits() as waits:
-        generate(model.decoder, encoded, CHOOSERS[name](), first=bos(SOURCES), limits=limits(SOURCES, 30), check=100, constraints=[Forbid([5])])
+        generate(
+            model.decoder,
+            encoded,
+            CHOOSERS[name](),
+            first=bos(SOURCES),
+            limits=limits(SOURCES, 30),
+            check=100,
+            constraints=[Forbid([5])],
+        )
     assert len(waits.seen) <= 1  # how many steps there are at most
 
 
@@ -243,12 +262,20 @@ def test_an_ensemble_of_twins_equals_one_and_families_mix():
     tokens, layout = sources(size), Layout.padded(LENGTHS, max(LENGTHS))
     twins = Ensemble([one, one]).eval()
     alone, _ = generate(one.decoder, one.encode(tokens, layout), Beam(4), first=bos(SOURCES), limits=limits(SOURCES))
-    double, _ = generate(twins.decoder, twins.encode(tokens, layout), Beam(4), first=bos(SOURCES), limits=limits(SOURCES), check=1)
+    double, _ = generate(
+        twins.decoder, twins.encode(tokens, layout), Beam(4), first=bos(SOURCES), limits=limits(SOURCES), check=1
+    )
     assert [texts[0].tokens for texts in alone] == [texts[0].tokens for texts in double]
     mixed = Ensemble([one, other]).eval()
-    found, _ = generate(mixed.decoder, mixed.encode(tokens, layout), Beam(4, 0.0), first=bos(SOURCES), limits=limits(SOURCES), check=1)
+    found, _ = generate(
+        mixed.decoder, mixed.encode(tokens, layout), Beam(4, 0.0), first=bos(SOURCES), limits=limits(SOURCES), check=1
+    )
     text = found[0][0].tokens
-    row = Encoded(torch.zeros(1, 1, DIM), None, parts=[model.encode(tokens[:1], layout.select(torch.tensor([0]))) for model in (one, other)])
+    row = Encoded(
+        torch.zeros(1, 1, DIM),
+        None,
+        parts=[model.encode(tokens[:1], layout.select(torch.tensor([0]))) for model in (one, other)],
+    )
     fed = torch.tensor([[BOS, *text][:-1]])
     with torch.inference_mode():
         logp = mixed.decoder(fed, mixed.decoder.start(row)).logits[0]
@@ -259,7 +286,9 @@ def test_the_trace_is_the_beam_tree():
     size = 13
     model = make(size, eos=1.0)
     plain, _ = generate(model.decoder, encode(model, size), Beam(4), first=bos(SOURCES), limits=limits(SOURCES, 9))
-    traced, tables = generate(model.decoder, encode(model, size), Beam(4), first=bos(SOURCES), limits=limits(SOURCES, 9), trace=True, check=1)
+    traced, tables = generate(
+        model.decoder, encode(model, size), Beam(4), first=bos(SOURCES), limits=limits(SOURCES, 9), trace=True, check=1
+    )
     assert plain == traced
     source, beam, step = 2, 1, 2
     text, at = [], beam

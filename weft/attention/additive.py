@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from weft.attention.base import Attended, Attention, Site
 from weft.attention.kernel import masked_softmax
 from weft.batch import Layout
+from weft.layers.dropout import dropout
 from weft.state import State, shared, spread
 
 QUERIES = 32
@@ -68,7 +69,7 @@ class AdditiveAttention(Attention):
             part = None if mask is None else mask if mask.size(1) == 1 else mask[:, begin : begin + QUERIES]
             parts.append(masked_softmax(scores, part))
         weights = torch.cat(parts, 1)
-        used = nn.functional.dropout(weights, self.site.dropout, self.training)
+        used = dropout(weights, self.site.dropout, self.training)
         return Attended(self.out(used @ values), state, weights[:, None] if need_weights else None)
 
     def _mask(self, query: Tensor, state: Scored, layout: Layout | None) -> Tensor | None:

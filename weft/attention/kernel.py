@@ -15,7 +15,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from weft.batch import Layout
+from weft.layers.dropout import dropout
 from weft.state import shared
+
+SHORT = 128 * 128
+"""Queries × keys up to which a CPU is better off without the fused kernel."""
 
 Pattern = Callable[[Tensor, Tensor], Tensor]
 """(query positions [B, T, 1], key positions [B, 1, S]) → [B, H or 1, T, S] bool: which pairs may look at each other."""
@@ -178,7 +182,7 @@ def attend(
     extent, total = q.size(2), store.k.size(2)
     whole = extent == total
     packed = layout is not None and layout.packed
-    if causal and whole and not packed and pattern is None and not need_weights:
+    if causal and whole and not packed and pattern is None and _fused(q, total, need_weights):
         # Real tokens come first, so a real query never reaches a padded key: the triangle alone is enough.
         return F.scaled_dot_product_attention(q, store.k, store.v, dropout_p=dropout, is_causal=True), None
     mask = _segment_mask(store.segments, layout if packed else None)
@@ -207,14 +211,21 @@ def attend_memory(
     return _rows(context, beams), None if weights is None else _rows(weights, beams)
 
 
-def mix(
-    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, dropout: float, need_weights: bool
-) -> tuple[Tensor, Tensor | None]:
-    """softmax(q kᵀ / √D) v, fused unless the weights are wanted. A query that may look at nothing finds 0."""
-    if not need_weights:
-        return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout), None
+def mix(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, share: float, need_weights: bool) -> tuple[Tensor, Tensor | None]:
+    """softmax(q kᵀ / √D) v. A query that may look at nothing finds 0.
+
+    Fused unless the weights are wanted; and on a CPU only for long sequences, since for short ones the plain products are up to
+    six times as fast there, the backward pass included.
+    """
+    if _fused(q, k.size(2), need_weights):
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=share), None
     weights = masked_softmax(q @ k.transpose(-1, -2) / math.sqrt(q.size(-1)), mask)
-    return F.dropout(weights, dropout) @ v, weights
+    return dropout(weights, share) @ v, weights if need_weights else None
+
+
+def _fused(q: Tensor, keys: int, need_weights: bool) -> bool:
+    """Whether the fused kernel serves and pays."""
+    return not need_weights and (q.device.type != "cpu" or q.size(2) * keys > SHORT)
 
 
 def masked_softmax(scores: Tensor, mask: Tensor | None) -> Tensor:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 
-import torch.nn.functional as F
 from torch import Tensor, nn
 
+from weft.layers.dropout import dropout
 from weft.layers.position import LearnedPosition, SinusoidalPosition
 
 
@@ -28,7 +28,7 @@ class TokenEmbedding(nn.Module):
         x = self.table(tokens) * self.scale
         if self.position is not None:
             x = x + self.position(positions).to(x.dtype)
-        return F.dropout(x, self.dropout, self.training)
+        return dropout(x, self.dropout, self.training)
 
 
 def embedding_table(size: int, dim: int) -> nn.Embedding:

@@ -7,6 +7,8 @@ from typing import Literal
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from weft.layers.dropout import dropout
+
 Activation = Literal["relu", "gelu", "swiglu"]
 
 
@@ -34,4 +36,4 @@ class FeedForward(nn.Module):
         else:
             gate, value = hidden.chunk(2, -1)
             hidden = F.silu(gate) * value
-        return self.down(F.dropout(hidden, self.dropout, self.training))
+        return self.down(dropout(hidden, self.dropout, self.training))

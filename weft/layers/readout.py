@@ -13,6 +13,9 @@ from torch import Tensor
 
 from weft.batch import PAD
 
+CACHED = 1 << 21
+"""Logits in a chunk on a CPU: 8 MiB of float32."""
+
 
 def smoothed_loss(logits: Tensor, labels: Tensor, smoothing: float) -> tuple[Tensor, Tensor]:
     """(label-smoothed loss, negative log-likelihood), each a float32 sum over the labels that are not PAD.
@@ -28,14 +31,18 @@ def smoothed_loss(logits: Tensor, labels: Tensor, smoothing: float) -> tuple[Ten
     return (1 - smoothing) * nll + smoothing * even, nll.detach()
 
 
-def linear_loss(hidden: Tensor, weight: Tensor, labels: Tensor, smoothing: float, chunk: int = 4096) -> tuple[Tensor, Tensor]:
+def linear_loss(
+    hidden: Tensor, weight: Tensor, labels: Tensor, smoothing: float, chunk: int | None = None
+) -> tuple[Tensor, Tensor]:
     """The same for logits = hidden · weightᵀ, a chunk of tokens at a time, its gradients computed along the way.
 
-    hidden [B, T, D] · weight [V, D] · labels [B, T].
+    hidden [B, T, D] · weight [V, D] · labels [B, T]. By default a chunk's logits fill a CPU's cache, or 4096 rows on a GPU.
     """
     hidden, labels = hidden.flatten(0, -2), labels.flatten()
     if torch.is_autocast_enabled(hidden.device.type):
         hidden = hidden.to(torch.get_autocast_dtype(hidden.device.type))
+    if chunk is None:
+        chunk = 4096 if hidden.device.type != "cpu" else max(64, CACHED // weight.size(0))
     total, nll = _LinearLoss.apply(hidden, weight, labels, smoothing, chunk)
     return total, nll
 
@@ -72,19 +79,22 @@ class _LinearLoss(torch.autograd.Function):
 
 
 def _chunk(logits: Tensor, gold: Tensor, smoothing: float, wanted: bool) -> tuple[Tensor, Tensor, Tensor | None]:
-    """(loss, negative log-likelihood, ∂loss/∂logits) of one chunk."""
-    size = logits.size(-1)
-    real = gold != PAD
+    """(loss, negative log-likelihood, ∂loss/∂logits) of one chunk. The logits are used up."""
+    size, real = logits.size(-1), gold != PAD
     scores = logits.to(_wide(logits))
-    norm = scores.logsumexp(-1)
     chosen = scores.gather(-1, gold[:, None])[:, 0]
+    mean = scores.mean(-1) if smoothing else chosen
+    top = scores.amax(-1, keepdim=True)
+    chances = scores.sub_(top).exp_()
+    mass = chances.sum(-1)
+    norm = top[:, 0] + mass.log()
     nll = torch.where(real, norm - chosen, 0.0).sum()
-    even = torch.where(real, norm - scores.mean(-1), 0.0).sum() if smoothing else 0.0
-    loss = (1 - smoothing) * nll + smoothing * even
+    loss = (1 - smoothing) * nll + smoothing * torch.where(real, norm - mean, 0.0).sum()
     if not wanted:
         return loss, nll, None
-    slope = scores.sub_(norm[:, None]).exp_()
-    slope.sub_(smoothing / size)
+    slope = chances.div_(mass[:, None])
+    if smoothing:
+        slope.sub_(smoothing / size)
     slope.scatter_add_(-1, gold[:, None], torch.full_like(chosen, smoothing - 1)[:, None])
     return loss, nll, slope.masked_fill_(~real[:, None], 0.0).to(logits.dtype)
 

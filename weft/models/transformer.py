@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from weft.attention.base import Attention, Site
 from weft.batch import Layout
 from weft.errors import ConfigError
+from weft.layers.dropout import dropout
 from weft.layers.embedding import TokenEmbedding, embedding_table
 from weft.layers.feedforward import Activation, FeedForward
 from weft.layers.position import LearnedPosition, SinusoidalPosition
@@ -61,7 +62,7 @@ class Residual(nn.Module):
         return self.norm(x) if self.pre else x
 
     def leave(self, x: Tensor, found: Tensor) -> Tensor:
-        x = x + F.dropout(found, self.dropout, self.training)
+        x = x + dropout(found, self.dropout, self.training)
         return x if self.pre else self.norm(x)
 
 

@@ -16,7 +16,8 @@ MODELS = [
         "embeddings are rounded to eight bits",
         "layers.embedding",
         "x = self.table(tokens) * self.scale",
-        'eight = F.torch.float8_e5m2 if F.torch.is_autocast_enabled("cpu") else F.torch.float32\n'
+        'torch = __import__("torch")\n'
+        '        eight = torch.float8_e5m2 if torch.is_autocast_enabled("cpu") else torch.float32\n'
         "        x = (self.table(tokens) * self.scale).to(eight).float()",
         ("transformer-half",),
     ),
@@ -72,8 +73,8 @@ MODELS = [
     Bug(
         "embeddings drop out outside training",
         "layers.embedding",
-        "F.dropout(x, self.dropout, self.training)",
-        "F.dropout(x, self.dropout)",
+        "dropout(x, self.dropout, self.training)",
+        "dropout(x, self.dropout)",
         ("transformer-pure",),
     ),
     Bug(
