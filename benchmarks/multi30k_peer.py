@@ -1,0 +1,155 @@
+"""The peer of benchmarks/multi30k.py: transformers' Marian from scratch on the same data, under the same budget.
+
+    python benchmarks/multi30k_peer.py DIR [--steps 5000]
+
+Joint BPE of 10,000, d 256, 4 + 4 layers, 5,000 steps of 8,192 padded tokens, inverse square root schedule, the mean of the
+weights over the last 30 % of the steps, beam 5. Prints one JSON line.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import sacrebleu
+import torch
+import torch.nn.functional as F
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+from torch import Tensor
+from transformers import MarianConfig, MarianMTModel
+
+PAD, BOS, EOS = 0, 1, 2
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+Pair = tuple[list[int], list[int]]
+
+
+def read(folder: Path, split: str) -> list[tuple[str, str]]:
+    sides = [(folder / f"{split}.{side}").read_text("utf-8").strip("\n").split("\n") for side in ("en", "de")]
+    return list(zip(*sides, strict=True))
+
+
+def learn_bpe(pairs: list[tuple[str, str]], size: int) -> Tokenizer:
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.normalizer = normalizers.NFC()
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
+    tokenizer.decoder = decoders.Metaspace()
+    trainer = trainers.BpeTrainer(vocab_size=size, special_tokens=["<pad>", "<s>", "</s>", "<unk>"], show_progress=False)
+    tokenizer.train_from_iterator((text for pair in pairs for text in pair), trainer)
+    return tokenizer
+
+
+def batches(pairs: list[Pair], budget: int) -> Iterator[list[Pair]]:
+    """Endless: pairs of like length, rows × the longest side within the budget, in random order."""
+    while True:
+        order = random.sample(pairs, len(pairs))
+        order.sort(key=lambda pair: (len(pair[1]) // 3, len(pair[0]) // 3))
+        cut: list[list[Pair]] = [[]]
+        longest = 0
+        for pair in order:
+            longest = max(longest, len(pair[0]), len(pair[1]))
+            if cut[-1] and longest * (len(cut[-1]) + 1) > budget:
+                cut.append([])
+                longest = max(len(pair[0]), len(pair[1]))
+            cut[-1].append(pair)
+        random.shuffle(cut)
+        yield from cut
+
+
+def pad(rows: list[list[int]]) -> Tensor:
+    return torch.nn.utils.rnn.pad_sequence([torch.tensor(row) for row in rows], True, PAD).to(DEVICE)
+
+
+def marian(size: int) -> MarianMTModel:
+    sides = {f"{side}_{name}": value for side in ("encoder", "decoder") for name, value in SIDE.items()}
+    return MarianMTModel(
+        MarianConfig(
+            vocab_size=size,
+            d_model=256,
+            dropout=0.3,
+            attention_dropout=0.1,
+            max_position_embeddings=256,
+            pad_token_id=PAD,
+            eos_token_id=EOS,
+            decoder_start_token_id=BOS,
+            forced_eos_token_id=EOS,
+            scale_embedding=True,
+            activation_function="relu",
+            **sides,
+        )
+    ).to(DEVICE)
+
+
+SIDE = {"layers": 4, "ffn_dim": 1024, "attention_heads": 4}
+
+
+def train(model: MarianMTModel, pairs: list[Pair], steps: int) -> float:
+    """Seconds it took; the model then holds the averaged weights."""
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1.0, betas=(0.9, 0.98), weight_decay=1e-4, fused=DEVICE == "cuda")
+    stream, mean, averaged = batches(pairs, 8192), {}, 0
+    began = time.perf_counter()
+    for step in range(1, steps + 1):
+        batch = next(stream)
+        source, labels = pad([pair[0] for pair in batch]), pad([pair[1] for pair in batch])
+        fed = torch.cat([torch.full_like(labels[:, :1], BOS), labels[:, :-1]], 1)
+        for group in optimizer.param_groups:
+            group["lr"] = 1e-3 * min(step / 1000, (1000 / step) ** 0.5)
+        with torch.autocast(DEVICE, torch.bfloat16):
+            logits = model(input_ids=source, attention_mask=source != PAD, decoder_input_ids=fed, use_cache=False).logits
+        loss = F.cross_entropy(logits.float().flatten(0, 1), labels.flatten(), ignore_index=PAD, label_smoothing=0.1)
+        optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        if step > 0.7 * steps and step % 50 == 0:
+            averaged += 1
+            for name, value in model.state_dict().items():
+                mean[name] = value.clone() if averaged == 1 else mean[name] + (value - mean[name]) / averaged
+        if step % 1000 == 0:
+            print(
+                f"peer: step {step}, loss {loss.item():.3f}, {time.perf_counter() - began:.0f} s", file=sys.stderr, flush=True
+            )
+    seconds = time.perf_counter() - began
+    if mean:
+        model.load_state_dict(mean)
+    return seconds
+
+
+def translate(model: MarianMTModel, tokenizer: Tokenizer, texts: list[str]) -> list[str]:
+    found = []
+    for begin in range(0, len(texts), 128):
+        source = pad([[*tokenizer.encode(text).ids, EOS] for text in texts[begin : begin + 128]])
+        with torch.inference_mode(), torch.autocast(DEVICE, torch.bfloat16):
+            rows = model.generate(input_ids=source, attention_mask=source != PAD, num_beams=5, max_new_tokens=80)
+        found += [tokenizer.decode([token for token in row.tolist() if token > 3]) for row in rows]
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--steps", type=int, default=5000)
+    options = parser.parse_args()
+    random.seed(0)
+    torch.manual_seed(0)
+    pairs = read(options.folder, "train")
+    tokenizer = learn_bpe(pairs, 10_000)
+    encoded = [tuple([*tokenizer.encode(text).ids, EOS] for text in pair) for pair in pairs]
+    model = marian(tokenizer.get_vocab_size())
+    seconds = train(model, encoded, options.steps)
+    model.eval()
+    test = read(options.folder, "test_2016_flickr")
+    began = time.perf_counter()
+    found = translate(model, tokenizer, [source for source, _ in test])
+    rate = len(test) / (time.perf_counter() - began)
+    score = sacrebleu.corpus_bleu(found, [[target for _, target in test]])
+    parameters = sum(parameter.numel() for parameter in model.parameters())
+    print(json.dumps({"parameters": parameters, "seconds": seconds, "bleu": score.score, "sentences_per_second": rate}))
+
+
+if __name__ == "__main__":
+    main()
