@@ -28,7 +28,10 @@ class Scored:
 
 
 class AdditiveAttention(Attention):
-    """e_j = vᵀ tanh(W s + U h_j), α = softmax(e), and the context is Σ α_j h_j, projected to the model's width."""
+    """e_j = vᵀ tanh(W s + U h_j), α = softmax(e), and the context is Σ α_j h_j, projected to the model's width.
+
+    hidden: width of the scoring network; 0: the model's
+    """
 
     paper = "Bahdanau et al. 2015"
     cost = "n²"

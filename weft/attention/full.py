@@ -17,8 +17,12 @@ from weft.state import State
 class FullAttention(Attention):
     """Every query looks at every key: softmax(QKᵀ/√d)V in several heads.
 
-    position "rotary" turns queries and keys by their position (Su et al. 2021), so that a score depends on how far they
-    are apart; it has no meaning across two sequences and is refused there.
+    Rotary positions turn queries and keys by where they stand (Su et al. 2021), so that a score depends on how far they
+    are apart; they have no meaning across two sequences and are refused there.
+
+    position: rotary, or none
+    rotary_base: the longest wavelength of rotary positions, in tokens, over 2π
+    bias: whether the projections have one
     """
 
     paper = "Vaswani et al. 2017"

@@ -39,7 +39,10 @@ class MemorySums:
 
 
 class LinearAttention(Attention):
-    """φ(Q)(φ(K)ᵀV) / φ(Q)Σφ(K) with φ(x) = elu(x) + 1; causal use is a recurrence with a state of constant size."""
+    """φ(Q)(φ(K)ᵀV) / φ(Q)Σφ(K) with φ(x) = elu(x) + 1; causal use is a recurrence with a state of constant size.
+
+    bias: whether the projections have one
+    """
 
     paper = "Katharopoulos et al. 2020"
     cost = "n"

@@ -13,7 +13,11 @@ from weft.state import State
 
 
 class LocalAttention(Attention):
-    """Every query looks at the keys at most `window` positions away (in causal use: at the last `window`, itself included)."""
+    """Every query looks at the keys at most `window` positions away (in causal use: at the last `window`, itself included).
+
+    window: how far a query sees
+    bias: whether the projections have one
+    """
 
     paper = "Luong et al. 2015; Beltagy et al. 2020"
     cost = "n·window"

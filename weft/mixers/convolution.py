@@ -15,7 +15,10 @@ from weft.state import State
 
 
 class ConvolutionMixer(Mixer):
-    """A gated convolution over `width` neighbours, v(A, B) = A ⊙ σ(B) (Gehring et al. 2017); in a decoder the last `width`."""
+    """A gated convolution over `width` neighbours, v(A, B) = A ⊙ σ(B) (Gehring et al. 2017); in a decoder the last `width`.
+
+    width: tokens seen at once, the middle one included; odd in an encoder
+    """
 
     paper = "Gehring et al. 2017"
     cost = "n·width"

@@ -14,7 +14,10 @@ from weft.state import State
 
 
 class RecurrentMixer(Mixer):
-    """A GRU (Cho et al. 2014): in an encoder one each way, half the width each; in a decoder left to right."""
+    """A GRU (Cho et al. 2014): in an encoder one each way, half the width each; in a decoder left to right.
+
+    layers: GRUs on top of each other
+    """
 
     paper = "Cho et al. 2014; Chen et al. 2018"
     cost = "n (in sequence)"

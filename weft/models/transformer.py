@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal, cast
 
 import torch
 import torch.nn.functional as F
+from pydantic import Field, PositiveInt
 from torch import Tensor, nn
 
 from weft.attention.base import Attention, Site
@@ -28,6 +29,7 @@ from weft.registry import Among, build
 from weft.state import State
 
 NormOrder = Literal["pre", "post"]
+Share = Annotated[float, Field(ge=0, lt=1)]
 
 
 @dataclass(frozen=True)
@@ -164,24 +166,42 @@ class TransformerDecoder(Decoder):
 
 
 class Transformer(Model):
-    """Attention is all you need: encoder and decoder stacks (Vaswani et al. 2017), post-norm as published or pre-norm."""
+    """Attention is all you need: encoder and decoder stacks (Vaswani et al. 2017), post-norm as published or pre-norm.
+
+    dim: width of the model
+    heads: attention heads; they share the width
+    feedforward: width inside the position-wise network
+    encoder_layers: blocks that read the source
+    decoder_layers: blocks that write the target
+    activation: of the position-wise network; swiglu has a gate, and so a third more weights
+    norm: post as published, pre for easier training
+    dropout: share dropped of embeddings and of what each sub-layer adds
+    attention_dropout: share of attention weights dropped
+    feedforward_dropout: share dropped inside the position-wise network
+    position: how the model knows where a token stands; none if the self slots know by themselves (rotary, recurrent)
+    max_length: positions that learned positions have
+    share_embeddings: one table for source, target and output; for target and output; or three
+    encoder_self: how source tokens are mixed
+    decoder_self: how target tokens are mixed
+    cross: how the target looks at the source
+    """
 
     def __init__(
         self,
         sizes: Sizes,
         *,
-        dim: int = 256,
-        heads: int = 4,
-        feedforward: int = 1024,
-        encoder_layers: int = 4,
-        decoder_layers: int = 4,
+        dim: PositiveInt = 256,
+        heads: PositiveInt = 4,
+        feedforward: PositiveInt = 1024,
+        encoder_layers: PositiveInt = 4,
+        decoder_layers: PositiveInt = 4,
         activation: Activation = "relu",
         norm: NormOrder = "pre",
-        dropout: float = 0.1,
-        attention_dropout: float = 0.0,
-        feedforward_dropout: float = 0.0,
+        dropout: Share = 0.1,
+        attention_dropout: Share = 0.0,
+        feedforward_dropout: Share = 0.0,
         position: Literal["sinusoidal", "learned", "none"] = "sinusoidal",
-        max_length: int = 1024,
+        max_length: PositiveInt = 1024,
         share_embeddings: Literal["all", "output", "none"] = "all",
         encoder_self: Annotated[dict[str, Any], Among("weft.mixers:SELF")] = {"kind": "full"},  # noqa: B006
         decoder_self: Annotated[dict[str, Any], Among("weft.mixers:SELF")] = {"kind": "full"},  # noqa: B006

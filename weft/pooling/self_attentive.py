@@ -15,6 +15,9 @@ class SelfAttentivePooling(Pooling):
     """A = softmax(U tanh(W H)) asks `rows` questions of a sequence; the vectors are A H.
 
     One row is the static attention of Yang et al. 2016; several come with the term "diversity", ‖AAᵀ − I‖² (Lin et al. 2017).
+
+    rows: questions asked, and vectors given back
+    hidden: width of the scoring network; 0: that of the sequence
     """
 
     paper = "Lin et al. 2017; Yang et al. 2016"

@@ -23,7 +23,12 @@ def adam(
     eps: float = 1e-9,
     weight_decay: float = 0.0,
 ) -> Optimizer:
-    """Adam: Kingma & Ba 2015, with the betas and eps of Vaswani et al. 2017. The decay, if any, is added to the gradient."""
+    """Adam: Kingma & Ba 2015, with the betas and eps of Vaswani et al. 2017. The decay, if any, is added to the gradient.
+
+    betas: how much of the past the means of the gradient and of its square keep
+    eps: keeps the division from zero
+    weight_decay: pull of every weight towards zero, added to the gradient
+    """
     found = list(parameters)
     return Adam(found, lr=0.0, betas=betas, eps=eps, weight_decay=weight_decay, fused=_fused(found))
 
@@ -39,6 +44,11 @@ def adamw(
     """AdamW, Adam with decoupled weight decay: Loshchilov & Hutter 2019.
 
     Biases and the gains of norms (every parameter of fewer than two dimensions) are not decayed, unless `decay_biases`.
+
+    betas: how much of the past the means of the gradient and of its square keep
+    eps: keeps the division from zero
+    weight_decay: pull of every weight towards zero, apart from the gradient
+    decay_biases: pull at biases and norms too
     """
     found = list(parameters)
     decayed = [parameter for parameter in found if parameter.ndim > 1 or decay_biases]

@@ -26,7 +26,11 @@ class Schedule(ABC):
 
 
 class Noam(Schedule):
-    """scale · dim^-½ · min(update^-½, update · warmup^-1½): Vaswani et al. 2017, section 5.3."""
+    """scale · dim^-½ · min(update^-½, update · warmup^-1½): Vaswani et al. 2017, section 5.3.
+
+    scale: a factor on everything
+    warmup: updates of rising rate
+    """
 
     def __init__(self, plan: Plan, *, scale: float = 1.0, warmup: int = 4000) -> None:
         self.dim, self.scale, self.warmup = plan.dim, scale, max(warmup, 1)
@@ -36,7 +40,12 @@ class Noam(Schedule):
 
 
 class InverseSquareRoot(Schedule):
-    """Linear from `start` to `rate` over `warmup` updates, then rate · √(warmup / update): Noam's form with a free peak."""
+    """Linear from `start` to `rate` over `warmup` updates, then rate · √(warmup / update): Noam's form with a free peak.
+
+    rate: the highest learning rate
+    warmup: updates of rising rate
+    start: the rate before the first update
+    """
 
     def __init__(self, plan: Plan, *, rate: float = 5e-4, warmup: int = 4000, start: float = 0.0) -> None:
         self.rate, self.warmup, self.start = rate, max(warmup, 1), start
@@ -51,6 +60,10 @@ class Cosine(Schedule):
     """Linear to `rate` over `warmup` updates, then half a cosine down to `floor`: Loshchilov & Hutter 2017, without restarts.
 
     floor + (rate − floor) · (1 + cos(π · (update − warmup) / (steps − warmup))) / 2
+
+    rate: the highest learning rate
+    warmup: updates of rising rate
+    floor: the rate at the end
     """
 
     def __init__(self, plan: Plan, *, rate: float = 5e-4, warmup: int = 1000, floor: float = 0.0) -> None:
@@ -64,7 +77,11 @@ class Cosine(Schedule):
 
 
 class Constant(Schedule):
-    """Linear to `rate` over `warmup` updates, then `rate`."""
+    """Linear to `rate` over `warmup` updates, then `rate`.
+
+    rate: the learning rate
+    warmup: updates of rising rate
+    """
 
     def __init__(self, plan: Plan, *, rate: float = 1e-4, warmup: int = 0) -> None:
         self.rate, self.warmup = rate, warmup
@@ -79,6 +96,10 @@ class SlantedTriangular(Schedule):
     With T updates in all and cut = ⌊T · cut_frac⌋, p = t / cut while t < cut and 1 − (t − cut) / (T − cut) after it; the
     rate is rate · (1 + p · (ratio − 1)) / ratio. The paper divides by cut · (1 / cut_frac − 1), which is the same where
     T · cut_frac is a whole number, and falls below zero in short runs where it is not.
+
+    rate: the highest learning rate
+    cut_frac: the share of updates with rising rate
+    ratio: how much smaller the lowest rate is than the highest
     """
 
     def __init__(self, plan: Plan, *, rate: float = 0.01, cut_frac: float = 0.1, ratio: float = 32.0) -> None:
