@@ -17,7 +17,7 @@ INPUTS := pyproject.toml constraints.txt
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.weft-installed
-	$(BIN)/weft demo --out runs/demo
+	$(BIN)/weft demo
 
 # One thread a process: the processes share the cores already.
 test: lint

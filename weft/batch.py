@@ -40,8 +40,7 @@ class Layout:
     segments   [B, T] int32, 0 where there is no token. Padded: 1 on real tokens. Packed: sentences 1…n, the same number
                in source and target.
     positions  [B, T] int64, counted from 0 inside each sentence.
-    offsets    packed only, [n + 1] int32: where each sentence begins, the tail of padding cut into further segments
-               so that the size depends on the budget alone.
+    offsets    packed only, [n + 2] int32: where each of the n sentences begins, where the padding begins, and its end.
     longest    the longest sentence (an int known on the host).
     """
 

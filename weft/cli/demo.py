@@ -17,7 +17,7 @@ TRAIN, VALID, TEST = (
 
 
 def demo(
-    out: Path = typer.Option(Path("runs/demo"), "--out", help="Folder of the run.", metavar="RUN"),
+    out: Path = typer.Option(None, "--out", help="Folder of the run. Default: runs/demo.", metavar="RUN", show_default=False),
     set: list[str] = typer.Option(
         [], "--set", help="Any setting, e.g. --set train.steps=200. Repeatable.", metavar="KEY=VALUE"
     ),
@@ -25,13 +25,15 @@ def demo(
     """Learn to read dates in dozens of languages, in a few minutes on a laptop: train, score, translate, draw the attention."""
     from weft import api
     from weft.data.formats import open_pairs
+    from weft.data.generated import LANGUAGES
     from weft.evaluation.metrics import make_metrics, score
     from weft.explain.picture import draw_attention
     from weft.translator import load
 
     console = Console(highlight=False)
     began = time.monotonic()
-    console.print("weft demo: dates as people write them, in many languages, to ISO dates", markup=False)
+    out = out or api.free_folder("demo")
+    console.print(f"weft demo: dates as people write them, in {len(LANGUAGES)} languages, to ISO dates", markup=False)
     api.train("demo-dates", data=TRAIN, valid=VALID, out=out, set=set, tell=lambda text: console.print(text, markup=False))
     translator = load(out)
     pairs = list(open_pairs(TEST))
@@ -45,9 +47,10 @@ def demo(
     console.print(table)
     exact = score(texts, references, make_metrics(["exact"]))["exact"].value
     picture = out / "attention.png"
-    draw_attention(translator.translate(pairs[0][0], attention=True), picture)
+    drawn = next(source for source, _ in pairs if source.isascii() and len(source) > 15)
+    draw_attention(translator.translate(drawn, attention=True), picture)
     console.print(
         f"exact match on {len(pairs):,} unseen dates: {exact:.1f} %  ({time.monotonic() - began:.0f} s in all)", markup=False
     )
-    console.print(f"the alignment of the first one is drawn in {picture}", markup=False)
+    console.print(f'what the model looked at for "{drawn}" is drawn in {picture}', markup=False)
     console.print(f'try it: echo "3 mars 1999" | weft translate {out}', markup=False)
