@@ -7,6 +7,7 @@ default written out.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping, Sequence
 from importlib import metadata, resources
 from pathlib import Path
@@ -161,8 +162,14 @@ def recipe_summary(path: Path) -> str:
 
 
 def save_config(config: Config, path: str | Path) -> None:
-    """Writes `config` with every default, so that a later weft with other defaults makes the same model."""
-    Path(path).write_text(_header(Path(path).parent) + document.write(config.model_dump()), "utf-8")
+    """Writes `config` with every default, so that a later weft with other defaults makes the same model.
+
+    It is written aside and renamed: a process that dies here does not take the run's configuration with it.
+    """
+    path = Path(path)
+    aside = path.with_name(f".tmp-{path.name}")
+    aside.write_text(_header(path.parent) + document.write(config.model_dump()), "utf-8")
+    os.replace(aside, path)
 
 
 def commented_yaml(config: Config) -> str:

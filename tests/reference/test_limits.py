@@ -188,7 +188,7 @@ def test_additive_is_the_formula_of_the_paper() -> None:
         ]
         alpha = torch.tensor(energies).softmax(0)
         same(found.weights[0, 0, i], alpha)
-        same(found.context[0, i], part.out(sum(alpha[j] * memory[0, j] for j in range(memory.size(1)))))
+        same(found.context[0, i], sum(alpha[j] * memory[0, j] for j in range(memory.size(1))))
 
 
 @pytest.mark.parametrize("layers", [1, 2])

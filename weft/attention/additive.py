@@ -28,7 +28,7 @@ class Scored:
 
 
 class AdditiveAttention(Attention):
-    """e_j = vᵀ tanh(W s + U h_j), α = softmax(e), and the context is Σ α_j h_j, projected to the model's width.
+    """e_j = vᵀ tanh(W s + U h_j), α = softmax(e), and the context is Σ α_j h_j.
 
     hidden: width of the scoring network; 0: the model's
     """
@@ -46,7 +46,7 @@ class AdditiveAttention(Attention):
         self.query = nn.Linear(site.dim, width)
         self.key = nn.Linear(site.memory_dim, width, bias=False)
         self.score = nn.Linear(width, 1, bias=False)
-        self.out = nn.Linear(site.memory_dim, site.dim)
+        self.context_width = site.memory_dim
 
     def start(
         self, memory: Tensor | None = None, layout: Layout | None = None, *, rows: int = 1, room: int | None = None
@@ -73,7 +73,7 @@ class AdditiveAttention(Attention):
             parts.append(masked_softmax(scores, part))
         weights = torch.cat(parts, 1)
         used = dropout(weights, self.site.dropout, self.training)
-        return Attended(self.out(used @ values), state, weights[:, None] if need_weights else None)
+        return Attended(used @ values, state, weights[:, None] if need_weights else None)
 
     def _mask(self, query: Tensor, state: Scored, layout: Layout | None) -> Tensor | None:
         if state.segments is None:

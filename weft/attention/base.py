@@ -50,8 +50,9 @@ class Site:
 class Attended:
     """What a mechanism gives back.
 
-    context [B, T, context_width] · weights [B, H, T, S] where asked for and where the mechanism has them ·
-    terms: raw quantities [B, T] by name, in training only, for the task to mask, weigh and sum.
+    context [B, T, context_width], as wide as the mechanism says; the model that holds it makes it fit · weights [B, H, T, S]
+    where asked for and where the mechanism has them · terms: raw quantities [B, T] by name, in training only, for the
+    task to mask, weigh and sum.
     """
 
     context: Tensor

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import yaml
-
+from weft import document
 from weft.errors import ConfigError
 
 
@@ -20,5 +19,5 @@ def decode_options(sets: Sequence[str], **flags: Any) -> dict[str, Any]:
             raise ConfigError(
                 f"--set {text}: a trained run can only be given settings of decoding, such as --set decode.beam=5"
             )
-        options[name] = yaml.safe_load(value)
+        options[name] = document.value(value, f"--set {text}")
     return options | {name: value for name, value in flags.items() if value is not None}

@@ -89,6 +89,7 @@ class DecoderLayer(nn.Module):
     def __init__(self, block: Block, mixer: Mixer, cross: Attention) -> None:
         super().__init__()
         self.mixer, self.cross, self.network = mixer, cross, block.network()
+        self.project = nn.Identity() if cross.context_width == block.dim else nn.Linear(cross.context_width, block.dim)
         self.around_mixer, self.around_cross, self.around_network = Residual(block), Residual(block), Residual(block)
 
     def forward(
@@ -97,7 +98,7 @@ class DecoderLayer(nn.Module):
         mixed = self.mixer(self.around_mixer.enter(x), own, layout=layout)
         x = self.around_mixer.leave(x, mixed.context)
         looked = self.cross(self.around_cross.enter(x), source, layout=layout)
-        x = self.around_cross.leave(x, looked.context)
+        x = self.around_cross.leave(x, self.project(looked.context))
         _collect(terms, mixed.terms)
         _collect(terms, looked.terms)
         x = self.around_network.leave(x, self.network(self.around_network.enter(x)))

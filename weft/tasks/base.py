@@ -58,7 +58,7 @@ class Task(ABC):
 
     @abstractmethod
     def evaluate(self, model: nn.Module) -> dict[str, float]:
-        """Scores on the validation data: always `loss`, and whatever else the task can say."""
+        """Scores on the validation data: always `loss`, and whatever else the task can say; none if there is no such data."""
 
     def parameters(self, model: nn.Module) -> dict[str, list[nn.Parameter]]:
         """Which parameters each optimiser moves. A task whose losses name other optimisers than "model" says so here."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from hashlib import blake2b
 from itertools import islice
 
 import numpy as np
@@ -14,6 +15,7 @@ from weft.attention.record import record
 from weft.batch import BOS, EOS, PAD, UNK, Layout
 from weft.config import DecodeSection
 from weft.data.tokenizer import Tokenizer
+from weft.errors import DataError
 from weft.models.base import Model
 from weft.search.choosers import Beam, Chooser, Greedy, Limits, Sample
 from weft.search.constraints import Constraint, Forbid, NoRepeat
@@ -43,12 +45,17 @@ class Translation:
 
 @dataclass
 class _Piece:
-    """A part of a line that is translated in one go: its line's number, its ids (EOS at the end), and the forced prefix."""
+    """A part of a line that is translated in one go: its ids (EOS at the end) and the forced prefix."""
 
-    line: int
     ids: list[int]
     prefix: list[int]
     found: list[Translation] = field(default_factory=list)
+
+    @property
+    def number(self) -> int:
+        """A number that names the sentence to sampling: it depends on what is read alone, not on where it stands."""
+        said = np.array([len(self.ids), *self.ids, *self.prefix], dtype=np.int64).tobytes()
+        return int.from_bytes(blake2b(said, digest_size=8).digest(), "little") >> 1
 
 
 class Decoding:
@@ -81,8 +88,12 @@ class Decoding:
         number, turn = first_line, 0
         while window := list(islice(texts, WINDOWS[min(turn, len(WINDOWS) - 1)])):
             forced = [""] * len(window) if starts is None else list(islice(starts, len(window)))
+            if len(forced) < len(window):
+                raise DataError(f"line {number + len(forced)} has no prefix: there must be one for every line, if only empty")
             yield from self._window(window, forced, number, attention)
             number, turn = number + len(window), turn + 1
+        if starts is not None and next(starts, None) is not None:
+            raise DataError(f"there are more prefixes than lines to translate: line {number} is missing")
 
     def _window(self, lines: Sequence[str], prefixes: Sequence[str], number: int, attention: bool) -> Iterator[Translation]:
         pieces = self._pieces(lines, prefixes, number)
@@ -96,20 +107,21 @@ class Decoding:
             yield _join([piece.found for piece in group])
 
     def _pieces(self, lines: Sequence[str], prefixes: Sequence[str], number: int) -> list[list[_Piece]]:
-        """For each line its pieces: none if it is empty, one as a rule, several if it is too long."""
+        """For each line its pieces: none if it is blank, one as a rule, several if it is too long."""
         room = self.max_source - 1
-        groups: list[list[_Piece]] = []
         starts = self.target.encode_batch(list(prefixes))
-        for offset, (line, ids) in enumerate(zip(lines, self.source.encode_batch(list(lines)), strict=True)):
+        encoded = self.source.encode_batch(["" if line.isspace() else line for line in lines])
+        groups: list[list[_Piece]] = []
+        for at, (line, ids, prefix) in enumerate(zip(lines, encoded, starts, strict=True), start=number):
+            if self.model.max_target is not None and len(prefix) + 1 >= self.model.max_target:
+                raise DataError(
+                    f"line {at}: its prefix has {len(prefix):,} tokens, and the model has {self.model.max_target:,} positions"
+                )
             parts = [ids] if ids else []
             if len(ids) > room:
-                parts = [self.source.encode(part) for part in cut(line, self.source, room)]
-                self.warn(
-                    f"line {number + offset} has {len(ids):,} tokens, more than {room:,}: translated in {len(parts)} parts"
-                )
-            groups.append(
-                [_Piece(number + offset, [*part, EOS], starts[offset] if k == 0 else []) for k, part in enumerate(parts)]
-            )
+                parts = cut(line, self.source, room)
+                self.warn(f"line {at} has {len(ids):,} tokens, more than {room:,}: translated in {len(parts)} parts")
+            groups.append([_Piece([*part, EOS], [] if k else prefix) for k, part in enumerate(parts)])
         return groups
 
     def _batches(self, pieces: list[_Piece]) -> Iterator[list[_Piece]]:
@@ -134,7 +146,7 @@ class Decoding:
         limits = Limits(
             torch.tensor(longest, device=device),
             torch.tensor([min(options.min_length, most - 1) for most in longest], device=device),
-            torch.tensor([piece.line for piece in pieces], device=device),
+            torch.tensor([piece.number for piece in pieces], device=device),
         )
         ragged = len({len(prefix) for prefix in prefixes}) > 1
         first = _pad(prefixes).to(device)
@@ -191,19 +203,27 @@ def attention_of(model: Model, source: Sequence[int], target: Sequence[int]) -> 
     return {name: weights[0][0].float().cpu().numpy() for name, weights in tape.items()}
 
 
-def cut(line: str, tokenizer: Tokenizer, room: int) -> list[str]:
-    """A line in parts of at most `room` tokens, cut between words where that is possible."""
+def cut(line: str, tokenizer: Tokenizer, room: int) -> list[list[int]]:
+    """The ids of a line in parts of at most `room`, cut between words where that is possible."""
     words = [part for word in line.split() for part in _fit(word, tokenizer, room)]
-    sizes = [len(ids) for ids in tokenizer.encode_batch(words)]
     parts: list[list[str]] = []
     filled = room
-    for word, size in zip(words, sizes, strict=True):
-        if filled + size + 1 > room:
+    for word, ids in zip(words, tokenizer.encode_batch(words), strict=True):
+        if filled + len(ids) + 1 > room:
             parts.append([])
             filled = 0
         parts[-1].append(word)
-        filled += size + 1  # a space may be a token of its own
-    return [" ".join(part) for part in parts]
+        filled += len(ids) + 1  # a space may be a token of its own
+    return [ids for part in parts for ids in _checked(part, tokenizer, room)]
+
+
+def _checked(words: list[str], tokenizer: Tokenizer, room: int) -> list[list[int]]:
+    """The ids of some words together, halved if they are more than the words had alone, as in some vocabularies they are."""
+    ids = tokenizer.encode(" ".join(words))
+    if len(ids) <= room or len(words) < 2:
+        return [ids[start : start + room] for start in range(0, len(ids), max(1, room))]
+    middle = len(words) // 2
+    return _checked(words[:middle], tokenizer, room) + _checked(words[middle:], tokenizer, room)
 
 
 def _fit(word: str, tokenizer: Tokenizer, room: int) -> list[str]:

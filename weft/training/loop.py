@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Protocol, runtime_checkable
@@ -36,11 +36,21 @@ class Refreshes(Protocol):
 
 
 def fit(
-    model: nn.Module, task: Task, config: TrainSection, *, run: Path, world: World, dim: int, resume: bool, log: Log
+    model: nn.Module,
+    task: Task,
+    config: TrainSection,
+    *,
+    run: Path,
+    world: World,
+    dim: int,
+    resume: bool,
+    log: Log,
+    begun: Callable[[], None] = lambda: None,
 ) -> Result:
     """Train `model` until `config.steps` updates are made or patience ends; it then holds the weights that were published.
 
     The caller holds the `RunLock` of the folder `run`. `dim` is the model's width, for schedules that depend on it.
+    `begun` is called when all is loaded and checked, before the first step.
     Nothing waits for the device but the log, validating and saving. A step whose loss or gradient is not finite is
     skipped on the device itself, so the weights are good at all times, and it is enough to look now and then how many
     were skipped.
@@ -53,6 +63,7 @@ def fit(
     refreshed = [module for module in model.modules() if isinstance(module, Refreshes)]
     session = Session(run, Trained(model, optimizers, ema), task, config, world, log)
     session.begin(resume)
+    begun()
     progress = session.progress
     meter = Meter(list(groups), world.device, progress.skipped, progress.in_row)
     if config.compile:

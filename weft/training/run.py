@@ -6,14 +6,16 @@ import contextlib
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TypeVar
 
 import torch
 
 from weft.config import Config, save_config, save_schema
-from weft.errors import ConfigError, WeftError
+from weft.errors import ConfigError, Interrupted, RunError
 from weft.models.base import Model
 from weft.registry import build
 from weft.tasks.base import Setting, Task
+from weft.training import checkpoint
 from weft.training.distributed import World, start
 from weft.training.folder import RunLock, prepare_folder
 from weft.training.log import open_log
@@ -21,59 +23,100 @@ from weft.training.loop import fit
 from weft.training.session import Result
 
 Tell = Callable[[str], None]
+T = TypeVar("T")
 
 
 def train_run(config: Config, out: Path, *, resume: bool = False, tell: Tell = lambda message: None) -> Result:
     """Trains what `config` describes into the folder `out`; with `resume` goes on where it was stopped.
 
-    A run that fails before its first step leaves no folder behind.
+    A run that fails before its first step leaves no folder behind; one that cannot be resumed stays as it was.
     """
     if config.train.threads:
         torch.set_num_threads(config.train.threads)
     world = start(config.train.device)
-    said = tell if world.first else (lambda message: None)
     try:
-        with contextlib.ExitStack() as stack:
+        result = _train(config, out, resume, world, tell if world.first else (lambda message: None))
+    except Interrupted:
+        world.close()  # the others wait here until the first has saved; after any other error nobody can be waited for
+        raise
+    world.close()
+    return result
+
+
+def _train(config: Config, out: Path, resume: bool, world: World, tell: Tell) -> Result:
+    with contextlib.ExitStack() as stack:
+
+        def prepared() -> tuple[Model, Task]:
             if world.first:
-                prepare_folder(out, resume)
-                stack.enter_context(RunLock(out))
-            model, task = _prepared(config, out, world, resume, said)
-            log = open_log(out, config.train.steps, tensorboard=config.train.tensorboard, first=world.first)
-            stack.callback(log.close)
-            log.note(_facts(model, task, world))
-            result = fit(model, task, config.train, run=out, world=world, dim=model.dim, resume=resume, log=log)
-        return result
+                stack.enter_context(_folder(config, out, resume))
+            task: Task = build("weft.tasks:TASKS", config.task, Setting(config, out, tell), where="task")
+            return _model(config, task), task
+
+        def begun() -> None:
+            if world.first and resume:
+                save_config(config, out / "config.yaml")
+
+        model, task = _in_turn(world, prepared)
+        log = open_log(out, config.train.steps, tensorboard=config.train.tensorboard, first=world.first)
+        stack.callback(log.close)
+        log.note(_facts(model, task, world))
+        return fit(model, task, config.train, run=out, world=world, dim=model.dim, resume=resume, log=log, begun=begun)
+
+
+def _in_turn(world: World, work: Callable[[], T]) -> T:
+    """`work` in the first process, then in the others, which find its files made. Where it fails, nobody is left waiting."""
+    if not world.first:
+        if world.broadcast(False):
+            return work()
+        raise RunError(f"process {world.rank} stops: the first process could not begin, and says why")
+    ready = False
+    try:
+        found = work()
+        ready = True
+        return found
     finally:
-        world.close()
+        world.broadcast(ready)
 
 
-def _prepared(config: Config, out: Path, world: World, resume: bool, tell: Tell) -> tuple[Model, Task]:
-    """The task with its data ready and the model with its first weights: the first process writes, then the others read."""
-    with contextlib.nullcontext() if resume or not world.first else _undone_on_error(out):
-        if world.first:
-            save_schema(out)
-            save_config(config, out / "config.yaml")
-        task: Task = build("weft.tasks:TASKS", config.task, Setting(config, out, tell), where="task")
-        if not world.first:
-            world.broadcast(None)
-        sizes = task.prepare()
-        if world.first:
-            world.broadcast(None)
-        torch.manual_seed(config.train.seed)
-        model: Model = build("weft.models:MODELS", config.model, sizes, where="model")
-        if config.train.packed and not model.packs:
-            raise ConfigError("train.packed: a part of this model does not work on packed rows; set train.packed: false")
-        return model, task
+def _model(config: Config, task: Task) -> Model:
+    """The model with its first weights, for the task's data, which is made ready here."""
+    sizes = task.prepare()
+    torch.manual_seed(config.train.seed)
+    model: Model = build("weft.models:MODELS", config.model, sizes, where="model")
+    if config.train.packed and not model.packs:
+        raise ConfigError("train.packed: a part of this model does not work on packed rows; set train.packed: false")
+    limit = min((most for most in (model.max_source, model.max_target) if most is not None), default=None)
+    if limit is not None and config.data.max_length >= limit:
+        raise ConfigError(
+            f"data.max_length: texts of {config.data.max_length} tokens and their end do not fit the model's {limit} positions; "
+            f"set data.max_length to at most {limit - 1}, or raise model.max_length"
+        )
+    return model
 
 
 @contextlib.contextmanager
-def _undone_on_error(out: Path) -> Iterator[None]:
-    """The folder was empty before; if nothing was trained it goes again, so that the next try is not refused."""
-    try:
-        yield
-    except (WeftError, KeyboardInterrupt):
-        shutil.rmtree(out, ignore_errors=True)
-        raise
+def _folder(config: Config, out: Path, resume: bool) -> Iterator[None]:
+    """The run's folder, locked. What a new run has written goes again if it fails before anything was trained."""
+    was_there = out.is_dir()
+    prepare_folder(out, resume)
+    with RunLock(out):
+        try:
+            if not resume:
+                save_schema(out)
+                save_config(config, out / "config.yaml")
+            yield
+        except BaseException:
+            if not resume and _untrained(out):
+                shutil.rmtree(out, ignore_errors=True)
+                if was_there:
+                    out.mkdir(exist_ok=True)
+            raise
+
+
+def _untrained(run: Path) -> bool:
+    """Whether a run has neither a checkpoint nor a line in its log."""
+    log = run / "log.jsonl"
+    return checkpoint.latest(run) is None and not (log.exists() and log.stat().st_size)
 
 
 def _facts(model: Model, task: Task, world: World) -> str:

@@ -97,9 +97,14 @@ class Session:
             )
 
     def validate(self) -> bool:
-        """Score the model in the first process while the others wait. True in all of them if it is the best so far."""
+        """Score the model in the first process while the others wait. True in all of them if it is the best so far.
+
+        A task without validation data gives no scores.
+        """
         by, progress = self.config.best_by, self.progress
         self.scores = self.world.broadcast(self._evaluate() if self.world.first else {})
+        if not self.scores:
+            return False  # there is nothing to validate on, so nothing is ranked, and the newest weights are published
         self.log.validation(progress.update, self.scores)
         if by not in self.scores:
             raise ConfigError(f"train.best_by: the task gives no score {by!r}; it gives {', '.join(sorted(self.scores))}")
