@@ -48,7 +48,9 @@ class Translator:
         `prefix` forces how translations begin; `attention` adds the weights of every layer that has any.
         """
         if isinstance(texts, str):
-            forced = None if prefix is None else [prefix] if isinstance(prefix, str) else list(prefix)
+            if not (prefix is None or isinstance(prefix, str)):
+                raise ConfigError("with one text, give one prefix, not a list")
+            forced = None if prefix is None else [prefix]
             return next(self.stream([texts], attention=attention, prefixes=forced, **options))
         if isinstance(prefix, str):
             raise ConfigError("with several texts, give a list with one prefix for each")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 
@@ -43,7 +44,17 @@ def _main(
 
 def main() -> None:
     """Entry point: exit status 0 on success only, 1 for what the user can mend, 2 for wrong usage, 130 if interrupted."""
-    sys.exit(run(sys.argv[1:]))
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # text is UTF-8 for weft, whatever the locale says
+            stream.reconfigure(encoding="utf-8")
+    status = run(sys.argv[1:])
+    try:
+        sys.stdout.flush()
+    except OSError as error:
+        # What could not be written would be tried again at exit, with a traceback.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        status = status or _fail(f"error: standard output: {error.strerror}", 1)
+    sys.exit(status)
 
 
 def run(arguments: list[str]) -> int:

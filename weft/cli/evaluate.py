@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from contextlib import nullcontext
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 from rich.console import Console
 
-from weft.cli.options import decode_options
+from weft.cli.options import decode_options, runs
 from weft.cli.progress import Counter
+
+if TYPE_CHECKING:
+    from weft.translator import Translator
 
 
 class Test(StrEnum):
@@ -42,15 +46,18 @@ def evaluate(
     from weft.data.formats import open_pairs
     from weft.evaluation import report
     from weft.evaluation.metrics import make_metrics
+    from weft.translator import load
 
     metrics = make_metrics(tokenize=tokenize, lowercase=lowercase)
     options = decode_options(set, beam=beam)
     pairs = [pair for spec in data for pair in open_pairs(spec)]
     sources, references = [source for source, _ in pairs], [target for _, target in pairs]
-    ours = _translations(run, sources, device, options)
-    if output is not None:
-        output.write_text("".join(f"{line}\n" for line in ours), encoding="utf-8")
-    baseline = report.Baseline(against, _translations(against, sources, device, options)) if against else None
+    systems = {name: load(runs(name), device=device) for name in (run, against) if name}
+    with open(output, "w", encoding="utf-8") if output else nullcontext() as written:
+        ours = _translations(run, systems[run], sources, options)
+        if written is not None:
+            written.writelines(f"{' '.join(line.splitlines())}\n" for line in ours)
+    baseline = report.Baseline(against, _translations(against, systems[against], sources, options)) if against else None
     found = report.evaluate(
         ours,
         references,
@@ -68,12 +75,10 @@ def evaluate(
         Console().print(found.table())
 
 
-def _translations(run: str, sources: Sequence[str], device: str, options: dict[str, Any]) -> list[str]:
-    from weft.translator import load
-
+def _translations(name: str, translator: Translator, sources: Sequence[str], options: dict[str, Any]) -> list[str]:
     found = []
-    with Counter(f"{run}: translated", "sentences", total=len(sources)) as counter:
-        for translation in load(run.split(","), device=device).stream(sources, **options):
+    with Counter(f"{name}: translated", "sentences", total=len(sources)) as counter:
+        for translation in translator.stream(sources, **options):
             found.append(translation.text)
             counter.advance()
     return found

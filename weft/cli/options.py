@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from weft import document
 from weft.errors import ConfigError
+
+
+def runs(text: str) -> list[str]:
+    """The run folders that `a,b` names. A folder whose own name has a comma is one."""
+    return [text] if Path(text).is_dir() else [part.strip() for part in text.split(",")]
 
 
 def decode_options(sets: Sequence[str], **flags: Any) -> dict[str, Any]:

@@ -34,6 +34,8 @@ def train(
         raise ConfigError(
             "name a recipe or a YAML file to train, or a run to --resume (one of the two); `weft list recipes` shows recipes"
         )
+    if resume is not None and out is not None:
+        raise ConfigError("--resume goes on in the run's own folder; leave --out away")
     console = Console(stderr=True, highlight=False)
     folder = resume or out or api.free_folder(recipe)
 

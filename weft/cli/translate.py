@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import sys
-from contextlib import ExitStack
+from contextlib import nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import typer
 
-from weft.cli.options import decode_options
+from weft.cli.options import decode_options, runs
 from weft.cli.progress import Counter
 
 if TYPE_CHECKING:
@@ -31,22 +31,45 @@ def translate(
     ),
 ) -> None:
     """Translate a file, or standard input to standard output, line for line."""
-    from weft.data.lines import read_lines
+    from weft.data.lines import check_file, read_lines
     from weft.translator import load
 
     options = decode_options(set, beam=beam, n_best=n_best)
-    lines = read_lines(text) if text and text != "-" else read_lines(sys.stdin.buffer, "standard input")
-    prefixes = None if prefix is None else read_lines(prefix)
-    translator = load(run.split(","), device=device, warn=_warn)
-    with ExitStack() as stack:
-        target = stack.enter_context(open(output, "w", encoding="utf-8")) if output else sys.stdout
-        counter = stack.enter_context(Counter("translated", "lines", shown=output is not None))
-        for found in translator.stream(lines, prefixes=prefixes, **options):
-            plain = " ".join(found.text.splitlines())
-            target.write((json.dumps(document(found), ensure_ascii=False) if as_json or n_best else plain) + "\n")
-            if output is None:
-                target.flush()
+    file = None if text in (None, "-") else check_file(text)
+    for read in filter(None, (file, prefix)):
+        _keep_apart(check_file(read), output)
+    translator = load(runs(run), device=device, warn=_warn)
+    found = translator.stream(
+        read_lines(sys.stdin.buffer, "standard input") if file is None else read_lines(file),
+        prefixes=None if prefix is None else read_lines(prefix),
+        **options,
+    )
+    with (
+        open(output, "w", encoding="utf-8") if output else nullcontext(sys.stdout) as target,
+        Counter("translated", "lines", shown=output is not None) as counter,
+    ):
+        for each in found:
+            plain = " ".join(each.text.splitlines())
+            _write(target, json.dumps(document(each), ensure_ascii=False) if as_json or n_best else plain, output)
             counter.advance()
+
+
+def _write(target: IO[str], line: str, output: Path | None) -> None:
+    # Flushed line by line: whoever waits at the other end of a pipe, or looks at the file, sees each as it is done.
+    try:
+        target.write(line + "\n")
+        target.flush()
+    except OSError as error:
+        error.filename = error.filename or (str(output) if output else "standard output")
+        raise
+
+
+def _keep_apart(read: Path, output: Path | None) -> None:
+    """Opening a file for writing empties it: what is read must not be what is written."""
+    from weft.errors import DataError
+
+    if output is not None and output.exists() and output.samefile(read):
+        raise DataError(f"{output}: would be overwritten while it is read; choose another file for the output")
 
 
 def document(found: Translation) -> dict[str, Any]:

@@ -108,7 +108,7 @@ class Decoding:
 
     def _pieces(self, lines: Sequence[str], prefixes: Sequence[str], number: int) -> list[list[_Piece]]:
         """For each line its pieces: none if it is blank, one as a rule, several if it is too long."""
-        room = self.max_source - 1
+        room = max(1, self.max_source - 1)
         starts = self.target.encode_batch(list(prefixes))
         encoded = self.source.encode_batch(["" if line.isspace() else line for line in lines])
         groups: list[list[_Piece]] = []
@@ -175,7 +175,7 @@ class Decoding:
 
     def _constraints(self, longest: int) -> list[Constraint]:
         constraints: list[Constraint] = [Forbid([PAD, BOS, UNK])]
-        if self.options.no_repeat_ngram:
+        if 0 < self.options.no_repeat_ngram <= longest:
             constraints.append(NoRepeat(self.options.no_repeat_ngram, longest + 1))
         return constraints
 

@@ -39,6 +39,12 @@ class TranslationTask(Task):
         data = self.config.data
         if not data.train:
             raise ConfigError("there is no training data: give --data source.txt,target.txt, or set data.train")
+        options = self.config.train
+        if data.valid and options.best_by != "loss" and not options.validate_bleu:
+            raise ConfigError(
+                f"train.best_by: {options.best_by} is not measured with train.validate_bleu: false; "
+                "set best_by: loss, or validate_bleu: true"
+            )
         train, valid = [[open_pairs(spec) for spec in specs] for specs in (data.train, data.valid)]
         self.source, self.target = self._tokenizers(train)
         self.train = self._corpus(train, "training")

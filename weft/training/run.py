@@ -88,8 +88,8 @@ def _model(config: Config, task: Task) -> Model:
     limit = min((most for most in (model.max_source, model.max_target) if most is not None), default=None)
     if limit is not None and config.data.max_length >= limit:
         raise ConfigError(
-            f"data.max_length: texts of {config.data.max_length} tokens and their end do not fit the model's {limit} positions; "
-            f"set data.max_length to at most {limit - 1}, or raise model.max_length"
+            f"data.max_length: texts of {config.data.max_length} tokens and their end do not fit the model's {limit} "
+            f"positions; set data.max_length to at most {limit - 1}, or raise model.max_length"
         )
     return model
 
