@@ -1,0 +1,137 @@
+"""Training speed on the CPU: weft's Transformer beside transformers' Marian, the same shape and batches, in one run.
+
+    python benchmarks/cpu_train.py [--threads 2] [--rounds 3]
+
+d 256, feed-forward 1,024, 4 + 4 layers of 4 heads, vocabulary 10,000, post-norm, dropout 0.1, label smoothing 0.1, batches of
+4,096 padded tokens with lengths around 15. The two take turns, and the best round of each counts. Padding is not counted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import platform
+import random
+import time
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+import transformers
+
+import weft
+from weft.batch import BOS, EOS, PAD, Layout
+from weft.models.base import Model, Sizes
+from weft.registry import build
+
+VOCABULARY, DIM, HEADS, HIDDEN, LAYERS = 10_000, 256, 4, 1024, 4
+Batch = tuple[torch.Tensor, torch.Tensor, Layout]
+Step = Callable[[Batch], None]
+
+
+def make_batches(budget: int = 4096, count: int = 8) -> list[Batch]:
+    """(source, labels, layout of both), rows of like length together."""
+    lengths = sorted(min(60, max(5, int(random.gauss(15, 5)))) for _ in range(6000))
+    cut: list[list[int]] = [[]]
+    for length in lengths:
+        if cut[-1] and length * (len(cut[-1]) + 1) > budget:
+            cut.append([])
+        cut[-1].append(length)
+    random.shuffle(cut)
+    return [_fill(Layout.padded(rows)) for rows in cut[:count]]
+
+
+def _fill(layout: Layout) -> Batch:
+    sides = [torch.randint(4, VOCABULARY, layout.segments.shape).masked_fill(~layout.ok, PAD) for _ in range(2)]
+    return sides[0], sides[1], layout
+
+
+def shifted(labels: torch.Tensor) -> torch.Tensor:
+    return torch.cat([torch.full_like(labels[:, :1], BOS), labels[:, :-1]], 1)
+
+
+def weft_step(half: bool) -> Step:
+    options = {"dim": DIM, "heads": HEADS, "feedforward": HIDDEN, "encoder_layers": LAYERS, "decoder_layers": LAYERS}
+    spec = {"kind": "transformer", **options, "norm": "post", "dropout": 0.1}
+    model: Model = build("weft.models:MODELS", spec, Sizes(VOCABULARY, VOCABULARY, True)).train()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
+
+    def step(batch: Batch) -> None:
+        source, labels, layout = batch
+        with torch.autocast("cpu", torch.bfloat16, enabled=half):
+            found = model(source, layout, shifted(labels), layout)
+            loss, _ = model.decoder.loss(found.hidden, labels, 0.1)
+        optimizer.zero_grad(set_to_none=True)
+        (loss / layout.ok.sum()).backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+
+    return step
+
+
+def marian_step(half: bool) -> Step:
+    sides = {"layers": LAYERS, "ffn_dim": HIDDEN, "attention_heads": HEADS}
+    config = transformers.MarianConfig(
+        vocab_size=VOCABULARY,
+        d_model=DIM,
+        dropout=0.1,
+        max_position_embeddings=256,
+        pad_token_id=PAD,
+        eos_token_id=EOS,
+        decoder_start_token_id=BOS,
+        scale_embedding=True,
+        activation_function="relu",
+        **{f"{side}_{name}": value for side in ("encoder", "decoder") for name, value in sides.items()},
+    )
+    model = transformers.MarianMTModel(config).train()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
+
+    def step(batch: Batch) -> None:
+        source, labels, layout = batch
+        fed = shifted(labels)
+        with torch.autocast("cpu", torch.bfloat16, enabled=half):
+            logits = model(input_ids=source, attention_mask=layout.ok, decoder_input_ids=fed, use_cache=False).logits
+        loss = F.cross_entropy(logits.float().flatten(0, 1), labels.flatten(), ignore_index=PAD, label_smoothing=0.1)
+        optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+
+    return step
+
+
+def speed(step: Step, batches: list[Batch]) -> float:
+    tokens = sum(int(layout.ok.sum()) for _, _, layout in batches)
+    began = time.perf_counter()
+    for batch in batches:
+        step(batch)
+    return tokens / (time.perf_counter() - began)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=3)
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    torch.manual_seed(0)
+    random.seed(0)
+    batches = make_batches()
+    steps = {
+        (name, half): make(half) for half in (False, True) for name, make in (("weft", weft_step), ("Marian", marian_step))
+    }
+    best = dict.fromkeys(steps, 0.0)
+    for step in steps.values():
+        step(batches[0])
+    for _ in range(options.rounds):
+        for key, step in steps.items():
+            best[key] = max(best[key], speed(step, batches))
+    versions = f"torch {torch.__version__} · transformers {transformers.__version__} · weft {weft.__version__}"
+    print(f"{time.strftime('%Y-%m-%d')} · {platform.machine()}, {options.threads} threads · {versions}")
+    for half in (False, True):
+        ours, theirs = best["weft", half], best["Marian", half]
+        precision = "bf16" if half else "float32"
+        print(f"{precision:8} weft {ours:,.0f} · Marian {theirs:,.0f} target tok/s · ratio {ours / theirs:.2f}")
+
+
+if __name__ == "__main__":
+    main()
