@@ -33,8 +33,17 @@ def demo(
     console = Console(highlight=False)
     began = time.monotonic()
     out = out or api.free_folder("demo")
-    console.print(f"weft demo: dates as people write them, in {len(LANGUAGES)} languages, to ISO dates", markup=False)
-    api.train("demo-dates", data=TRAIN, valid=VALID, out=out, set=set, tell=lambda text: console.print(text, markup=False))
+    console.print(
+        f"weft demo: dates as people write them, in {len(LANGUAGES)} languages, to ISO dates", markup=False, soft_wrap=True
+    )
+    api.train(
+        "demo-dates",
+        data=TRAIN,
+        valid=VALID,
+        out=out,
+        set=set,
+        tell=lambda text: console.print(text, markup=False, soft_wrap=True),
+    )
     translator = load(out)
     pairs = list(open_pairs(TEST))
     found = translator.translate([source for source, _ in pairs])
@@ -50,7 +59,9 @@ def demo(
     drawn = next(source for source, _ in pairs if source.isascii() and len(source) > 15)
     draw_attention(translator.translate(drawn, attention=True), picture)
     console.print(
-        f"exact match on {len(pairs):,} unseen dates: {exact:.1f} %  ({time.monotonic() - began:.0f} s in all)", markup=False
+        f"exact match on {len(pairs):,} unseen dates: {exact:.1f} %  ({time.monotonic() - began:.0f} s in all)",
+        markup=False,
+        soft_wrap=True,
     )
-    console.print(f'what the model looked at for "{drawn}" is drawn in {picture}', markup=False)
-    console.print(f'try it: echo "3 mars 1999" | weft translate {out}', markup=False)
+    console.print(f'what the model looked at for "{drawn}" is drawn in {picture}', markup=False, soft_wrap=True)
+    console.print(f'try it: echo "3 mars 1999" | weft translate {out}', markup=False, soft_wrap=True)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 import typer
-from rich.console import Console
 
 from weft.errors import ConfigError
 
@@ -36,17 +36,15 @@ def train(
         )
     if resume is not None and out is not None:
         raise ConfigError("--resume goes on in the run's own folder; leave --out away")
-    console = Console(stderr=True, highlight=False)
     folder = resume or out or api.free_folder(recipe)
+    result = api.train(recipe or "", data=data, valid=valid, out=folder, resume=resume is not None, set=set, tell=_tell)
+    _tell(f"\ndone: step {result.update:,}, {result.weights} weights in {folder}/model.safetensors")
+    name = shlex.quote(str(folder))
+    _tell(f'  echo "a sentence" | weft translate {name}')
+    _tell(f"  weft evaluate {name} --data SOURCE,TARGET")
+    _tell(f"  weft train --resume {name} --set train.steps={2 * result.update}")
 
-    def tell(message: str) -> None:
-        console.print(message, markup=False)
 
-    result = api.train(recipe or "", data=data, valid=valid, out=folder, resume=resume is not None, set=set, tell=tell)
-    console.print(f"\ndone: step {result.update:,}, {result.weights} weights in {folder}/model.safetensors", markup=False)
-    for line in (
-        f'echo "a sentence" | weft translate {folder}',
-        f"weft evaluate {folder} --data SOURCE,TARGET",
-        f"weft train --resume {folder} --set train.steps={2 * result.update}",
-    ):
-        console.print(f"  {line}", markup=False)
+def _tell(message: str) -> None:
+    # Not through rich, which would break long lines: commands are there to be copied.
+    typer.echo(message, err=True)

@@ -206,19 +206,22 @@ def attention_of(model: Model, source: Sequence[int], target: Sequence[int]) -> 
 def cut(line: str, tokenizer: Tokenizer, room: int) -> list[list[int]]:
     """The ids of a line in parts of at most `room`, cut between words where that is possible."""
     words = [part for word in line.split() for part in _fit(word, tokenizer, room)]
+    sizes = [len(ids) for ids in tokenizer.encode_batch(words)]
+    # In some vocabularies a space is a token of its own.
+    space = -(-(len(tokenizer.encode(" ".join(words))) - sum(sizes)) // max(1, len(words) - 1))
     parts: list[list[str]] = []
     filled = room
-    for word, ids in zip(words, tokenizer.encode_batch(words), strict=True):
-        if filled + len(ids) + 1 > room:
+    for word, size in zip(words, sizes, strict=True):
+        filled += max(0, space) + size
+        if filled > room:
             parts.append([])
-            filled = 0
+            filled = size
         parts[-1].append(word)
-        filled += len(ids) + 1  # a space may be a token of its own
     return [ids for part in parts for ids in _checked(part, tokenizer, room)]
 
 
 def _checked(words: list[str], tokenizer: Tokenizer, room: int) -> list[list[int]]:
-    """The ids of some words together, halved if they are more than the words had alone, as in some vocabularies they are."""
+    """The ids of some words together; of each half if they are too many, since a word may have more among others than alone."""
     ids = tokenizer.encode(" ".join(words))
     if len(ids) <= room or len(words) < 2:
         return [ids[start : start + room] for start in range(0, len(ids), max(1, room))]
@@ -228,7 +231,7 @@ def _checked(words: list[str], tokenizer: Tokenizer, room: int) -> list[list[int
 
 def _fit(word: str, tokenizer: Tokenizer, room: int) -> list[str]:
     """A word, halved as often as it takes to fit."""
-    if len(word) < 2 or len(tokenizer.encode(word)) < room:
+    if len(word) < 2 or len(tokenizer.encode(word)) <= room:
         return [word]
     middle = len(word) // 2
     return _fit(word[:middle], tokenizer, room) + _fit(word[middle:], tokenizer, room)

@@ -1,0 +1,54 @@
+"""What tests share: a cache of their own, trained models, and the command line."""
+
+from __future__ import annotations
+
+import fcntl
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import tiny
+
+
+@pytest.fixture(scope="session")
+def shared(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Path:
+    """A folder that all processes of this test run see."""
+    base = tmp_path_factory.getbasetemp()
+    folder = (base if worker_id == "master" else base.parent) / "shared"
+    folder.mkdir(exist_ok=True)
+    return folder
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _own_cache(shared: Path) -> Iterator[None]:
+    """Tests neither read nor fill the user's cache."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(shared / "cache"))
+        yield
+
+
+def _once(folder: Path, make: Callable[[Path], object]) -> Path:
+    """`folder`, made by the first process that asks, while the others wait."""
+    with open(folder.with_suffix(".lock"), "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (folder / "model.safetensors").exists():
+            make(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def reverse_run(shared: Path) -> Path:
+    """A run that reverses up to seven letters, almost always rightly. Not to be changed: copy it first."""
+    return _once(shared / "reverse", tiny.train)
+
+
+@pytest.fixture(scope="session")
+def other_run(shared: Path) -> Path:
+    """A worse run on the same data from another seed."""
+    return _once(shared / "other", lambda out: tiny.train(out, settings={"train.steps": 150, "train.seed": 2}))
+
+
+@pytest.fixture
+def weft(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> tiny.Shell:
+    """The command line, in this process."""
+    return tiny.Shell(capsys, monkeypatch)
