@@ -13,6 +13,7 @@ import typer
 from rich.console import Console
 
 from weft.cli.options import decode_options, runs
+from weft.cli.output import opened
 from weft.cli.progress import Counter
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ def evaluate(
     pairs = [pair for spec in data for pair in open_pairs(spec)]
     sources, references = [source for source, _ in pairs], [target for _, target in pairs]
     systems = {name: load(runs(name), device=device) for name in (run, against) if name}
-    with open(output, "w", encoding="utf-8") if output else nullcontext() as written:
+    with opened(output) if output else nullcontext() as written:
         ours = _translations(run, systems[run], sources, options)
         if written is not None:
             written.writelines(f"{' '.join(line.splitlines())}\n" for line in ours)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from pathlib import Path
 
@@ -38,6 +39,8 @@ def train(
         raise ConfigError("--resume goes on in the run's own folder; leave --out away")
     folder = resume or out or api.free_folder(recipe)
     result = api.train(recipe or "", data=data, valid=valid, out=folder, resume=resume is not None, set=set, tell=_tell)
+    if os.environ.get("RANK", "0") != "0":
+        return  # one of several processes; the first speaks for all
     _tell(f"\ndone: step {result.update:,}, {result.weights} weights in {folder}/model.safetensors")
     name = shlex.quote(str(folder))
     _tell(f'  echo "a sentence" | weft translate {name}')

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import sys
-from contextlib import nullcontext
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from weft.cli.options import decode_options, runs
+from weft.cli.output import opened, write_line
 from weft.cli.progress import Counter
 
 if TYPE_CHECKING:
@@ -44,24 +44,11 @@ def translate(
         prefixes=None if prefix is None else read_lines(prefix),
         **options,
     )
-    with (
-        open(output, "w", encoding="utf-8") if output else nullcontext(sys.stdout) as target,
-        Counter("translated", "lines", shown=output is not None) as counter,
-    ):
+    with opened(output) as target, Counter("translated", "lines", shown=output is not None) as counter:
         for each in found:
             plain = " ".join(each.text.splitlines())
-            _write(target, json.dumps(document(each), ensure_ascii=False) if as_json or n_best else plain, output)
+            write_line(target, json.dumps(document(each), ensure_ascii=False) if as_json or n_best else plain)
             counter.advance()
-
-
-def _write(target: IO[str], line: str, output: Path | None) -> None:
-    # Flushed line by line: whoever waits at the other end of a pipe, or looks at the file, sees each as it is done.
-    try:
-        target.write(line + "\n")
-        target.flush()
-    except OSError as error:
-        error.filename = error.filename or (str(output) if output else "standard output")
-        raise
 
 
 def _keep_apart(read: Path, output: Path | None) -> None:

@@ -34,6 +34,7 @@ def train_run(config: Config, out: Path, *, resume: bool = False, tell: Tell = l
     if config.train.threads:
         torch.set_num_threads(config.train.threads)
     world = start(config.train.device)
+    out = world.broadcast(out)  # the others may have chosen another folder, seeing that the first had made this one
     try:
         result = _train(config, out, resume, world, tell if world.first else (lambda message: None))
     except Interrupted:
