@@ -14,7 +14,7 @@ from torch import Tensor
 
 from weft.batch import EOS, Layout
 from weft.models.base import Decoder
-from weft.search.choosers import Chooser, Found, Limits
+from weft.search.choosers import Choice, Chooser, Found, Limits
 from weft.search.constraints import Constraint
 from weft.state import State, grow, select
 
@@ -40,6 +40,62 @@ class Tables:
     scores: Tensor | None
     found: Found
 
+    @staticmethod
+    def empty(steps: int, found: Found, trace: bool) -> Tables:
+        sources, width = found.score.shape
+        tokens = torch.zeros(steps, sources, width, dtype=torch.long, device=found.score.device)
+        book = replace(found, **{part.name: getattr(found, part.name).clone() for part in fields(found)})
+        return Tables(tokens, torch.zeros_like(tokens), torch.zeros_like(tokens, dtype=torch.float32) if trace else None, book)
+
+    def write(self, step: int, owner: Tensor, choice: Choice) -> None:
+        width = choice.tokens.size(1)
+        own = torch.arange(width, device=owner.device).expand_as(choice.tokens)
+        self.tokens[step, owner] = choice.tokens
+        self.parents[step, owner] = own if choice.parents is None else choice.parents
+        if self.scores is not None:
+            self.scores[step, owner] = choice.found.score
+
+    def archive(self, owner: Tensor, found: Found) -> None:
+        """Keeps what was found for sources that leave, or at the end."""
+        for part in fields(found):
+            getattr(self.found, part.name).index_copy_(0, owner, getattr(found, part.name))
+
+
+@dataclass
+class Running:
+    """The sources still being worked on: owner [G] says which they are; state and constraints have G·K rows.
+
+    tokens [G·K, T] are those fed last, with their layout if they were a ragged prefix.
+    """
+
+    owner: Tensor
+    found: Found
+    limits: Limits
+    state: State
+    noted: list[State]
+    tokens: Tensor
+    layout: Layout | None
+
+    def take(self, rows: Tensor, groups: Tensor | None = None) -> None:
+        """Reorders, multiplies or drops rows of everything that has one a hypothesis."""
+        self.state, self.noted = select(self.state, rows, groups), select(self.noted, rows, groups)
+
+    def go_on(self, choice: Choice, staying: Tensor | None) -> None:
+        """Moves every hypothesis to its parent's place; of the sources only those in `staying` go on, if it is given."""
+        groups, width = choice.tokens.shape
+        row = torch.arange(groups * width, device=self.owner.device).view(groups, width)
+        moved = choice.parents is not None and width > 1
+        if moved and choice.parents is not None:
+            row = choice.parents + row[:, :1]
+        fed = choice.tokens
+        if staying is not None:
+            self.take(row[staying].flatten(), staying)
+            self.found, self.limits = select(self.found, staying), select(self.limits, staying)
+            self.owner, fed = self.owner[staying], fed[staying]
+        elif moved:
+            self.take(row.flatten())
+        self.tokens, self.layout = fed.reshape(-1, 1), None
+
 
 @torch.inference_mode()
 def generate(
@@ -60,72 +116,52 @@ def generate(
     device but the question, every `check` steps, which sources are done; when half of them are, their rows leave.
     """
     sources, prefix = first.shape
-    device = first.device
-    width, steps = chooser.width, int(limits.longest.max())
+    device, steps = first.device, int(limits.longest.max())
     room = _room(prefix, 0, device)
-    noted = [constraint.start(sources, device) for constraint in constraints]
     step = decoder.features(first, decoder.start(source, room=room), first_layout)
     logits = decoder.logits(_last(step.hidden, first_layout))
-    state: dict[str, State] = {"decoder": step.state, "constraints": noted}
-    tokens, layout = first, first_layout
-
-    found = chooser.start(sources, device)
-    book = replace(found, **{part.name: getattr(found, part.name).clone() for part in fields(found)})
-    tables = Tables(
-        torch.zeros(steps, sources, width, dtype=torch.long, device=device),
-        torch.zeros(steps, sources, width, dtype=torch.long, device=device),
-        torch.zeros(steps, sources, width, device=device) if trace else None,
-        book,
-    )
+    noted = [constraint.start(sources, device) for constraint in constraints]
     owner = torch.arange(sources, device=device)
-    own = torch.arange(width, device=device)
+    now = Running(owner, chooser.start(sources, device), limits, step.state, noted, first, first_layout)
+    tables = Tables.empty(steps, now.found, trace)
     t = torch.zeros((), dtype=torch.long, device=device)
-
     for i in range(steps):
-        logits = logits.float()
-        norm = logits.logsumexp(-1)
-        logits = _too_short(logits, t, limits)
-        for j, constraint in enumerate(constraints):
-            logits, state["constraints"][j] = constraint(logits, tokens, state["constraints"][j], layout)
-        layout = None
-        if i == 0:  # until now the hypotheses of a source were one
-            many = torch.arange(owner.numel(), device=device).repeat_interleave(width)
-            state, logits, norm = select(state, many), logits.repeat_interleave(width, 0), norm.repeat_interleave(width, 0)
-        groups = owner.numel()
-        choice = chooser.step(logits.view(groups, width, -1), norm.view(groups, width), found, t, limits)
-        found = choice.found
-        tables.tokens[i, owner] = choice.tokens
-        tables.parents[i, owner] = own.expand(groups, width) if choice.parents is None else choice.parents
-        if tables.scores is not None:
-            tables.scores[i, owner] = found.score
-        t = t + 1
+        choice = _choose(chooser, constraints, now, logits, t)
+        now.found = choice.found
+        tables.write(i, now.owner, choice)
+        staying = None
         if i + 1 == steps:
             break
-        staying = None
         if (i + 1) % check == 0:
-            alive = (~found.done).nonzero()[:, 0]
+            alive = (~now.found.done).nonzero()[:, 0]
             if alive.numel() == 0:
                 break
-            staying = alive if alive.numel() <= groups // 2 else None
-        rows = _rows(choice.parents, groups, width, device)
-        fed = choice.tokens
-        if staying is not None:
-            _archive(book, owner, found)
-            everyone = torch.arange(groups * width, device=device).view(groups, width) if rows is None else rows
-            state = select(state, everyone[staying].flatten(), staying)
-            found = select(found, staying)
-            limits = select(limits, staying)
-            owner, fed = owner[staying], fed[staying]
-        elif rows is not None:
-            state = select(state, rows.flatten())
-        tokens = fed.reshape(-1, 1)
+            if alive.numel() <= now.owner.numel() // 2:
+                tables.archive(now.owner, now.found)
+                staying = alive
+        now.go_on(choice, staying)
         if prefix + i + 1 > room:
             room = _room(prefix + i + 1, room, device)
-            state = grow(state, room)
-        step = decoder.features(tokens, state["decoder"])
-        logits, state["decoder"] = decoder.logits(step.hidden[:, -1]), step.state
-    _archive(book, owner, found)
+            now.state, now.noted = grow(now.state, room), grow(now.noted, room)
+        step = decoder.features(now.tokens, now.state)
+        logits, now.state = decoder.logits(step.hidden[:, -1]), step.state
+        t = t + 1
+    tables.archive(now.owner, now.found)
     return read_back(tables), tables
+
+
+def _choose(chooser: Chooser, constraints: Sequence[Constraint], now: Running, logits: Tensor, t: Tensor) -> Choice:
+    """Constraints, then the chooser. The hypotheses of a source are one until the first choice, and then become K."""
+    logits = logits.float()
+    norm = logits.logsumexp(-1)
+    logits = _too_short(logits, t, now.limits)
+    for j, constraint in enumerate(constraints):
+        logits, now.noted[j] = constraint(logits, now.tokens, now.noted[j], now.layout)
+    groups, width = now.owner.numel(), chooser.width
+    if logits.size(0) < groups * width:
+        now.take(torch.arange(groups, device=logits.device).repeat_interleave(width))
+        logits, norm = logits.repeat_interleave(width, 0), norm.repeat_interleave(width, 0)
+    return chooser.step(logits.view(groups, width, -1), norm.view(groups, width), now.found, t, now.limits)
 
 
 def read_back(tables: Tables) -> list[list[Hypothesis]]:
@@ -163,13 +199,6 @@ def _too_short(logits: Tensor, t: Tensor, limits: Limits) -> Tensor:
     return logits.masked_fill(early[:, None] & eos, NEVER)
 
 
-def _rows(parents: Tensor | None, groups: int, width: int, device: torch.device) -> Tensor | None:
-    """Parents inside a source as row numbers [G, K]."""
-    if parents is None or width == 1:
-        return None
-    return parents + torch.arange(groups, device=device)[:, None] * width
-
-
 def _room(needed: int, room: int, device: torch.device) -> int:
     if device.type == "cuda":
         room = max(room, 2 * ROOM)
@@ -177,8 +206,3 @@ def _room(needed: int, room: int, device: torch.device) -> int:
             room *= 2
         return room
     return -(-needed // ROOM) * ROOM
-
-
-def _archive(book: Found, owner: Tensor, found: Found) -> None:
-    for part in fields(found):
-        getattr(book, part.name).index_copy_(0, owner, getattr(found, part.name))
