@@ -47,26 +47,29 @@ def _recipes() -> Table:
 
 
 def _parts(what: What) -> Table:
-    seen = what in (What.attentions, What.mixers)
-    table = _table(what, "kind", "what it is", *(["used as", "weights", "cost", "paper"] if seen else []), "file")
-    for row in _rows(what, seen):
+    mechanisms = what in (What.attentions, What.mixers)
+    facts = ["used in", "shows weights", "cost in length", "paper"] if mechanisms else ["what it is"]
+    table = _table(what, "kind", *facts, "file")
+    for row in _rows(what, mechanisms):
         table.add_row(*row)
     return table
 
 
-def _rows(what: What, seen: bool) -> Iterator[list[str]]:
+def _rows(what: What, mechanisms: bool) -> Iterator[list[str]]:
     from weft.registry import find_table, first_line, load
 
     entries = find_table(TABLES[what])
     for kind, place in entries.items():
         part = load(entries, kind)
-        facts = [", ".join(sorted(part.uses)), part.weights_sum or "–", part.cost, part.paper] if seen else []
-        file = place.partition(":")[0].replace(".", "/") + ".py"
-        yield [kind, first_line(part), *facts, file]
+        facts = [first_line(part)]
+        if mechanisms:
+            uses = [use for use in ("encoder", "causal", "cross") if use in part.uses]
+            facts = [" ".join(uses), "yes" if part.weights_sum else "no", part.cost, part.paper]
+        yield [kind, *facts, place.partition(":")[0].replace(".", "/") + ".py"]
 
 
 def _table(title: str, *headings: str) -> Table:
     table = Table(title=title, title_justify="left", title_style="bold", pad_edge=False)
     for heading in headings:
-        table.add_column(heading, overflow="fold")
+        table.add_column(heading, overflow="fold", no_wrap=heading in ("kind", "file"))
     return table
