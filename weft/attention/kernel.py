@@ -18,6 +18,9 @@ from weft.batch import Layout
 from weft.layers.dropout import dropout
 from weft.state import shared
 
+# cuDNN's kernel makes a new plan for every shape, a tenth of a second each; batches of text have many shapes.
+torch.backends.cuda.enable_cudnn_sdp(False)
+
 SHORT = 128 * 128
 """Queries × keys up to which a CPU is better off without the fused kernel."""
 
