@@ -22,6 +22,7 @@ SETTINGS: dict[str, Any] = {
     "model.encoder_layers": 1,
     "model.decoder_layers": 1,
     "model.dropout": 0.0,
+    "model.position": "sinusoidal",
     "train.steps": 400,
     "train.batch_tokens": 768,
     "train.precision": "float32",

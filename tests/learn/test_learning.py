@@ -10,16 +10,10 @@ import tiny
 
 import weft
 
-ROTARY = {
-    "model.position": "none",
-    "model.encoder_self": {"kind": "full", "position": "rotary"},
-    "model.decoder_self": {"kind": "full", "position": "rotary"},
-}
-
 MODELS: dict[str, tuple[str, dict[str, Any], float]] = {
     "copy": ("copy", {}, 95),
     "reverse": ("reverse", {}, 90),
-    "packed": ("reverse", {"train.packed": True}, 90),
+    "packed": ("reverse", {"train.packed": True, "train.batch_tokens": 512}, 90),
     "post-norm, learned positions": (
         "copy",
         {"model.norm": "post", "model.position": "learned", "model.max_length": 32, "data.max_length": 31},
