@@ -21,7 +21,7 @@ from weft.mixers import SELF
 from weft.models import MODELS
 from weft.models.base import Encoded, Model, Sizes
 from weft.registry import build, load
-from weft.state import State
+from weft.state import State, select
 
 VOCABULARY = 19
 SOURCE, TARGET = (27, 5, 22, 1), (21, 30, 1, 24)
@@ -29,6 +29,9 @@ SOURCE, TARGET = (27, 5, 22, 1), (21, 30, 1, 24)
 
 SMALL: dict[str, dict[str, Any]] = {
     "transformer": {"dim": 16, "heads": 4, "feedforward": 24, "encoder_layers": 2, "decoder_layers": 2},
+    "convs2s": {"dim": 16, "channels": 20, "encoder_layers": 2, "decoder_layers": 2},
+    "bytenet": {"dim": 16, "dilations": [1, 2, 4], "encoder_sets": 1, "decoder_sets": 1},
+    "rnn": {"dim": 16, "embedding": 12, "encoder_dim": 20, "heads": 4},
 }
 
 VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
@@ -43,6 +46,8 @@ VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
         },
         "local-3": {"decoder_self": {"kind": "local", "window": 3}},
         "convolution-5": {"decoder_self": {"kind": "convolution", "width": 5}},
+        "wiring-same": {"wiring": "same"},
+        "wiring-mix": {"wiring": "mix", "encoder_layers": 3, "norm": "post"},
         "recurrent-two-layers": {"decoder_self": {"kind": "recurrent", "layers": 2}, "cross": {"kind": "additive"}},
         **{
             f"self-{kind}": {
@@ -53,6 +58,26 @@ VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
             if "causal" in load(SELF, kind).uses
         },
         **{f"cross-{kind}": {"cross": {"kind": kind}} for kind in ATTENTIONS if "cross" in load(ATTENTIONS, kind).uses},
+    },
+    "convs2s": {
+        "width-5-two-heads": {"width": 5, "heads": 2, "share_embeddings": "none"},
+        "cross-additive": {"cross": {"kind": "additive"}},
+    },
+    "bytenet": {
+        "nothing-unfolded": {"unfold_ratio": 1.0, "share_embeddings": "output"},
+        "two-sets": {"encoder_sets": 2, "decoder_sets": 2, "dilations": [1, 3], "width": 5, "unfold_extra": 3},
+    },
+    "rnn": {
+        "deep-maxout": {"cell": "lstm", "encoder_layers": 2, "decoder_layers": 3, "residual": True, "readout": "maxout"},
+        "luong": {"style": "luong", "bridge": "zeros", "variational_dropout": True, "share_embeddings": "output"},
+        "input-feeding": {"style": "luong", "input_feeding": True, "cell": "lstm", "decoder_layers": 2},
+        "sutskever": {
+            "style": "fixed",
+            **{"cell": "lstm", "encoder_layers": 2, "decoder_layers": 2, "bidirectional": False, "reverse_source": True},
+            **{"embedding": 0, "encoder_dim": 0, "bridge": "copy", "readout": "none", "share_embeddings": "none"},
+        },
+        "cho": {"style": "cho", "readout": "maxout", "decoder_layers": 2},
+        **{f"cross-{kind}": {"attention": {"kind": kind}} for kind in ATTENTIONS if "cross" in load(ATTENTIONS, kind).uses},
     },
 }
 """model → name → options besides the small sizes."""
@@ -98,7 +123,9 @@ class DecoderSteps:
     @torch.no_grad()
     def start(self, sources: Tensor, room: int | None = None) -> State:
         assert self.encoded.layout is not None
-        chosen = Encoded(self.encoded.memory[sources], self.encoded.layout.select(sources))
+        layers = [memory[sources] for memory in self.encoded.layers]
+        final = select(self.encoded.final, sources)
+        chosen = Encoded(self.encoded.memory[sources], self.encoded.layout.select(sources), layers=layers, final=final)
         return self.model.decoder.start(chosen, room=room)
 
     @torch.no_grad()
@@ -193,9 +220,11 @@ def check_loss(entry: DecoderEntry) -> None:
     for own in (True, False):
         model.zero_grad()
         state = model.decoder.start(model.encode(source, Layout.padded(SOURCE)))
-        hidden = model.decoder.features(ids(4, 30, seed=4), state, below).hidden
+        torch.manual_seed(0)  # what is drawn in training is drawn alike
+        found = model.decoder.features(ids(4, 30, seed=4), state, below)
+        hidden, terms = found.hidden, sum(term.sum() for term in found.terms.values())
         loss = model.decoder.loss(hidden, labels, 0.1) if own else smoothed_loss(model.decoder.logits(hidden), labels, 0.1)
-        loss[0].backward()
+        (loss[0] + terms).backward()
         results.append((loss, {name: value.grad for name, value in model.named_parameters()}))
     (mine, grads), (plain, others) = results
     same(mine[0], plain[0], "loss")

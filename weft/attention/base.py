@@ -61,6 +61,12 @@ class Attended:
     terms: dict[str, Tensor] = field(default_factory=dict)
 
 
+def add_terms(terms: dict[str, Tensor], more: dict[str, Tensor]) -> None:
+    """Adds to `terms` those of one more layer, name by name."""
+    for name, value in more.items():
+        terms[name] = terms[name] + value if name in terms else value
+
+
 class Facts(nn.Module):
     """What configuration checks, tests and pictures read of a mechanism. Never a switch for control flow elsewhere.
 

@@ -5,7 +5,15 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from weft.batch import Layout
 from weft.errors import ConfigError
+
+
+def token_positions(tokens: Tensor, layout: Layout | None) -> Tensor:
+    """[B, T]: a token's place among those of its sentence in this call, for tokens [B, T]."""
+    if layout is not None:
+        return layout.positions
+    return torch.arange(tokens.size(1), device=tokens.device).expand_as(tokens)
 
 
 def angles(positions: Tensor, width: int, base: float = 10000.0) -> Tensor:

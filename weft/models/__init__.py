@@ -2,4 +2,6 @@
 
 MODELS = {
     "transformer": "weft.models.transformer:Transformer",
+    "convs2s": "weft.models.convs2s:ConvS2S",
+    "bytenet": "weft.models.bytenet:ByteNet",
 }

@@ -27,12 +27,18 @@ class Sizes:
 
 @dataclass
 class Encoded:
-    """A source after reading: memory [G, S, D] and its layout; terms as in `Attended`; an ensemble's parts."""
+    """A source after reading: memory [G, S, D] and its layout; terms as in `Attended`; an ensemble's parts.
+
+    layers: one memory for each layer of the encoder, the lowest first, where the decoder reads others than the last.
+    final: what a decoder begins with besides, one row a source: an RNN's last states.
+    """
 
     memory: Tensor
     layout: Layout | None = None
     terms: dict[str, Tensor] = field(default_factory=dict)
     parts: list[Encoded] = field(default_factory=list)
+    layers: list[Tensor] = field(default_factory=list)
+    final: State = None
 
 
 @dataclass

@@ -14,13 +14,13 @@ import torch.nn.functional as F
 from pydantic import Field, PositiveInt
 from torch import Tensor, nn
 
-from weft.attention.base import Attention, Site
+from weft.attention.base import Attention, Site, add_terms
 from weft.batch import Layout
 from weft.errors import ConfigError
 from weft.layers.dropout import dropout
-from weft.layers.embedding import TokenEmbedding, embedding_table
+from weft.layers.embedding import Sharing, TokenEmbedding, embedding_tables
 from weft.layers.feedforward import Activation, FeedForward
-from weft.layers.position import LearnedPosition, SinusoidalPosition
+from weft.layers.position import LearnedPosition, SinusoidalPosition, token_positions
 from weft.layers.readout import linear_loss
 from weft.mixers import build_self
 from weft.mixers.base import Mixer
@@ -29,6 +29,7 @@ from weft.registry import Among, build
 from weft.state import State
 
 NormOrder = Literal["pre", "post"]
+Wiring = Literal["last", "same", "mix"]
 Share = Annotated[float, Field(ge=0, lt=1)]
 
 
@@ -47,6 +48,10 @@ class Block:
 
     def site(self, use: Literal["encoder", "causal", "cross"]) -> Site:
         return Site(use, self.dim, self.heads, dropout=self.attention_dropout)
+
+    def closing(self) -> nn.Module:
+        """What ends a stack: with pre-norm nothing inside norms its last output."""
+        return nn.LayerNorm(self.dim) if self.norm == "pre" else nn.Identity()
 
     def network(self) -> FeedForward:
         return FeedForward(self.dim, self.feedforward, self.activation, self.feedforward_dropout)
@@ -78,7 +83,7 @@ class EncoderLayer(nn.Module):
 
     def forward(self, x: Tensor, layout: Layout | None, terms: dict[str, Tensor]) -> Tensor:
         mixed = self.mixer(self.around_mixer.enter(x), self.mixer.start(rows=x.size(0)), layout=layout)
-        _collect(terms, mixed.terms)
+        add_terms(terms, mixed.terms)
         x = self.around_mixer.leave(x, mixed.context)
         return self.around_network.leave(x, self.network(self.around_network.enter(x)))
 
@@ -99,26 +104,54 @@ class DecoderLayer(nn.Module):
         x = self.around_mixer.leave(x, mixed.context)
         looked = self.cross(self.around_cross.enter(x), source, layout=layout)
         x = self.around_cross.leave(x, self.project(looked.context))
-        _collect(terms, mixed.terms)
-        _collect(terms, looked.terms)
+        add_terms(terms, mixed.terms)
+        add_terms(terms, looked.terms)
         x = self.around_network.leave(x, self.network(self.around_network.enter(x)))
         return x, mixed.state, looked.state
 
 
 class TransformerEncoder(Encoder):
-    """A stack of encoder layers; with pre-norm a last norm closes it."""
+    """A stack of encoder layers; with pre-norm a last norm closes it, and one each layer below where those are read too."""
 
-    def __init__(self, embedding: TokenEmbedding, layers: list[EncoderLayer], block: Block) -> None:
+    def __init__(self, embedding: TokenEmbedding, layers: list[EncoderLayer], block: Block, wiring: Wiring) -> None:
         super().__init__()
         self.embedding, self.layers = embedding, nn.ModuleList(layers)
-        self.norm = nn.LayerNorm(block.dim) if block.norm == "pre" else nn.Identity()
+        self.norm = block.closing()
+        self.lower_norms = nn.ModuleList(block.closing() for _ in layers[1:] if wiring != "last")
 
     def forward(self, tokens: Tensor, layout: Layout | None = None) -> Encoded:
         terms: dict[str, Tensor] = {}
-        x = self.embedding(tokens, _positions(tokens, layout))
+        x = self.embedding(tokens, token_positions(tokens, layout))
+        heights = []
         for layer in self.layers:
             x = layer(x, layout, terms)
-        return Encoded(self.norm(x), layout, terms)
+            heights.append(x)
+        memory = self.norm(x)
+        lower = [norm(height) for norm, height in zip(self.lower_norms, heights)]
+        return Encoded(memory, layout, terms, layers=[*lower, memory])
+
+
+class Wires(nn.Module):
+    """Which encoder layer each decoder layer reads: the last, the one of its own height, or its own learned mean of all.
+
+    The mean is softmax-weighted (Bapna et al. 2018), and even at first.
+    """
+
+    def __init__(self, wiring: Wiring, encoder_layers: int, decoder_layers: int) -> None:
+        super().__init__()
+        if wiring == "same" and encoder_layers != decoder_layers:
+            raise ConfigError(
+                "model.wiring: same needs as many encoder layers as decoder layers, "
+                f"not {encoder_layers} and {decoder_layers}; make them equal, or use wiring: mix"
+            )
+        self.wiring, self.readers = wiring, decoder_layers
+        self.mixture = nn.Parameter(torch.zeros(decoder_layers, encoder_layers)) if wiring == "mix" else None
+
+    def forward(self, source: Encoded) -> list[Tensor]:
+        """One memory [G, S, D] for each decoder layer."""
+        if self.mixture is not None:
+            return list(torch.einsum("rl,lgsd->rgsd", self.mixture.softmax(-1), torch.stack(source.layers)))
+        return source.layers if self.wiring == "same" else [source.memory] * self.readers
 
 
 @dataclass
@@ -133,23 +166,23 @@ class DecoderState:
 class TransformerDecoder(Decoder):
     """A stack of decoder layers whose output layer is an embedding table."""
 
-    def __init__(self, embedding: TokenEmbedding, layers: list[DecoderLayer], block: Block, output: nn.Embedding) -> None:
+    def __init__(
+        self, embedding: TokenEmbedding, layers: list[DecoderLayer], block: Block, wires: Wires, output: nn.Embedding
+    ) -> None:
         super().__init__()
-        self.embedding, self.layers, self.output = embedding, nn.ModuleList(layers), output
-        self.norm = nn.LayerNorm(block.dim) if block.norm == "pre" else nn.Identity()
+        self.embedding, self.layers, self.wires, self.output = embedding, nn.ModuleList(layers), wires, output
+        self.norm = block.closing()
 
     def start(self, source: Encoded, *, room: int | None = None) -> DecoderState:
         rows = source.memory.size(0)
-        layers = cast(Iterable[DecoderLayer], self.layers)
-        own, looks = zip(
-            *[(each.mixer.start(rows=rows, room=room), each.cross.start(source.memory, source.layout)) for each in layers],
-            strict=True,
-        )
-        return DecoderState(list(own), list(looks), torch.zeros(rows, dtype=torch.long, device=source.memory.device))
+        layers = list(cast(Iterable[DecoderLayer], self.layers))
+        own = [each.mixer.start(rows=rows, room=room) for each in layers]
+        looks = [each.cross.start(memory, source.layout) for each, memory in zip(layers, self.wires(source), strict=True)]
+        return DecoderState(own, looks, torch.zeros(rows, dtype=torch.long, device=source.memory.device))
 
     def features(self, tokens: Tensor, state: DecoderState, layout: Layout | None = None) -> Features:
         terms: dict[str, Tensor] = {}
-        positions = _positions(tokens, layout) + state.fed[:, None]
+        positions = token_positions(tokens, layout) + state.fed[:, None]
         x = self.embedding(tokens, positions)
         own, looks = [], []
         for layer, mine, look in zip(self.layers, state.own, state.source, strict=True):
@@ -185,6 +218,7 @@ class Transformer(Model):
     encoder_self: how source tokens are mixed
     decoder_self: how target tokens are mixed
     cross: how the target looks at the source
+    wiring: which encoder layer each decoder layer looks at: the last, the one of the same height, or a learned mix of all
     """
 
     def __init__(
@@ -203,10 +237,11 @@ class Transformer(Model):
         feedforward_dropout: Share = 0.0,
         position: Literal["sinusoidal", "learned", "none"] = "sinusoidal",
         max_length: PositiveInt = 1024,
-        share_embeddings: Literal["all", "output", "none"] = "all",
+        share_embeddings: Sharing = "all",
         encoder_self: Annotated[dict[str, Any], Among("weft.mixers:SELF")] = {"kind": "full"},  # noqa: B006
         decoder_self: Annotated[dict[str, Any], Among("weft.mixers:SELF")] = {"kind": "full"},  # noqa: B006
         cross: Annotated[dict[str, Any], Among("weft.attention:ATTENTIONS")] = {"kind": "full"},  # noqa: B006
+        wiring: Wiring = "last",
     ) -> None:
         super().__init__()
         self.dim = dim
@@ -217,7 +252,7 @@ class Transformer(Model):
                 return None
             return SinusoidalPosition(dim) if position == "sinusoidal" else LearnedPosition(dim, max_length)
 
-        source, target, output = _tables(sizes, dim, share_embeddings)
+        source, target, output = embedding_tables(sizes.source, sizes.target, sizes.shared, dim, share_embeddings)
         encoders = [EncoderLayer(block, build_self(encoder_self, block.site("encoder"))) for _ in range(encoder_layers)]
         decoders = [
             DecoderLayer(
@@ -227,8 +262,9 @@ class Transformer(Model):
             )
             for _ in range(decoder_layers)
         ]
-        self.encoder = TransformerEncoder(TokenEmbedding(source, place(), dropout), encoders, block)
-        self.decoder = TransformerDecoder(TokenEmbedding(target, place(), dropout), decoders, block, output)
+        self.encoder = TransformerEncoder(TokenEmbedding(source, place(), dropout), encoders, block, wiring)
+        wires = Wires(wiring, encoder_layers, decoder_layers)
+        self.decoder = TransformerDecoder(TokenEmbedding(target, place(), dropout), decoders, block, wires, output)
         limit = max_length if position == "learned" else None
         self.max_source = _least(
             [limit, *(layer.mixer.max_length for layer in encoders), *(layer.cross.max_length for layer in decoders)]
@@ -236,30 +272,6 @@ class Transformer(Model):
         self.max_target = _least([limit, *(layer.mixer.max_length for layer in decoders)])
         mixers = [*(layer.mixer for layer in encoders), *(layer.mixer for layer in decoders)]
         self.packs = all(part.packs for part in [*mixers, *(layer.cross for layer in decoders)])
-
-
-def _tables(sizes: Sizes, dim: int, share: str) -> tuple[nn.Embedding, nn.Embedding, nn.Embedding]:
-    """Tables for source, target and output. "all" shares what can be shared: all three where the vocabulary is one."""
-    if share == "all" and not sizes.shared:
-        raise ConfigError(
-            "model.share_embeddings: all needs one vocabulary for both sides; "
-            "set data.shared_vocabulary: true, or model.share_embeddings: output"
-        )
-    target = embedding_table(sizes.target, dim)
-    source = target if share == "all" else embedding_table(sizes.source, dim)
-    output = embedding_table(sizes.target, dim) if share == "none" else target
-    return source, target, output
-
-
-def _positions(tokens: Tensor, layout: Layout | None) -> Tensor:
-    if layout is not None:
-        return layout.positions
-    return torch.arange(tokens.size(1), device=tokens.device).expand_as(tokens)
-
-
-def _collect(terms: dict[str, Tensor], more: dict[str, Tensor]) -> None:
-    for name, value in more.items():
-        terms[name] = terms[name] + value if name in terms else value
 
 
 def _least(limits: list[int | None]) -> int | None:

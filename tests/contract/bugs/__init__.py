@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from contract.bugs.attention import ATTENTION, LINEAR
+from contract.bugs.convolutional import CONVOLUTIONAL
 from contract.bugs.kernel import CACHE, KERNEL
 from contract.bugs.mixers import MIXERS
 from contract.bugs.models import LAYERS, MODELS
 
-BUGS = [*KERNEL, *CACHE, *ATTENTION, *LINEAR, *MIXERS, *MODELS, *LAYERS]
+BUGS = [*KERNEL, *CACHE, *ATTENTION, *LINEAR, *MIXERS, *MODELS, *LAYERS, *CONVOLUTIONAL]

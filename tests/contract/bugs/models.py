@@ -24,8 +24,8 @@ MODELS = [
     Bug(
         "every piece begins at position 0",
         "models.transformer",
-        "positions = _positions(tokens, layout) + state.fed[:, None]",
-        "positions = _positions(tokens, layout)",
+        "positions = token_positions(tokens, layout) + state.fed[:, None]",
+        "positions = token_positions(tokens, layout)",
         ("transformer-chunks",),
     ),
     Bug(
@@ -38,8 +38,8 @@ MODELS = [
     Bug(
         "the decoder sees the padding of the source",
         "models.transformer",
-        "each.cross.start(source.memory, source.layout)",
-        "each.cross.start(source.memory)",
+        "each.cross.start(memory, source.layout)",
+        "each.cross.start(memory)",
         ("transformer-padding",),
     ),
     Bug(

@@ -1,0 +1,71 @@
+"""Bugs of the convolutional families."""
+
+from __future__ import annotations
+
+from contract.planting import Bug
+
+CONVOLUTIONAL = [
+    Bug(
+        "every piece of ConvS2S begins at position 0",
+        "models.convs2s",
+        "token_positions(tokens, layout) + state.fed[:, None]",
+        "token_positions(tokens, layout)",
+        ("convs2s-chunks",),
+    ),
+    Bug(
+        "ConvS2S counts padding as source tokens",
+        "models.convs2s",
+        "tokens = spread(state.counts[:, 1:2], query.size(0))",
+        "tokens = spread(state.counts.sum(1, keepdim=True), query.size(0))",
+        ("convs2s-padding",),
+    ),
+    Bug(
+        "ConvS2S counts the tokens of all packed sources",
+        "models.convs2s",
+        "tokens = state.counts.gather(1, layout.segments.long())",
+        "tokens = state.counts.sum(1, keepdim=True).expand(-1, query.size(1))",
+        ("convs2s-packed",),
+    ),
+    Bug(
+        "the decoder of ConvS2S looks both ways",
+        "models.convs2s",
+        "GatedConvolution(channels, width, dropout, causal=True)",
+        "GatedConvolution(channels, width, dropout, causal=False)",
+        ("convs2s-causality",),
+    ),
+    Bug(
+        "padding counts as fed in ByteNet",
+        "models.bytenet",
+        "fed = tokens.size(1) if layout is None else layout.lengths",
+        "fed = tokens.size(1)",
+        ("bytenet-ragged",),
+    ),
+    Bug(
+        "ByteNet reads columns of the padding",
+        "models.bytenet",
+        "inside = place < state.ends.gather(1, sentence)",
+        "inside = place < most",
+        ("bytenet-padding",),
+    ),
+    Bug(
+        "ByteNet unfolds every source as far as the longest",
+        "models.bytenet",
+        "inside = place < self._columns(lengths)[:, None]",
+        "inside = place < self._most(extent)",
+        ("bytenet-padding",),
+    ),
+    Bug(
+        "what stands in padding is unfolded",
+        "models.bytenet",
+        "x = x if layout is None else torch.where(layout.ok[..., None], x, 0.0)",
+        "pass",
+        ("bytenet-padding",),
+    ),
+    Bug(
+        "packed targets all read the first source",
+        "models.bytenet",
+        "sentence = (layout.segments.long() - 1).clamp_min(0)",
+        "pass",
+        ("bytenet-packed",),
+    ),
+]

@@ -1,0 +1,89 @@
+"""Convolutions over rows of tokens, in two steps: lay the neighbours of every token side by side, then one matrix product.
+
+The first step is `Window`, which alone knows padding, packed rows and pieces of a sequence; the second is any linear layer over
+width · dim inputs. Shapes: B rows · T positions · D width of a token.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from weft.batch import Layout
+from weft.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class Window:
+    """The `width` tokens that each token sees, `dilation` apart: the last ones up to itself (causal), or itself in the middle.
+
+    Neighbours beyond the ends of the sentence, in padding, or of another sentence of a packed row are zeros. A causal window
+    slides over a sequence in pieces of any size; its state is a tail of fixed size, the last (width − 1) · dilation tokens.
+    """
+
+    dim: int
+    width: int
+    dilation: int = 1
+    causal: bool = False
+
+    def __post_init__(self) -> None:
+        if not self.causal and self.width % 2 == 0:
+            raise ConfigError(
+                f"a convolution in an encoder looks equally far both ways, so its width is odd, not {self.width}; "
+                f"use a width of {self.width + 1}"
+            )
+
+    @property
+    def span(self) -> int:
+        """How far the first token of a window is from its last."""
+        return (self.width - 1) * self.dilation
+
+    def start(self, rows: int, like: Tensor) -> Tensor | None:
+        """The tail before the first token, [rows, span, D] of zeros; a window around its token has none."""
+        return like.new_zeros(rows, self.span, self.dim) if self.causal else None
+
+    def __call__(self, x: Tensor, tail: Tensor | None, layout: Layout | None) -> tuple[Tensor, Tensor | None]:
+        """x [B, T, D] → windows [B, T, width · D], the earliest token first; and the tail after x."""
+        if layout is not None:
+            x = torch.where(layout.ok[..., None], x, 0.0)
+        if tail is None:
+            row = F.pad(x, (0, 0, self.span // 2, self.span // 2))
+        else:
+            row = torch.cat([tail.to(x.dtype), x], 1)
+            tail = self._tail(row, layout)
+        taps = [row[:, begin : begin + x.size(1)] for begin in self._begins]
+        if layout is not None and layout.packed:
+            taps = [torch.where(same, tap, 0.0) for same, tap in zip(self._same(layout), taps, strict=True)]
+        return torch.cat(taps, -1), tail
+
+    def sees(self, length: int) -> Tensor:
+        """[length, length] bool: which tokens each token's window holds."""
+        place = torch.arange(length)
+        before = place[:, None] - place[None]
+        reach = torch.arange(self.width) * self.dilation - (0 if self.causal else self.span // 2)
+        return torch.isin(before, reach)
+
+    @property
+    def _begins(self) -> range:
+        return range(0, self.span + 1, self.dilation)
+
+    def _same(self, layout: Layout) -> list[Tensor]:
+        """For each tap [B, T, 1] bool: it is a token of the same sentence. Alike for all layers, so it is computed once."""
+        before = self.span if self.causal else self.span // 2
+
+        def make() -> list[Tensor]:
+            row, extent = F.pad(layout.segments, (before, self.span - before)), layout.segments.size(1)
+            return [(row[:, begin : begin + extent] == layout.segments)[..., None] for begin in self._begins]
+
+        return layout.remember(("window", self.width, self.dilation, self.causal), make)
+
+    def _tail(self, row: Tensor, layout: Layout | None) -> Tensor:
+        """The last `span` real tokens of each row."""
+        keep = self.span
+        if layout is None:
+            return row[:, row.size(1) - keep :]
+        index = layout.lengths[:, None] + torch.arange(keep, device=row.device)
+        return row.gather(1, index[..., None].expand(-1, -1, row.size(-1)))
