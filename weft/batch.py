@@ -42,12 +42,14 @@ class Layout:
     positions  [B, T] int64, counted from 0 inside each sentence.
     offsets    packed only, [n + 2] int32: where each of the n sentences begins, where the padding begins, and its end.
     longest    the longest sentence (an int known on the host).
+    known      padded only: the lengths of rows as the host knows them, where it does.
     """
 
     segments: Tensor
     positions: Tensor
     offsets: Tensor | None = None
     longest: int = 0
+    known: tuple[int, ...] | None = None
     _memory: dict[Hashable, Any] = field(init=False, default_factory=dict, compare=False, repr=False)
 
     def remember(self, key: Hashable, make: Callable[[], T]) -> T:
@@ -71,12 +73,17 @@ class Layout:
         """[B] number of real tokens a row."""
         return self.ok.sum(1)
 
+    @property
+    def counts(self) -> tuple[int, ...]:
+        """The same on the host, which need not ask the device if it made the layout itself."""
+        return tuple(self.lengths.tolist()) if self.known is None else self.known
+
     def to(self, device: torch.device | str, non_blocking: bool = False) -> Layout:
         return _move(self, device, non_blocking)
 
     def select(self, rows: Tensor) -> Layout:
         """The layout of the given rows (of a padded batch)."""
-        return replace(self, segments=self.segments[rows], positions=self.positions[rows])
+        return replace(self, segments=self.segments[rows], positions=self.positions[rows], known=None)
 
     @staticmethod
     def padded(lengths: Sequence[int] | np.ndarray | Tensor, extent: int | None = None) -> Layout:
@@ -87,7 +94,8 @@ class Layout:
         if longest > extent:
             raise ValueError(f"a row of {longest} tokens does not fit into {extent}")
         place = torch.arange(extent, device=count.device).expand(len(count), extent)
-        return Layout((place < count[:, None]).to(torch.int32), place.contiguous(), None, longest)
+        known = tuple(count.tolist())
+        return Layout((place < count[:, None]).to(torch.int32), place.contiguous(), None, longest, known)
 
     @staticmethod
     def pack(lengths: Sequence[int] | np.ndarray, budget: int) -> Layout:

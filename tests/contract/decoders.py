@@ -27,6 +27,9 @@ VOCABULARY = 19
 SOURCE, TARGET = (27, 5, 22, 1), (21, 30, 1, 24)
 """Lengths of the two sides of a small batch."""
 
+CHOOSING = ("hard", "monotonic")
+"""Attentions that choose one key: where rounding makes another choice, a decoder that feeds contexts back goes another way."""
+
 SMALL: dict[str, dict[str, Any]] = {
     "transformer": {"dim": 16, "heads": 4, "feedforward": 24, "encoder_layers": 2, "decoder_layers": 2},
     "convs2s": {"dim": 16, "channels": 20, "encoder_layers": 2, "decoder_layers": 2},
@@ -77,7 +80,11 @@ VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
             **{"embedding": 0, "encoder_dim": 0, "bridge": "copy", "readout": "none", "share_embeddings": "none"},
         },
         "cho": {"style": "cho", "readout": "maxout", "decoder_layers": 2},
-        **{f"cross-{kind}": {"attention": {"kind": kind}} for kind in ATTENTIONS if "cross" in load(ATTENTIONS, kind).uses},
+        **{
+            f"cross-{kind}": {"attention": {"kind": kind}, "style": "luong" if kind in CHOOSING else "bahdanau"}
+            for kind in ATTENTIONS
+            if "cross" in load(ATTENTIONS, kind).uses
+        },
     },
 }
 """model → name → options besides the small sizes."""

@@ -4,4 +4,5 @@ MODELS = {
     "transformer": "weft.models.transformer:Transformer",
     "convs2s": "weft.models.convs2s:ConvS2S",
     "bytenet": "weft.models.bytenet:ByteNet",
+    "rnn": "weft.models.rnn:RNN",
 }

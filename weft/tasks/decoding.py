@@ -200,7 +200,7 @@ def attention_of(model: Model, source: Sequence[int], target: Sequence[int]) -> 
     with record(model) as tape:
         encoded = model.encode(torch.tensor([list(source)], device=device))
         model.decoder(fed, model.decoder.start(encoded))
-    return {name: weights[0][0].float().cpu().numpy() for name, weights in tape.items()}
+    return {name: torch.cat(weights, 2)[0].float().cpu().numpy() for name, weights in tape.items()}
 
 
 def cut(line: str, tokenizer: Tokenizer, room: int) -> list[list[int]]:

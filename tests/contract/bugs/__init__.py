@@ -7,5 +7,6 @@ from contract.bugs.convolutional import CONVOLUTIONAL
 from contract.bugs.kernel import CACHE, KERNEL
 from contract.bugs.mixers import MIXERS
 from contract.bugs.models import LAYERS, MODELS
+from contract.bugs.recurrent import RECURRENT
 
-BUGS = [*KERNEL, *CACHE, *ATTENTION, *LINEAR, *MIXERS, *MODELS, *LAYERS, *CONVOLUTIONAL]
+BUGS = [*KERNEL, *CACHE, *ATTENTION, *LINEAR, *MIXERS, *MODELS, *LAYERS, *CONVOLUTIONAL, *RECURRENT]

@@ -1,0 +1,64 @@
+"""Bugs of recurrent models."""
+
+from __future__ import annotations
+
+from contract.planting import Bug
+
+RECURRENT = [
+    Bug(
+        "recurrent layers run on into the padding",
+        "layers.recurrent",
+        "counts = np.array(layout.counts, dtype=np.int64)",
+        "counts = np.full(len(layout.counts), extent)",
+        ("rnn-padding", "rnn-sutskever-padding", "rnn-luong-ragged"),
+    ),
+    Bug(
+        "a row without a token remembers one",
+        "layers.recurrent",
+        "if packing.empty is not None:",
+        "if False:",
+        ("rnn-luong-ragged", "rnn-sutskever-ragged"),
+    ),
+    Bug(
+        "steps of padding are taken",
+        "models.rnn",
+        "layers, fed = after if piece is None else where(piece.ok[:, 0], after, (layers, fed))",
+        "layers, fed = after",
+        ("rnn-ragged", "rnn-input-feeding-ragged"),
+    ),
+    Bug(
+        "a recurrent decoder sees the padding of the source",
+        "models.rnn",
+        "self.cross.start(source.memory, source.layout)",
+        "self.cross.start(source.memory)",
+        ("rnn-padding",),
+    ),
+    Bug(
+        "every row has the first source's context",
+        "models.rnn",
+        "context = spread(state.summary, x.size(0))[:, None].expand(-1, x.size(1), -1)",
+        "context = state.summary[:1, None].expand(x.size(0), x.size(1), -1)",
+        ("rnn-cho-beams", "rnn-cho-rows"),
+    ),
+    Bug(
+        "what is fed back is not kept between calls",
+        "models.rnn",
+        "replace(state, layers=layers, fed=fed, look=look)",
+        "replace(state, layers=layers, look=look)",
+        ("rnn-input-feeding-chunks",),
+    ),
+    Bug(
+        "dropout between recurrent layers outside training",
+        "layers.recurrent",
+        "if not self.training or self.share == 0:",
+        "if self.share == 0:",
+        ("rnn-deep-maxout-pure",),
+    ),
+    Bug(
+        "a decoder that reads both ways",
+        "layers.recurrent",
+        "read = x if packing is None else packing.pack(x)",
+        "read = x + x.flip(1) if packing is None else packing.pack(x)",
+        ("rnn-luong-causality",),
+    ),
+]

@@ -1,0 +1,265 @@
+"""Recurrent models against torch's own bidirectional layers and against loops written from the papers' equations."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+
+from weft.batch import Layout
+from weft.errors import ConfigError
+from weft.explain.picture import cross_attention
+from weft.layers.recurrent import RecurrentStack, StepDropout, turn_round
+from weft.models.base import Sizes
+from weft.models.rnn import RNN
+from weft.registry import build
+from weft.tasks.decoding import Translation, attention_of
+
+WORDS, LENGTHS = 17, [7, 3, 0, 9, 1]
+SIZES = {"dim": 8, "embedding": 6, "encoder_dim": 10, "dropout": 0.0}
+
+
+@pytest.fixture(autouse=True)
+def seeded() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    yield
+    torch.set_num_threads(threads)
+
+
+def same(a: Tensor, b: Tensor, atol: float = 1e-5) -> None:
+    torch.testing.assert_close(a, b, atol=atol, rtol=1e-4)
+
+
+def make(**options: Any) -> RNN:
+    model: RNN = build("weft.models:MODELS", {"kind": "rnn", **SIZES, **options}, Sizes(WORDS, WORDS, True))
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter += 0.3 * torch.randn_like(parameter)
+    return model.eval()
+
+
+def ids(rows: int, extent: int) -> Tensor:
+    return torch.randint(4, WORDS, (rows, extent))
+
+
+def logits(model: RNN, source: Tensor, target: Tensor, above: Layout | None = None, below: Layout | None = None) -> Tensor:
+    return model.decoder(target, model.decoder.start(model.encode(source, above)), below).logits
+
+
+def gru(x: Tensor, h: Tensor, cell: nn.GRU) -> Tensor:
+    """Cho et al. 2014: z keeps the old state, r opens it to the new one."""
+    (ir, iz, ii), (hr, hz, hi) = ((w @ v + b).chunk(3) for w, v, b in _sides(x, h, cell))
+    r, z = (ir + hr).sigmoid(), (iz + hz).sigmoid()
+    return z * h + (1 - z) * (ii + r * hi).tanh()
+
+
+def lstm(x: Tensor, state: tuple[Tensor, Tensor], cell: nn.LSTM) -> tuple[Tensor, Tensor]:
+    h, c = state
+    i, f, g, o = sum(w @ v + b for w, v, b in _sides(x, h, cell)).chunk(4)
+    c = f.sigmoid() * c + i.sigmoid() * g.tanh()
+    return o.sigmoid() * c.tanh(), c
+
+
+def attended(s: Tensor, memory: Tensor, cross: nn.Module) -> Tensor:
+    """Bahdanau et al. 2015: e_j = vᵀ tanh(W s + b + U h_j), and Σ softmax(e)_j h_j."""
+    named = {name.rsplit(".", 2)[-2] + "." + name.rsplit(".", 1)[-1]: value for name, value in cross.named_parameters()}
+    w, b, u, v = (named[name] for name in ("query.weight", "query.bias", "key.weight", "score.weight"))
+    e = torch.stack([v[0] @ torch.tanh(w @ s + b + u @ h) for h in memory])
+    return sum((a * h for a, h in zip(e.softmax(0), memory, strict=True)), torch.zeros(memory.size(1)))
+
+
+def _sides(x: Tensor, h: Tensor, cell: Any) -> list[tuple[Tensor, Tensor, Tensor]]:
+    return [(cell.weight_ih_l0, x, cell.bias_ih_l0), (cell.weight_hh_l0, h, cell.bias_hh_l0)]
+
+
+@pytest.mark.parametrize("kind", ["gru", "lstm"])
+@pytest.mark.parametrize("both", [True, False])
+def test_a_stack_equals_torch_on_packed_rows(kind: Any, both: bool) -> None:
+    stack = RecurrentStack(kind, 6, 8, 2, StepDropout(), both=both)
+    theirs = (nn.GRU if kind == "gru" else nn.LSTM)(6, 8 // (1 + both), 2, batch_first=True, bidirectional=both)
+    for number, layer in enumerate(stack.layers):
+        for name, value in layer.rnn.named_parameters():
+            getattr(theirs, name.replace("l0", f"l{number}")).data = value.data
+    lengths, x = [7, 3, 9, 1], torch.randn(4, 9, 6)
+    packed = pack_padded_sequence(x, torch.tensor(lengths), batch_first=True, enforce_sorted=False)
+    outputs, last = theirs(packed)
+    wanted = pad_packed_sequence(outputs, batch_first=True)[0]
+    layout = Layout.padded(lengths, 11)
+    found, state = stack(nn.functional.pad(x, (0, 0, 0, 2), value=7.0), stack.start(4), layout)
+    same(found[:, :9], wanted)
+    for part, final in enumerate((last,) if kind == "gru" else last):
+        layers = final.view(2, 1 + both, 4, -1).transpose(1, 2).flatten(2)
+        for number in range(2):
+            same(state[number][part], layers[number])
+
+
+@pytest.mark.parametrize("kind", ["gru", "lstm"])
+@pytest.mark.parametrize("residual", [True, False])
+def test_steps_equal_the_whole(kind: Any, residual: bool) -> None:
+    stack, x = RecurrentStack(kind, 6, 8, 3, StepDropout(), residual=residual), torch.randn(5, 9, 6)
+    whole, after = stack(x, stack.start(5), Layout.padded(LENGTHS))
+    state = stack.start(5)
+    for t in range(9):
+        output, state = stack.step(x[:, t], state, stack.masks(x), t)
+        for row, length in enumerate(LENGTHS):
+            if t < length:
+                same(whole[row, t], output[row])
+            if t == length - 1:
+                for mine, theirs in zip(after, state, strict=True):
+                    for a, b in zip(mine, theirs, strict=True):
+                        same(a[row], b[row])
+    assert all(not part[LENGTHS.index(0)].any() for cell in after for part in cell)
+
+
+def test_rows_are_turned_round_inside_their_length() -> None:
+    x = torch.arange(8).view(2, 4)
+    assert turn_round(x, Layout.padded([3, 4])).tolist() == [[2, 1, 0, 3], [7, 6, 5, 4]]
+    assert turn_round(x[..., None], None)[..., 0].tolist() == [[3, 2, 1, 0], [7, 6, 5, 4]]
+
+
+def test_a_source_read_from_its_end_is_the_turned_source() -> None:
+    options = {"style": "luong", "bidirectional": False}
+    plain, turned = make(**options), make(**options, reverse_source=True)
+    turned.load_state_dict(plain.state_dict())
+    source, target, layout = ids(3, 7), ids(3, 5), Layout.padded([7, 2, 5])
+    wanted, found = plain.encode(turn_round(source, layout), layout), turned.encode(source, layout)
+    same(found.memory[layout.ok], turn_round(wanted.memory, layout)[layout.ok])
+    same(logits(turned, source, target, layout), logits(plain, turn_round(source, layout), target, layout))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"style": "fixed", "cell": "lstm"},
+        {"style": "cho", "readout": "maxout"},
+        {"style": "luong", "cell": "lstm", "decoder_layers": 2},
+    ],
+    ids=lambda options: options["style"],
+)
+def test_all_at_once_equals_step_by_step(options: dict[str, Any]) -> None:
+    model = make(**options)
+    above, below = Layout.padded([6, 2, 5]), Layout.padded([4, 8, 0])
+    source, target = ids(3, 6), ids(3, 8)
+    start = model.decoder.start(model.encode(source, above))
+    assert not model.decoder.feeds_back
+    whole = model.decoder(target, start, below)
+    model.decoder.feeds_back = True
+    steps = model.decoder(target, start, below)
+    same(whole.logits[below.ok], steps.logits[below.ok])
+    for mine, other in zip(whole.state.layers, steps.state.layers, strict=True):
+        for a, b in zip(mine, other, strict=True):
+            same(a, b)
+
+
+def test_bahdanau_is_its_equations() -> None:
+    """s_i = f(s_{i−1}, y_{i−1}, c_i), α_ij = softmax(vᵀ tanh(W s_{i−1} + U h_j)), and the maxout readout."""
+    model = make(readout="maxout")
+    source, target = ids(1, 7), ids(1, 6)
+    memory, decoder = model.encode(source).memory[0], model.decoder
+    first = memory[-1, :5], memory[0, 5:]  # each direction's last state
+    s, cell = decoder.bridge.project(torch.cat(first)).tanh(), decoder.stack.layers[0].rnn
+    for i, found in enumerate(logits(model, source, target)[0]):
+        c = attended(s, memory, decoder.cross)
+        y = decoder.embedding.table.weight[target[0, i]] * 6**0.5
+        s = gru(torch.cat([y, c]), s, cell)
+        t = decoder.readout.mix(torch.cat([s, y, c]))
+        t = torch.stack([torch.maximum(t[2 * k], t[2 * k + 1]) for k in range(6)])
+        same(found, decoder.output.weight @ t)
+
+
+@pytest.mark.parametrize("input_feeding", [True, False])
+def test_luong_is_its_equations(input_feeding: bool) -> None:
+    """h_t = LSTM(y_t [; h̃_{t−1}]), the context by h_t, h̃_t = tanh(W_c [c; h]), logits W_s h̃."""
+    model = make(style="luong", cell="lstm", input_feeding=input_feeding)
+    source, target = ids(1, 7), ids(1, 6)
+    memory, decoder = model.encode(source).memory[0], model.decoder
+    cell = decoder.stack.layers[0].rnn
+    state: Any = decoder.bridge.project(torch.cat([memory[-1, :5], memory[0, 5:]])).tanh().chunk(2)
+    attentional = torch.zeros(6)
+    for t, found in enumerate(logits(model, source, target)[0]):
+        y = decoder.embedding.table.weight[target[0, t]] * 6**0.5
+        state = lstm(torch.cat([y, attentional]) if input_feeding else y, state, cell)
+        c = attended(state[0], memory, decoder.cross)
+        attentional = decoder.readout.mix(torch.cat([state[0], c])).tanh()
+        same(found, decoder.output.weight @ attentional)
+
+
+def test_sutskever_is_its_equations() -> None:
+    """Deep LSTMs; the encoder's last h and c of each layer, from the source read backwards, begin the decoder's."""
+    deep = {"encoder_layers": 2, "decoder_layers": 2, "bidirectional": False, "embedding": 8, "encoder_dim": 8}
+    model = make(style="fixed", cell="lstm", bridge="copy", readout="none", reverse_source=True, **deep)
+    source, target = ids(1, 5), ids(1, 4)
+    state: list[Any] = [(torch.zeros(8), torch.zeros(8))] * 2
+
+    def step(side: Any, token: Tensor) -> Tensor:
+        x = side.embedding.table.weight[token] * 8**0.5
+        for number, layer in enumerate(side.stack.layers):
+            state[number] = lstm(x, state[number], layer.rnn)
+            x = state[number][0]
+        return x
+
+    for token in source[0].flip(0):
+        step(model.encoder, token)
+    for found, token in zip(logits(model, source, target)[0], target[0], strict=True):
+        same(found, model.decoder.output.weight @ step(model.decoder, token))
+
+
+def test_cho_is_its_equations() -> None:
+    """c = tanh(V h_N), h'_0 = tanh(V' c); c enters every step, and the readout max of pairs of O_h h + O_y y + O_c c."""
+    model = make(style="cho", readout="maxout", bidirectional=False)
+    source, target = ids(1, 5), ids(1, 4)
+    decoder, h = model.decoder, torch.zeros(10)
+    for token in source[0]:
+        h = gru(model.encoder.embedding.table.weight[token] * 6**0.5, h, model.encoder.stack.layers[0].rnn)
+    c = decoder.summary(h).tanh()
+    h = decoder.bridge.project(c).tanh()
+    for found, token in zip(logits(model, source, target)[0], target[0], strict=True):
+        y = decoder.embedding.table.weight[token] * 6**0.5
+        h = gru(torch.cat([y, c]), h, decoder.stack.layers[0].rnn)
+        pairs = decoder.readout.mix(torch.cat([h, y, c])).view(6, 2)
+        same(found, decoder.output.weight @ pairs.max(1).values)
+
+
+@pytest.mark.parametrize("style", ["bahdanau", "luong"])
+def test_a_picture_has_the_weights_of_every_token(style: str) -> None:
+    model, source, target = make(style=style), ids(1, 7), ids(1, 4)
+    found = Translation("", 0.0, attention=attention_of(model, source[0].tolist(), target[0].tolist()))
+    weights = torch.from_numpy(cross_attention(found))
+    assert weights.shape == (4, 7)
+    same(weights.sum(-1), torch.ones(4))
+    assert (weights[0] - weights[1]).abs().max() > 1e-3
+
+
+@pytest.mark.parametrize("style", ["bahdanau", "luong"])
+def test_variational_dropout_keeps_its_mask(style: str) -> None:
+    """The same token fed twice has the same entries dropped; with plain dropout others."""
+    for variational in (True, False):
+        model = make(style=style, dropout=0.5, variational_dropout=variational, encoder_layers=2, decoder_layers=2).train()
+        embedded = model.decoder.embedding(torch.full((2, 5), 4))
+        masks = model.decoder.stack.masks(embedded)[1]
+        assert masks is not None and masks.shape == (2, 1 if variational else 5, 8)
+        assert bool((embedded == embedded[:, :1]).all()) == variational
+        assert not torch.equal(embedded[0], embedded[1])
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"input_feeding": True}, "belongs to model.style: luong, not bahdanau"),
+        ({"style": "fixed", "bridge": "zeros"}, "without any sight of the source"),
+        ({"readout": "none"}, "here: bahdanau, 6 and 8"),
+        ({"encoder_dim": 9}, "9 is odd"),
+        ({"bridge": "copy"}, "set encoder_layers and decoder_layers"),
+        ({"style": "fixed", "readout": "none"}, "here: fixed, 6 and 8"),
+        ({"style": "gahdanau"}, "did you mean 'bahdanau'"),
+    ],
+)
+def test_what_does_not_go_together_is_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        make(**options)

@@ -1,0 +1,237 @@
+"""Recurrent layers over ragged rows: whole sequences by fused kernels, single steps by cells, the same numbers.
+
+Shapes: B rows · T positions · W width of a layer's states, both directions together · N real tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal, cast
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn.utils.rnn import PackedSequence
+
+from weft.batch import Layout
+from weft.errors import ConfigError
+from weft.layers.dropout import dropout
+
+CellKind = Literal["gru", "lstm"]
+BridgeKind = Literal["zeros", "copy", "tanh"]
+ReadoutKind = Literal["tanh", "maxout", "none"]
+
+Cell = tuple[Tensor, ...]
+"""What a layer remembers of each row: (h,) for a GRU, (h, c) for an LSTM, each [B, W]."""
+
+
+class RecurrentLayer(nn.Module):
+    """A GRU (Cho et al. 2014) or an LSTM (Hochreiter & Schmidhuber 1997), left to right or both ways.
+
+    Both ways, each direction has half the width. An LSTM's forget gate begins half open and more (Jozefowicz
+    et al. 2015).
+    """
+
+    def __init__(self, kind: CellKind, inputs: int, width: int, *, both: bool = False) -> None:
+        super().__init__()
+        if both and width % 2:
+            raise ConfigError(f"a layer that reads both ways halves its width; {width} is odd: choose an even one")
+        self.ways = 2 if both else 1
+        layer = nn.GRU if kind == "gru" else nn.LSTM
+        self.rnn = layer(inputs, width // self.ways, batch_first=True, bidirectional=both)
+        self.parts = 1 if kind == "gru" else 2
+        if kind == "lstm":
+            with torch.no_grad():
+                for _, _, bias, _ in self.rnn.all_weights:
+                    bias.chunk(4)[1].fill_(1.0)
+
+    def start(self, rows: int) -> Cell:
+        """The state before anything was read: zeros."""
+        weight = self.rnn.all_weights[0][1]
+        return tuple(weight.new_zeros(rows, self.ways * self.rnn.hidden_size) for _ in range(self.parts))
+
+    def forward(self, x: Tensor, state: Cell, layout: Layout | None) -> tuple[Tensor, Cell]:
+        """x [B, T, D] → outputs [B, T, W], and the state after each row's last real token. Padding is not computed."""
+        packing = None if layout is None else layout.remember("packing", lambda: pack_rows(layout))
+        read = x if packing is None else packing.pack(x)
+        outputs, last = self.rnn(read, self._split(state, x.dtype))
+        after = tuple(part.transpose(0, 1).flatten(1) for part in ((last,) if self.parts == 1 else last))
+        if packing is None:
+            return outputs, after
+        if packing.empty is not None:
+            after = tuple(torch.where(packing.empty, old.to(new.dtype), new) for old, new in zip(state, after, strict=True))
+        return packing.unpack(outputs, x.size(0), x.size(1)), after
+
+    def step(self, x: Tensor, state: Cell) -> Cell:
+        """The state after one more token x [B, D]; its first part is the output. Left to right only."""
+        weights = self.rnn.all_weights[0]
+        state = tuple(part.to(x.dtype) for part in state)
+        if self.parts == 1:
+            return (torch.gru_cell(x, state[0], *weights),)
+        return torch.lstm_cell(x, state, *weights)
+
+    def _split(self, state: Cell, dtype: torch.dtype) -> Tensor | tuple[Tensor, ...]:
+        """[B, W] → [directions, B, W / directions], as torch's layers take it."""
+        parts = tuple(part.to(dtype).view(part.size(0), self.ways, -1).transpose(0, 1).contiguous() for part in state)
+        return parts[0] if self.parts == 1 else parts
+
+
+class StepDropout(nn.Module):
+    """Dropout over the steps of rows: of single entries, or variational, of the same entries of a row at all steps.
+
+    Variational dropout is that of Gal & Ghahramani 2016 for what a layer reads from below; recurrent connections stay whole, so
+    that fused kernels serve.
+    """
+
+    def __init__(self, share: float = 0.0, variational: bool = False) -> None:
+        super().__init__()
+        self.share, self.variational = share, variational
+
+    def mask(self, x: Tensor, width: int) -> Tensor | None:
+        """The factors of entries, [B, T or 1, width], for x [B, T, …]; None outside training."""
+        if not self.training or self.share == 0:
+            return None
+        return dropout(x.new_ones(x.size(0), 1 if self.variational else x.size(1), width), self.share)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x [B, T, D] → [B, T, D]."""
+        mask = self.mask(x, x.size(-1))
+        return x if mask is None else x * mask
+
+
+class RecurrentStack(nn.Module):
+    """Layers on top of each other, dropout between them; residual: all but the first add to what they read."""
+
+    def __init__(
+        self,
+        kind: CellKind,
+        inputs: int,
+        width: int,
+        layers: int,
+        noise: StepDropout,
+        *,
+        both: bool = False,
+        residual: bool = False,
+    ) -> None:
+        super().__init__()
+        widths = [inputs, *[width] * (layers - 1)]
+        self.layers = nn.ModuleList(RecurrentLayer(kind, each, width, both=both) for each in widths)
+        self.noise, self.width, self.residual = noise, width, residual
+
+    def start(self, rows: int) -> list[Cell]:
+        return [layer.start(rows) for layer in self._each()]
+
+    def masks(self, x: Tensor) -> list[Tensor | None]:
+        """What dropout leaves of the input of each layer, for x [B, T, D]; None: all of it, as for the first layer."""
+        return [None, *(self.noise.mask(x, self.width) for _ in self.layers[1:])]
+
+    def forward(self, x: Tensor, state: list[Cell], layout: Layout | None = None) -> tuple[Tensor, list[Cell]]:
+        """x [B, T, D] → outputs [B, T, W] of the last layer, and the state of every layer after each row's last real token."""
+        after: list[Cell] = []
+        for layer, before, mask in zip(self._each(), state, self.masks(x), strict=True):
+            outputs, cell = layer(x if mask is None else x * mask, before, layout)
+            x = x + outputs if self.residual and after else outputs
+            after.append(cell)
+        return x, after
+
+    def step(self, x: Tensor, state: list[Cell], masks: list[Tensor | None], t: int) -> tuple[Tensor, list[Cell]]:
+        """One token x [B, D], number `t` of those the masks were drawn for → [B, W] and the state after it."""
+        after: list[Cell] = []
+        for layer, before, mask in zip(self._each(), state, masks, strict=True):
+            cell = layer.step(x if mask is None else x * mask[:, min(t, mask.size(1) - 1)], before)
+            x = x + cell[0] if self.residual and after else cell[0]
+            after.append(cell)
+        return x, after
+
+    def _each(self) -> Iterable[RecurrentLayer]:
+        return cast(Iterable[RecurrentLayer], self.layers)
+
+
+class Bridge(nn.Module):
+    """How a decoder begins: with zeros, with the encoder's last states layer by layer, or with tanh(W v) of one vector."""
+
+    def __init__(self, kind: BridgeKind, width: int, stack: RecurrentStack) -> None:
+        super().__init__()
+        self.kind, self.shape = kind, [(len(cell), cell[0].size(1)) for cell in stack.start(1)]
+        self.project = nn.Linear(width, sum(parts * size for parts, size in self.shape)) if kind == "tanh" else None
+
+    def forward(self, vector: Tensor, final: list[Cell]) -> list[Cell]:
+        """vector [B, width], the encoder's `final` states → the decoder's first ones."""
+        if self.kind == "copy":
+            return final
+        rows = vector.size(0)
+        if self.project is None:
+            return [tuple(vector.new_zeros(rows, size) for _ in range(parts)) for parts, size in self.shape]
+        layers = torch.tanh(self.project(vector)).split([parts * size for parts, size in self.shape], -1)
+        return [layer.chunk(parts, -1) for layer, (parts, _) in zip(layers, self.shape, strict=True)]
+
+
+class Readout(nn.Module):
+    """What an output layer reads: tanh(W x), the larger of two such sums (maxout, Goodfellow et al. 2013), or x."""
+
+    def __init__(self, kind: ReadoutKind, inputs: int, width: int) -> None:
+        super().__init__()
+        self.kind = kind
+        self.mix = nn.Identity() if kind == "none" else nn.Linear(inputs, 2 * width if kind == "maxout" else width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.mix(x)
+        if self.kind == "maxout":
+            return x.unflatten(-1, (-1, 2)).amax(-1)
+        return torch.tanh(x) if self.kind == "tanh" else x
+
+
+@dataclass(frozen=True)
+class Packing:
+    """How the real tokens of ragged rows stand in a `PackedSequence`: time by time, at each time the longest row first.
+
+    index [N]: places in the block [B · T] · sizes, on the host: rows at each time · order, back [B]: rows by length, and
+    the way back · empty [B, 1]: rows without a token, which are given one and must forget it; None: there are none.
+    """
+
+    index: Tensor
+    sizes: Tensor
+    order: Tensor
+    back: Tensor
+    empty: Tensor | None
+
+    def pack(self, x: Tensor) -> PackedSequence:
+        return PackedSequence(x.flatten(0, 1).index_select(0, self.index), self.sizes, self.order, self.back)
+
+    def unpack(self, packed: PackedSequence, rows: int, extent: int) -> Tensor:
+        """[rows, extent, W], 0 where there is no token."""
+        block = packed.data.new_zeros(rows * extent, packed.data.size(-1))
+        return block.index_copy(0, self.index, packed.data).view(rows, extent, -1)
+
+
+def pack_rows(layout: Layout) -> Packing | None:
+    """How to pack the rows of a padded batch; None if every row is full. Computed on the host, which waits for no one."""
+    device, extent = layout.segments.device, layout.segments.size(1)
+    counts = np.array(layout.counts, dtype=np.int64)
+    if extent == 0 or counts.min() == extent:
+        return None
+    lengths = np.maximum(counts, 1)
+    order = np.argsort(-lengths, kind="stable")
+    time = np.arange(lengths.max())[:, None]
+    alive = time < lengths[order]
+    places = (order * extent + time)[alive]
+    empty = _send((counts == 0)[:, None], device) if counts.min() == 0 else None
+    sizes = torch.from_numpy(alive.sum(1))
+    return Packing(_send(places, device), sizes, _send(order, device), _send(np.argsort(order), device), empty)
+
+
+def turn_round(x: Tensor, layout: Layout | None) -> Tensor:
+    """x [B, T, …] with every row turned round inside its own length."""
+    if layout is None:
+        return x.flip(1)
+    place, length = torch.arange(x.size(1), device=x.device), layout.lengths[:, None]
+    index = torch.where(place < length, length - 1 - place, place)
+    return x.gather(1, index.view(*index.shape, *[1] * (x.dim() - 2)).expand_as(x))
+
+
+def _send(array: NDArray[np.int64] | NDArray[np.bool_], device: torch.device) -> Tensor:
+    """The array on the device, by way of pinned memory so that the host need not wait."""
+    tensor = torch.from_numpy(array)
+    return tensor if device.type == "cpu" else tensor.pin_memory().to(device, non_blocking=True)
