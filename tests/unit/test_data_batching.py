@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from weft.batch import BOS, EOS, PAD, Position
-from weft.data.batching import Batches, collate, evaluation_batches, permute, shard
+from weft.data.batching import Batches, collate, evaluation_batches, permute
 from weft.data.cache import Corpus, prepare
 from weft.data.formats import open_pairs
 from weft.data.prefetch import prefetch
@@ -119,20 +119,6 @@ def test_packed_batches_are_well_filled() -> None:
     lengths = caption_lengths(29_000)
     batches = epoch(Batches(lengths, 4096, seed=1, packed=True))
     assert lengths.sum(dtype=int) / (len(batches) * 2 * 4096) > 0.94
-
-
-@pytest.mark.parametrize(("world", "accumulate"), [(1, 8), (2, 4), (4, 2), (8, 1)])
-def test_updates_do_not_depend_on_the_number_of_processes(world: int, accumulate: int) -> None:
-    batches = Batches(caption_lengths(1000), 512, seed=1, window=300)
-    expected = list(islice(batches.stream(Position()), 8 * 20))
-    shares = [shard(batches.stream(Position()), rank, world, accumulate) for rank in range(world)]
-    for update in range(20):
-        found = [next(share) for share in shares]
-        every = expected[8 * update : 8 * update + 8]
-        assert {position for _, position in found} == {every[-1][1]}
-        for micro in range(accumulate):
-            for rank in range(world):
-                assert (found[rank][0][micro] == every[micro * world + rank][0]).all()
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,7 @@ from weft.training import checkpoint
 from weft.training.distributed import World, choose_device
 from weft.training.ema import Ema
 from weft.training.log import open_log
-from weft.training.stream import Prefetch, Update, updates
+from weft.training.stream import updates
 from weft.training.weights import load_weights, read_metadata, read_tensors
 
 
@@ -302,11 +302,3 @@ def test_a_stream_that_ends_is_an_error() -> None:
 
     with pytest.raises(DataError, match="has to be endless"):
         list(updates(Short(), checkpoint.Position(), 2, range(2)))
-
-
-def test_the_prefetching_thread_ends_with_its_block() -> None:
-    stream = updates(SmallTask(), checkpoint.Position(), 1, range(1))
-    with Prefetch(stream) as ready:
-        found: list[Update] = [ready.take(), ready.take()]
-    assert [update.after.batch for update in found] == [1, 2]
-    assert not ready._thread.is_alive()

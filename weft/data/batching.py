@@ -124,22 +124,6 @@ def cut_packed(lengths: NDArray[np.int64], budget: int) -> NDArray[np.int64]:
     return np.array(cuts)
 
 
-def shard(
-    stream: Iterator[tuple[Rows, Position]], rank: int, world: int, accumulate: int = 1
-) -> Iterator[tuple[list[Rows], Position]]:
-    """What one process does at each update: an update is the next world × accumulate batches, of which it takes every world-th.
-
-    Nothing is done twice or left out, and a run may continue with another number of processes.
-    """
-    while True:
-        mine = []
-        for number in range(world * accumulate):
-            rows, position = next(stream)
-            if number % world == rank:
-                mine.append(rows)
-        yield mine, position
-
-
 def evaluation_batches(corpus: Corpus, budget: int) -> Iterator[Rows]:
     """Every row once, sorted by length, in batches of padded rows."""
     lengths = np.asarray(corpus.lengths, dtype=np.int64)

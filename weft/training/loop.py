@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
@@ -13,6 +13,7 @@ from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
 from weft.batch import Batch
 from weft.config import TrainSection
+from weft.data.prefetch import prefetch
 from weft.errors import Interrupted
 from weft.registry import build
 from weft.tasks.base import Loss, Task
@@ -25,7 +26,7 @@ from weft.training.meter import Meter
 from weft.training.optimizer import take_step
 from weft.training.schedule import Plan, Schedule
 from weft.training.session import Result, Session
-from weft.training.stream import Prefetch, seed_for, updates
+from weft.training.stream import seed_for, updates
 
 
 @runtime_checkable
@@ -73,9 +74,11 @@ def fit(
         stack.enter_context(session.memory_errors())
         interrupts = stack.enter_context(Interrupts())
         stream = updates(task, progress.position, config.accumulate, mine)
-        ready = stack.enter_context(Prefetch(stream, pin=world.device.type == "cuda"))
+        pinned = (work.pin() for work in stream) if world.device.type == "cuda" else stream
+        # Only what was taken counts: what lies ready when training stops is made again after a resume.
+        ready = stack.enter_context(closing(prefetch(pinned, 2)))
         while not session.ended:
-            update, work = progress.update + 1, ready.take()
+            update, work = progress.update + 1, next(ready)
             for place, batch in work.batches:
                 torch.manual_seed(seed_for(config.seed, *work.begin, place))
                 for loss in _losses(task, model, batch.to(world.device, non_blocking=True), session.autocast):

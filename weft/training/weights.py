@@ -75,7 +75,9 @@ def read_metadata(file: Path) -> dict[str, str]:
     except (SafetensorError, OSError) as error:
         raise RunError(f"{file}: not a whole safetensors file ({error}); it was cut short or damaged") from None
     except (ValueError, TypeError):
-        raise RunError(f"{file}: its metadata was not written by this version of weft; publish it anew from a checkpoint") from None
+        raise RunError(
+            f"{file}: its metadata was not written by this version of weft; publish it anew from a checkpoint"
+        ) from None
 
 
 @torch.no_grad()
