@@ -1,4 +1,4 @@
-"""Convolutions, ConvS2S and ByteNet against torch's own convolution and against their formulas, one token at a time."""
+"""Convolutions and ConvS2S against torch's own convolution and against their formulas, one token at a time."""
 
 from __future__ import annotations
 
@@ -17,8 +17,7 @@ from weft.batch import Layout
 from weft.errors import ConfigError
 from weft.layers.convolution import Window
 from weft.layers.weightnorm import NormedLinear
-from weft.models.base import Encoded, Sizes
-from weft.models.bytenet import ByteNet, ResidualBlock, Unfolding
+from weft.models.base import Sizes
 from weft.models.convs2s import ConvS2S, ConvS2SLayer, GatedConvolution, MultistepAttention
 from weft.registry import build, load
 
@@ -84,12 +83,14 @@ def test_padded_rows_equal_torch_on_each_alone(window: Window) -> None:
         same(mine[: len(theirs)], theirs)
 
 
-@pytest.mark.parametrize("window", WINDOWS, ids=str)
-def test_packed_rows_equal_torch_on_each_alone(window: Window) -> None:
-    rows, taps, wanted = problem(window)
-    x, layout = torch.cat([*rows, torch.randn(5, DIM)])[None], Layout.pack(LENGTHS, sum(LENGTHS) + 5)
-    found = taps(window(x, window.start(1, x), layout)[0])
-    same(found[0, : sum(LENGTHS)], torch.cat(wanted))
+def test_packed_rows_equal_torch_on_each_alone() -> None:
+    """All windows on one layout, as in a model: what they keep in it must not be taken for one another's."""
+    layout = Layout.pack(LENGTHS, sum(LENGTHS) + 5)
+    for window in WINDOWS:
+        rows, taps, wanted = problem(window)
+        x = torch.cat([*rows, torch.randn(5, DIM)])[None]
+        found = taps(window(x, window.start(1, x), layout)[0])
+        same(found[0, : sum(LENGTHS)], torch.cat(wanted))
 
 
 @pytest.mark.parametrize("window", [window for window in WINDOWS if window.causal], ids=str)
@@ -134,9 +135,7 @@ def test_a_window_around_its_token_is_odd() -> None:
     with pytest.raises(ConfigError, match="odd, not 4; use a width of 5"):
         Window(DIM, 4)
     with pytest.raises(ConfigError, match="odd"):
-        ByteNet(VOCABULARY, width=2)
-    with pytest.raises(ConfigError, match="even, not 15"):
-        ByteNet(VOCABULARY, dim=15)
+        ConvS2S(VOCABULARY, width=2)
 
 
 def test_normed_linear_equals_torch_weight_norm() -> None:
@@ -178,35 +177,44 @@ def test_a_gated_convolution_is_its_loop(causal: bool) -> None:
 
 
 @pytest.mark.parametrize("packed", [False, True])
-def test_multistep_attention_is_its_formula(packed: bool) -> None:
-    """d = W h + b + g; α = softmax(d · z); c = √m Σ α (z + e): pair by pair, each source alone."""
-    layer = scattered(
-        ConvS2SLayer(GatedConvolution(8, 3, 0.0, causal=True), MultistepAttention(Site("cross", DIM, memory=2 * DIM)))
-    )
-    sources, queries = (7, 1, 4), (3, 5, 2)
+def test_a_layer_of_convs2s_is_its_formula(packed: bool) -> None:
+    """d = W h + b + g; α = softmax(d · z); c = √m Σ α (z + e): pair by pair, each source alone; sums of two times √½."""
+    cross = MultistepAttention(Site("cross", DIM, memory=2 * DIM))
+    layer, half = scattered(ConvS2SLayer(GatedConvolution(8, 3, 0.0, causal=True), cross)), math.sqrt(0.5)
+    sources, targets = (7, 1, 4), (3, 5, 2)
     z, e = ([torch.randn(count, DIM) for count in sources] for _ in range(2))
-    h, g = ([torch.randn(count, width) for count in queries] for width in (8, DIM))
-    memory = [torch.cat([a, (a + b) * math.sqrt(0.5)], -1) for a, b in zip(z, e, strict=True)]
-    above, below = (
-        Layout.pack(lengths, sum(lengths) + 2) if packed else Layout.padded(lengths) for lengths in (sources, queries)
-    )
+    x, g = ([torch.randn(count, width) for count in targets] for width in (8, DIM))
+    memory = [torch.cat([a, (a + b) * half], -1) for a, b in zip(z, e, strict=True)]
+    above, below = (Layout.pack(counts, sum(counts) + 2) if packed else Layout.padded(counts) for counts in (sources, targets))
 
     def lay(rows: list[Tensor], layout: Layout) -> Tensor:
         block = torch.randn(*layout.ok.shape, rows[0].size(-1))
         block[layout.ok] = torch.cat(rows)
         return block
 
-    query = (layer.query(lay(h, below)) + lay(g, below)) * math.sqrt(0.5)
-    looked = layer.cross(query, layer.cross.start(lay(memory, above), above), layout=below, need_weights=True)
-    contexts = looked.context[below.ok].split(queries)
-    for row, count in enumerate(queries):
+    tail, look = layer.block.start(len(below.ok)), cross.start(lay(memory, above), above)
+    found = layer(lay(x, below), lay(g, below), tail, look, below, {})[0][below.ok].split(targets)
+    for row, count in enumerate(targets):
+        h = layer.block(x[row][None], layer.block.start(1), None)[0][0]
         for t in range(count):
-            d = layer.query.weight @ h[row][t] + layer.query.bias + g[row][t]
-            scores = [math.exp(math.sqrt(0.5) * (d @ key).item()) for key in z[row]]
-            total = torch.zeros(DIM)
+            d = layer.query.weight @ h[t] + layer.query.bias + g[row][t]
+            scores = [math.exp(half * (d @ key).item()) for key in z[row]]
+            c = torch.zeros(DIM)
             for score, key, embedded in zip(scores, z[row], e[row], strict=True):
-                total += score / sum(scores) * (key + embedded) * math.sqrt(0.5)
-            same(contexts[row][t], total * math.sqrt(len(scores)))
+                c += score / sum(scores) * (key + embedded) * half
+            looked = (layer.out(c * math.sqrt(len(scores))) + h[t]) * half
+            same(found[row][t], (looked + x[row][t]) * half)
+
+
+def test_the_memory_of_convs2s_is_its_formula() -> None:
+    """[z, (z + e) √½], where e is token and position, and every sum of two is times √½."""
+    encoder, tokens = scattered(ConvS2S(VOCABULARY, dim=8, channels=10, encoder_layers=2)).encoder, ids(1, 9)
+    e = encoder.embedding.table.weight[tokens[0]] + encoder.embedding.position.table.weight[:9]
+    x = encoder.enter(e)[None]
+    for block in encoder.blocks:
+        x = math.sqrt(0.5) * (x + block(x, None, None)[0])
+    z = encoder.leave(x)[0]
+    same(encoder(tokens).memory[0], torch.cat([z, math.sqrt(0.5) * (z + e)], -1))
 
 
 @pytest.mark.parametrize("kind", [kind for kind in ATTENTIONS if "cross" in load(ATTENTIONS, kind).uses])
@@ -243,81 +251,3 @@ def test_the_encoder_of_convs2s_gets_its_share_of_the_gradient() -> None:
     memory = model.encode(tokens).memory
     (share,) = torch.autograd.grad(memory[..., :8].sum(), [model.encoder.leave.bias])
     same(share, full / 6)
-
-
-@pytest.mark.parametrize("causal", [False, True])
-def test_a_residual_block_is_its_formula(causal: bool) -> None:
-    """Norm, ReLU and 1×1; norm, ReLU and the dilated convolution; norm, ReLU and 1×1; and the input itself."""
-    block = scattered(ResidualBlock(12, Window(DIM, 3, 2, causal), dropout=0.5))
-    x = torch.randn(1, 15, 12)
-    inner = F.relu(block.norm_taps(block.down(F.relu(block.norm_down(x)))))
-    kernel = block.taps.weight.view(DIM, 3, DIM)
-    for t in range(15):
-        near = [t + 2 * (tap - (2 if causal else 1)) for tap in range(3)]
-        h = block.taps.bias + sum(kernel[:, tap] @ inner[0, at] for tap, at in enumerate(near) if 0 <= at < 15)
-        same(block(x, block.start(1), None)[0][0, t], x[0, t] + block.up(F.relu(block.norm_up(h))))
-
-
-def bytenet(**options: object) -> ByteNet:
-    settings = {"dim": 16, "dilations": (1, 2, 4), "encoder_sets": 2, "decoder_sets": 2, "dropout": 0.0, **options}
-    return ByteNet(VOCABULARY, **settings).eval()
-
-
-@pytest.mark.parametrize("width", [3, 5])
-def test_receptive_fields_are_those_of_the_formula(width: int) -> None:
-    """(width − 1) · Σ dilations · sets tokens besides its own: half on each side in the encoder, all before in the decoder."""
-    model, extent = bytenet(width=width, unfold_ratio=1.0), 70
-    reach = (width - 1) * 7 * 2
-    place = torch.arange(extent)
-    away = place[:, None] - place[None]
-    source, target = ids(1, extent), ids(1, extent)
-    other = (source - 4 + 1) % (VOCABULARY.source - 4) + 4
-    changed = torch.where(torch.eye(extent, dtype=torch.bool), other, source)
-    moved = (model.encode(changed).memory != model.encode(source).memory).any(-1).t()
-    assert torch.equal(moved, away.abs() <= reach // 2)
-    state = model.decoder.start(model.encode(source.expand(extent, -1)))
-    other = (target - 4 + 1) % (VOCABULARY.source - 4) + 4
-    changed = torch.where(torch.eye(extent, dtype=torch.bool), other, target)
-    found = model.decoder(changed, state).logits
-    state = model.decoder.start(model.encode(source.expand(extent, -1)))
-    moved = (found != model.decoder(target.expand(extent, -1), state).logits).any(-1).t()
-    assert torch.equal(moved, (away >= 0) & (away <= reach))
-
-
-def test_target_position_t_reads_column_t() -> None:
-    """A change in one column is first seen there; out of reach of the last column it is as if there were none."""
-    model, count = bytenet(), 30
-    encoded = model.encode(ids(1, 10))
-    assert encoded.memory.shape[1] == 12 and encoded.layout is not None
-    target = ids(1, count)
-    before = model.decoder(target, model.decoder.start(encoded)).logits
-    for column in range(12):
-        memory = encoded.memory.clone()
-        memory[0, column] += 1
-        after = model.decoder(target, model.decoder.start(Encoded(memory, encoded.layout))).logits
-        moved = (after != before).any(-1)[0].nonzero()[:, 0]
-        assert moved[0] == column
-    nothing, reach, long = Encoded(torch.randn(1, 1, 16), Layout.padded([0], 1)), 2 * 7 * 2, ids(1, 60)
-    found, plain = (model.decoder(long, model.decoder.start(source)).logits for source in (encoded, nothing))
-    same(found[:, 12 + reach :], plain[:, 12 + reach :])
-    assert (found[:, 11 + reach] != plain[:, 11 + reach]).any()
-
-
-@pytest.mark.parametrize(("ratio", "extra"), [(1.0, 0), (1.2, 0), (1.5, 3), (1.1, 1)])
-def test_a_source_is_unfolded_by_its_own_length(ratio: float, extra: int) -> None:
-    """⌊ratio · |s|⌋ + extra columns, its tokens first, then zeros; the same in padded and packed rows."""
-    unfold, rows = Unfolding(ratio, extra), [torch.randn(length, DIM) for length in LENGTHS]
-    wide = [int(ratio * length) + extra for length in LENGTHS]
-    block, above = torch.randn(len(rows), 25, DIM), Layout.padded(LENGTHS, 25)
-    block[above.ok] = torch.cat(rows)
-    padded, layout = unfold(block, above)
-    assert layout.lengths.tolist() == wide
-    packed, one = unfold(torch.cat([*rows, torch.randn(4, DIM)])[None], Layout.pack(LENGTHS, sum(LENGTHS) + 4))
-    assert one.offsets is not None and one.offsets.diff()[:-1].tolist() == wide and one.offsets[-1] == packed.size(1)
-    for number, (row, count) in enumerate(zip(rows, wide, strict=True)):
-        wanted = F.pad(row, (0, 0, 0, count - len(row)))
-        same(padded[number, :count], wanted)
-        mine = one.segments[0] == number + 1
-        same(packed[0, mine], wanted)
-        assert one.positions[0, mine].tolist() == list(range(count))
-    assert not padded[~layout.ok].any() and not packed[~one.ok].any()

@@ -1,0 +1,129 @@
+"""ByteNet against its formulas: blocks token by token, fields of view, columns of the unfolded source."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from weft.batch import Layout
+from weft.errors import ConfigError
+from weft.layers.convolution import Window
+from weft.models.base import Encoded, Sizes
+from weft.models.bytenet import ByteNet, ResidualBlock, Unfolding
+
+DIM, LENGTHS = 6, (23, 1, 9, 4)
+VOCABULARY = Sizes(19, 19, shared=True)
+
+
+@pytest.fixture(autouse=True)
+def seeded() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    yield
+    torch.set_num_threads(threads)
+
+
+def same(a: Tensor, b: Tensor, atol: float = 2e-5) -> None:
+    torch.testing.assert_close(a, b, atol=atol, rtol=1e-3)
+
+
+def ids(rows: int, extent: int) -> Tensor:
+    return torch.randint(4, VOCABULARY.source, (rows, extent))
+
+
+def scattered(part: nn.Module) -> nn.Module:
+    """The part with random biases, which start at 0, and out of training."""
+    with torch.no_grad():
+        for parameter in part.parameters():
+            parameter += 0.1 * torch.randn_like(parameter)
+    return part.eval()
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_a_residual_block_is_its_formula(causal: bool) -> None:
+    """Norm, ReLU and 1×1; norm, ReLU and the dilated convolution; norm, ReLU and 1×1; and the input itself."""
+    block = scattered(ResidualBlock(12, Window(DIM, 3, 2, causal), dropout=0.5))
+    x = torch.randn(1, 15, 12)
+    inner = F.relu(block.norm_taps(block.down(F.relu(block.norm_down(x)))))
+    kernel = block.taps.weight.view(DIM, 3, DIM)
+    for t in range(15):
+        near = [t + 2 * (tap - (2 if causal else 1)) for tap in range(3)]
+        h = block.taps.bias + sum(kernel[:, tap] @ inner[0, at] for tap, at in enumerate(near) if 0 <= at < 15)
+        same(block(x, block.start(1), None)[0][0, t], x[0, t] + block.up(F.relu(block.norm_up(h))))
+
+
+def bytenet(**options: object) -> ByteNet:
+    settings = {"dim": 16, "dilations": (1, 2, 4), "encoder_sets": 2, "decoder_sets": 2, "dropout": 0.0, **options}
+    return ByteNet(VOCABULARY, **settings).eval()
+
+
+@pytest.mark.parametrize("width", [3, 5])
+def test_receptive_fields_are_those_of_the_formula(width: int) -> None:
+    """(width − 1) · Σ dilations · sets tokens besides its own: half on each side in the encoder, all before in the decoder."""
+    model, extent = bytenet(width=width, unfold_ratio=1.0), 70
+    reach = (width - 1) * 7 * 2
+    place = torch.arange(extent)
+    away = place[:, None] - place[None]
+    source, target = ids(1, extent), ids(1, extent)
+    other = (source - 4 + 1) % (VOCABULARY.source - 4) + 4
+    changed = torch.where(torch.eye(extent, dtype=torch.bool), other, source)
+    moved = (model.encode(changed).memory != model.encode(source).memory).any(-1).t()
+    assert torch.equal(moved, away.abs() <= reach // 2)
+    state = model.decoder.start(model.encode(source.expand(extent, -1)))
+    other = (target - 4 + 1) % (VOCABULARY.source - 4) + 4
+    changed = torch.where(torch.eye(extent, dtype=torch.bool), other, target)
+    found = model.decoder(changed, state).logits
+    state = model.decoder.start(model.encode(source.expand(extent, -1)))
+    moved = (found != model.decoder(target.expand(extent, -1), state).logits).any(-1).t()
+    assert torch.equal(moved, (away >= 0) & (away <= reach))
+
+
+def test_target_position_t_reads_column_t() -> None:
+    """A change in one column is first seen there; out of reach of the last column it is as if there were none."""
+    model, count = bytenet(), 30
+    encoded = model.encode(ids(1, 10))
+    assert encoded.memory.shape[1] == 12 and encoded.layout is not None
+    target = ids(1, count)
+    before = model.decoder(target, model.decoder.start(encoded)).logits
+    for column in range(12):
+        memory = encoded.memory.clone()
+        memory[0, column] += 1
+        after = model.decoder(target, model.decoder.start(Encoded(memory, encoded.layout))).logits
+        moved = (after != before).any(-1)[0].nonzero()[:, 0]
+        assert moved[0] == column
+    nothing, reach, long = Encoded(torch.randn(1, 1, 16), Layout.padded([0], 1)), 2 * 7 * 2, ids(1, 60)
+    found, plain = (model.decoder(long, model.decoder.start(source)).logits for source in (encoded, nothing))
+    same(found[:, 12 + reach :], plain[:, 12 + reach :])
+    assert (found[:, 11 + reach] != plain[:, 11 + reach]).any()
+
+
+@pytest.mark.parametrize(("ratio", "extra"), [(1.0, 0), (1.2, 0), (1.5, 3), (1.1, 1)])
+def test_a_source_is_unfolded_by_its_own_length(ratio: float, extra: int) -> None:
+    """⌊ratio · |s|⌋ + extra columns, its tokens first, then zeros; the same in padded and packed rows."""
+    unfold, rows = Unfolding(ratio, extra), [torch.randn(length, DIM) for length in LENGTHS]
+    wide = [int(ratio * length) + extra for length in LENGTHS]
+    block, above = torch.randn(len(rows), 25, DIM), Layout.padded(LENGTHS, 25)
+    block[above.ok] = torch.cat(rows)
+    padded, layout = unfold(block, above)
+    assert layout.lengths.tolist() == wide
+    packed, one = unfold(torch.cat([*rows, torch.randn(4, DIM)])[None], Layout.pack(LENGTHS, sum(LENGTHS) + 4))
+    assert one.offsets is not None and one.offsets.diff()[:-1].tolist() == wide and one.offsets[-1] == packed.size(1)
+    for number, (row, count) in enumerate(zip(rows, wide, strict=True)):
+        wanted = F.pad(row, (0, 0, 0, count - len(row)))
+        same(padded[number, :count], wanted)
+        mine = one.segments[0] == number + 1
+        same(packed[0, mine], wanted)
+        assert one.positions[0, mine].tolist() == list(range(count))
+    assert not padded[~layout.ok].any() and not packed[~one.ok].any()
+
+
+def test_sizes_that_do_not_fit_are_refused() -> None:
+    with pytest.raises(ConfigError, match="odd, not 2; use a width of 3"):
+        ByteNet(VOCABULARY, width=2)
+    with pytest.raises(ConfigError, match="even, not 15"):
+        ByteNet(VOCABULARY, dim=15)
