@@ -31,6 +31,17 @@ QUERIES = 37
 VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
     "full": {"rotary": {"position": "rotary"}, "one-head": {"heads": 1}},
     "local": {"window-3": {"window": 3}},
+    "additive": {"hidden-7": {"hidden": 7}},
+    "dot": {"scaled": {"scale": True}},
+    "local_m": {"window-2-concat": {"window": 2, "score": "concat"}},
+    "local_p": {"window-3-dot": {"window": 3, "score": "dot"}},
+    "key_value": {"one-part": {"parts": 1}, "predict": {"parts": 3}},
+    "monotonic": {"forced": {"forced": True}, "hold": {"hold": True}, "forced-hold": {"forced": True, "hold": True}},
+    "location_aware": {
+        "sharp": {"sharpening": 2.0, "top": 3},
+        "window-4": {"window": 4, "width": 5},
+        "coverage": {"coverage": True, "filters": 1, "width": 1},
+    },
     "recurrent": {"two-layers": {"layers": 2}},
     "convolution": {"width-5": {"width": 5}},
 }
@@ -97,10 +108,15 @@ class Mechanism:
     def look(
         self, keys: Tensor, layout: Layout | None = None, *, queries: Tensor | None = None, need_weights: bool = False
     ) -> Attended:
-        """Everything at once. In self use the keys are the queries; in cross use the queries are given, or fixed."""
+        """Everything at once. In self use the keys are the queries; in cross use the queries are given, or fixed.
+
+        What is drawn in training is the same in every call, so that two calls can be compared.
+        """
+        if self.part.training:
+            torch.manual_seed(7)
         if self.use != "cross":
             return self.feed(keys, self.start(keys.size(0)), layout, need_weights)
-        asked = vectors(keys.size(0), QUERIES, DIM, seed=5).to(keys.dtype) if queries is None else queries
+        asked = vectors(keys.size(0), QUERIES, DIM, seed=5).to(keys) if queries is None else queries
         return self.feed(asked, self.start(keys.size(0), keys, layout), None, need_weights)
 
     def keys(self, rows: int = len(LENGTHS), extent: int = EXTENT, seed: int = 1) -> Tensor:

@@ -81,9 +81,15 @@ def check_earlier_segment(entry: Entry) -> None:
 
 
 def check_gradients(entry: Entry) -> None:
-    """Every parameter is reached, and every gradient is the slope that two nearby values of the loss show."""
+    """Every parameter is reached, and every gradient is the slope that two nearby values of the loss show.
+
+    What chooses by content jumps where the choice changes, so there the two values are taken very near, in float64.
+    """
     part, layout = entry.make(train=True), Layout.padded(LENGTHS)
-    keys = part.keys()
+    keys, reach = part.keys(), 0.02
+    if part.part.reach == "data":
+        keys, reach = keys.double(), 1e-6
+        part.part.double()
 
     def loss() -> Tensor:
         found = part.look(keys, layout)
@@ -95,14 +101,14 @@ def check_gradients(entry: Entry) -> None:
         assert parameter.grad.isfinite().all(), f"{entry}: the gradient of {name} is not finite"
         assert parameter.grad.any(), f"{entry}: the gradient of {name} is 0"
         for rows in torch.arange(parameter.size(0)).chunk(3):  # queries, keys and values may lie in one matrix
-            _check_slope(f"{entry}: {name} from row {int(rows[0])}", parameter, rows, loss)
+            _check_slope(f"{entry}: {name} from row {int(rows[0])}", parameter, rows, loss, reach)
 
 
-def _check_slope(what: str, parameter: Tensor, rows: Tensor, loss: Callable[[], Tensor]) -> None:
-    """The gradient of these rows against the difference that a small step in a random direction makes."""
+def _check_slope(what: str, parameter: Tensor, rows: Tensor, loss: Callable[[], Tensor], reach: float) -> None:
+    """The gradient of these rows against the difference that a step of `reach` in a random direction makes."""
     assert parameter.grad is not None
     way = torch.randn(parameter[rows].shape, generator=torch.Generator().manual_seed(6))
-    way, reach, grad = way / way.norm(), 0.02, parameter.grad[rows]
+    way, grad = (way / way.norm()).to(parameter.dtype), parameter.grad[rows]
     with torch.no_grad():
         kept, values = parameter[rows].clone(), []
         for sign in (1, -1):

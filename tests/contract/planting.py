@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-LIMITS = Path(__file__).parent.parent / "reference" / "test_limits.py"
+REFERENCE = Path(__file__).parent.parent / "reference"
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,8 @@ class Bug:
     """What is wrong, and what must notice.
 
     module is a file of the package, in which `old`, which stands there once, becomes `new`. caught_by names cases of
-    the suite; "loss" is the check of the output layer's loss, and "limits: …(…)" a limit test with its arguments.
+    the suite; "loss" is the check of the output layer's loss, and "limits: …(…)" a test of tests/reference/test_limits.py
+    with its arguments, and likewise for the other files there.
     """
 
     name: str
@@ -90,12 +91,13 @@ def find(case: str) -> Callable[[], Any]:
     if case == "loss":
         check = importlib.import_module("contract.test_loss").check_linear_loss
         return lambda: check(0.1, 10)
-    if case.startswith("limits: "):
-        spec = importlib.util.spec_from_file_location("contract.limits", LIMITS)
+    file, colon, rest = case.partition(": ")
+    if colon:
+        spec = importlib.util.spec_from_file_location(f"contract.{file}", REFERENCE / f"test_{file}.py")
         assert spec is not None and spec.loader is not None
         limits = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(limits)
-        test, _, arguments = case.removeprefix("limits: ").partition("(")
+        test, _, arguments = rest.partition("(")
         return lambda: getattr(limits, f"test_{test}")(*filter(None, arguments.rstrip(")").split(", ")))
     suite = importlib.import_module("contract.suite")
     return {**dict(suite.of_mechanisms()), **dict(suite.of_decoders()), **dict(suite.of_poolings())}[case]

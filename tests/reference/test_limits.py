@@ -180,11 +180,11 @@ def test_rotary_angles_are_exact_in_half_precision() -> None:
 def test_additive_is_the_formula_of_the_paper() -> None:
     """e_ij = vᵀ tanh(W s_i + U h_j), α = softmax(e), c_i = Σ α_ij h_j (Bahdanau et al. 2015), pair by pair."""
     part = scattered(AdditiveAttention(Site("cross", DIM, memory=10), hidden=7))
-    queries, memory = tokens(rows=1, extent=35), tokens(rows=1, extent=6, dim=10)
+    net, queries, memory = part.head.score, tokens(rows=1, extent=35), tokens(rows=1, extent=6, dim=10)
     found = part(queries, part.start(memory), need_weights=True)
     for i in range(35):
         energies = [
-            part.score(torch.tanh(part.query(queries[0, i]) + part.key(memory[0, j]))).item() for j in range(memory.size(1))
+            net.score(torch.tanh(net.query(queries[0, i]) + net.key(memory[0, j]))).item() for j in range(memory.size(1))
         ]
         alpha = torch.tensor(energies).softmax(0)
         same(found.weights[0, 0, i], alpha)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from dataclasses import replace
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from weft.attention.base import Attended, Attention, Facts
 from weft.batch import Layout
@@ -25,7 +26,7 @@ class Mixer(Facts, ABC):
 
 
 class SelfAttention(Mixer):
-    """An attention turned on its own sequence."""
+    """An attention turned on its own sequence; a context of another width is brought to the model's."""
 
     uses = frozenset({"encoder", "causal"})
 
@@ -34,13 +35,16 @@ class SelfAttention(Mixer):
         self.attention = attention
         self.weights_sum, self.reach, self.terms = attention.weights_sum, attention.reach, attention.terms
         self.ignores_key_order, self.packs = attention.ignores_key_order, attention.packs
-        self.max_length, self.context_width = attention.max_length, attention.context_width
+        self.max_length = attention.max_length
+        width, dim = attention.context_width, attention.site.dim
+        self.project = nn.Identity() if width == dim else nn.Linear(width, dim)
 
     def start(self, *, rows: int = 1, room: int | None = None) -> State:
         return self.attention.start(rows=rows, room=room)
 
     def forward(self, x: Tensor, state: State, *, layout: Layout | None = None, need_weights: bool = False) -> Attended:
-        return self.attention(x, state, append=x, layout=layout, need_weights=need_weights)
+        found: Attended = self.attention(x, state, append=x, layout=layout, need_weights=need_weights)
+        return replace(found, context=self.project(found.context))
 
     def sees(self, length: int) -> Tensor:
         return self.attention.sees(length)

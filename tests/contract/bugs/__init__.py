@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from contract.bugs.aligned import ALIGNED
 from contract.bugs.attention import ATTENTION, LINEAR
 from contract.bugs.convolutional import CONVOLUTIONAL
 from contract.bugs.kernel import CACHE, KERNEL
 from contract.bugs.mixers import MIXERS
 from contract.bugs.models import LAYERS, MODELS
 from contract.bugs.recurrent import RECURRENT
+from contract.bugs.single import SINGLE
 
-BUGS = [*KERNEL, *CACHE, *ATTENTION, *LINEAR, *MIXERS, *MODELS, *LAYERS, *CONVOLUTIONAL, *RECURRENT]
+BUGS = [*KERNEL, *CACHE, *ATTENTION, *LINEAR, *MIXERS, *MODELS, *LAYERS, *CONVOLUTIONAL, *RECURRENT, *SINGLE, *ALIGNED]

@@ -1,0 +1,178 @@
+"""Bugs of the attentions made for recurrent decoders."""
+
+from __future__ import annotations
+
+from contract.planting import Bug
+
+SINGLE = [
+    Bug(
+        "beams read each other's source",
+        "attention.single",
+        "return x.reshape(sources, x.size(0) // sources * x.size(1), *x.shape[2:])",
+        "return x.unflatten(0, (-1, sources)).transpose(0, 1).flatten(1, 2)",
+        ("dot-cross-beams", "additive-cross-beams"),
+    ),
+    Bug(
+        "the length of v is not taken out",
+        "attention.scores",
+        "self.gain * F.normalize(self.score.weight, dim=-1)",
+        "self.gain * self.score.weight",
+        (
+            "recurrent_attention: normed_additive_is_its_formula",
+            "recurrent_attention: normed_additive_does_not_see_the_length_of_v",
+        ),
+    ),
+    Bug(
+        "the learned length is not used",
+        "attention.scores",
+        "self.gain * F.normalize(self.score.weight, dim=-1)",
+        "F.normalize(self.score.weight, dim=-1)",
+        ("additive_normed-cross-gradients", "recurrent_attention: normed_additive_of_the_same_length_is_additive"),
+    ),
+    Bug(
+        "a dot score is always scaled",
+        "attention.scores",
+        "self.factor = 1 / math.sqrt(dim) if scale else 1.0",
+        "self.factor = 1 / math.sqrt(dim)",
+        ("recurrent_attention: general_with_the_identity_is_dot",),
+    ),
+    Bug(
+        "a concat score has a bias",
+        "attention.concat",
+        "bias=False",
+        "bias=True",
+        ("recurrent_attention: concat_is_its_formula",),
+    ),
+    Bug(
+        "places are counted along the packed row",
+        "attention.single",
+        "return spread(self.positions, rows)",
+        "return torch.arange(self.keys.size(1), device=self.keys.device).expand(rows, -1)",
+        ("location-cross-packed", "local_m-cross-packed", "local_p-cross-packed"),
+    ),
+    Bug(
+        "location has a say of its own",
+        "attention.scores",
+        "found: Tensor = self.place(query)",
+        "found: Tensor = self.place(query + 1)",
+        ("recurrent_attention: location_without_a_query_is_the_mean",),
+    ),
+    Bug(
+        "local-m counts from 0 in every call",
+        "attention.local_m",
+        "torch.minimum(state.asked[:, None] + rank,",
+        "torch.minimum(0 * state.asked[:, None] + rank,",
+        ("local_m-cross-chunks", "local_m-cross-beams"),
+    ),
+    Bug(
+        "local-m counts queries that never were",
+        "attention.local_m",
+        "(extent if layout is None else layout.lengths)",
+        "extent",
+        ("local_m-cross-ragged",),
+    ),
+    Bug(
+        "local-m walks off the end",
+        "attention.local_m",
+        "source.lengths(mask) - 1)",
+        "source.lengths(mask) + 10**6)",
+        ("local_m-cross-weights", "recurrent_attention: local_m_is_its_window_query_by_query(general)"),
+    ),
+    Bug(
+        "local-m ends where the longest row ends",
+        "attention.local_m",
+        "source.lengths(mask) - 1)",
+        "source.lengths(None) - 1)",
+        ("local_m-cross-padding-length",),
+    ),
+    Bug(
+        "local-p predicts from the padded length",
+        "attention.local_p",
+        "state.lengths(mask))[..., None]",
+        "state.lengths(None))[..., None]",
+        ("local_p-cross-padding-length", "recurrent_attention: local_p_is_its_formula"),
+    ),
+    Bug(
+        "local-p without its bell",
+        "attention.local_p",
+        "torch.exp(-2 * (away / self.window) ** 2)",
+        "torch.exp(0 * away)",
+        ("recurrent_attention: local_p_is_its_formula", "local_p-cross-gradients"),
+    ),
+    Bug(
+        "local-p has a bell of fixed width",
+        "attention.local_p",
+        "torch.exp(-2 * (away / self.window) ** 2)",
+        "torch.exp(-2 * (away / 3) ** 2)",
+        ("recurrent_attention: local_p_with_a_window_of_everything_is_global",),
+    ),
+    Bug(
+        "local-p places in half precision",
+        "attention.local_p",
+        "return lengths * share",
+        "return lengths * share.bfloat16()",
+        ("recurrent_attention: local_p_places_are_exact_in_half_precision",),
+    ),
+    Bug(
+        "keys are mixed instead of values",
+        "attention.key_value",
+        "key if self.parts == 1 else states[..., self.width : 2 * self.width]",
+        "key",
+        (
+            "recurrent_attention: key_value_is_its_formula(kv)",
+            "recurrent_attention: key_value_mixes_values_and_matches_keys_alone",
+        ),
+    ),
+    Bug(
+        "a token finds itself",
+        "attention.key_value",
+        "mask = (order < order[total - extent :, None])[None]",
+        "mask = (order <= order[total - extent :, None])[None]",
+        ("recurrent_attention: key_value_is_its_formula(kvp)", "key_value-causal-chunks"),
+    ),
+    Bug(
+        "a narrow context is left as it is",
+        "mixers.base",
+        "self.project = nn.Identity() if width == dim else nn.Linear(width, dim)",
+        "self.project = nn.Identity()",
+        ("mixer-key_value-causal-shapes",),
+    ),
+    Bug(
+        "hard attention draws outside training",
+        "attention.hard",
+        "if not self.training:",
+        "if log_probs.size(-1) == 0:",
+        ("hard-cross-pure",),
+    ),
+    Bug(
+        "hard attention takes the likeliest in training",
+        "attention.hard",
+        "return (log_probs - noise).argmax(-1, keepdim=True)",
+        "return log_probs.argmax(-1, keepdim=True)",
+        (
+            "recurrent_attention: hard_finds_one_state",
+            "recurrent_attention: hard_reinforce_is_the_exact_gradient_on_average(0)",
+        ),
+    ),
+    Bug(
+        "the draw is from a flatter distribution",
+        "attention.hard",
+        "return (log_probs - noise)",
+        "return (log_probs / 2 - noise)",
+        ("recurrent_attention: hard_reinforce_is_the_exact_gradient_on_average(0)",),
+    ),
+    Bug(
+        "padding can be drawn",
+        "attention.hard",
+        "scores.masked_fill(~real, torch.finfo(scores.dtype).min)",
+        "scores",
+        ("hard-cross-padding-content", "hard-cross-weights"),
+    ),
+    Bug(
+        "the likelihood of a draw from nothing",
+        "attention.hard",
+        "[..., 0].where(seen, 0.0),",
+        "[..., 0],",
+        ("recurrent_attention: hard_has_terms_of_0_for_an_empty_row",),
+    ),
+]

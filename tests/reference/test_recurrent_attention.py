@@ -1,0 +1,278 @@
+"""The attentions made for recurrent decoders, against their papers' equations computed pair by pair, and in the limit.
+
+Shapes: rows are sources, T queries against S keys.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+
+import pytest
+import torch
+from contract.looking import DIM, KEYS, QUERIES, look, pair, same, scattered, site, weights_of
+from torch import Tensor, nn
+
+from weft.attention.additive import AdditiveAttention
+from weft.attention.additive_normed import AdditiveNormedAttention
+from weft.attention.base import Attention, Site
+from weft.attention.concat import ConcatAttention
+from weft.attention.dot import DotAttention
+from weft.attention.general import GeneralAttention
+from weft.attention.hard import HardAttention
+from weft.attention.key_value import KeyValueAttention
+from weft.attention.local_m import LocalMonotonicAttention
+from weft.attention.local_p import LocalPredictiveAttention
+from weft.attention.location import LocationAttention
+from weft.attention.scores import LuongScore
+from weft.batch import Layout
+from weft.errors import ConfigError, DataError
+
+Energy = Callable[[Tensor, Tensor, int], Tensor]
+"""(query, state, its position) → score."""
+
+
+@pytest.fixture(autouse=True)
+def seeded() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    yield
+    torch.set_num_threads(threads)
+
+
+def loop(energy: Energy, queries: Tensor, memory: Tensor) -> Tensor:
+    """softmax over j of energy(query i, state j, j), pair by pair, for one row."""
+    rows = [[energy(q, h, j).item() for j, h in enumerate(memory[0])] for q in queries[0]]
+    return torch.tensor(rows).softmax(-1)
+
+
+def check_formula(part: Attention, energy: Energy, memory_width: int = DIM) -> None:
+    queries, memory = pair(rows=1, memory=memory_width)
+    found = look(part, queries, memory)
+    alpha = loop(energy, queries, memory)
+    same(weights_of(found)[0], alpha)
+    by_hand = [sum(alpha[i, j] * memory[0, j] for j in range(KEYS)) for i in range(QUERIES)]
+    same(found.context[0], torch.stack(by_hand))
+
+
+def test_normed_additive_is_its_formula() -> None:
+    """g vᵀ/‖v‖ tanh(W s + U h + b)."""
+    part = scattered(AdditiveNormedAttention(site(6), hidden=5))
+    net = part.head.score
+    v = net.score.weight[0]
+    unit = v / v.square().sum().sqrt()
+    check_formula(part, lambda q, h, _: net.gain * (unit @ torch.tanh(net.query(q) + net.key(h))), 6)
+
+
+def test_normed_additive_of_the_same_length_is_additive() -> None:
+    additive, normed = scattered(AdditiveAttention(site())), AdditiveNormedAttention(site()).eval()
+    normed.load_state_dict(additive.state_dict(), strict=False)
+    queries, memory = pair()
+    assert (look(normed, queries, memory).context - look(additive, queries, memory).context).abs().max() > 0.01
+    nn.init.constant_(normed.head.score.gain, additive.head.score.score.weight.norm().item())
+    same(look(normed, queries, memory).context, look(additive, queries, memory).context)
+
+
+def test_normed_additive_does_not_see_the_length_of_v() -> None:
+    part, (queries, memory) = scattered(AdditiveNormedAttention(site())), pair()
+    before = look(part, queries, memory).context
+    with torch.no_grad():
+        part.head.score.score.weight *= 7
+    same(look(part, queries, memory).context, before)
+
+
+@pytest.mark.parametrize("scale", [False, True])
+def test_dot_is_its_formula(scale: bool) -> None:
+    part = DotAttention(site(), scale=scale).eval()
+    check_formula(part, lambda q, h, _: q @ h / (math.sqrt(DIM) if scale else 1))
+
+
+def test_dot_of_another_width_projects_the_memory() -> None:
+    part = scattered(DotAttention(site(6)))
+    check_formula(part, lambda q, h, _: q @ (part.head.score.key.weight @ h), 6)
+
+
+def test_general_is_its_formula() -> None:
+    part = scattered(GeneralAttention(site(6)))
+    check_formula(part, lambda q, h, _: q @ part.head.score.key.weight @ h, 6)
+
+
+def test_general_with_the_identity_is_dot() -> None:
+    general, dot, (queries, memory) = GeneralAttention(site()).eval(), DotAttention(site()).eval(), pair()
+    nn.init.eye_(general.head.score.key.weight)
+    same(look(general, queries, memory).context, look(dot, queries, memory).context)
+
+
+def test_concat_is_its_formula() -> None:
+    """vᵀ tanh(W [s; h]) with the one matrix put together from its two pieces."""
+    part = scattered(ConcatAttention(site(6), hidden=5))
+    net = part.head.score
+    assert net.query.bias is None
+    matrix = torch.cat([net.query.weight, net.key.weight], 1)
+    check_formula(part, lambda q, h, _: net.score.weight[0] @ torch.tanh(matrix @ torch.cat([q, h])), 6)
+
+
+def test_location_is_its_formula() -> None:
+    part = scattered(LocationAttention(site(6), max_length=20))
+    check_formula(part, lambda q, _, j: part.head.score.place.weight[j] @ q, 6)
+
+
+def test_location_without_a_query_is_the_mean() -> None:
+    part, (_, memory) = scattered(LocationAttention(site())), pair()
+    found = look(part, torch.zeros(2, 3, DIM), memory, [KEYS, 4])
+    same(found.context[0, 1], memory[0].mean(0))
+    same(found.context[1, 1], memory[1, :4].mean(0))
+
+
+def test_location_refuses_a_source_that_is_too_long() -> None:
+    part, (_, memory) = LocationAttention(site(), max_length=KEYS - 1), pair()
+    with pytest.raises(DataError, match="12 places, and a source has 13 tokens; raise its max_length"):
+        part.start(memory)
+    part.start(memory, Layout.padded([KEYS - 1, 3], KEYS))
+
+
+@pytest.mark.parametrize("score", ["dot", "general", "concat"])
+def test_local_m_is_its_window_query_by_query(score: LuongScore) -> None:
+    """Query t against t − D … t + D, cut out; past the end, against the window of the last token."""
+    part = scattered(LocalMonotonicAttention(site(), window=2, score=score))
+    queries, memory = pair()
+    lengths = [KEYS, 6]
+    found = look(part, queries, memory, lengths)
+    for row, length in enumerate(lengths):
+        for t in range(QUERIES):
+            centre = min(t, length - 1)
+            begin, end = max(0, centre - 2), min(length, centre + 3)
+            cut = memory[row : row + 1, begin:end]
+            energy = part.head.scores(queries[row : row + 1, t : t + 1], part.head.start(cut, None))
+            same(weights_of(found)[row, t, begin:end], energy[0, 0].softmax(-1))
+            assert not weights_of(found)[row, t, :begin].any() and not weights_of(found)[row, t, end:].any()
+
+
+def test_local_m_with_a_window_of_everything_is_global() -> None:
+    local, general, (queries, memory) = LocalMonotonicAttention(site(), window=KEYS), GeneralAttention(site()), pair()
+    local.load_state_dict(general.state_dict())
+    same(look(local.eval(), queries, memory, [KEYS, 6]).context, look(general.eval(), queries, memory, [KEYS, 6]).context)
+
+
+def test_local_p_is_its_formula() -> None:
+    """p = S·σ(vᵀ tanh(W s)); softmax over p − D … p + D, times exp(−(j − p)²/2σ²), σ = D/2."""
+    part = scattered(LocalPredictiveAttention(site(), window=3))
+    queries, memory = pair()
+    lengths = [KEYS, 6]
+    found, centres = look(part, queries, memory, lengths), []
+    for row, length in enumerate(lengths):
+        for t, q in enumerate(queries[row]):
+            p = length * torch.sigmoid(part.place.weight[0] @ torch.tanh(part.inner.weight @ q)).item()
+            inside = [j for j in range(length) if abs(j - p) <= 3]
+            align = torch.stack([q @ part.head.score.key.weight @ memory[row, j] for j in inside]).softmax(0)
+            wanted = torch.zeros(KEYS)
+            for j, share in zip(inside, align, strict=True):
+                wanted[j] = share * math.exp(-((j - p) ** 2) / (2 * 1.5**2))
+            same(weights_of(found)[row, t], wanted)
+            centres.append(p / length)
+    assert max(centres) - min(centres) > 0.5
+
+
+def test_local_p_with_a_window_of_everything_is_global() -> None:
+    local, general = scattered(LocalPredictiveAttention(site(), window=100000)), GeneralAttention(site())
+    queries, memory = pair()
+    general.load_state_dict({"head.score.key.weight": local.head.score.key.weight})
+    same(look(local, queries, memory, [KEYS, 6]).context, look(general.eval(), queries, memory, [KEYS, 6]).context)
+
+
+def test_local_p_places_are_exact_in_half_precision() -> None:
+    """In bf16 the positions 1024 to 1030 are one; p is computed in float32 even where weights are in bf16."""
+    part = scattered(LocalPredictiveAttention(site())).bfloat16()
+    queries = torch.randn(1, QUERIES, DIM).bfloat16()
+    with torch.autocast("cpu", torch.bfloat16):
+        found = part.centre(queries, torch.tensor([[2000]]))
+    inner = torch.tanh(queries.double() @ part.inner.weight.double().t())
+    exact = 2000 * torch.sigmoid(inner @ part.place.weight[0].double())
+    assert (found - exact).abs().max() < 0.05
+
+
+@pytest.mark.parametrize("split", ["k=v", "kv", "kvp"])
+def test_key_value_is_its_formula(split: str) -> None:
+    """M = tanh(U [k_1 … k_{t−1}] + W k_t), α = softmax(wᵀM), Σ α_j v_j: token after token, the first has nothing."""
+    parts, dim, width = {"k=v": (1, 13, 13), "kv": (2, 12, 6), "kvp": (3, 13, 4)}[split]
+    part = scattered(KeyValueAttention(Site("causal", dim), parts=parts))
+    net, x = part.head.score, torch.randn(1, 35, dim)
+    found = part(x, part.start(rows=1), append=x, need_weights=True)
+    assert found.context.size(-1) == part.context_width == width
+    assert not found.context[0, 0].any()
+    key = x[0, :, :width]
+    value = x[0, :, :width] if parts == 1 else x[0, :, width : 2 * width]
+    for t in range(1, 35):
+        energies = [net.score(torch.tanh(net.query(key[t]) + net.key(key[j]))).item() for j in range(t)]
+        alpha = torch.tensor(energies).softmax(0)
+        same(found.context[0, t], alpha @ value[:t])
+        same(found.weights[0, 0, t, :t], alpha)
+
+
+def test_key_value_of_one_part_is_additive() -> None:
+    one, additive = scattered(KeyValueAttention(site(6), parts=1)), AdditiveAttention(site(6), hidden=6)
+    queries, memory = pair(memory=6)
+    additive.load_state_dict(one.state_dict())
+    same(look(one, queries, memory, [KEYS, 6]).context, look(additive.eval(), queries, memory, [KEYS, 6]).context)
+
+
+def test_key_value_mixes_values_and_matches_keys_alone() -> None:
+    part, (queries, memory) = scattered(KeyValueAttention(site(12), parts=2)), pair(memory=12)
+    other = torch.cat([memory[..., :6], torch.randn(2, KEYS, 6)], -1)
+    before, after = look(part, queries, memory), look(part, queries, other)
+    same(weights_of(before), weights_of(after))
+    same(after.context, weights_of(before) @ other[..., 6:])
+
+
+def test_key_value_refuses_what_it_cannot_split() -> None:
+    with pytest.raises(ConfigError, match="even widths"):
+        KeyValueAttention(Site("causal", 15))
+
+
+def test_hard_finds_one_state() -> None:
+    """Out of training the likeliest of additive attention; in training those that are likely, as often as they are."""
+    hard, additive, (queries, memory) = scattered(HardAttention(site())), AdditiveAttention(site()), pair(rows=1, queries=3)
+    additive.load_state_dict(hard.state_dict())
+    alpha = weights_of(look(additive.eval(), queries, memory))
+    best = alpha.argmax(-1)
+    found = look(hard, queries, memory)
+    same(found.context[0], memory[0, best[0]], atol=0)
+    draws = look(hard.train(), queries.expand(20000, -1, -1), memory.expand(20000, -1, -1))
+    same(weights_of(draws).mean(0), alpha[0], atol=0.02)
+    same(draws.context, weights_of(draws) @ memory, atol=1e-6)
+    same(draws.terms["log_prob"].exp(), (weights_of(draws) * alpha).sum(-1))
+    same(draws.terms["entropy"][0], -(alpha * alpha.log()).sum(-1)[0])
+
+
+@pytest.mark.parametrize("baseline", ["0", "1.5"])
+def test_hard_reinforce_is_the_exact_gradient_on_average(baseline: str) -> None:
+    """E[(r(h_j) − b) ∇ log α_j] = ∇ Σ_j α_j r(h_j), whatever the baseline b (Xu et al. 2015, equations 11 to 12)."""
+    count = 40000
+    part, (queries, memory) = scattered(HardAttention(site())).train(), pair(rows=1, keys=5, queries=2)
+    reward = memory[0].sin().sum(-1) + 1
+    additive = AdditiveAttention(site())
+    additive.load_state_dict(part.state_dict())
+    (weights_of(look(additive, queries, memory)) @ reward).sum().backward()
+    found = look(part, queries.expand(count, -1, -1), memory.expand(count, -1, -1))
+    earned = (found.context.detach().sin().sum(-1) + 1) - float(baseline)
+    ((earned * found.terms["log_prob"]).sum() / count).backward()
+    for (name, mine), exact in zip(part.named_parameters(), additive.parameters(), strict=True):
+        assert mine.grad is not None and exact.grad is not None
+        error = (mine.grad - exact.grad).norm() / exact.grad.norm()
+        assert exact.grad.norm() > 0.01 and error < 0.1, f"{name} is off by {error:.1%}"
+
+
+def test_hard_has_no_gradient_through_the_draw() -> None:
+    part, (queries, memory) = scattered(HardAttention(site())).train(), pair()
+    memory.requires_grad_()
+    look(part, queries, memory).context.sum().backward()
+    assert memory.grad is not None and memory.grad.any()
+    assert all(parameter.grad is None for parameter in part.parameters())
+
+
+def test_hard_has_terms_of_0_for_an_empty_row() -> None:
+    part, (queries, memory) = scattered(HardAttention(site())).train(), pair()
+    terms = look(part, queries, memory, [KEYS, 0]).terms
+    for name in ("log_prob", "entropy"):
+        assert terms[name][0].abs().min() > 0 and (terms[name][1] == 0).all()

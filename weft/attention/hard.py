@@ -1,0 +1,77 @@
+"""Attention to one position, drawn in training."""
+
+from __future__ import annotations
+
+import torch
+from pydantic import NonNegativeInt
+from torch import Tensor
+
+from weft.attention.base import Attended, Attention, Site
+from weft.attention.scores import AdditiveScore
+from weft.attention.single import OneHead
+from weft.batch import Layout
+from weft.state import State
+
+
+class HardAttention(Attention):
+    """α = softmax(e) as in additive attention; one j is drawn from α, and the context is h_j.
+
+    Outside training j is the likeliest. No gradient passes through the draw. The terms log_prob, log α_j of what was drawn,
+    and entropy, −Σ α log α, are for REINFORCE: the task adds (reward − baseline) · log_prob, and a share of the entropy to
+    keep it drawing.
+
+    hidden: width of the scoring network; 0: the model's
+    """
+
+    paper = "Xu et al. 2015"
+    cost = "n²"
+    uses = frozenset({"cross"})
+    weights_sum = "one"
+    reach = "data"
+    ignores_key_order = True
+    terms = frozenset({"log_prob", "entropy"})
+
+    def __init__(self, site: Site, *, hidden: NonNegativeInt = 0) -> None:
+        super().__init__(site)
+        self.head = OneHead(site, AdditiveScore(site.dim, site.memory_dim, hidden or site.dim, exact=True))
+        self.context_width = site.memory_dim
+
+    def start(
+        self, memory: Tensor | None = None, layout: Layout | None = None, *, rows: int = 1, room: int | None = None
+    ) -> State:
+        return self.head.start(memory, layout)
+
+    def forward(
+        self,
+        query: Tensor,
+        state: State,
+        *,
+        append: Tensor | None = None,
+        layout: Layout | None = None,
+        need_weights: bool = False,
+    ) -> Attended:
+        rows, real = query.size(0), state.real(query.size(0))[:, None]
+        scores = self.head.scores(query, state)
+        log_probs = scores.masked_fill(~real, torch.finfo(scores.dtype).min).log_softmax(-1)
+        chosen = self._choose(log_probs)
+        weights = torch.zeros_like(log_probs).scatter(-1, chosen, 1.0).masked_fill(~real, 0.0).to(state.values.dtype)
+        owner = torch.arange(rows, device=query.device) // (rows // state.values.size(0))
+        # A row without tokens chooses one of them nevertheless, and finds 0.
+        context = state.values[owner[:, None], chosen[..., 0]].where(real.any(-1, keepdim=True), 0.0)
+        terms = self._terms(log_probs, chosen, real) if self.training else {}
+        return Attended(context, state, weights[:, None] if need_weights else None, terms)
+
+    def _choose(self, log_probs: Tensor) -> Tensor:
+        """[B, T, 1]: drawn by the largest of log α − log(exponential noise), which asks nothing of the host (Gumbel-max)."""
+        if not self.training:
+            return log_probs.argmax(-1, keepdim=True)
+        noise = torch.empty_like(log_probs).exponential_().log()
+        return (log_probs - noise).argmax(-1, keepdim=True)
+
+    def _terms(self, log_probs: Tensor, chosen: Tensor, real: Tensor) -> dict[str, Tensor]:
+        seen = real.any(-1)
+        information = (log_probs.exp() * log_probs).masked_fill(~real, 0.0).sum(-1)
+        return {
+            "log_prob": log_probs.gather(-1, chosen)[..., 0].where(seen, 0.0),
+            "entropy": -information,
+        }

@@ -1,0 +1,96 @@
+"""Attention in which one part of a state is matched and another is found."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from weft.attention.base import Attended, Attention, Site
+from weft.attention.kernel import Cache, Plain, masked_softmax
+from weft.attention.scores import AdditiveScore
+from weft.attention.single import OneHead, Source
+from weft.batch import Layout
+from weft.errors import ConfigError
+from weft.state import State
+
+
+class KeyValueAttention(Attention):
+    """States are split, h = [k; v] or [k; v; p]: e_j = wᵀ tanh(W k + b + U k_j), α = softmax(e), and the context is Σ α_j v_j.
+
+    In causal use a token looks at those before it, as published, so that the first one finds 0; the model that holds the
+    mechanism joins the context with its own v, or with p. Against a source, which is our extension, states of both sides are
+    split. Key and value are equally wide, and p takes what is left.
+
+    parts: 1: a state is key and value at once; 2: key and value; 3: key, value and predict
+    """
+
+    paper = "Daniluk et al. 2017"
+    cost = "n²"
+    uses = frozenset({"causal", "cross"})
+    ignores_key_order = True
+    packs = True
+
+    def __init__(self, site: Site, *, parts: Literal[1, 2, 3] = 2) -> None:
+        super().__init__(site)
+        memory = site.memory_dim
+        if parts == 2 and (site.dim % 2 or memory % 2):
+            raise ConfigError(f"states of {site.dim} and {memory} channels cannot be split into key and value; use even widths")
+        self.parts, self.asking, self.width = parts, site.dim // parts, memory // parts
+        self.head = OneHead(site, AdditiveScore(self.asking, self.width, self.width))
+        self.context_width = self.width
+        self.weights_sum = "one" if site.use == "cross" else "at most one"
+
+    def start(
+        self, memory: Tensor | None = None, layout: Layout | None = None, *, rows: int = 1, room: int | None = None
+    ) -> State:
+        if self.site.use == "cross":
+            assert memory is not None
+            return Source.of(*self._split(memory), layout)
+        like = self.head.score.get_parameter("key.weight")
+        state: Plain | Cache = Plain() if room is None else Cache.empty(rows, 1, room, self.width, like)
+        return state if memory is None else self._append(memory, state, layout)
+
+    def forward(
+        self,
+        query: Tensor,
+        state: State,
+        *,
+        append: Tensor | None = None,
+        layout: Layout | None = None,
+        need_weights: bool = False,
+    ) -> Attended:
+        asked = query[..., : self.asking]
+        if append is None:
+            return self.head.run(asked, state, layout, need_weights)
+        place = state.place(append, layout)
+        state = self._append(append, state, layout)
+        source, mask = _before(state, place, layout)
+        weights = masked_softmax(self.head.scores(asked, source), mask)
+        return Attended(self.head.mix(weights, source), state, weights[:, None] if need_weights else None)
+
+    def _split(self, states: Tensor) -> tuple[Tensor, Tensor]:
+        """Keys, ready to be scored, and values [B, S, width] of states [B, S, M]."""
+        key = states[..., : self.width]
+        return self.head.score.keys(key), key if self.parts == 1 else states[..., self.width : 2 * self.width]
+
+    def _append(self, states: Tensor, store: Plain | Cache, layout: Layout | None) -> Plain | Cache:
+        keys, values = self._split(states)
+        return store.append(keys[:, None], values[:, None], layout)
+
+
+def _before(store: Plain | Cache, place: Tensor, layout: Layout | None) -> tuple[Source, Tensor]:
+    """What was stored, as a source, and which of it came before each of the tokens stored last, at `place` [B, T]."""
+    if isinstance(store, Cache):
+        keys, values = store.dense()
+        return Source(keys[:, 0], values[:, 0]), store.key_positions()[:, None] < place[..., None]
+    assert store.k is not None and store.v is not None
+    total, extent = store.k.size(2), place.size(1)
+    order = torch.arange(total, device=place.device)
+    mask = (order < order[total - extent :, None])[None]
+    if store.segments is not None:
+        mask = mask & (store.segments > 0)[:, None]
+        if layout is not None and layout.packed:
+            mask = mask & (store.segments[:, None] == layout.segments[:, :, None])
+    return Source(store.k[:, 0], store.v[:, 0]), mask

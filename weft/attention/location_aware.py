@@ -1,0 +1,136 @@
+"""Additive attention that knows where it looked last.
+
+Shapes: G sources · K beams · B = G·K rows · S keys · A width of the scoring network.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
+from torch import Tensor, nn
+
+from weft.attention.base import Attended, Attention, Site
+from weft.attention.kernel import masked_softmax
+from weft.attention.scores import AdditiveScore, at_least_float
+from weft.attention.single import OneHead, Source, fed, fold, unfold
+from weft.batch import Layout
+from weft.errors import ConfigError
+from weft.state import State
+
+
+@dataclass
+class Aligned:
+    """The source; last [B, S], the alignment of the last query; total [B, S], the sum of all of them (with coverage)."""
+
+    source: Source
+    last: Tensor
+    total: Tensor | None
+
+
+class LocationAwareAttention(Attention):
+    """e_j = vᵀ tanh(W s + b + U h_j + V f_j) with f = F ∗ α_{i−1}, a convolution of the last alignment; α = softmax(β e).
+
+    Before the first query the alignment stands on the first position. Sharpening (β or the best k) and the window are for
+    input much longer than that of training. With coverage f is of Σ α instead, which begins at 0; filters: 1 and width: 1 are
+    then See et al. 2017.
+
+    hidden: width of the scoring network; 0: the model's
+    filters: channels of the convolution
+    width: positions a filter covers, an odd number
+    sharpening: β, the inverse temperature of the softmax
+    top: how many of the best scores are kept; 0: all
+    window: w, for looking only at m − w … m + w − 1 around the median m of the last alignment; 0: everywhere
+    coverage: features of the sum of all alignments; the term coverage is Σ_j min(α_j, that sum)
+    """
+
+    paper = "Chorowski et al. 2015"
+    cost = "n²"
+    uses = frozenset({"cross"})
+    weights_sum = "one"
+
+    def __init__(
+        self,
+        site: Site,
+        *,
+        hidden: NonNegativeInt = 0,
+        filters: PositiveInt = 10,
+        width: PositiveInt = 31,
+        sharpening: PositiveFloat = 1.0,
+        top: NonNegativeInt = 0,
+        window: NonNegativeInt = 0,
+        coverage: bool = False,
+    ) -> None:
+        super().__init__(site)
+        if width % 2 == 0:
+            raise ConfigError(f"width: a filter must have a middle, so its width must be odd, not {width}")
+        inner = hidden or site.dim
+        self.score = AdditiveScore(site.dim, site.memory_dim, inner, exact=bool(top or window))
+        self.head = OneHead(site, self.score)
+        self.filters = nn.Conv1d(1, filters, width, padding=width // 2, bias=False)
+        self.feature = nn.Linear(filters, inner, bias=False)
+        self.sharpening, self.top, self.window, self.coverage = sharpening, top, window, coverage
+        self.context_width = site.memory_dim
+        if top or window:
+            self.reach = "data"
+        if coverage:
+            self.terms = frozenset({"coverage"})
+            self.ignores_key_order = width == 1 and not window
+
+    def start(
+        self, memory: Tensor | None = None, layout: Layout | None = None, *, rows: int = 1, room: int | None = None
+    ) -> State:
+        source = self.head.start(memory, layout)
+        last = torch.zeros_like(source.values[..., 0], dtype=at_least_float(source.values).dtype)
+        total = last.clone() if self.coverage else None
+        last[:, :1] = 1.0
+        return Aligned(source, last, total)
+
+    def forward(
+        self,
+        query: Tensor,
+        state: State,
+        *,
+        append: Tensor | None = None,
+        layout: Layout | None = None,
+        need_weights: bool = False,
+    ) -> Attended:
+        source, last, total = state.source, state.last, state.total
+        asked, real, keys = self.score.asked(query), fed(query, layout), source.mask(query.size(0), None)
+        found, covered = [], []
+        for t in range(query.size(1)):
+            scores = self._scores(asked[:, t : t + 1], source, last if total is None else total)
+            weights = masked_softmax(self.sharpening * scores, self._allowed(scores, keys, last))
+            alpha = at_least_float(weights[:, 0])
+            last = torch.where(real[:, t, None], alpha, last)
+            if total is not None:
+                covered.append(torch.minimum(alpha, total).sum(-1))
+                total = torch.where(real[:, t, None], total + alpha, total)
+            found.append(weights)
+        weights = torch.cat(found, 1).to(source.values.dtype)
+        terms = {"coverage": torch.stack(covered, 1)} if self.coverage and self.training else {}
+        shown = weights[:, None] if need_weights else None
+        return Attended(self.head.mix(weights, source), Aligned(source, last, total), shown, terms)
+
+    def _scores(self, asked: Tensor, source: Source, history: Tensor) -> Tensor:
+        """[B, 1, S] for one query a row, asked [B, 1, A], and what it has of its alignments, history [B, S]."""
+        convolved = self.filters(history[:, None].to(self.filters.weight.dtype))
+        features = self.feature(convolved.transpose(1, 2))
+        sources = source.keys.size(0)
+        energy = self.score.energy(fold(asked, sources), source.keys, fold(features[:, None], sources))
+        return unfold(energy, asked.size(0))
+
+    def _allowed(self, scores: Tensor, keys: Tensor | None, last: Tensor) -> Tensor | None:
+        """[B, 1, S]: real keys, inside the window, among the best."""
+        allowed = keys
+        if self.window:
+            median = (last.cumsum(-1) < 0.5 * last.sum(-1, keepdim=True)).sum(-1)
+            away = torch.arange(last.size(1), device=last.device) - median[:, None]
+            near = ((away >= -self.window) & (away < self.window))[:, None]
+            allowed = near if allowed is None else allowed & near
+        if self.top and self.top < scores.size(-1):
+            held = scores if allowed is None else scores.masked_fill(~allowed, torch.finfo(scores.dtype).min)
+            best = held >= held.topk(self.top, -1).values[..., -1:]
+            allowed = best if allowed is None else allowed & best
+        return allowed

@@ -1,0 +1,144 @@
+"""What attentions of one head over a source have in common: the source kept once for all its beams, its mask, and mixing.
+
+Shapes: G sources · K beams · B = G·K rows · T queries · S keys · A width of a key · M width of the memory.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from weft.attention.base import Attended, Attention, Site
+from weft.attention.kernel import masked_softmax
+from weft.batch import Layout
+from weft.layers.dropout import dropout
+from weft.state import State, shared, spread
+
+
+@dataclass
+class Source:
+    """keys [G, S, A] · values [G, S, M] · segments, positions [G, S], None where every token is real and in order."""
+
+    keys: Tensor = shared()
+    values: Tensor = shared()
+    segments: Tensor | None = shared(default=None)
+    positions: Tensor | None = shared(default=None)
+
+    @staticmethod
+    def of(keys: Tensor, values: Tensor, layout: Layout | None) -> Source:
+        if layout is None:
+            return Source(keys, values)
+        return Source(keys, values, layout.segments, layout.positions)
+
+    def real(self, rows: int) -> Tensor:
+        """[B, S] bool: which keys are tokens."""
+        if self.segments is None:
+            return torch.ones(rows, self.keys.size(1), dtype=torch.bool, device=self.keys.device)
+        return spread(self.segments > 0, rows)
+
+    def mask(self, rows: int, layout: Layout | None) -> Tensor | None:
+        """[B, T or 1, S]: real keys, and where rows are packed those of the query's own sentence. None: all of them."""
+        if self.segments is None:
+            return None
+        if layout is not None and layout.packed:
+            return (self.segments[:, None] == layout.segments[:, :, None]) & layout.ok[:, :, None]
+        return self.real(rows)[:, None]
+
+    def places(self, rows: int) -> Tensor:
+        """[B, S]: where in its sentence each key stands."""
+        if self.positions is None:
+            return torch.arange(self.keys.size(1), device=self.keys.device).expand(rows, -1)
+        return spread(self.positions, rows)
+
+    def lengths(self, mask: Tensor | None) -> Tensor:
+        """[B or 1, T or 1]: how long the sentence is that each query looks at, from its `mask`."""
+        if mask is None:
+            return torch.full((1, 1), self.keys.size(1), device=self.keys.device)
+        return mask.sum(-1)
+
+
+class Score(nn.Module, ABC):
+    """How well a query and a key go together. `keys` is what of the memory can be computed once a source."""
+
+    @abstractmethod
+    def keys(self, memory: Tensor) -> Tensor:
+        """memory [G, S, M] → [G, S, A]."""
+
+    @abstractmethod
+    def forward(self, query: Tensor, source: Source) -> Tensor:
+        """query [G, T, D] → [G, T, S]."""
+
+
+class OneHead(nn.Module):
+    """softmax(score) over a source's own states. The beams of a source are more queries over its one memory."""
+
+    def __init__(self, site: Site, score: Score) -> None:
+        super().__init__()
+        self.score, self.dropout = score, site.dropout
+
+    def start(self, memory: Tensor | None, layout: Layout | None) -> Source:
+        assert memory is not None
+        return Source.of(self.score.keys(memory), memory, layout)
+
+    def scores(self, query: Tensor, source: Source) -> Tensor:
+        """query [B, T, D] → [B, T, S]."""
+        found: Tensor = self.score(fold(query, source.keys.size(0)), source)
+        return unfold(found, query.size(0))
+
+    def mix(self, weights: Tensor, source: Source) -> Tensor:
+        """weights [B, T, S] → [B, T, M], a share of them dropped in training."""
+        used = dropout(weights, self.dropout, self.training)
+        return unfold(fold(used, source.values.size(0)) @ source.values, weights.size(0))
+
+    def run(self, query: Tensor, source: Source, layout: Layout | None, need_weights: bool) -> Attended:
+        weights = masked_softmax(self.scores(query, source), source.mask(query.size(0), layout))
+        return Attended(self.mix(weights, source), source, weights[:, None] if need_weights else None)
+
+
+class ScoredAttention(Attention, ABC):
+    """An attention that is known by its score alone: α = softmax(e), and the context is Σ α_j h_j over the memory itself."""
+
+    cost = "n²"
+    uses = frozenset({"cross"})
+    weights_sum = "one"
+    ignores_key_order = True
+    packs = True
+
+    def __init__(self, site: Site, score: Score) -> None:
+        super().__init__(site)
+        self.head = OneHead(site, score)
+        self.context_width = site.memory_dim
+
+    def start(
+        self, memory: Tensor | None = None, layout: Layout | None = None, *, rows: int = 1, room: int | None = None
+    ) -> State:
+        return self.head.start(memory, layout)
+
+    def forward(
+        self,
+        query: Tensor,
+        state: State,
+        *,
+        append: Tensor | None = None,
+        layout: Layout | None = None,
+        need_weights: bool = False,
+    ) -> Attended:
+        return self.head.run(query, state, layout, need_weights)
+
+
+def fold(x: Tensor, sources: int) -> Tensor:
+    """[B, T, …] → [G, K·T, …]."""
+    return x.reshape(sources, x.size(0) // sources * x.size(1), *x.shape[2:])
+
+
+def unfold(x: Tensor, rows: int) -> Tensor:
+    """[G, K·T, …] → [B, T, …]."""
+    return x.reshape(rows, x.size(0) * x.size(1) // rows, *x.shape[2:])
+
+
+def fed(query: Tensor, layout: Layout | None) -> Tensor:
+    """[B, T] bool: which queries are tokens; what stands at the others never was."""
+    return torch.ones(query.shape[:2], dtype=torch.bool, device=query.device) if layout is None else layout.ok
