@@ -14,9 +14,12 @@ from weft.batch import Layout
 from weft.errors import ConfigError
 from weft.explain.picture import cross_attention
 from weft.layers.recurrent import RecurrentStack, StepDropout, turn_round
-from weft.models.base import Sizes
+from weft.models.base import Model, Sizes
+from weft.models.ensemble import Ensemble
 from weft.models.rnn import RNN
 from weft.registry import build
+from weft.search.choosers import Beam, Limits
+from weft.search.loop import generate
 from weft.tasks.decoding import Translation, attention_of
 
 WORDS, LENGTHS = 17, [7, 3, 0, 9, 1]
@@ -48,7 +51,7 @@ def ids(rows: int, extent: int) -> Tensor:
     return torch.randint(4, WORDS, (rows, extent))
 
 
-def logits(model: RNN, source: Tensor, target: Tensor, above: Layout | None = None, below: Layout | None = None) -> Tensor:
+def logits(model: Model, source: Tensor, target: Tensor, above: Layout | None = None, below: Layout | None = None) -> Tensor:
     return model.decoder(target, model.decoder.start(model.encode(source, above)), below).logits
 
 
@@ -234,6 +237,26 @@ def test_a_picture_has_the_weights_of_every_token(style: str) -> None:
     assert weights.shape == (4, 7)
     same(weights.sum(-1), torch.ones(4))
     assert (weights[0] - weights[1]).abs().max() > 1e-3
+
+
+def test_recurrent_models_and_a_transformer_speak_with_one_voice() -> None:
+    """Beam search by an ensemble of families, prefixes ragged: a text's score is the mean of probabilities, token by token."""
+    small = {"kind": "transformer", "dim": 8, "heads": 2, "feedforward": 8, "encoder_layers": 1, "decoder_layers": 1}
+    models = [make(), make(style="cho"), build("weft.models:MODELS", small, Sizes(WORDS, WORDS, True)).eval()]
+    source, above = ids(4, 6), Layout.padded([6, 2, 5, 1])
+    first, below = ids(4, 3), Layout.padded([1, 3, 2, 1])
+    limits = Limits(torch.tensor([5, 2, 9, 7]), torch.zeros(4, dtype=torch.long), torch.arange(4))
+    together = Ensemble(models).eval()
+    encoded = together.encode(source, above)
+    found, _ = generate(together.decoder, encoded, Beam(3, 0.0), first=first, first_layout=below, limits=limits, check=1)
+    for row, texts in enumerate(found):
+        begin = first[row, : below.counts[row]].tolist()
+        for text in texts:
+            fed = torch.tensor([[*begin, *text.tokens[:-1]]])
+            each = [logits(model, source[row : row + 1, : above.counts[row]], fed).softmax(-1) for model in models]
+            chances = torch.stack(each).mean(0)[0, len(begin) - 1 :]
+            score = chances[range(len(text.tokens)), text.tokens].log().sum()
+            assert text.score == pytest.approx(score.item(), abs=1e-3)
 
 
 @pytest.mark.parametrize("style", ["bahdanau", "luong"])

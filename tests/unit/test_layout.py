@@ -26,6 +26,14 @@ def test_padded_takes_lengths_of_any_sort_and_a_wider_extent(lengths: list[int] 
     assert layout.longest == 2
 
 
+def test_the_host_knows_the_lengths_of_a_layout_it_made_and_asks_for_those_of_selected_rows() -> None:
+    layout = Layout.padded([2, 0, 3])
+    assert layout.known == layout.counts == (2, 0, 3)
+    assert layout.to("cpu").known == (2, 0, 3)
+    chosen = layout.select(torch.tensor([2, 0]))
+    assert chosen.known is None and chosen.counts == (3, 2)
+
+
 def test_padded_refuses_what_does_not_fit() -> None:
     with pytest.raises(ValueError, match="5 tokens does not fit into 4"):
         Layout.padded([5], extent=4)

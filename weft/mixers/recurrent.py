@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from weft.attention.base import Attended, Site
 from weft.batch import Layout
 from weft.errors import ConfigError
+from weft.layers.recurrent import turn_round
 from weft.mixers.base import Mixer
 from weft.state import State
 
@@ -41,9 +42,8 @@ class RecurrentMixer(Mixer):
 
     def forward(self, x: Tensor, state: State, *, layout: Layout | None = None, need_weights: bool = False) -> Attended:
         if self.back is not None:
-            turn = _reversal(x, layout)
-            forth, back = self.forth(x)[0], self.back(_take(x, turn))[0]
-            return Attended(self.out(torch.cat([forth, _take(back, turn)], -1)), None)
+            forth, back = self.forth(x)[0], self.back(turn_round(x, layout))[0]
+            return Attended(self.out(torch.cat([forth, turn_round(back, layout)], -1)), None)
         outputs, state = self._steps(x, state, layout)
         return Attended(self.out(outputs), state)
 
@@ -63,16 +63,3 @@ class RecurrentMixer(Mixer):
             hidden = torch.where(layout.ok[None, :, t, None], new, hidden)
             steps.append(output)
         return torch.cat(steps, 1), hidden.transpose(0, 1)
-
-
-def _reversal(x: Tensor, layout: Layout | None) -> Tensor:
-    """[B, T]: for each place the one it changes with when every row is turned round inside its own length."""
-    place = torch.arange(x.size(1), device=x.device).expand(x.size(0), -1)
-    if layout is None:
-        return place.flip(1)
-    length = layout.lengths[:, None]
-    return torch.where(place < length, length - 1 - place, place)
-
-
-def _take(x: Tensor, index: Tensor) -> Tensor:
-    return x.gather(1, index[..., None].expand(-1, -1, x.size(-1)))
