@@ -77,7 +77,7 @@ class TrainSection(Section):
     device: str = Field(default="auto", description="auto, cpu, cuda, cuda:1, …")
     threads: int = Field(default=0, ge=0, description="CPU threads; 0: as many as there are cores")
     compile: bool = Field(default=False, description="torch.compile the model")
-    seed: int = Field(default=1, ge=0, description="of the weights at the start, the order of the data and dropout")
+    seed: int = Field(default=1, ge=0, lt=1 << 63, description="of the weights at the start, the order of the data and dropout")
     log_every: PositiveInt = Field(default=50, description="steps between lines of the log")
     validate_every: int = Field(default=500, ge=0, description="steps between validations; 0: only at the end")
     validate_bleu: bool = Field(default=True, description="decode the validation text and score it, besides the loss")
@@ -113,7 +113,7 @@ class DecodeSection(Section):
     top_p: float = Field(
         default=1.0, gt=0, le=1, description="sample among the likeliest tokens that have this probability together"
     )
-    seed: int = Field(default=1, ge=0, description="of sampling")
+    seed: int = Field(default=1, ge=0, lt=1 << 63, description="of sampling")
     batch_tokens: PositiveInt = Field(default=4096, description="source tokens decoded at once")
     precision: Literal["float32", "bf16"] = Field(default="float32", description="of the arithmetic when decoding")
 

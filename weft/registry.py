@@ -61,9 +61,11 @@ def suggest(word: str, known: Iterable[str]) -> str:
 
 
 class Options(BaseModel):
-    """Named options, strictly checked: an unknown key is an error, and true is not a number."""
+    """Named options, strictly checked: an unknown key is an error, true is not a number, and numbers are finite."""
 
-    model_config = ConfigDict(extra="forbid", validate_default=True, validate_assignment=True, protected_namespaces=())
+    model_config = ConfigDict(
+        extra="forbid", validate_default=True, validate_assignment=True, protected_namespaces=(), allow_inf_nan=False
+    )
 
     @field_validator("*", mode="before")
     @classmethod

@@ -140,6 +140,9 @@ def test_settings_that_are_not_right(train: Train) -> None:
     train.fails(says=["--set model.cross", "full"], model__cross="ful")
     train.fails(says=["a width of 32 cannot be shared by 5 heads"], model__heads=5)
     train.fails(says=["not valid YAML"], train__clip="[1")
+    train.fails(says=["finite"], train__clip=".nan")
+    train.fails(says=["finite"], train__schedule="{kind: constant, rate: .inf}")
+    train.fails(says=["train.seed"], train__seed=1 << 70)
     train.fails(says=["there is no device 'gpu9'; this machine has cpu"], train__device="gpu9")
     train.fails(
         says=["train.best_by", "validate_bleu"], train__best_by="bleu", train__validate_bleu=False, data__valid="[a.src,a.trg]"
@@ -221,6 +224,11 @@ def test_runs_that_are_not_whole(weft: tiny.Shell, reverse_run: Path, folder: Pa
     shutil.rmtree(run / "checkpoints")
     weft.fails("average", "run", says=["no checkpoint"])
     weft.fails("average", "nowhere", says=["not a run folder"])
+
+
+def test_run_folders_without_a_name(weft: tiny.Shell, reverse_run: Path) -> None:
+    for name in ("", ",", f"{reverse_run},"):
+        weft.fails("translate", name, says=["names no run folder"])
 
 
 def test_nothing_is_written_over_what_is_read(weft: tiny.Shell, reverse_run: Path, folder: Path) -> None:

@@ -7,12 +7,15 @@ from pathlib import Path
 from typing import Any
 
 from weft import document
-from weft.errors import ConfigError
+from weft.errors import ConfigError, RunError
 
 
 def runs(text: str) -> list[str]:
     """The run folders that `a,b` names. A folder whose own name has a comma is one."""
-    return [text] if Path(text).is_dir() else [part.strip() for part in text.split(",")]
+    found = [text] if text and Path(text).is_dir() else [part.strip() for part in text.split(",")]
+    if not all(found):
+        raise RunError(f"{text!r} names no run folder, or one too few; write RUN, or RUN,RUN for an ensemble")
+    return found
 
 
 def decode_options(sets: Sequence[str], **flags: Any) -> dict[str, Any]:
