@@ -37,10 +37,12 @@ def settings(**more: Any) -> list[str]:
 
 
 def start(arguments: Sequence[str | Path], launcher: Sequence[str] = ("-m", "weft")) -> subprocess.Popen[str]:
-    """`weft …` in a process of its own."""
+    """`weft …` in a process of its own, which is a group like a job of a shell."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     command = [sys.executable, *launcher, *map(str, arguments)]
-    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    return subprocess.Popen(
+        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
 
 
 def finish(process: subprocess.Popen[str], status: int = 0) -> str:
@@ -151,6 +153,18 @@ def test_two_processes_train_as_one_does_and_take_over_from_it(tmp_path: Path) -
     assert losses(two) == pytest.approx(losses(one), abs=1e-4)
     finish(torchrun(["train", "--resume", moved, "--set", "train.steps=12"]))
     assert losses(moved) == pytest.approx(losses(one), abs=1e-4)
+
+
+def test_control_c_at_a_terminal_stops_all_processes_and_saves(tmp_path: Path) -> None:
+    """Each process gets the signal twice, from the terminal and from torchrun; that is still one wish to stop."""
+    run = tmp_path / "run"
+    long = {"train__steps": 100_000, "train__save_every": 100_000, "train__accumulate": 2}
+    process = torchrun(["train", "transformer-tiny", *DATA, "--out", run, *settings(**long)])
+    wait_for(process, run, 3)
+    os.killpg(process.pid, signal.SIGINT)
+    said = finish(process, 1)  # torchrun's own status
+    [step] = steps(run)
+    assert f"stopped at step {step} of 100000; go on with `weft train --resume {run}`" in said
 
 
 def test_an_error_stops_all_processes_and_leaves_nothing(tmp_path: Path) -> None:
