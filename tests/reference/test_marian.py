@@ -50,7 +50,7 @@ def marian(seed, eos_bias=0.0):
 
 
 def interleave(dim):
-    """Marian writes all sines, then all cosines; the paper's formula alternates. Channel i of ours is channel order[i] of theirs."""
+    """Channel i of ours is channel order[i] of theirs: Marian writes all sines, then all cosines; the formula alternates."""
     half = dim // 2
     return torch.arange(dim).view(2, half).t().flatten()
 
