@@ -100,7 +100,7 @@ def find(case: str) -> Callable[[], Any]:
         test, _, arguments = rest.partition("(")
         return lambda: getattr(limits, f"test_{test}")(*filter(None, arguments.rstrip(")").split(", ")))
     suite = importlib.import_module("contract.suite")
-    return {**dict(suite.of_mechanisms()), **dict(suite.of_decoders()), **dict(suite.of_poolings())}[case]
+    return {**dict(suite.of_mechanisms(case)), **dict(suite.of_decoders(case)), **dict(suite.of_poolings(case))}[case]
 
 
 def _loaded() -> dict[str, ModuleType]:

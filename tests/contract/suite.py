@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from contract import decoders, facts, masking, poolings, stepping
 from contract.decoders import DecoderEntry
@@ -66,6 +66,8 @@ POOLING: dict[str, Callable[[PoolingEntry], None]] = {
     "half": poolings.check_half,
 }
 
+Named = TypeVar("Named")
+
 Case = tuple[str, Callable[[], None]]
 """The name of a case, and what runs it."""
 
@@ -79,24 +81,29 @@ def _with_fused_kernels(check: Callable[[Any], None], entry: Any) -> None:
         kernel.SHORT = before
 
 
-def of_mechanisms() -> Iterator[Case]:
+def _among(every: Iterable[Named], only: str | None) -> Iterator[Named]:
+    """The entries whose cases are wanted: all, or those that the case `only` may be one of. The others are not even built."""
+    return (entry for entry in every if only is None or only.startswith(f"{entry}-"))
+
+
+def of_mechanisms(only: str | None = None) -> Iterator[Case]:
     """Packing is asked only of those that declare it, and only attentions take memory when they start."""
-    for entry in entries():
+    for entry in _among(entries(), only):
         left_out = {name for name, asked in (("packed", entry.facts.packs), ("earlier-segment", entry.direct)) if not asked}
         for name, (check, uses) in MECHANISM.items():
             if entry.use in uses and name not in left_out:
                 yield f"{entry}-{name}", partial(_with_fused_kernels, check, entry)
 
 
-def of_decoders() -> Iterator[Case]:
-    for entry in decoders.decoders():
+def of_decoders(only: str | None = None) -> Iterator[Case]:
+    for entry in _among(decoders.decoders(), only):
         packs = entry.make().packs
         for name, check in DECODER.items():
             if packs or name != "packed":
                 yield f"{entry}-{name}", partial(_with_fused_kernels, check, entry)
 
 
-def of_poolings() -> Iterator[Case]:
-    for entry in poolings.poolings():
+def of_poolings(only: str | None = None) -> Iterator[Case]:
+    for entry in _among(poolings.poolings(), only):
         for name, check in POOLING.items():
             yield f"{entry}-{name}", partial(_with_fused_kernels, check, entry)

@@ -220,6 +220,18 @@ def test_coverage_begins_at_nothing() -> None:
     same(found.terms["coverage"], coverage_penalty(found.weights))
 
 
+def test_sums_of_alignments_are_kept_in_float32() -> None:
+    """In bf16 a sum of many small weights gets stuck: 3000 ones make 256."""
+    part, (queries, memory) = LocationAwareAttention(site(), coverage=True).bfloat16(), pair()
+    state = part(queries.bfloat16(), part.start(memory.bfloat16())).state
+    assert state.total.dtype == torch.float32
+    same(state.total.sum(-1), torch.full((2,), float(QUERIES)), atol=0.2)
+    weights = torch.full((1, 1, 3000, 2), 0.5).bfloat16()
+    same(coverage_penalty(weights)[0, -1], torch.tensor(1.0))
+    late = torch.cat([torch.full((1, 1, 3000, 1), 2.0**-9), torch.ones(1, 1, 1, 1)], 2).bfloat16()
+    same(coverage_penalty(late)[0, -1], torch.tensor(1.0))
+
+
 def test_location_aware_filters_have_a_middle() -> None:
     with pytest.raises(ConfigError, match="odd, not 4"):
         LocationAwareAttention(site(), width=4)

@@ -54,12 +54,14 @@ class HardAttention(Attention):
         scores = self.head.scores(query, state)
         log_probs = scores.masked_fill(~real, torch.finfo(scores.dtype).min).log_softmax(-1)
         chosen = self._choose(log_probs)
-        weights = torch.zeros_like(log_probs).scatter(-1, chosen, 1.0).masked_fill(~real, 0.0).to(state.values.dtype)
         owner = torch.arange(rows, device=query.device) // (rows // state.values.size(0))
         # A row without tokens chooses one of them nevertheless, and finds 0.
         context = state.values[owner[:, None], chosen[..., 0]].where(real.any(-1, keepdim=True), 0.0)
         terms = self._terms(log_probs, chosen, real) if self.training else {}
-        return Attended(context, state, weights[:, None] if need_weights else None, terms)
+        weights = None
+        if need_weights:
+            weights = torch.zeros_like(log_probs).scatter(-1, chosen, 1.0).masked_fill(~real, 0.0)[:, None]
+        return Attended(context, state, weights, terms)
 
     def _choose(self, log_probs: Tensor) -> Tensor:
         """[B, T, 1]: drawn by the largest of log α − log(exponential noise), which asks nothing of the host (Gumbel-max)."""
