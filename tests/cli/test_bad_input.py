@@ -255,6 +255,7 @@ def test_translating_what_cannot_be_translated(weft: tiny.Shell, reverse_run: Pa
         (["a.src", "--set", "train.steps=3"], "settings of decoding"),
         (["a.src", "--set", "decode.beam=[1"], "not valid YAML"),
         (["a.src", "--set", "beam"], "settings of decoding"),
+        (["a.src", "--set", "decode.max_length=10000000000000", "decode.max_ratio=1e12"], "out of memory; lower"),
     ]:
         weft.fails("translate", reverse_run, *arguments, says=[says])
 

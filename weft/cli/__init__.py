@@ -12,6 +12,8 @@ from weft import __version__
 from weft.cli import average, demo, evaluate, listing, new, train, translate
 from weft.errors import Interrupted, WeftError
 
+NO_MEMORY = "error: out of memory; lower train.batch_tokens, or for translating decode.batch_tokens and decode.max_length"
+
 app = typer.Typer(
     name="weft",
     help="Sequence-to-sequence models from a file of pairs: train, score, translate, look inside.",
@@ -77,7 +79,12 @@ def run(arguments: list[str]) -> int:
         where = f"{error.filename}: " if error.filename else ""
         return _fail(f"error: {where}{error.strerror or error}", 1)
     except MemoryError:
-        return _fail("error: out of memory; lower train.batch_tokens or decode.batch_tokens", 1)
+        return _fail(NO_MEMORY, 1)
+    except RuntimeError as error:
+        # torch says so of GPUs in one way and of the CPU in another.
+        if not any(words in str(error) for words in ("out of memory", "can't allocate memory")):
+            raise
+        return _fail(NO_MEMORY, 1)
     return 0
 
 
