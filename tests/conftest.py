@@ -11,7 +11,7 @@ import tiny
 
 
 @pytest.fixture(scope="session")
-def shared(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Path:
+def shared_folder(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Path:
     """A folder that all processes of this test run see."""
     base = tmp_path_factory.getbasetemp()
     folder = (base if worker_id == "master" else base.parent) / "shared"
@@ -20,10 +20,10 @@ def shared(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Path:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _own_cache(shared: Path) -> Iterator[None]:
+def _own_cache(shared_folder: Path) -> Iterator[None]:
     """Tests neither read nor fill the user's cache."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_CACHE_HOME", str(shared / "cache"))
+        patch.setenv("XDG_CACHE_HOME", str(shared_folder / "cache"))
         yield
 
 
@@ -37,15 +37,15 @@ def _once(folder: Path, make: Callable[[Path], object]) -> Path:
 
 
 @pytest.fixture(scope="session")
-def reverse_run(shared: Path) -> Path:
+def reverse_run(shared_folder: Path) -> Path:
     """A run that reverses up to seven letters, almost always rightly. Not to be changed: copy it first."""
-    return _once(shared / "reverse", tiny.train)
+    return _once(shared_folder / "reverse", tiny.train)
 
 
 @pytest.fixture(scope="session")
-def other_run(shared: Path) -> Path:
+def other_run(shared_folder: Path) -> Path:
     """A worse run on the same data from another seed."""
-    return _once(shared / "other", lambda out: tiny.train(out, settings={"train.steps": 150, "train.seed": 2}))
+    return _once(shared_folder / "other", lambda out: tiny.train(out, settings={"train.steps": 150, "train.seed": 2}))
 
 
 @pytest.fixture
