@@ -18,7 +18,7 @@ from weft.batch import Layout
 from weft.layers.dropout import dropout
 from weft.state import shared
 
-# cuDNN's kernel makes a new plan for every shape, a tenth of a second each; batches of text have many shapes.
+# cuDNN's kernel makes a plan for every new shape, and batches of text have many: the likely cause of slow first steps.
 torch.backends.cuda.enable_cudnn_sdp(False)
 
 SHORT = 128 * 128
