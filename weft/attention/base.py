@@ -71,11 +71,13 @@ class Facts(nn.Module):
     """What configuration checks, tests and pictures read of a mechanism. Never a switch for control flow elsewhere.
 
     A class declares its facts; an option that changes one (rotary positions give keys an order) changes it in the instance.
+    `instead` says for a use that cannot be why it cannot, and what to take.
     """
 
     paper: ClassVar[str] = ""
     cost: ClassVar[str] = "n²"
     uses: ClassVar[frozenset[str]] = frozenset()
+    instead: ClassVar[dict[str, str]] = {}
     weights_sum: Literal["one", "at most one"] | None = None
     reach: Literal["all", "pattern", "data"] = "all"
     ignores_key_order: bool = False
@@ -86,7 +88,9 @@ class Facts(nn.Module):
         super().__init__()
         if site.use not in self.uses:
             name = type(self).__name__
-            raise ConfigError(f"{name} cannot serve as {site.use} attention; it can serve as {' or '.join(sorted(self.uses))}")
+            why = f": {self.instead[site.use]}" if site.use in self.instead else ""
+            can = " or ".join(sorted(self.uses))
+            raise ConfigError(f"{name} cannot serve as {site.use} attention; it can serve as {can}{why}")
         self.site = site
         self.max_length: int | None = None
         self.context_width: int = site.dim
