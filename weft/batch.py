@@ -40,8 +40,9 @@ class Layout:
     segments   [B, T] int32, 0 where there is no token. Padded: 1 on real tokens. Packed: sentences 1…n, the same number
                in source and target.
     positions  [B, T] int64, counted from 0 inside each sentence.
-    offsets    packed only, [n + 2] int32: where each of the n sentences begins, where the padding begins, and its end.
-    longest    the longest sentence (an int known on the host).
+    offsets    packed only, [m + 1] int32 with m > n: where each of the n sentences begins, then the padding cut into pieces no
+               longer than `longest`, then empty pieces up to the end of the row. This is how fused kernels want it.
+    longest    at least the length of the longest sentence (an int known on the host).
     known      padded only: the lengths of rows as the host knows them, where it does.
     """
 
@@ -98,20 +99,26 @@ class Layout:
         return Layout((place < count[:, None]).to(torch.int32), place.contiguous(), None, longest, known)
 
     @staticmethod
-    def pack(lengths: Sequence[int] | np.ndarray, budget: int) -> Layout:
-        """One row of `budget` tokens holding sentences of the given lengths one after the other."""
+    def pack(lengths: Sequence[int] | np.ndarray, budget: int, *, longest: int = 1, pieces: int = 0) -> Layout:
+        """One row of `budget` tokens holding sentences of the given lengths one after the other.
+
+        `longest` and `pieces` are least values of what would follow from the lengths: with the same ones, layouts of other
+        sentences have the same sizes, which compiled and captured code wants.
+        """
         count = np.asarray(lengths, dtype=np.int64)
         total = int(count.sum())
         if total > budget:
             raise ValueError(f"{total} tokens do not fit into a packed row of {budget}")
+        longest = max(longest, int(count.max(initial=0)))
         segments, positions = np.zeros(budget, np.int32), np.zeros(budget, np.int64)
         starts = np.concatenate([[0], count.cumsum()])
         segments[:total] = np.repeat(np.arange(1, len(count) + 1, dtype=np.int32), count)
         positions[:total] = np.arange(total) - np.repeat(starts[:-1], count)
-        positions[total:] = np.arange(budget - total)
-        longest = int(count.max()) if len(count) else 0
-        offsets = torch.from_numpy(np.append(starts, budget).astype(np.int32))
-        return Layout(torch.from_numpy(segments)[None], torch.from_numpy(positions)[None], offsets, longest)
+        positions[total:] = np.arange(budget - total) % longest
+        behind = np.append(np.arange(total + longest, budget, longest), budget)
+        missing = max(0, pieces - len(count) - len(behind))
+        offsets = np.concatenate([starts, behind, np.full(missing, budget)]).astype(np.int32)
+        return Layout(torch.from_numpy(segments)[None], torch.from_numpy(positions)[None], torch.from_numpy(offsets), longest)
 
 
 @dataclass(frozen=True)

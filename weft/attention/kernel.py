@@ -1,4 +1,4 @@
-"""The only file that knows fused kernels, masks and the growing K/V store.
+"""Fused kernels, masks and the growing K/V store; with `ragged.py`, the only file that knows them.
 
 Shape letters: G sources · K beams · B = G·K rows · H heads · T queries · S keys · R room · D width of a head.
 """
@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from weft.attention.ragged import Packing, attend_ragged, packing, serves
 from weft.batch import Layout
 from weft.layers.dropout import dropout
 from weft.state import shared
@@ -156,11 +157,19 @@ class Cache:
 
 @dataclass
 class Memory:
-    """Keys and values of a source, stored once for all its beams. k, v [G, H, S, D] · segments [G, S] or None."""
+    """Keys and values of a source, stored once for all its beams. k, v [G, H, S, D] · segments [G, S] or None.
+
+    packing: where the sentences of a packed row are.
+    """
 
     k: Tensor = shared()
     v: Tensor = shared()
     segments: Tensor | None = shared(default=None)
+    packing: Packing | None = shared(default=None)
+
+    @staticmethod
+    def of(k: Tensor, v: Tensor, layout: Layout | None) -> Memory:
+        return Memory(k, v, None if layout is None else layout.segments, packing(layout))
 
 
 def attend(
@@ -188,6 +197,9 @@ def attend(
     if causal and whole and not packed and pattern is None and _fused(q, total, need_weights):
         # Real tokens come first, so a real query never reaches a padded key: the triangle alone is enough.
         return F.scaled_dot_product_attention(q, store.k, store.v, dropout_p=dropout, is_causal=True), None
+    pieces = packing(layout)
+    if pieces and whole and pattern is None and not need_weights and serves(q, pieces, pieces):
+        return attend_ragged(q, store.k, store.v, pieces, pieces, causal=causal, dropout=dropout), None
     mask = _segment_mask(store.segments, layout if packed else None)
     if causal:
         order = torch.arange(total, device=q.device)
@@ -204,6 +216,9 @@ def attend_memory(
     """Cross-attention of queries q [B, H, T, D]; the beams of a source become more queries over its one memory."""
     sources = memory.k.size(0)
     rows, heads, extent, width = q.shape
+    pieces = packing(layout)
+    if pieces and memory.packing and not need_weights and serves(q, pieces, memory.packing):
+        return attend_ragged(q, memory.k, memory.v, pieces, memory.packing, causal=False, dropout=dropout), None
     packed = layout is not None and layout.packed
     mask = _segment_mask(memory.segments, layout if packed else None)
     beams = rows // sources

@@ -43,7 +43,7 @@ class MultiHead(nn.Module):
         if self.site.use == "cross":
             assert memory is not None
             k, v = (split_heads(part, self.site.heads) for part in self.key_value(memory).chunk(2, -1))
-            return Memory(k, v, None if layout is None else layout.segments)
+            return Memory.of(k, v, layout)
         weight = self.out.weight
         state: Plain | Cache = Plain()
         if room is not None and self.site.use == "causal":

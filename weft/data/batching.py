@@ -22,6 +22,10 @@ Rows = NDArray[np.int64]
 
 WINDOW = 1 << 18
 ROUNDS = 4
+SHORTEST = 64
+"""Packed rows are laid out as if a sentence of so many tokens were among them, so that most have one size."""
+TYPICAL = 16
+"""And as if there were a sentence to so many tokens, at least."""
 
 
 def permute(places: NDArray[np.uint64], count: int, key: tuple[int, ...]) -> NDArray[np.uint64]:
@@ -145,13 +149,11 @@ def collate(corpus: Corpus, rows: Rows, *, packed: bool, budget: int, multiple: 
     labels = _gather(corpus.tokens, begins + lengths[:, 0], lengths[:, 1])
     target = np.roll(labels, 1)
     target[lengths[:, 1].cumsum() - lengths[:, 1]] = BOS
-    layouts = []
-    for side in (0, 1):
-        if packed:
-            layouts.append(Layout.pack(lengths[:, side], max(budget, int(lengths[:, side].sum()))))
-        else:
-            longest = int(lengths[:, side].max())
-            layouts.append(Layout.padded(lengths[:, side], -(-longest // multiple) * multiple))
+    if packed:
+        layouts = _pack(lengths, budget)
+    else:
+        extents = -(-lengths.max(0) // multiple) * multiple
+        layouts = [Layout.padded(lengths[:, side], int(extents[side])) for side in (0, 1)]
     return Batch(
         source=_spread(source, layouts[0]),
         source_layout=layouts[0],
@@ -160,6 +162,19 @@ def collate(corpus: Corpus, rows: Rows, *, packed: bool, budget: int, multiple: 
         labels=_spread(labels, layouts[1]),
         rows=torch.from_numpy(rows),
     )
+
+
+def _pack(lengths: NDArray[np.int64], budget: int) -> list[Layout]:
+    """Packed layouts of both sides, in few sizes: what depends on the sentences is rounded up to a power of two."""
+    longest = [_power_of_two(max(SHORTEST, int(most))) for most in lengths.max(0)]
+    budgets = [max(budget, int(total)) for total in lengths.sum(0)]
+    behind = [-(-(room - int(total)) // most) for room, total, most in zip(budgets, lengths.sum(0), longest, strict=True)]
+    pieces = _power_of_two(max(len(lengths) + max(behind) + 1, budget // TYPICAL))
+    return [Layout.pack(lengths[:, side], budgets[side], longest=longest[side], pieces=pieces) for side in (0, 1)]
+
+
+def _power_of_two(least: int) -> int:
+    return 1 << (least - 1).bit_length()
 
 
 def _gather(tokens: NDArray[Any], begins: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[np.int64]:
