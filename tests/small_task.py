@@ -76,7 +76,7 @@ class SmallTask(Task):
             yield small_batch(number), place_of(number + 1)
             number += 1
 
-    def losses(self, model: nn.Module, batch: Batch) -> Iterator[Loss]:
+    def losses(self, model: nn.Module, batch: Batch, update: int) -> Iterator[Loss]:
         assert isinstance(model, SmallModel)
         number = int(batch.rows[0])
         self.seen.append(number)
@@ -183,7 +183,7 @@ def _gradients(out: Path, accumulate: int) -> None:
     meter = Meter(list(groups), world.device)
     for place in world.share(accumulate):
         torch.manual_seed(place)
-        for loss in task.losses(model, small_batch(place + 1)):
+        for loss in task.losses(model, small_batch(place + 1), 1):
             loss.total.backward()
             meter.add(loss)
     sum_gradients(groups, meter.take(), world, bucket=300)

@@ -50,10 +50,10 @@ def test_accumulation_equals_one_large_batch(tmp_path: Path) -> None:
     """Four micro-batches of uneven size give the loss per token of all four, not the mean of four means."""
 
     class Together(SmallTask):
-        def losses(self, model, batch):  # type: ignore[no-untyped-def]
+        def losses(self, model, batch, update):  # type: ignore[no-untyped-def]
             if int(batch.rows[0]) == 0:
                 for number in range(4):
-                    yield from super().losses(model, self.fetch(number))
+                    yield from super().losses(model, self.fetch(number), update)
 
         def fetch(self, number: int) -> Batch:
             return next(self.batches(checkpoint.Position(0, number // 5, number % 5)))[0]
@@ -129,10 +129,10 @@ def test_a_row_of_bad_steps_is_counted_across_a_resume(tmp_path: Path) -> None:
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_the_step_saves_and_says_how_to_go_on(tmp_path: Path, number: int) -> None:
     class Stopping(SmallTask):
-        def losses(self, model, batch):  # type: ignore[no-untyped-def]
+        def losses(self, model, batch, update):  # type: ignore[no-untyped-def]
             if int(batch.rows[0]) == 4:
                 os.kill(os.getpid(), number)
-            return super().losses(model, batch)
+            return super().losses(model, batch, update)
 
     former = signal.getsignal(number)
     with pytest.raises(Interrupted, match=rf"stopped at step 5 of 9; go on with `weft train --resume {tmp_path}`"):
@@ -244,10 +244,10 @@ def test_buffers_are_refreshed_after_each_update_by_the_same_numbers(tmp_path: P
 
 def test_running_out_of_memory_says_what_to_lower(tmp_path: Path) -> None:
     class Large(SmallTask):
-        def losses(self, model, batch):  # type: ignore[no-untyped-def]
+        def losses(self, model, batch, update):  # type: ignore[no-untyped-def]
             if int(batch.rows[0]) == 4:
                 raise torch.OutOfMemoryError("CUDA out of memory")
-            return super().losses(model, batch)
+            return super().losses(model, batch, update)
 
     message = r"ran out of memory in step 5: lower train.batch_tokens \(now 4096\).*train.accumulate \(now 1\).*step-00000003"
     with pytest.raises(DeviceError, match=message):
@@ -257,9 +257,9 @@ def test_running_out_of_memory_says_what_to_lower(tmp_path: Path) -> None:
 
 def test_bf16_autocast_covers_the_forward_pass_and_keeps_float32_weights(tmp_path: Path) -> None:
     class Noting(SmallTask):
-        def losses(self, model, batch):  # type: ignore[no-untyped-def]
+        def losses(self, model, batch, update):  # type: ignore[no-untyped-def]
             noted.append(torch.is_autocast_enabled("cpu"))
-            yield from super().losses(model, batch)
+            yield from super().losses(model, batch, update)
             noted.append(torch.is_autocast_enabled("cpu"))
 
     noted: list[bool] = []
@@ -302,3 +302,16 @@ def test_a_stream_that_ends_is_an_error() -> None:
 
     with pytest.raises(DataError, match="has to be endless"):
         list(updates(Short(), checkpoint.Position(), 2, range(2)))
+
+
+def test_a_task_is_told_the_number_of_the_update_also_after_a_resume(tmp_path: Path) -> None:
+    class Counting(SmallTask):
+        def losses(self, model, batch, update):  # type: ignore[no-untyped-def]
+            told.append(update)
+            return super().losses(model, batch, update)
+
+    told: list[int] = []
+    with pytest.raises(Interrupted):
+        train(tmp_path, task=Counting(interrupt_at=3), steps=3, accumulate=2, validate_every=0)
+    train(tmp_path, task=Counting(), steps=3, accumulate=2, validate_every=0, resume=True)
+    assert told == [1, 1, 2, 2, 3, 3]

@@ -53,8 +53,11 @@ class Task(ABC):
         """
 
     @abstractmethod
-    def losses(self, model: nn.Module, batch: Batch) -> Iterator[Loss]:
-        """What to minimise. The trainer runs backward on each before it asks for the next."""
+    def losses(self, model: nn.Module, batch: Batch, update: int) -> Iterator[Loss]:
+        """What to minimise in the update of this number, the first being 1: all that a schedule inside a task may depend on.
+
+        The trainer runs backward on each before it asks for the next.
+        """
 
     @abstractmethod
     def evaluate(self, model: nn.Module) -> dict[str, float]:

@@ -67,7 +67,7 @@ class TranslationTask(Task):
         for rows, following in stream:
             yield collate(self.train, rows, packed=train.packed, budget=train.batch_tokens), following
 
-    def losses(self, model: torch.nn.Module, batch: Batch) -> Iterator[Loss]:
+    def losses(self, model: torch.nn.Module, batch: Batch, update: int) -> Iterator[Loss]:
         loss, nll, count = self._loss(model, batch, self.smoothing)
         yield Loss(loss, count, {"nll": nll})
 

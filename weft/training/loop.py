@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Protocol, runtime_checkable
@@ -16,7 +16,7 @@ from weft.config import TrainSection
 from weft.data.prefetch import prefetch
 from weft.errors import Interrupted
 from weft.registry import build
-from weft.tasks.base import Loss, Task
+from weft.tasks.base import Task
 from weft.training.checkpoint import Trained
 from weft.training.distributed import World, sum_gradients
 from weft.training.ema import Ema
@@ -26,7 +26,7 @@ from weft.training.meter import Meter
 from weft.training.optimizer import take_step
 from weft.training.schedule import Plan, Schedule
 from weft.training.session import Result, Session
-from weft.training.stream import seed_for, updates
+from weft.training.stream import Update, seed_for, updates
 
 
 @runtime_checkable
@@ -73,17 +73,12 @@ def fit(
     with ExitStack() as stack:
         stack.enter_context(session.memory_errors())
         interrupts = stack.enter_context(Interrupts())
-        stream = updates(task, progress.position, config.accumulate, mine)
-        pinned = (work.pin() for work in stream) if world.device.type == "cuda" else stream
-        # Only what was taken counts: what lies ready when training stops is made again after a resume.
-        ready = stack.enter_context(closing(prefetch(pinned, 2)))
+        ready = stack.enter_context(closing(_ahead(session, mine)))
         while not session.ended:
             update, work = progress.update + 1, next(ready)
             for place, batch in work.batches:
                 torch.manual_seed(seed_for(config.seed, *work.begin, place))
-                for loss in _losses(task, model, batch.to(world.device, non_blocking=True), session.autocast):
-                    loss.total.backward()
-                    meter.add(loss)
+                _backward(task, model, batch.to(world.device, non_blocking=True), update, session.autocast, meter)
             sums = sum_gradients(groups, meter.take(), world)
             norms = torch.stack([_clip(group, config.clip) for group in groups.values()])
             bad = 1 - (sums.isfinite().all() & norms.isfinite().all()).float()
@@ -93,37 +88,66 @@ def fit(
                 optimizer.zero_grad()
             if ema is not None:
                 ema.update(update)
-            generator = torch.Generator().manual_seed(seed_for(config.seed, update))
-            for module in refreshed:
-                module.refresh(generator)
+            _refresh(refreshed, seed_for(config.seed, update))
             meter.settle(sums, norms[0], bad)
             progress.update, progress.position = update, work.after
-
-            if session.ended or _due(min(config.log_every, config.max_bad_steps), update):
-                session.check(meter.health())
-            if session.ended or _due(config.log_every, update):
-                values = meter.read(world, config.steps - update)
-                log.train(update, lr=rate, skipped=progress.skipped, seconds=session.seconds, **values)
+            _report(session, meter, rate)
             with meter.paused():
-                better = (session.ended or _due(config.validate_every, update)) and session.validate()
-                stop = world.any(interrupts.asked)
-                if session.ended or stop or (better and config.keep_best) or _due(config.save_every, update):
-                    session.check(meter.health())
-                    session.save()
+                stop = _keep(session, meter, interrupts)
             if stop and not session.ended:
                 raise Interrupted(f"stopped at step {update} of {config.steps}; go on with `weft train --resume {run}`")
     return session.finish()
 
 
-def _losses(task: Task, model: nn.Module, batch: Batch, autocast: torch.autocast) -> Iterator[Loss]:
-    """The task's losses one after the other, computed under autocast; the caller's backward runs outside of it."""
-    found = task.losses(model, batch)
+def _ahead(session: Session, mine: range) -> Generator[Update, None, None]:
+    """The updates from where the run stands, made ahead by a thread."""
+    stream = updates(session.task, session.progress.position, session.config.accumulate, mine)
+    pinned = (work.pin() for work in stream) if session.world.device.type == "cuda" else stream
+    # Only what was taken counts: what lies ready when training stops is made again after a resume.
+    return prefetch(pinned, 2)
+
+
+def _backward(task: Task, model: nn.Module, batch: Batch, update: int, autocast: torch.autocast, meter: Meter) -> None:
+    """Forward and backward of one micro-batch: gradients are added to the parameters, losses and counts to the meter.
+
+    A loss is computed under autocast, its gradient outside of it.
+    """
+    losses = task.losses(model, batch, update)
     while True:
         with autocast:
-            loss = next(found, None)
+            loss = next(losses, None)
         if loss is None:
             return
-        yield loss
+        loss.total.backward()
+        meter.add(loss)
+
+
+def _refresh(modules: Sequence[Refreshes], seed: int) -> None:
+    """Let modules change their buffers, by numbers that depend on the seed alone."""
+    generator = torch.Generator().manual_seed(seed)
+    for module in modules:
+        module.refresh(generator)
+
+
+def _report(session: Session, meter: Meter, rate: float) -> None:
+    """Write a line of the log where one is due, and stop where too many steps in a row were skipped."""
+    config, progress = session.config, session.progress
+    if session.ended or _due(min(config.log_every, config.max_bad_steps), progress.update):
+        session.check(meter.health())
+    if session.ended or _due(config.log_every, progress.update):
+        values = meter.read(session.world, config.steps - progress.update)
+        session.log.train(progress.update, lr=rate, skipped=progress.skipped, seconds=session.seconds, **values)
+
+
+def _keep(session: Session, meter: Meter, interrupts: Interrupts) -> bool:
+    """Validate and save where it is due. True if a signal asked for the end, in which case the step was saved."""
+    config, update = session.config, session.progress.update
+    better = (session.ended or _due(config.validate_every, update)) and session.validate()
+    stop = session.world.any(interrupts.asked)
+    if session.ended or stop or (better and config.keep_best) or _due(config.save_every, update):
+        session.check(meter.health())
+        session.save()
+    return stop
 
 
 def _clip(group: Sequence[nn.Parameter], largest: float) -> Tensor:
