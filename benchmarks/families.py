@@ -1,0 +1,145 @@
+"""Every family and attention on Multi30k en-de under one budget: one table.
+
+    python benchmarks/families.py DIR --out OUT [--at-once 8] [--minutes 9] [--only bahdanau,convs2s] [--steps-scale 0.01]
+
+DIR holds train, val and test_2016_flickr, each as .en and .de. Every system sees 3,333 batches of at most 12,288 padded target
+tokens and has at most 11 million parameters; nothing is validated or chosen on the way. Scored are BLEU (sacreBLEU 13a, cased)
+and chrF2 by a beam of 5. Runs share the device, so their seconds say little more than an order of magnitude.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from trainings import Outcome, Run, Sweep, about, add_options, chosen, count_parameters, markdown, shown, warm, write
+
+from weft.config import recipes
+
+STEPS, BATCH, PARAMETERS = 3333, 12_288, 11_000_000
+TESTS = {"test": "test_2016_flickr", "val": "val"}
+
+
+@dataclass(frozen=True)
+class System:
+    """A row of the table: what it is, its recipe, and what is changed in it."""
+
+    title: str
+    recipe: str
+    sets: tuple[str, ...] = ()
+
+
+def _rnn(title: str, recipe: str, attention: str) -> System:
+    return System(title, recipe, (f"model.attention={attention}",))
+
+
+CHO = (
+    "model.style=cho",
+    "model.cell=gru",
+    "model.dim=704",
+    "model.encoder_layers=1",
+    "model.decoder_layers=1",
+    "model.reverse_source=false",
+    "model.bridge=tanh",
+    "model.readout=maxout",
+)
+
+# Sentences have 15 tokens on average: a window of the published ±10 would hold nearly all of them.
+NEAR = "window: 5"
+
+SYSTEMS = {
+    "fixed-lstm": System("fixed context, 2 LSTM layers, source reversed (Sutskever et al. 2014)", "rnn-fixed"),
+    "fixed-gru": System("fixed context at every step, GRU (Cho et al. 2014)", "rnn-fixed", CHO),
+    "bahdanau": System("additive attention, GRU (Bahdanau et al. 2015)", "rnn-bahdanau"),
+    "normed": _rnn("normed additive (Salimans & Kingma 2016)", "rnn-bahdanau", "additive_normed"),
+    "luong-dot": _rnn("Luong dot, input feeding", "rnn-luong", "dot"),
+    "luong-general": System("Luong general, input feeding", "rnn-luong"),
+    "luong-concat": _rnn("Luong concat, input feeding", "rnn-luong", "concat"),
+    "luong-location": _rnn("Luong location, input feeding", "rnn-luong", "location"),
+    "luong-unfed": System("Luong general, without input feeding", "rnn-luong", ("model.input_feeding=false",)),
+    "local-m": _rnn("Luong local-m, window ±5, input feeding", "rnn-luong", f"{{kind: local_m, {NEAR}}}"),
+    "local-p": _rnn("Luong local-p, window ±5, input feeding", "rnn-luong", f"{{kind: local_p, {NEAR}}}"),
+    "monotonic": _rnn("monotonic (Raffel et al. 2017)", "rnn-bahdanau", "monotonic"),
+    "forced": _rnn("monotonic, forced forward", "rnn-bahdanau", "{kind: monotonic, forced: true, hold: true}"),
+    "location-aware": _rnn("location-aware (Chorowski et al. 2015)", "rnn-bahdanau", "location_aware"),
+    "hard": System("hard, by REINFORCE (Xu et al. 2015)", "rnn-hard"),
+    "key-value": _rnn("key–value (Daniluk et al. 2017)", "rnn-bahdanau", "key_value"),
+    "convs2s": System("ConvS2S (Gehring et al. 2017)", "convs2s"),
+    "bytenet": System("ByteNet (Kalchbrenner et al. 2016)", "bytenet"),
+    "mixed-rnn": System("Transformer with recurrent self-layers", "mixed-rnn"),
+    "mixed-cnn": System("Transformer with convolutional self-layers", "mixed-cnn"),
+    "transformer": System("Transformer (Vaswani et al. 2017)", "transformer-small"),
+    "wiring-same": System("Transformer, each layer reads that of its height", "transformer-small", ("model.wiring=same",)),
+    "wiring-mix": System("Transformer, each layer reads a learned mix", "transformer-small", ("model.wiring=mix",)),
+}
+
+
+def pairs(folder: Path, split: str) -> str:
+    return f"{folder / split}.en,{folder / split}.de"
+
+
+def plan(name: str, data: str, tests: dict[str, str], out: Path, scale: float, prefix: str = "") -> Run:
+    """The run of a system under the budget. Without validation data nothing is validated, and the moving average is kept."""
+    system = SYSTEMS[name]
+    budget = (f"train.steps={max(1, round(STEPS * scale))}", f"train.batch_tokens={BATCH}", "train.accumulate=1")
+    rest = (f"data.cache={out / 'cache'}", "train.validate_every=0", "train.keep_last=1", "train.tensorboard=false")
+    return Run(prefix + name, system.recipe, data, (*system.sets, *budget, *rest), tests)
+
+
+def within_budget(run: Run) -> bool:
+    """Prints a run's parameters and tokens; whether neither is too many."""
+    config = run.config()
+    train, parameters = config.train, count_parameters(config)
+    tokens = train.steps * train.batch_tokens * train.accumulate
+    fine = parameters <= PARAMETERS and tokens <= STEPS * BATCH
+    print(f"{run.name:<24} {parameters:>12,} parameters {tokens:>12,} padded target tokens{'' if fine else '  TOO MANY'}")
+    return fine
+
+
+def ready(names: list[str]) -> list[str]:
+    """The systems whose recipes there are."""
+    known = recipes()
+    for name in names:
+        if SYSTEMS[name].recipe not in known:
+            print(f"{name}: left out, there is no recipe {SYSTEMS[name].recipe}")
+    return [name for name in names if SYSTEMS[name].recipe in known]
+
+
+def table(outcomes: list[Outcome], at_once: int) -> str:
+    headings = ("system", "", "parameters", "BLEU test", "BLEU val", "chrF2 test", "seconds")
+    rows = [
+        (
+            f"`{each.run.name}`",
+            SYSTEMS[each.run.name].title,
+            f"{each.parameters / 1e6:.1f}M",
+            shown(each, "test", "BLEU"),
+            shown(each, "val", "BLEU"),
+            shown(each, "test", "chrF2"),
+            f"{each.seconds:.0f}",
+        )
+        for each in outcomes
+    ]
+    note = f"Training seconds with up to {at_once} runs sharing the device."
+    return f"{about()}\n\n{markdown(headings, rows)}\n{note}\n"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path, help="folder of Multi30k")
+    add_options(parser, at_once=8)
+    options = parser.parse_args()
+    tests = {name: pairs(options.folder, split) for name, split in TESTS.items()}
+    names = ready(chosen(SYSTEMS, options.only))
+    runs = [plan(name, pairs(options.folder, "train"), tests, options.out, options.steps_scale) for name in names]
+    if beyond := [run.name for run in runs if not within_budget(run)]:
+        sys.exit(f"beyond the budget: {', '.join(beyond)}")
+    warm(runs[0].config())
+    outcomes = Sweep(options.out, at_once=options.at_once, minutes=options.minutes)(runs)
+    write(options.out, "families", table(outcomes, options.at_once), outcomes)
+    sys.exit(any(each.error for each in outcomes))
+
+
+if __name__ == "__main__":
+    main()

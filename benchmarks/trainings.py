@@ -1,0 +1,243 @@
+"""Several trainings side by side on one device, each then scored: what the sweeps of this folder have in common.
+
+A run is `weft train` and `weft evaluate` as a user would type them, in processes of their own. What is complete in the folder
+of results is not done again, what was interrupted goes on, and one that fails does not stop the others.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import weft
+from weft.config import Config, load_config
+from weft.errors import WeftError
+from weft.models.base import Model, Sizes
+from weft.registry import build
+from weft.tasks.base import Setting
+
+SAVING = 60
+"""Seconds a training has to save itself when time is up."""
+
+TAIL = 12
+"""Lines shown of the log of a run that failed."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """One training: a recipe with changes, on `data`. tests: name → pairs it is scored on, by a beam of `beam`."""
+
+    name: str
+    recipe: str
+    data: str
+    sets: tuple[str, ...] = ()
+    tests: Mapping[str, str] = field(default_factory=dict)
+    beam: int = 5
+
+    def config(self) -> Config:
+        config = load_config(self.recipe, self.sets)
+        config.data.train = [self.data]
+        return config
+
+
+@dataclass
+class Outcome:
+    """What became of a run. scores: of each test its metrics by name · error: why there are none, or not all."""
+
+    run: Run
+    parameters: int = 0
+    seconds: float = 0.0
+    scores: dict[str, dict[str, float]] = field(default_factory=dict)
+    error: str = ""
+
+    def document(self) -> dict[str, Any]:
+        about = {"system": self.run.name, "recipe": self.run.recipe, "set": list(self.run.sets)}
+        return about | {"parameters": self.parameters, "seconds": self.seconds, "scores": self.scores, "error": self.error}
+
+
+class Failure(Exception):
+    """A run cannot go on; the text says why."""
+
+
+class Sweep:
+    """Trains and scores runs in `out`, `at_once` of them at a time, for at most `minutes`.
+
+    out/NAME: the run · out/logs: what each process said · out/scores, out/texts: of each run and test.
+    """
+
+    def __init__(self, out: Path, *, at_once: int = 4, minutes: float = 0.0) -> None:
+        self.out, self.at_once = out, at_once
+        self.until = time.monotonic() + 60 * minutes if minutes else float("inf")
+
+    def __call__(self, runs: Sequence[Run]) -> list[Outcome]:
+        for folder in ("logs", "scores", "texts"):
+            (self.out / folder).mkdir(parents=True, exist_ok=True)
+        with ThreadPoolExecutor(self.at_once) as workers:
+            try:
+                return list(workers.map(self._whole, runs))
+            except KeyboardInterrupt:
+                self.until = 0.0
+                raise
+
+    def _whole(self, run: Run) -> Outcome:
+        outcome = Outcome(run)
+        try:
+            config = run.config()
+            outcome.parameters = count_parameters(config)
+            self._train(run, config)
+            outcome.seconds = _seconds(self.out / run.name)
+            for test, pairs in run.tests.items():
+                outcome.scores[test] = self._evaluate(run, test, pairs)
+        except (Failure, WeftError, OSError) as error:
+            outcome.error = str(error)
+        said = outcome.error or f"done, {outcome.seconds:.0f} s of training · {_describe(outcome.scores)}"
+        print(f"[{time.strftime('%H:%M:%S')}] {run.name}: {said}", flush=True)
+        return outcome
+
+    def _train(self, run: Run, config: Config) -> None:
+        folder = self.out / run.name
+        begun = (folder / "config.yaml").exists()
+        if begun and load_config(folder / "config.yaml") != config:
+            raise Failure(f"{folder} holds a run with other settings; remove it or choose another --out")
+        if begun and complete(folder):
+            return
+        sets = [word for change in run.sets for word in ("--set", change)]
+        new = [run.recipe, "--data", run.data, "--out", str(folder), *sets]
+        self._weft(f"{run.name}.train", ["train", *(["--resume", str(folder)] if begun else new)])
+
+    def _evaluate(self, run: Run, test: str, pairs: str) -> dict[str, float]:
+        file = self.out / "scores" / f"{run.name}.{test}.json"
+        if not file.exists():
+            text = str(self.out / "texts" / f"{run.name}.{test}.txt")
+            words = ["evaluate", str(self.out / run.name), "--data", pairs, "--beam", str(run.beam), "--json", "-o", text]
+            said = self._weft(f"{run.name}.{test}", words)
+            file.write_text(said, "utf-8")
+        found = json.loads(file.read_text("utf-8"))["metrics"]
+        return {name: metric["value"] for name, metric in found.items()}
+
+    def _weft(self, name: str, words: list[str]) -> str:
+        """What `weft …` prints. Time being up, a training saves itself and is left for the next call."""
+        left = self.until - time.monotonic()
+        if left <= 0:
+            raise Failure("not begun: time is up; the same command goes on here")
+        log = self.out / "logs" / f"{name}.log"
+        with log.open("w") as said, tempfile.TemporaryFile("w+") as printed:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "weft", *words], stdout=printed, stderr=said, env=_environment(self.at_once)
+            )
+            try:
+                process.wait(None if left == float("inf") else left)
+            except subprocess.TimeoutExpired:
+                process.send_signal(signal.SIGINT)
+                with suppress(subprocess.TimeoutExpired):
+                    process.wait(SAVING)
+                raise Failure("interrupted: time is up; the same command goes on here") from None
+            finally:
+                process.kill()
+            if process.returncode:
+                raise Failure(f"`weft {' '.join(words)}` failed:\n{_tail(log)}")
+            printed.seek(0)
+            return printed.read()
+
+
+def complete(folder: Path) -> bool:
+    """Whether a run has made all its steps."""
+    log = folder / "log.jsonl"
+    lines = log.read_text("utf-8").splitlines() if log.exists() else []
+    return bool(lines) and json.loads(lines[-1])["event"] == "summary"
+
+
+def count_parameters(config: Config) -> int:
+    """Of the model with a vocabulary as large as asked for."""
+    size = config.data.vocabulary
+    model: Model = build("weft.models:MODELS", config.model, Sizes(size, size, config.data.shared_vocabulary), where="model")
+    return model.count_parameters()
+
+
+def warm(config: Config) -> None:
+    """Trains the tokenizers and tokenises the data into the shared cache, so that runs begun together find it all there."""
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            build("weft.tasks:TASKS", config.task, Setting(config, Path(folder)), where="task").prepare()
+        except WeftError as error:
+            sys.exit(str(error))
+
+
+def about() -> str:
+    """Date, device and versions, for the line above a table."""
+    device = torch.cuda.get_device_name() if torch.cuda.is_available() else f"{platform.machine()}, {os.cpu_count()} cores"
+    versions = f"Python {platform.python_version()} · torch {torch.__version__} · weft {weft.__version__}"
+    return f"{time.strftime('%Y-%m-%d')} · {device} · {versions}"
+
+
+def markdown(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [headings, ["---"] * len(headings), *rows]
+    return "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
+
+
+def shown(outcome: Outcome, test: str, metric: str) -> str:
+    """A score for a table; a dash where there is none."""
+    value = outcome.scores.get(test, {}).get(metric)
+    return "–" if value is None else f"{value:.2f}"
+
+
+def write(out: Path, name: str, table: str, outcomes: Sequence[Outcome]) -> None:
+    """Prints a table, and leaves it beside all figures: out/NAME.md and out/NAME.json."""
+    failed = "".join(f"\n{each.run.name}: {each.error}\n" for each in outcomes if each.error)
+    (out / f"{name}.md").write_text(table + failed, "utf-8")
+    document = {"about": about(), "runs": [each.document() for each in outcomes]}
+    (out / f"{name}.json").write_text(json.dumps(document, indent=1, ensure_ascii=False) + "\n", "utf-8")
+    print(f"\n{table}{failed}\nwritten to {out / name}.md and .json")
+
+
+def add_options(parser: argparse.ArgumentParser, at_once: int) -> None:
+    """The options of every sweep."""
+    parser.add_argument("--out", type=Path, required=True, help="folder for runs and results; what is complete there stays")
+    parser.add_argument("--at-once", type=int, default=at_once, help=f"runs side by side (default {at_once})")
+    parser.add_argument("--minutes", type=float, default=0, help="stop after so long; the same command goes on later")
+    parser.add_argument("--only", default="", help="names of systems, joined by commas")
+    parser.add_argument("--steps-scale", type=float, default=1.0, help="factor on all steps, to try the script")
+
+
+def chosen(systems: Mapping[str, Any], only: str) -> list[str]:
+    """The names asked for, in the order of the table."""
+    wanted = only.split(",") if only else list(systems)
+    unknown = [name for name in wanted if name not in systems]
+    if unknown:
+        sys.exit(f"there is no system {', '.join(unknown)}; there are {', '.join(systems)}")
+    return [name for name in systems if name in wanted]
+
+
+def _environment(at_once: int) -> dict[str, str]:
+    threads = str(max(1, (os.cpu_count() or 1) // at_once))
+    paths = [str(Path(__file__).parent.parent), os.environ.get("PYTHONPATH", "")]
+    return {**os.environ, "OMP_NUM_THREADS": threads, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
+
+
+def _seconds(folder: Path) -> float:
+    """How long a run was trained, by the last line of its log that says so."""
+    records = [json.loads(line) for line in (folder / "log.jsonl").read_text("utf-8").splitlines()]
+    return max((record["seconds"] for record in records if "seconds" in record), default=0.0)
+
+
+def _describe(scores: Mapping[str, Mapping[str, float]]) -> str:
+    return " · ".join(f"{test}: BLEU {found['BLEU']:.2f}, exact {found['exact']:.2f}" for test, found in scores.items())
+
+
+def _tail(log: Path) -> str:
+    return "\n".join(log.read_text("utf-8", "replace").splitlines()[-TAIL:])
