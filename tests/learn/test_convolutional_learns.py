@@ -26,7 +26,7 @@ MODELS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "bytenet": (
         "copy",
         "bytenet",
-        {"dim": 64, "dilations": [1, 2, 4], "encoder_sets": 1, "decoder_sets": 1, "dropout": 0.0},
+        {"dim": 64, "dilations": [1, 2, 4], "encoder_sets": 1, "decoder_sets": 1, "dropout": 0.0, "ngrams": 3},
     ),
 }
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -33,15 +32,6 @@ AWARE: dict[str, dict[str, Any]] = {
     "window-top": {"window": 3, "top": 2},
     "coverage": {"coverage": True},
 }
-
-
-@pytest.fixture(autouse=True)
-def seeded() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    torch.manual_seed(0)
-    yield
-    torch.set_num_threads(threads)
 
 
 def loud(part: MonotonicAttention, factor: float = 1e5) -> MonotonicAttention:

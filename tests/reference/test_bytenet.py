@@ -1,17 +1,19 @@
-"""ByteNet against its formulas: blocks token by token, fields of view, columns of the unfolded source."""
+"""ByteNet against its formulas: blocks token by token, fields of view, columns of the unfolded source, n-grams."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
 
 import pytest
 import torch
 import torch.nn.functional as F
+from contract.looking import same, scattered
 from torch import Tensor, nn
 
 from weft.batch import Layout
 from weft.errors import ConfigError
 from weft.layers.convolution import Window
+from weft.layers.embedding import HASH_BASE, HASH_PRIME, NGramEmbedding, ngram_table
 from weft.models.base import Encoded, Sizes
 from weft.models.bytenet import ByteNet, ResidualBlock, Unfolding
 
@@ -19,29 +21,8 @@ DIM, LENGTHS = 6, (23, 1, 9, 4)
 VOCABULARY = Sizes(19, 19, shared=True)
 
 
-@pytest.fixture(autouse=True)
-def seeded() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    torch.manual_seed(0)
-    yield
-    torch.set_num_threads(threads)
-
-
-def same(a: Tensor, b: Tensor, atol: float = 2e-5) -> None:
-    torch.testing.assert_close(a, b, atol=atol, rtol=1e-3)
-
-
 def ids(rows: int, extent: int) -> Tensor:
     return torch.randint(4, VOCABULARY.source, (rows, extent))
-
-
-def scattered(part: nn.Module) -> nn.Module:
-    """The part with random biases, which start at 0, and out of training."""
-    with torch.no_grad():
-        for parameter in part.parameters():
-            parameter += 0.1 * torch.randn_like(parameter)
-    return part.eval()
 
 
 @pytest.mark.parametrize("causal", [False, True])
@@ -120,6 +101,63 @@ def test_a_source_is_unfolded_by_its_own_length(ratio: float, extra: int) -> Non
         same(packed[0, mine], wanted)
         assert one.positions[0, mine].tolist() == list(range(count))
     assert not padded[~layout.ok].any() and not packed[~one.ok].any()
+
+
+def ngrams(row: list[int], at: int, longest: int) -> list[tuple[int, ...]]:
+    """The n-grams of a row that end at a place, n = 2 … longest."""
+    return [tuple(row[at - n + 1 : at + 1]) for n in range(2, longest + 1) if n <= at + 1]
+
+
+def row_of(gram: tuple[int, ...], buckets: int) -> int:
+    """The bucket of an n-gram: its tokens, last first, as digits of one number."""
+    number = 0
+    for token in reversed(gram):
+        number = number * HASH_BASE + token
+    return number % HASH_PRIME % buckets + 1
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_bag_of_ngrams_is_its_loop(packed: bool) -> None:
+    """√dim · (the token's vector + those of the n-grams that end with it), sentence by sentence, in whole numbers."""
+    table, bags = nn.Embedding(VOCABULARY.source, DIM), ngram_table(40, DIM)
+    part = scattered(NGramEmbedding(table, bags, longest=4, dropout=0.5))
+    rows = [ids(1, length)[0] for length in LENGTHS]
+    layout = Layout.pack(LENGTHS, sum(LENGTHS) + 3) if packed else Layout.padded(LENGTHS, 25)
+    block = ids(*layout.ok.shape)
+    block[layout.ok] = torch.cat(rows)
+    found = part(block, part.start(len(block)), layout)[0][layout.ok].split(LENGTHS)
+    for row, vectors in zip(rows, found, strict=True):
+        for at, vector in enumerate(vectors):
+            bag = [bags.weight[row_of(gram, 40)] for gram in ngrams(row.tolist(), at, 4)]
+            same(vector, math.sqrt(DIM) * (table.weight[row[at]] + sum(bag, torch.zeros(DIM))))
+
+
+def test_ngrams_of_text_seldom_share_a_row() -> None:
+    """Of 3,000 different n-grams in 2²⁰ rows about four should; orders and lengths are told apart."""
+    bags, tokens = ngram_table(2**20, 1), ids(1, 3000)
+    with torch.no_grad():
+        bags.weight.copy_(torch.arange(2**20 + 1)[:, None])
+    part = NGramEmbedding(nn.Embedding(19, 1), bags, longest=3, dropout=0.0).eval()
+    nn.init.zeros_(part.table.weight)
+    codes = part(tokens, part.start(1), None)[0].flatten()[2:]
+    sets = {tuple(tokens[0, at - 2 : at + 1].tolist()) for at in range(2, 3000)}
+    assert len(sets) > 1500
+    assert len(set(codes.tolist())) > 0.99 * len(sets)
+
+
+def test_ngrams_never_met_say_nothing() -> None:
+    """With a table as it begins, a model with n-grams is the model without them; one row of it trained, it is not."""
+    plain, bagged = bytenet(), bytenet(ngrams=5, ngram_buckets=7)
+    bagged.load_state_dict(plain.state_dict(), strict=False)
+    source, target = ids(2, 9), ids(2, 9)
+    same(bagged(source, None, target, None).hidden, plain(source, None, target, None).hidden)
+    assert bagged.encoder.embedding.ngrams is bagged.decoder.embedding.ngrams
+    apart = bytenet(ngrams=2, share_embeddings="output")
+    assert apart.encoder.embedding.ngrams is not apart.decoder.embedding.ngrams
+    with torch.no_grad():
+        bagged.decoder.embedding.ngrams.weight[1:] = 1.0
+    moved = bagged(source, None, target, None).hidden != plain(source, None, target, None).hidden
+    assert moved.any(-1).all()
 
 
 def test_sizes_that_do_not_fit_are_refused() -> None:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 
 import pytest
 import torch
 import torch.nn.functional as F
+from contract.looking import same, scattered
 from torch import Tensor, nn
 
 from weft.attention import ATTENTIONS
@@ -25,29 +25,8 @@ DIM, OUT, LENGTHS = 6, 5, (23, 1, 9, 4)
 VOCABULARY = Sizes(19, 19, shared=True)
 
 
-@pytest.fixture(autouse=True)
-def seeded() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    torch.manual_seed(0)
-    yield
-    torch.set_num_threads(threads)
-
-
-def same(a: Tensor, b: Tensor, atol: float = 2e-5) -> None:
-    torch.testing.assert_close(a, b, atol=atol, rtol=1e-3)
-
-
 def ids(rows: int, extent: int) -> Tensor:
     return torch.randint(4, VOCABULARY.source, (rows, extent))
-
-
-def scattered(part: nn.Module) -> nn.Module:
-    """The part with random biases, which start at 0, and out of training."""
-    with torch.no_grad():
-        for parameter in part.parameters():
-            parameter += 0.1 * torch.randn_like(parameter)
-    return part.eval()
 
 
 def convolve(window: Window, x: Tensor, taps: nn.Linear) -> Tensor:

@@ -6,11 +6,11 @@ The contract suite says that a mechanism is consistent with itself; these say th
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 
 import pytest
 import torch
 import torch.nn.functional as F
+from contract.looking import same, scattered
 from torch import Tensor, nn
 
 from weft.attention.additive import AdditiveAttention
@@ -31,29 +31,8 @@ DIM, HEADS, EXTENT, MEMORY = 16, 4, 71, 45
 SELF_USES: tuple[Use, ...] = ("encoder", "causal")
 
 
-@pytest.fixture(autouse=True)
-def seeded() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    torch.manual_seed(0)
-    yield
-    torch.set_num_threads(threads)
-
-
 def tokens(rows: int = 2, extent: int = EXTENT, dim: int = DIM) -> Tensor:
     return torch.randn(rows, extent, dim)
-
-
-def scattered(part: nn.Module) -> nn.Module:
-    """The part with random biases, which start at 0, and out of training."""
-    with torch.no_grad():
-        for parameter in part.parameters():
-            parameter += 0.1 * torch.randn_like(parameter)
-    return part.eval()
-
-
-def same(a: Tensor, b: Tensor, atol: float = 2e-5) -> None:
-    torch.testing.assert_close(a, b, atol=atol, rtol=1e-3)
 
 
 def whole(part: nn.Module, x: Tensor) -> Tensor:

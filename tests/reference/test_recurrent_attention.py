@@ -6,7 +6,7 @@ Shapes: rows are sources, T queries against S keys.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -30,15 +30,6 @@ from weft.errors import ConfigError, DataError
 
 Energy = Callable[[Tensor, Tensor, int], Tensor]
 """(query, state, its position) → score."""
-
-
-@pytest.fixture(autouse=True)
-def seeded() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    torch.manual_seed(0)
-    yield
-    torch.set_num_threads(threads)
 
 
 def loop(energy: Energy, queries: Tensor, memory: Tensor) -> Tensor:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -24,15 +23,6 @@ from weft.tasks.decoding import Translation, attention_of
 
 WORDS, LENGTHS = 17, [7, 3, 0, 9, 1]
 SIZES = {"dim": 8, "embedding": 6, "encoder_dim": 10, "dropout": 0.0}
-
-
-@pytest.fixture(autouse=True)
-def seeded() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    torch.manual_seed(0)
-    yield
-    torch.set_num_threads(threads)
 
 
 def same(a: Tensor, b: Tensor, atol: float = 1e-5) -> None:

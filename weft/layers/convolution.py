@@ -22,6 +22,7 @@ class Window:
 
     Neighbours beyond the ends of the sentence, in padding, or of another sentence of a packed row are zeros. A causal window
     slides over a sequence in pieces of any size; its state is a tail of fixed size, the last (width − 1) · dilation tokens.
+    Tokens may be vectors or, of width 1, their ids.
     """
 
     dim: int
@@ -48,7 +49,7 @@ class Window:
     def __call__(self, x: Tensor, tail: Tensor | None, layout: Layout | None) -> tuple[Tensor, Tensor | None]:
         """x [B, T, D] → windows [B, T, width · D], the earliest token first; and the tail after x."""
         if layout is not None:
-            x = torch.where(layout.ok[..., None], x, 0.0)
+            x = torch.where(layout.ok[..., None], x, 0)
         if tail is None:
             row = F.pad(x, (0, 0, self.span // 2, self.span // 2))
         else:
@@ -56,7 +57,7 @@ class Window:
             tail = self._tail(row, layout)
         taps = [row[:, begin : begin + x.size(1)] for begin in self._begins]
         if layout is not None and layout.packed:
-            taps = [torch.where(same, tap, 0.0) for same, tap in zip(self._same(layout), taps, strict=True)]
+            taps = [torch.where(same, tap, 0) for same, tap in zip(self._same(layout), taps, strict=True)]
         return torch.cat(taps, -1), tail
 
     def sees(self, length: int) -> Tensor:

@@ -5,14 +5,20 @@ from __future__ import annotations
 import math
 from typing import Literal
 
+import torch
 from torch import Tensor, nn
 
+from weft.batch import PAD, Layout
 from weft.errors import ConfigError
+from weft.layers.convolution import Window
 from weft.layers.dropout import dropout
 from weft.layers.position import LearnedPosition, SinusoidalPosition
 
 Sharing = Literal["all", "output", "none"]
 """Which embedding tables are one: those of source, target and output; of target and output; none."""
+
+HASH_BASE, HASH_PRIME = 1_000_003, 2**31 - 1
+"""An n-gram is a number in this base modulo this prime: below 2⁶² before it is reduced, so alike on every device."""
 
 
 class TokenEmbedding(nn.Module):
@@ -36,6 +42,41 @@ class TokenEmbedding(nn.Module):
         return dropout(x, self.dropout, self.training)
 
 
+class NGramEmbedding(nn.Module):
+    """A vector for each token plus those of the n-grams that end with it, n = 2 … N, times √dim, with dropout.
+
+    This is the bag of character n-grams of Kalchbrenner et al. 2016. N-grams of all lengths share one table, `ngrams`, by their
+    hash; its row 0 is for those that would begin before their sentence, which count as nothing. All look back alone, so a
+    decoder is served as well; its state is the last N − 1 tokens.
+    """
+
+    def __init__(self, table: nn.Embedding, ngrams: nn.EmbeddingBag | None, longest: int, dropout: float) -> None:
+        super().__init__()
+        self.table, self.ngrams, self.dropout = table, ngrams, dropout
+        self.window = Window(1, longest, causal=True)
+        self.scale = math.sqrt(table.embedding_dim)
+
+    def start(self, rows: int) -> Tensor | None:
+        """The tail before the first token, [rows, N − 1, 1] ids."""
+        return self.window.start(rows, torch.empty(0, dtype=torch.long, device=self.table.weight.device))
+
+    def forward(self, tokens: Tensor, tail: Tensor | None, layout: Layout | None) -> tuple[Tensor, Tensor | None]:
+        """tokens [B, T] → [B, T, dim], and the tail after them."""
+        x = self.table(tokens)
+        if self.ngrams is not None:
+            grams, tail = self.window(tokens[..., None], tail, layout)
+            bags = _hashed(grams, self.ngrams.num_embeddings)
+            x = x + self.ngrams(bags.flatten(0, 1)).view_as(x)
+        return dropout(x * self.scale, self.dropout, self.training), tail
+
+
+def ngram_table(buckets: int, dim: int) -> nn.EmbeddingBag:
+    """Vectors of n-grams by hash. They begin at 0, so that n-grams never met in training say nothing."""
+    table = nn.EmbeddingBag(buckets + 1, dim, mode="sum", padding_idx=0)
+    nn.init.zeros_(table.weight)
+    return table
+
+
 def embedding_table(size: int, dim: int, std: float | None = None) -> nn.Embedding:
     """A table whose rows have length about 1 unless `std` says otherwise, so that it can serve as the output layer too."""
     table = nn.Embedding(size, dim)
@@ -56,3 +97,13 @@ def embedding_tables(
     reads = writes if share == "all" else embedding_table(source, dim, std)
     output = embedding_table(target, dim, std) if share == "none" else writes
     return reads, writes, output
+
+
+def _hashed(grams: Tensor, rows: int) -> Tensor:
+    """The last N tokens at each place, grams [B, T, N] → rows [B, T, N − 1] of the n-grams that end there, shortest first."""
+    *earlier, code = grams.unbind(-1)
+    found = []
+    for token in reversed(earlier):
+        code = (code * HASH_BASE + token) % HASH_PRIME
+        found.append(torch.where(token == PAD, 0, code % (rows - 1) + 1))
+    return torch.stack(found, -1)

@@ -19,7 +19,7 @@ from weft.batch import Layout
 from weft.errors import ConfigError
 from weft.layers.convolution import Window
 from weft.layers.dropout import dropout
-from weft.layers.embedding import Sharing, TokenEmbedding, embedding_tables
+from weft.layers.embedding import NGramEmbedding, Sharing, embedding_tables, ngram_table
 from weft.layers.position import token_positions
 from weft.layers.readout import linear_loss
 from weft.models.base import Decoder, Encoded, Encoder, Features, Model, Sizes
@@ -99,14 +99,15 @@ class ResidualBlock(nn.Module):
 class ByteNetEncoder(Encoder):
     """Dilated convolutions around each column of the unfolded source."""
 
-    def __init__(self, embedding: TokenEmbedding, unfolding: Unfolding, blocks: list[ResidualBlock], dim: int) -> None:
+    def __init__(self, embedding: NGramEmbedding, unfolding: Unfolding, blocks: list[ResidualBlock], dim: int) -> None:
         super().__init__()
         self.embedding, self.unfolding = embedding, unfolding
         self.blocks, self.norm = nn.ModuleList(blocks), nn.LayerNorm(dim)
 
     def forward(self, tokens: Tensor, layout: Layout | None = None) -> Encoded:
         """The memory has a vector for each column, and the layout is that of columns."""
-        x, laid = self.unfolding(self.embedding(tokens, token_positions(tokens, layout)), layout)
+        embedded, _ = self.embedding(tokens, self.embedding.start(tokens.size(0)), layout)
+        x, laid = self.unfolding(embedded, layout)
         for block in self.blocks:
             x = block(x, None, laid)[0]
         return Encoded(self.norm(x), laid)
@@ -114,12 +115,13 @@ class ByteNetEncoder(Encoder):
 
 @dataclass
 class DecoderState:
-    """Of each block the tail of its convolution; fed [B]: how many tokens each row has had.
+    """Of each block the tail of its convolution, and of the embedding that of its n-grams; fed [B]: tokens each row has had.
 
     columns [G, U, D] of the source · begins, ends [G, n]: where each of its n sentences has the first, and is past the last.
     """
 
     tails: list[State]
+    grams: State
     fed: Tensor
     columns: Tensor = shared()
     begins: Tensor = shared()
@@ -129,7 +131,7 @@ class DecoderState:
 class ByteNetDecoder(Decoder):
     """Causal dilated convolutions stacked on the encoder: target position t reads source column t."""
 
-    def __init__(self, embedding: TokenEmbedding, blocks: list[ResidualBlock], dim: int, output: nn.Embedding) -> None:
+    def __init__(self, embedding: NGramEmbedding, blocks: list[ResidualBlock], dim: int, output: nn.Embedding) -> None:
         super().__init__()
         self.embedding, self.blocks, self.output = embedding, nn.ModuleList(blocks), output
         self.join = nn.Linear(dim, dim, bias=False)
@@ -146,17 +148,19 @@ class ByteNetDecoder(Decoder):
             begins = torch.zeros_like(ends)
         rows = source.memory.size(0)
         tails = [block.start(rows) for block in cast(Iterable[ResidualBlock], self.blocks)]
-        return DecoderState(tails, torch.zeros_like(ends[:, 0]), self.join(source.memory), begins, ends)
+        grams, fed = self.embedding.start(rows), torch.zeros_like(ends[:, 0])
+        return DecoderState(tails, grams, fed, self.join(source.memory), begins, ends)
 
     def features(self, tokens: Tensor, state: DecoderState, layout: Layout | None = None) -> Features:
         positions = token_positions(tokens, layout) + state.fed[:, None]
-        x = self.embedding(tokens, positions) + _read(state, positions, layout)
+        embedded, grams = self.embedding(tokens, state.grams, layout)
+        x = embedded + _read(state, positions, layout)
         tails = []
         for block, tail in zip(self.blocks, state.tails, strict=True):
             x, tail = block(x, tail, layout)
             tails.append(tail)
         fed = tokens.size(1) if layout is None else layout.lengths
-        return Features(self.out(F.relu(self.norm(x))), replace(state, tails=tails, fed=state.fed + fed))
+        return Features(self.out(F.relu(self.norm(x))), replace(state, tails=tails, grams=grams, fed=state.fed + fed))
 
     def logits(self, hidden: Tensor) -> Tensor:
         return F.linear(hidden, self.output.weight)
@@ -176,6 +180,9 @@ class ByteNet(Model):
     dropout: share dropped of embeddings and of what each block adds
     unfold_ratio: columns for each source token; more than target tokens, as a rule
     unfold_extra: columns besides
+    ngrams: a token's vector is the sum of those of the n-grams that end with it, up to this n; 1: of the token alone; the
+        paper has 5, over characters
+    ngram_buckets: rows of the table of n-grams, which share them by hash
     share_embeddings: one table for source, target and output; for target and output; or three
     """
 
@@ -193,6 +200,8 @@ class ByteNet(Model):
         dropout: Share = 0.1,
         unfold_ratio: Annotated[float, Field(ge=1)] = 1.2,
         unfold_extra: NonNegativeInt = 0,
+        ngrams: PositiveInt = 1,
+        ngram_buckets: PositiveInt = 20_000,
         share_embeddings: Sharing = "all",
     ) -> None:
         super().__init__()
@@ -205,9 +214,9 @@ class ByteNet(Model):
             return [ResidualBlock(dim, window, dropout) for window in windows]
 
         source, target, output = embedding_tables(sizes.source, sizes.target, sizes.shared, dim, share_embeddings)
-        unfolding = Unfolding(unfold_ratio, unfold_extra)
-        reads, writes = TokenEmbedding(source, None, dropout), TokenEmbedding(target, None, dropout)
-        self.encoder = ByteNetEncoder(reads, unfolding, blocks(encoder_sets, causal=False), dim)
+        bags = [ngram_table(ngram_buckets, dim) if ngrams > 1 else None for _ in range(1 if share_embeddings == "all" else 2)]
+        reads, writes = (NGramEmbedding(table, bag, ngrams, dropout) for table, bag in ((source, bags[0]), (target, bags[-1])))
+        self.encoder = ByteNetEncoder(reads, Unfolding(unfold_ratio, unfold_extra), blocks(encoder_sets, causal=False), dim)
         self.decoder = ByteNetDecoder(writes, blocks(decoder_sets, causal=True), dim, output)
 
 

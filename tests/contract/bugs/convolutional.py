@@ -68,4 +68,32 @@ CONVOLUTIONAL = [
         "pass",
         ("bytenet-packed",),
     ),
+    Bug(
+        "n-grams begin anew in every piece",
+        "models.bytenet",
+        "replace(state, tails=tails, grams=grams, fed",
+        "replace(state, tails=tails, fed",
+        ("bytenet-ngrams-chunks", "bytenet-ngrams-ragged"),
+    ),
+    Bug(
+        "the n-grams of padding and of other sentences",
+        "models.bytenet",
+        "embedded, grams = self.embedding(tokens, state.grams, layout)",
+        "embedded, grams = self.embedding(tokens, state.grams, None)",
+        ("bytenet-ngrams-ragged", "bytenet-ngrams-packed"),
+    ),
+    Bug(
+        "n-grams that begin before their sentence",
+        "layers.embedding",
+        "torch.where(token == PAD, 0, code % (rows - 1) + 1)",
+        "code % (rows - 1) + 1",
+        ("bytenet: a_bag_of_ngrams_is_its_loop(packed)",),
+    ),
+    Bug(
+        "n-grams forget the order of their tokens",
+        "layers.embedding",
+        "code = (code * HASH_BASE + token) % HASH_PRIME",
+        "code = (code + token) % HASH_PRIME",
+        ("bytenet: ngrams_of_text_seldom_share_a_row",),
+    ),
 ]

@@ -36,7 +36,7 @@ MIXERS = [
     Bug(
         "a convolution reads padding",
         "layers.convolution",
-        "x = torch.where(layout.ok[..., None], x, 0.0)",
+        "x = torch.where(layout.ok[..., None], x, 0)",
         "pass",
         ("convolution-encoder-padding-content",),
     ),
