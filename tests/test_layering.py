@@ -84,7 +84,7 @@ def problem(importer: tuple[str, ...], imported: tuple[str, ...]) -> str | None:
     if not may_import(importer[0], imported[0]):
         return f"{importer[0]} must not know {imported[0]}"
     if imported[0] == "models" and imported[1:2] not in ((), ("base",)):
-        if importer[0] == "models" and importer != imported:
+        if importer[0] == "models" and importer != imported and imported[1] != "blocks":
             return "a model family imports another"
         if importer[0] == "search":
             return "search must know no model family, only models.base"

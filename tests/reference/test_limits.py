@@ -24,7 +24,7 @@ from weft.layers.position import SinusoidalPosition, rotate, rotation
 from weft.mixers import build_self
 from weft.mixers.convolution import ConvolutionMixer
 from weft.mixers.recurrent import RecurrentMixer
-from weft.models.transformer import Block, DecoderLayer, EncoderLayer, NormOrder
+from weft.models.blocks import Block, DecoderLayer, EncoderLayer, NormOrder
 from weft.pooling.self_attentive import SelfAttentivePooling
 
 DIM, HEADS, EXTENT, MEMORY = 16, 4, 71, 45
