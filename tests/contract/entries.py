@@ -42,8 +42,17 @@ VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
         "window-4": {"window": 4, "width": 5},
         "coverage": {"coverage": True, "filters": 1, "width": 1},
     },
-    "recurrent": {"two-layers": {"layers": 2}},
+    "recurrent": {"two-layers": {"layers": 2}, "lstm": {"cell": "lstm"}},
     "convolution": {"width-5": {"width": 5}},
+    "fnet": {"published": {"norm": "none"}},
+    "aft": {
+        "local": {"form": "local", "window": 4},
+        "full": {"form": "full"},
+        "full-matrix": {"form": "full", "rank": 0},
+        "conv": {"form": "conv", "window": 5},
+    },
+    "gmlp": {"hidden-20": {"hidden": 20}},
+    "isab": {"points-3": {"points": 3}},
 }
 """kind → name → options (and `heads`, which belongs to the site)."""
 

@@ -23,7 +23,6 @@ from weft.layers.feedforward import Activation, FeedForward
 from weft.layers.position import SinusoidalPosition, rotate, rotation
 from weft.mixers import build_self
 from weft.mixers.convolution import ConvolutionMixer
-from weft.mixers.recurrent import RecurrentMixer
 from weft.models.blocks import Block, DecoderLayer, EncoderLayer, NormOrder
 from weft.pooling.self_attentive import SelfAttentivePooling
 
@@ -168,25 +167,6 @@ def test_additive_is_the_formula_of_the_paper() -> None:
         alpha = torch.tensor(energies).softmax(0)
         same(found.weights[0, 0, i], alpha)
         same(found.context[0, i], sum(alpha[j] * memory[0, j] for j in range(memory.size(1))))
-
-
-@pytest.mark.parametrize("layers", [1, 2])
-def test_recurrent_is_the_gru_run_on_each_row_alone(layers: int) -> None:
-    part, x, lengths = scattered(RecurrentMixer(Site("causal", DIM), layers=layers)), tokens(3), (EXTENT, 26, 1)
-    mixed = part(x, part.start(rows=3), layout=Layout.padded(lengths))
-    for row, length in enumerate(lengths):
-        outputs, last = part.forth(x[row : row + 1, :length])
-        same(mixed.context[row : row + 1, :length], part.out(outputs))
-        same(mixed.state[row], last[:, 0])
-
-
-def test_recurrent_encoder_is_a_gru_each_way() -> None:
-    part, x, lengths = scattered(RecurrentMixer(Site("encoder", DIM))), tokens(3), (EXTENT, 26, 1)
-    mixed = part(x, part.start(rows=3), layout=Layout.padded(lengths)).context
-    for row, length in enumerate(lengths):
-        alone = x[row : row + 1, :length]
-        forth, back = part.forth(alone)[0], part.back(alone.flip(1))[0].flip(1)
-        same(mixed[row : row + 1, :length], part.out(torch.cat([forth, back], -1)))
 
 
 @pytest.mark.parametrize("use", SELF_USES)
