@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -185,7 +186,7 @@ def _gradients(out: Path, accumulate: int) -> None:
         torch.manual_seed(place)
         for loss in task.losses(model, small_batch(place + 1), 1):
             loss.total.backward()
-            meter.add(loss)
+            meter.add([replace(loss, total=loss.total.detach())])
     sum_gradients(groups, meter.take(), world, bucket=300)
     gradients = {name: parameter.grad for name, parameter in model.named_parameters() if parameter.grad is not None}
     write_tensors(out / f"gradients-{world.size}-{world.rank}.safetensors", gradients)

@@ -62,7 +62,10 @@ class TrainSection(Section):
     accumulate: PositiveInt = Field(
         default=1, description="micro-batches to one step, shared by all processes: a multiple of their number"
     )
-    packed: bool = Field(default=False, description="sentences one after the other in one row instead of padded rows")
+    packed: bool | Literal["auto"] = Field(
+        default="auto",
+        description="sentences one after the other in one row instead of padded rows; auto: on a GPU in bf16, if the model can",
+    )
     optimizer: Annotated[dict[str, Any], Among("weft.training:OPTIMIZERS")] = Field(
         default={"kind": "adamw"}, description="how a gradient changes the weights"
     )

@@ -39,7 +39,13 @@ class Loss:
 
 
 class Task(ABC):
-    """A task knows its data and its losses; the trainer knows neither."""
+    """A task knows its data and its losses; the trainer knows neither.
+
+    steady: whether `losses` asks for the same operations for all batches of one size, whatever the update and whatever is in
+        them, so that they may be recorded once and replayed.
+    """
+
+    steady: bool = False
 
     @abstractmethod
     def prepare(self) -> Sizes:

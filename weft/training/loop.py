@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
 from contextlib import ExitStack, closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
@@ -16,7 +17,7 @@ from weft.config import TrainSection
 from weft.data.prefetch import prefetch
 from weft.errors import Interrupted
 from weft.registry import build
-from weft.tasks.base import Task
+from weft.tasks.base import Loss, Task
 from weft.training.checkpoint import Trained
 from weft.training.distributed import World, sum_gradients
 from weft.training.ema import Ema
@@ -24,6 +25,7 @@ from weft.training.interrupt import Interrupts
 from weft.training.log import Log
 from weft.training.meter import Meter
 from weft.training.optimizer import take_step
+from weft.training.replay import Replayed, Work
 from weft.training.schedule import Plan, Schedule
 from weft.training.session import Result, Session
 from weft.training.stream import Update, seed_for, updates
@@ -69,6 +71,7 @@ def fit(
     meter = Meter(list(groups), world.device, progress.skipped, progress.in_row)
     if config.compile:
         model.compile()
+    backward = _worker(session)
 
     with ExitStack() as stack:
         stack.enter_context(session.memory_errors())
@@ -78,14 +81,14 @@ def fit(
             update, work = progress.update + 1, next(ready)
             for place, batch in work.batches:
                 torch.manual_seed(seed_for(config.seed, *work.begin, place))
-                _backward(task, model, batch.to(world.device, non_blocking=True), update, session.autocast, meter)
+                meter.add(backward(batch, update))
             sums = sum_gradients(groups, meter.take(), world)
             norms = torch.stack([_clip(group, config.clip) for group in groups.values()])
             bad = 1 - (sums.isfinite().all() & norms.isfinite().all()).float()
             rate = schedule(update)
             for optimizer in optimizers.values():
                 take_step(optimizer, rate, bad)
-                optimizer.zero_grad()
+                optimizer.zero_grad(set_to_none=not isinstance(backward, Replayed))
             if ema is not None:
                 ema.update(update)
             _refresh(refreshed, seed_for(config.seed, update))
@@ -107,19 +110,31 @@ def _ahead(session: Session, mine: range) -> Generator[Update, None, None]:
     return prefetch(pinned, 2)
 
 
-def _backward(task: Task, model: nn.Module, batch: Batch, update: int, autocast: torch.autocast, meter: Meter) -> None:
-    """Forward and backward of one micro-batch: gradients are added to the parameters, losses and counts to the meter.
+def _worker(session: Session) -> Work:
+    """What does forward and backward of a micro-batch: recorded where batches come in few sizes, else as usual."""
+    model, task, device = session.trained.model, session.task, session.world.device
+
+    def work(batch: Batch, update: int) -> list[Loss]:
+        return _backward(task, model, batch.to(device, non_blocking=True), update, session.autocast)
+
+    return Replayed(work, device) if device.type == "cuda" and session.config.packed is True and task.steady else work
+
+
+def _backward(task: Task, model: nn.Module, batch: Batch, update: int, autocast: torch.autocast) -> list[Loss]:
+    """Forward and backward of one micro-batch: gradients are added to the parameters; the losses are given back, detached.
 
     A loss is computed under autocast, its gradient outside of it.
     """
+    found: list[Loss] = []
     losses = task.losses(model, batch, update)
     while True:
         with autocast:
             loss = next(losses, None)
         if loss is None:
-            return
+            return found
         loss.total.backward()
-        meter.add(loss)
+        metrics = {name: value.detach() for name, value in loss.metrics.items()}
+        found.append(replace(loss, total=loss.total.detach(), metrics=metrics))
 
 
 def _refresh(modules: Sequence[Refreshes], seed: int) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -39,14 +39,15 @@ class Meter:
         self._health = torch.tensor([skipped, in_row, in_row], device=device)
         self._clock, self._steps = time.perf_counter(), 0
 
-    def add(self, loss: Loss) -> None:
-        """Count a loss of this process's micro-batch."""
-        place = self._place[loss.optimizer]
-        self._update[0, place] += loss.total.detach()
-        self._update[1, place] += loss.count
-        for name, value in loss.metrics.items():
-            key = (loss.optimizer, name)
-            self._update_metrics[key] = self._update_metrics.get(key, 0) + value.detach()
+    def add(self, losses: Iterable[Loss]) -> None:
+        """Count the losses, detached, of one of this process's micro-batches."""
+        for loss in losses:
+            place = self._place[loss.optimizer]
+            self._update[0, place] += loss.total
+            self._update[1, place] += loss.count
+            for name, value in loss.metrics.items():
+                key = (loss.optimizer, name)
+                self._update_metrics[key] = self._update_metrics.get(key, 0) + value
 
     def take(self) -> Tensor:
         """[2, groups]: this process's losses and counts in the update; the next one begins at zero."""

@@ -51,10 +51,10 @@ def _train(config: Config, out: Path, resume: bool, world: World, tell: Tell) ->
             if world.first:
                 stack.enter_context(_folder(config, out, resume))
             task: Task = build("weft.tasks:TASKS", config.task, Setting(config, out, tell), where="task")
-            return _model(config, task), task
+            return _model(config, task, world.device), task
 
         def begun() -> None:
-            if world.first and resume:
+            if world.first:
                 save_config(config, out / "config.yaml")
 
         model, task = _in_turn(world, prepared)
@@ -79,11 +79,14 @@ def _in_turn(world: World, work: Callable[[], T]) -> T:
         world.broadcast(ready)
 
 
-def _model(config: Config, task: Task) -> Model:
+def _model(config: Config, task: Task, device: torch.device) -> Model:
     """The model with its first weights, for the task's data, which is made ready here."""
     sizes = task.prepare()
     torch.manual_seed(config.train.seed)
     model: Model = build("weft.models:MODELS", config.model, sizes, where="model")
+    if config.train.packed == "auto":
+        # Settled here once and for all: where a resumed run goes on in its data depends on it.
+        config.train.packed = device.type == "cuda" and config.train.precision == "bf16" and model.packs
     if config.train.packed and not model.packs:
         raise ConfigError("train.packed: a part of this model does not work on packed rows; set train.packed: false")
     limit = min((most for most in (model.max_source, model.max_target) if most is not None), default=None)

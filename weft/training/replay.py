@@ -1,0 +1,102 @@
+"""Forward and backward as CUDA graphs: what Python launched once for a size of batch is launched again in one go.
+
+A small model keeps a GPU busy for a few milliseconds a step, and Python needs several times as long to ask for it, operation
+by operation. Packed batches come in few sizes, so their work can be recorded and replayed.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from weft.batch import Batch, Layout
+from weft.tasks.base import Loss
+
+Work = Callable[[Batch, int], list[Loss]]
+"""Forward and backward of a micro-batch that lies on the device, in an update of the given number.
+
+It adds to the parameters' gradients and gives the losses, detached.
+"""
+
+WARM = 2
+"""Batches of a size that are worked through as usual before their work is recorded; libraries set themselves up meanwhile."""
+
+MOST = 16
+"""Sizes that are recorded; each keeps memory of its own for what lives from one replay to the next."""
+
+
+@dataclass
+class Recording:
+    """The work on one size of batch: put a batch in, replay, read the losses before the next replay."""
+
+    graph: torch.cuda.CUDAGraph
+    batch: Batch
+    losses: list[Loss]
+
+    def __call__(self, batch: Batch) -> list[Loss]:
+        for mine, theirs in zip(tensors(self.batch), tensors(batch), strict=True):
+            mine.copy_(theirs, non_blocking=True)
+        self.graph.replay()
+        return self.losses
+
+
+class Replayed:
+    """`work` on a CUDA device, recorded for sizes of batches that come again.
+
+    The work must be the same for all batches of a size, whatever the update: nothing in it may depend on numbers that the
+    host computes or reads. Parameters, buffers and gradients must stay where they are: between updates gradients are set
+    to zero, never dropped.
+    """
+
+    def __init__(self, work: Work, device: torch.device) -> None:
+        self.work, self.device = work, device
+        self._seen: Counter[tuple[Any, ...]] = Counter()
+        self._recordings: dict[tuple[Any, ...], Recording] = {}
+        self._pool = torch.cuda.graph_pool_handle()
+
+    def __call__(self, batch: Batch, update: int) -> list[Loss]:
+        # Which rows these are matters to reports alone, and there are as many as there are sentences.
+        batch = replace(batch, rows=batch.rows[:0])
+        size = size_of(batch)
+        recording = self._recordings.get(size)
+        if recording is None:
+            self._seen[size] += 1
+            if self._seen[size] <= WARM or len(self._recordings) == MOST:
+                return self.work(batch.to(self.device, non_blocking=True), update)
+            recording = self._recordings[size] = self._record(batch, update)
+        return recording(batch)
+
+    def _record(self, batch: Batch, update: int) -> Recording:
+        # A copy with layouts of its own: what layers keep in a layout must be computed inside the graph.
+        batch = batch.to(self.device)
+        graph = torch.cuda.CUDAGraph()
+        # Other threads pin memory meanwhile, which a stricter mode forbids.
+        with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
+            losses = self.work(batch, update)
+        return Recording(graph, batch, losses)
+
+
+def tensors(batch: Batch) -> list[Tensor]:
+    """Those of a batch and of its layouts, in a fixed order."""
+    return [part for part in _parts(batch) if isinstance(part, Tensor)]
+
+
+def size_of(batch: Batch) -> tuple[Any, ...]:
+    """What decides which operations are launched for a batch: the shapes of its tensors, and what the host knows of it."""
+    return tuple((part.shape, part.dtype) if isinstance(part, Tensor) else part for part in _parts(batch))
+
+
+def _parts(item: Batch | Layout) -> Sequence[Any]:
+    found: list[Any] = []
+    for part in fields(item):
+        value = getattr(item, part.name)
+        if isinstance(value, Layout):
+            found.extend(_parts(value))
+        elif part.init:
+            found.append(value)
+    return found
