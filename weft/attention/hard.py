@@ -6,14 +6,14 @@ import torch
 from pydantic import NonNegativeInt
 from torch import Tensor
 
-from weft.attention.base import Attended, Attention, Site
+from weft.attention.base import Attended, Site
 from weft.attention.scores import AdditiveScore
-from weft.attention.single import OneHead
+from weft.attention.single import SourceAttention
 from weft.batch import Layout
 from weft.state import State
 
 
-class HardAttention(Attention):
+class HardAttention(SourceAttention):
     """α = softmax(e) as in additive attention; one j is drawn from α, and the context is h_j.
 
     Outside training j is the likeliest. No gradient passes through the draw. The terms log_prob, log α_j of what was drawn,
@@ -24,32 +24,15 @@ class HardAttention(Attention):
     """
 
     paper = "Xu et al. 2015"
-    cost = "n²"
-    uses = frozenset({"cross"})
     weights_sum = "one"
     reach = "data"
     ignores_key_order = True
     terms = frozenset({"log_prob", "entropy"})
 
     def __init__(self, site: Site, *, hidden: NonNegativeInt = 0) -> None:
-        super().__init__(site)
-        self.head = OneHead(site, AdditiveScore(site.dim, site.memory_dim, hidden or site.dim, exact=True))
-        self.context_width = site.memory_dim
+        super().__init__(site, AdditiveScore(site.dim, site.memory_dim, hidden or site.dim, exact=True))
 
-    def start(
-        self, memory: Tensor | None = None, layout: Layout | None = None, *, rows: int = 1, room: int | None = None
-    ) -> State:
-        return self.head.start(memory, layout)
-
-    def forward(
-        self,
-        query: Tensor,
-        state: State,
-        *,
-        append: Tensor | None = None,
-        layout: Layout | None = None,
-        need_weights: bool = False,
-    ) -> Attended:
+    def look(self, query: Tensor, state: State, layout: Layout | None, need_weights: bool) -> Attended:
         rows, real = query.size(0), state.real(query.size(0))[:, None]
         scores = self.head.scores(query, state)
         log_probs = scores.masked_fill(~real, torch.finfo(scores.dtype).min).log_softmax(-1)

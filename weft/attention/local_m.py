@@ -8,10 +8,10 @@ import torch
 from pydantic import PositiveInt
 from torch import Tensor
 
-from weft.attention.base import Attended, Attention, Site
+from weft.attention.base import Attended, Site
 from weft.attention.kernel import masked_softmax
 from weft.attention.scores import LuongScore, luong_score
-from weft.attention.single import OneHead, Source
+from weft.attention.single import Source, SourceAttention
 from weft.batch import Layout
 from weft.state import State
 
@@ -24,7 +24,7 @@ class Stepped:
     asked: Tensor
 
 
-class LocalMonotonicAttention(Attention):
+class LocalMonotonicAttention(SourceAttention):
     """Query t looks at the source positions t − D … t + D alone: α = softmax(e) over this window, the context is Σ α_j h_j.
 
     Past the end of the source, of which the paper does not speak, the window stays on its last token.
@@ -34,37 +34,22 @@ class LocalMonotonicAttention(Attention):
     """
 
     paper = "Luong et al. 2015, local-m"
-    cost = "n²"
-    uses = frozenset({"cross"})
     weights_sum = "one"
     reach = "pattern"
     packs = True
 
     def __init__(self, site: Site, *, window: PositiveInt = 10, score: LuongScore = "general") -> None:
-        super().__init__(site)
+        super().__init__(site, luong_score(score, site))
         self.window = window
-        self.head = OneHead(site, luong_score(score, site))
-        self.context_width = site.memory_dim
 
     def sees(self, length: int) -> Tensor:
         place = torch.arange(length)
         return (place[:, None] - place).abs() <= self.window
 
-    def start(
-        self, memory: Tensor | None = None, layout: Layout | None = None, *, rows: int = 1, room: int | None = None
-    ) -> State:
-        source = self.head.start(memory, layout)
+    def begin(self, source: Source) -> Stepped:
         return Stepped(source, torch.zeros(source.keys.size(0), dtype=torch.long, device=source.keys.device))
 
-    def forward(
-        self,
-        query: Tensor,
-        state: State,
-        *,
-        append: Tensor | None = None,
-        layout: Layout | None = None,
-        need_weights: bool = False,
-    ) -> Attended:
+    def look(self, query: Tensor, state: State, layout: Layout | None, need_weights: bool) -> Attended:
         source, (rows, extent) = state.source, query.shape[:2]
         rank = torch.arange(extent, device=query.device) if layout is None else layout.positions
         mask = source.mask(rows, layout)

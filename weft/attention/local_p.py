@@ -6,15 +6,15 @@ import torch
 from pydantic import PositiveInt
 from torch import Tensor, nn
 
-from weft.attention.base import Attended, Attention, Site
+from weft.attention.base import Attended, Site
 from weft.attention.kernel import masked_softmax
 from weft.attention.scores import LuongScore, exact_linear, luong_score
-from weft.attention.single import OneHead
+from weft.attention.single import SourceAttention
 from weft.batch import Layout
 from weft.state import State
 
 
-class LocalPredictiveAttention(Attention):
+class LocalPredictiveAttention(SourceAttention):
     """A query looks around p = S·σ(vᵀ tanh(W s)): weights softmax(e)_j · exp(−(j − p)²/2σ²) with σ = D/2.
 
     The softmax is over p − D … p + D, and S is the source's own length. Weights sum to less than 1 away from p, as published.
@@ -24,34 +24,17 @@ class LocalPredictiveAttention(Attention):
     """
 
     paper = "Luong et al. 2015, local-p"
-    cost = "n²"
-    uses = frozenset({"cross"})
     weights_sum = "at most one"
     reach = "data"
     packs = True
 
     def __init__(self, site: Site, *, window: PositiveInt = 10, score: LuongScore = "general") -> None:
-        super().__init__(site)
+        super().__init__(site, luong_score(score, site))
         self.window = window
-        self.head = OneHead(site, luong_score(score, site))
         self.inner = nn.Linear(site.dim, site.dim, bias=False)
         self.place = nn.Linear(site.dim, 1, bias=False)
-        self.context_width = site.memory_dim
 
-    def start(
-        self, memory: Tensor | None = None, layout: Layout | None = None, *, rows: int = 1, room: int | None = None
-    ) -> State:
-        return self.head.start(memory, layout)
-
-    def forward(
-        self,
-        query: Tensor,
-        state: State,
-        *,
-        append: Tensor | None = None,
-        layout: Layout | None = None,
-        need_weights: bool = False,
-    ) -> Attended:
+    def look(self, query: Tensor, state: State, layout: Layout | None, need_weights: bool) -> Attended:
         rows = query.size(0)
         mask = state.mask(rows, layout)
         away = state.places(rows)[:, None] - self.centre(query, state.lengths(mask))[..., None]

@@ -11,10 +11,10 @@ import torch
 from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
 from torch import Tensor, nn
 
-from weft.attention.base import Attended, Attention, Site
+from weft.attention.base import Attended, Site
 from weft.attention.kernel import masked_softmax
 from weft.attention.scores import AdditiveScore, at_least_float
-from weft.attention.single import OneHead, Source, fed, fold, unfold
+from weft.attention.single import Source, SourceAttention, fed, fold, unfold
 from weft.batch import Layout
 from weft.errors import ConfigError
 from weft.state import State
@@ -29,7 +29,7 @@ class Aligned:
     total: Tensor | None
 
 
-class LocationAwareAttention(Attention):
+class LocationAwareAttention(SourceAttention):
     """e_j = vᵀ tanh(W s + b + U h_j + V f_j) with f = F ∗ α_{i−1}, a convolution of the last alignment; α = softmax(β e).
 
     Before the first query the alignment stands on the first position. Sharpening (β or the best k) and the window are for
@@ -46,8 +46,6 @@ class LocationAwareAttention(Attention):
     """
 
     paper = "Chorowski et al. 2015"
-    cost = "n²"
-    uses = frozenset({"cross"})
     weights_sum = "one"
 
     def __init__(
@@ -62,40 +60,28 @@ class LocationAwareAttention(Attention):
         window: NonNegativeInt = 0,
         coverage: bool = False,
     ) -> None:
-        super().__init__(site)
         if width % 2 == 0:
             raise ConfigError(f"width: a filter must have a middle, so its width must be odd, not {width}")
         inner = hidden or site.dim
-        self.score = AdditiveScore(site.dim, site.memory_dim, inner, exact=bool(top or window))
-        self.head = OneHead(site, self.score)
+        score = AdditiveScore(site.dim, site.memory_dim, inner, exact=bool(top or window))
+        super().__init__(site, score)
+        self.score = score
         self.filters = nn.Conv1d(1, filters, width, padding=width // 2, bias=False)
         self.feature = nn.Linear(filters, inner, bias=False)
         self.sharpening, self.top, self.window, self.coverage = sharpening, top, window, coverage
-        self.context_width = site.memory_dim
         if top or window:
             self.reach = "data"
         if coverage:
             self.terms = frozenset({"coverage"})
             self.ignores_key_order = width == 1 and not window
 
-    def start(
-        self, memory: Tensor | None = None, layout: Layout | None = None, *, rows: int = 1, room: int | None = None
-    ) -> State:
-        source = self.head.start(memory, layout)
+    def begin(self, source: Source) -> Aligned:
         last = torch.zeros_like(source.values[..., 0], dtype=at_least_float(source.values).dtype)
         total = last.clone() if self.coverage else None
         last[:, :1] = 1.0
         return Aligned(source, last, total)
 
-    def forward(
-        self,
-        query: Tensor,
-        state: State,
-        *,
-        append: Tensor | None = None,
-        layout: Layout | None = None,
-        need_weights: bool = False,
-    ) -> Attended:
+    def look(self, query: Tensor, state: State, layout: Layout | None, need_weights: bool) -> Attended:
         source, last, total = state.source, state.last, state.total
         asked, real, keys = self.score.asked(query), fed(query, layout), source.mask(query.size(0), None)
         found, covered = [], []

@@ -13,9 +13,9 @@ import torch.nn.functional as F
 from pydantic import NonNegativeFloat, NonNegativeInt
 from torch import Tensor, nn
 
-from weft.attention.base import Attended, Attention, Site
+from weft.attention.base import Attended, Site
 from weft.attention.scores import AdditiveScore
-from weft.attention.single import OneHead, Source, fed
+from weft.attention.single import Source, SourceAttention, fed
 from weft.batch import Layout
 from weft.state import State, spread
 
@@ -37,7 +37,7 @@ class Scan:
     begin: Tensor
 
 
-class MonotonicAttention(Attention):
+class MonotonicAttention(SourceAttention):
     """A query goes on from where the last one stopped, and stops at each position with probability p_j = σ(e_j).
 
     e_j = g vᵀ/‖v‖ tanh(W s + b + U h_j) + r. In training weights are expected values,
@@ -54,7 +54,6 @@ class MonotonicAttention(Attention):
 
     paper = "Raffel et al. 2017"
     cost = "n², and n after training"
-    uses = frozenset({"cross"})
     reach = "data"
 
     def __init__(
@@ -67,18 +66,14 @@ class MonotonicAttention(Attention):
         forced: bool = False,
         hold: bool = False,
     ) -> None:
-        super().__init__(site)
-        self.score = AdditiveScore(site.dim, site.memory_dim, hidden or site.dim, normed=True, exact=True)
-        self.head = OneHead(site, self.score)
+        score = AdditiveScore(site.dim, site.memory_dim, hidden or site.dim, normed=True, exact=True)
+        super().__init__(site, score)
+        self.score = score
         self.bias = nn.Parameter(torch.full((1,), bias))
         self.noise, self.forced, self.hold = noise, forced, hold
-        self.context_width = site.memory_dim
         self.weights_sum: Literal["one", "at most one"] = "one" if hold else "at most one"
 
-    def start(
-        self, memory: Tensor | None = None, layout: Layout | None = None, *, rows: int = 1, room: int | None = None
-    ) -> State:
-        source = self.head.start(memory, layout)
+    def begin(self, source: Source) -> Scan:
         sources, extent, _ = source.keys.shape
         if not self.training:
             return Scan(source, torch.zeros(sources, dtype=torch.long, device=source.keys.device))
@@ -86,17 +81,9 @@ class MonotonicAttention(Attention):
         begin[:, :1] = 0.0
         return Scan(source, begin)
 
-    def forward(
-        self,
-        query: Tensor,
-        state: State,
-        *,
-        append: Tensor | None = None,
-        layout: Layout | None = None,
-        need_weights: bool = False,
-    ) -> Attended:
-        look = self._expect if self.training else self._scan
-        return look(query, state, fed(query, layout), need_weights)
+    def look(self, query: Tensor, state: State, layout: Layout | None, need_weights: bool) -> Attended:
+        find = self._expect if self.training else self._scan
+        return find(query, state, fed(query, layout), need_weights)
 
     def _expect(self, query: Tensor, state: Scan, real: Tensor, need_weights: bool) -> Attended:
         """The soft form. Queries are scored all at once; only the recurrence over them is a loop."""

@@ -98,14 +98,11 @@ class OneHead(nn.Module):
         return Attended(self.mix(weights, source), source, weights[:, None] if need_weights else None)
 
 
-class ScoredAttention(Attention, ABC):
-    """An attention that is known by its score alone: α = softmax(e), and the context is Σ α_j h_j over the memory itself."""
+class SourceAttention(Attention, ABC):
+    """One head over a source. What is kept besides the source, if anything, `begin` says; what a query finds, `look`."""
 
     cost = "n²"
     uses = frozenset({"cross"})
-    weights_sum = "one"
-    ignores_key_order = True
-    packs = True
 
     def __init__(self, site: Site, score: Score) -> None:
         super().__init__(site)
@@ -115,7 +112,7 @@ class ScoredAttention(Attention, ABC):
     def start(
         self, memory: Tensor | None = None, layout: Layout | None = None, *, rows: int = 1, room: int | None = None
     ) -> State:
-        return self.head.start(memory, layout)
+        return self.begin(self.head.start(memory, layout))
 
     def forward(
         self,
@@ -126,6 +123,25 @@ class ScoredAttention(Attention, ABC):
         layout: Layout | None = None,
         need_weights: bool = False,
     ) -> Attended:
+        return self.look(query, state, layout, need_weights)
+
+    def begin(self, source: Source) -> State:
+        """The state before the first query."""
+        return source
+
+    @abstractmethod
+    def look(self, query: Tensor, state: State, layout: Layout | None, need_weights: bool) -> Attended:
+        """What the queries [B, T, D] find."""
+
+
+class ScoredAttention(SourceAttention, ABC):
+    """An attention that is known by its score alone: α = softmax(e), and the context is Σ α_j h_j over the memory itself."""
+
+    weights_sum = "one"
+    ignores_key_order = True
+    packs = True
+
+    def look(self, query: Tensor, state: State, layout: Layout | None, need_weights: bool) -> Attended:
         return self.head.run(query, state, layout, need_weights)
 
 
