@@ -86,6 +86,12 @@ class Layout:
         """The layout of the given rows (of a padded batch)."""
         return replace(self, segments=self.segments[rows], positions=self.positions[rows], known=None)
 
+    def repeat(self, times: int) -> Layout:
+        """Each row (of a padded batch) `times` times, one after the other."""
+        known = None if self.known is None else tuple(count for count in self.known for _ in range(times))
+        segments, positions = (each.repeat_interleave(times, 0) for each in (self.segments, self.positions))
+        return replace(self, segments=segments, positions=positions, known=known)
+
     @staticmethod
     def padded(lengths: Sequence[int] | np.ndarray | Tensor, extent: int | None = None) -> Layout:
         """Rows of the given lengths, each filled up to `extent` (by default the longest)."""
@@ -137,6 +143,15 @@ class Batch:
 
     def to(self, device: torch.device | str, non_blocking: bool = False) -> Batch:
         return _move(self, device, non_blocking)
+
+    def repeat(self, times: int) -> Batch:
+        """Each pair (of a padded batch) `times` times, one after the other."""
+        if times == 1:
+            return self
+        source, target, labels, rows = (
+            each.repeat_interleave(times, 0) for each in (self.source, self.target, self.labels, self.rows)
+        )
+        return Batch(source, self.source_layout.repeat(times), target, self.target_layout.repeat(times), labels, rows)
 
     def pin(self) -> Batch:
         """The batch in pinned host memory, from which a copy to the GPU need not wait."""

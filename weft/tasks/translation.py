@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import torch
+from pydantic import Field, NonNegativeFloat, PositiveInt
 from torch import Tensor
 
+from weft.attention.base import Attention
 from weft.batch import Batch, Position
 from weft.data.batching import Batches, collate, evaluation_batches
 from weft.data.cache import Corpus, cache_folder, prepare
@@ -20,14 +22,34 @@ from weft.evaluation.metrics import make_metrics, score
 from weft.models.base import Model, Sizes
 from weft.tasks.base import Loss, Setting, Task
 from weft.tasks.decoding import Decoding
+from weft.tasks.reinforce import Reinforce, log_likelihoods
+
+Share = Annotated[float, Field(ge=0, lt=1)]
 
 
 class TranslationTask(Task):
-    """Text to text: cross-entropy of the next target token given the true ones before it, with label smoothing."""
+    """Text to text: cross-entropy of the next target token given the true ones before it, with label smoothing.
 
-    def __init__(self, setting: Setting, *, label_smoothing: float = 0.1) -> None:
+    label_smoothing: share of the probability that is moved evenly over the vocabulary
+    reinforce_weight: how much attention that draws learns from the likelihood its draws led to (hard: REINFORCE)
+    reinforce_discount: how much of the next token's likelihood counts for a draw, and so on; 1: all tokens after it count
+    entropy_weight: reward of such an attention for staying undecided, a nat
+    draws: how often each sentence is drawn for in a step; from 2 on, a draw is measured by the others of its sentence
+    """
+
+    def __init__(
+        self,
+        setting: Setting,
+        *,
+        label_smoothing: Share = 0.1,
+        reinforce_weight: NonNegativeFloat = 1.0,
+        reinforce_discount: Annotated[float, Field(ge=0, le=1)] = 0.5,
+        entropy_weight: NonNegativeFloat = 0.01,
+        draws: PositiveInt = 1,
+    ) -> None:
         self.config, self.run, self.tell = setting.config, setting.run, setting.tell
         self.smoothing = label_smoothing
+        self.reinforce = Reinforce(reinforce_weight, entropy_weight, reinforce_discount, draws)
         self.source: Tokenizer
         self.target: Tokenizer
         self.train: Corpus
@@ -68,8 +90,20 @@ class TranslationTask(Task):
             yield collate(self.train, rows, packed=train.packed, budget=train.batch_tokens), following
 
     def losses(self, model: torch.nn.Module, batch: Batch, update: int) -> Iterator[Loss]:
-        loss, nll, count = self._loss(model, batch, self.smoothing)
-        yield Loss(loss, count, {"nll": nll})
+        assert isinstance(model, Model)
+        draws = self.reinforce.draws
+        if draws > 1 and not any("log_prob" in part.terms for part in model.modules() if isinstance(part, Attention)):
+            raise ConfigError(f"task.draws: {draws} is for attention that draws, such as hard; leave it out for this model")
+        drawn = batch.repeat(draws)
+        found = model(drawn.source, drawn.source_layout, drawn.target, drawn.target_layout)
+        total, nll = model.decoder.loss(found.hidden, drawn.labels, self.smoothing)
+        metrics = {"nll": nll / draws}
+        if "log_prob" in found.terms:
+            gained = log_likelihoods(model.decoder, found.hidden, drawn.labels)
+            chances, entropy, ok = found.terms["log_prob"], found.terms["entropy"], drawn.target_layout.ok
+            total = total + self.reinforce.loss(gained, chances, entropy, ok)
+            metrics["entropy"] = entropy.detach().where(ok, 0.0).sum() / draws
+        yield Loss(total / draws, batch.target_layout.ok.sum(), metrics)
 
     def evaluate(self, model: torch.nn.Module) -> dict[str, float]:
         """Loss (negative log-likelihood a token) on all validation pairs; BLEU and exact match of greedy text on some."""
