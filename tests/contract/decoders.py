@@ -60,6 +60,11 @@ VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
             for kind in SELF
             if "causal" in load(SELF, kind).uses
         },
+        **{
+            f"encoder-{kind}": {"encoder_self": {"kind": kind}}
+            for kind in SELF
+            if "encoder" in load(SELF, kind).uses and "causal" not in load(SELF, kind).uses
+        },
         **{f"cross-{kind}": {"cross": {"kind": kind}} for kind in ATTENTIONS if "cross" in load(ATTENTIONS, kind).uses},
     },
     "convs2s": {

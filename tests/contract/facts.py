@@ -86,7 +86,7 @@ def check_gradients(entry: Entry) -> None:
     What chooses by content jumps where the choice changes, so there the two values are taken very near, in float64.
     """
     part, layout = entry.make(train=True), Layout.padded(LENGTHS)
-    keys, reach = part.keys(), 0.02
+    keys, reach = part.keys().requires_grad_(), 0.02  # so that what has no parameters has a gradient too
     if part.part.reach == "data":
         keys, reach = keys.double(), 1e-6
         part.part.double()

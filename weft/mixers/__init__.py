@@ -14,6 +14,11 @@ from weft.registry import build, fill
 MIXERS = {
     "recurrent": "weft.mixers.recurrent:RecurrentMixer",
     "convolution": "weft.mixers.convolution:ConvolutionMixer",
+    "fnet": "weft.mixers.fnet:FourierMixer",
+    "aft": "weft.mixers.aft:AttentionFreeMixer",
+    "gmlp": "weft.mixers.gmlp:GatedMlpMixer",
+    "mlp_mixer": "weft.mixers.mlp_mixer:TokenMlpMixer",
+    "isab": "weft.mixers.isab:InducedSetMixer",
 }
 
 SELF = {**ATTENTIONS, **MIXERS}

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from weft.attention.base import Attended, Attention, Facts
 from weft.batch import Layout
+from weft.layers.packing import repack, unpack
 from weft.state import State
 
 
@@ -23,6 +24,24 @@ class Mixer(Facts, ABC):
     @abstractmethod
     def forward(self, x: Tensor, state: State, *, layout: Layout | None = None, need_weights: bool = False) -> Attended:
         """x [B, T, D] → context [B, T, D]. Tokens that are not `ok` in the layout were never fed."""
+
+
+class RowMixer(Mixer):
+    """A mixer of one sentence a row; the sentences of a packed row are laid out as padded rows, mixed, and put back."""
+
+    packs = True
+
+    def forward(self, x: Tensor, state: State, *, layout: Layout | None = None, need_weights: bool = False) -> Attended:
+        if layout is None or not layout.packed:
+            context, state = self.mix(x, state, layout)
+            return Attended(context.to(x.dtype), state)
+        rows, own = unpack(x, layout)
+        context, _ = self.mix(rows, self.start(rows=rows.size(0)), own)
+        return Attended(repack(context, layout).to(x.dtype), state)
+
+    @abstractmethod
+    def mix(self, x: Tensor, state: State, layout: Layout | None) -> tuple[Tensor, State]:
+        """x [B, T, D], a sentence or a piece of it a row → context [B, T, D] and the state after it."""
 
 
 class SelfAttention(Mixer):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contract.bugs.aligned import ALIGNED
 from contract.bugs.attention import ATTENTION, LINEAR
+from contract.bugs.attention_free import ATTENTION_FREE
 from contract.bugs.convolutional import CONVOLUTIONAL
 from contract.bugs.kernel import CACHE, KERNEL
 from contract.bugs.mixers import MIXERS
@@ -11,4 +12,7 @@ from contract.bugs.models import LAYERS, MODELS
 from contract.bugs.recurrent import RECURRENT
 from contract.bugs.single import SINGLE
 
-BUGS = [*KERNEL, *CACHE, *ATTENTION, *LINEAR, *MIXERS, *MODELS, *LAYERS, *CONVOLUTIONAL, *RECURRENT, *SINGLE, *ALIGNED]
+BUGS = [
+    *KERNEL, *CACHE, *ATTENTION, *LINEAR, *MIXERS, *MODELS, *LAYERS, *CONVOLUTIONAL, *RECURRENT, *SINGLE, *ALIGNED,
+    *ATTENTION_FREE,
+]  # fmt: skip

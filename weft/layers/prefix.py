@@ -1,0 +1,93 @@
+"""Means weighted by exponentials, over all prefixes of a row at once, exact for exponents of any size.
+
+Shapes: B rows · T positions · D channels.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+LOWEST = -1e30
+"""The exponent of what is not there: finite, so that the difference of two of them is 0 and not NaN."""
+
+
+@dataclass
+class Weighted:
+    """Σ eᵏ v and Σ eᵏ over some tokens, both divided by e^top: total, weight and top, each [B, T, D] in float32."""
+
+    total: Tensor
+    weight: Tensor
+    top: Tensor
+
+    @staticmethod
+    def of(k: Tensor, v: Tensor, ok: Tensor | None = None) -> Weighted:
+        """Each token by itself; those that are not `ok` weigh nothing."""
+        k, v = k.float(), v.float()
+        if ok is not None:
+            k, v = torch.where(ok, k, LOWEST), torch.where(ok, v, 0.0)
+        top = k.detach()
+        weight = (k - top).exp()  # 1, and the way for the gradient
+        if ok is not None:
+            weight = torch.where(ok, weight, 0.0)
+        return Weighted(weight * v, weight, top)
+
+    @staticmethod
+    def over(k: Tensor, v: Tensor, seen: Tensor | None, axis: int) -> Weighted:
+        """All tokens along an axis that are `seen`, together; the axis stays, with one place."""
+        k, v = k.float(), v.float()
+        if seen is not None:
+            k = torch.where(seen, k, LOWEST)
+        top = k.detach().amax(axis, keepdim=True)
+        weight = (k - top).exp()
+        if seen is not None:
+            weight = torch.where(seen, weight, 0.0)
+        return Weighted((weight * v).sum(axis, keepdim=True), weight.sum(axis, keepdim=True), top)
+
+    @staticmethod
+    def nothing(rows: int, width: int, device: torch.device) -> Weighted:
+        zeros = torch.zeros(rows, 1, width, device=device)
+        return Weighted(zeros, zeros, torch.full_like(zeros, LOWEST))
+
+    def join(self, other: Weighted) -> Weighted:
+        """The tokens of both, place by place. The larger top is kept, so nothing overflows and the larger part is exact."""
+        top = torch.maximum(self.top, other.top)
+        mine, theirs = (self.top - top).exp(), (other.top - top).exp()
+        total = mine * self.total + theirs * other.total
+        return Weighted(total, mine * self.weight + theirs * other.weight, top)
+
+    def mean(self) -> Tensor:
+        """Σ eᵏ v / Σ eᵏ, and 0 where there was no token."""
+        some = self.weight > 0
+        return torch.where(some, self.total / torch.where(some, self.weight, 1.0), 0.0)
+
+    def at(self, places: slice) -> Weighted:
+        return Weighted(self.total[:, places], self.weight[:, places], self.top[:, places])
+
+
+def prefixes(parts: Weighted) -> Weighted:
+    """At each position all tokens up to it: pairs are joined, their prefixes found, and the places between filled in.
+
+    There are at most twice as many joins as tokens, in a number of calls that grows with the logarithm (Blelloch 1990).
+    """
+    extent = parts.top.size(1)
+    if extent < 2:
+        return parts
+    even, odd = parts.at(slice(0, None, 2)), parts.at(slice(1, None, 2))
+    pairs = prefixes(even.at(slice(0, extent // 2)).join(odd))
+    between = pairs.at(slice(0, (extent - 1) // 2)).join(even.at(slice(1, None)))
+    return Weighted(
+        _braid(even.total[:, :1], between.total, pairs.total),
+        _braid(even.weight[:, :1], between.weight, pairs.weight),
+        _braid(even.top[:, :1], between.top, pairs.top),
+    )
+
+
+def _braid(first: Tensor, evens: Tensor, odds: Tensor) -> Tensor:
+    """The places 0, 2, 4, … (the first of them apart) and 1, 3, 5, … in order."""
+    evens = torch.cat([first, evens], 1)
+    shared = odds.size(1)
+    both = torch.stack([evens[:, :shared], odds], 2).flatten(1, 2)
+    return torch.cat([both, evens[:, shared:]], 1)

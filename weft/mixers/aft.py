@@ -1,0 +1,163 @@
+"""The Attention Free Transformer: keys weigh values channel by channel, without queries and scores.
+
+Shapes: B rows · T queries · S keys · H heads · D width.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from pydantic import NonNegativeInt, PositiveInt
+from torch import Tensor, nn
+
+from weft.attention.base import Site
+from weft.batch import Layout
+from weft.errors import ConfigError
+from weft.layers.prefix import Weighted, prefixes
+from weft.mixers.base import RowMixer
+from weft.mixers.history import History
+from weft.state import State
+
+CHUNK = 16
+"""Queries handled at once in causal use: keys before them by one matrix product, those among them one by one."""
+
+Form = Literal["simple", "local", "full", "conv"]
+
+
+class AttentionFreeMixer(RowMixer):
+    """y_t = σ(q_t) ⊙ Σ_s exp(k_s + w_ts) ⊙ v_s / Σ_s exp(k_s + w_ts), with w in one of four forms (Zhai et al. 2021).
+
+    simple: no w, and in a decoder a state of constant size. full: a learned w for each pair of positions. local: the same
+    within a window, and 0 beyond. conv: w depends on how far two tokens are apart, within a window, with one set a head.
+
+    form: how positions enter
+    window: how far w reaches (local: fewer tokens apart than this; conv: this many tokens, odd in an encoder)
+    rank: w is a product of two matrices of this width (full, local); 0: one matrix
+    max_length: positions that w has (full, local)
+    """
+
+    paper = "Zhai et al. 2021"
+    cost = "n (simple), n²"
+    uses = frozenset({"encoder", "causal"})
+
+    def __init__(
+        self,
+        site: Site,
+        *,
+        form: Form = "simple",
+        window: PositiveInt = 31,
+        rank: NonNegativeInt = 64,
+        max_length: PositiveInt = 1024,
+    ) -> None:
+        super().__init__(site)
+        self.form, self.window = form, window
+        self.causal = site.use == "causal"
+        self.query_key_value = nn.Linear(site.dim, 3 * site.dim)
+        self.out = nn.Linear(site.dim, site.dim)
+        self.ignores_key_order = form == "simple"
+        if form == "conv":
+            if not self.causal and window % 2 == 0:
+                raise ConfigError(f"a window around its token is odd, not {window}; use a window of {window + 1}")
+            self.taps = nn.Parameter(torch.empty(site.heads, window))
+            self.width = site.head_dim
+            nn.init.normal_(self.taps, std=0.1)
+        elif form != "simple":
+            self.max_length = max_length
+            self.rows = nn.Parameter(torch.empty(max_length, rank or max_length))
+            self.columns = nn.Parameter(torch.empty(max_length, rank)) if rank else None
+            for table in self.parameters(recurse=False):
+                nn.init.normal_(table, std=0.1 if rank else 0.01)
+
+    def start(self, *, rows: int = 1, room: int | None = None) -> State:
+        if not self.causal:
+            return None
+        like = self.out.weight
+        if self.form == "simple":
+            return Weighted.nothing(rows, self.site.dim, like.device)
+        return History.empty(rows, 2 * self.site.dim, room, like)
+
+    def mix(self, x: Tensor, state: State, layout: Layout | None) -> tuple[Tensor, State]:
+        q, k, v = self.query_key_value(x).chunk(3, -1)
+        if layout is not None:
+            k, v = (torch.where(layout.ok[..., None], part, 0.0) for part in (k, v))
+        with torch.autocast(x.device.type, enabled=False):
+            if not self.causal:
+                found = self._both_ways(k, v, layout)
+            elif self.form == "simple":
+                found, state = _running(k, v, state, layout)
+            elif state.fresh:
+                found = self._whole(k, v)
+                state = state.append(torch.cat([k, v], -1), layout)[0]
+            else:
+                state, place = state.append(torch.cat([k, v], -1), layout)
+                found = self._steps(state.tokens, place)
+        return self.out(torch.sigmoid(q) * found.to(q.dtype)), state
+
+    def _both_ways(self, k: Tensor, v: Tensor, layout: Layout | None) -> Tensor:
+        """Encoder: all real tokens weigh in, each relative to the largest key of its channel in its row."""
+        ok = None if layout is None else layout.ok[..., None]
+        if self.form == "simple":
+            return Weighted.over(k, v, ok, 1).mean().expand_as(v)
+        place = torch.arange(k.size(1), device=k.device)
+        return self._product(k, v, ok, self._positions(place, place)).mean()
+
+    def _product(self, k: Tensor, v: Tensor, ok: Tensor | None, bias: Tensor) -> Weighted:
+        """Every query over all keys by a matrix product: bias [H, T, S], k and v [B, S, D]."""
+        k = k.float() if ok is None else torch.where(ok, k.float(), -torch.inf)
+        top, most = k.detach().amax(1, keepdim=True).clamp_min(-1e30), bias.detach().amax(-1)
+        weight = (k - top).exp()
+        both = torch.stack([weight * v.float(), weight], -1).unflatten(2, (bias.size(0), -1))
+        total, norm = torch.einsum("hts,bshdp->pbthd", (bias - most[..., None]).exp(), both).flatten(3)
+        return Weighted(total, norm, top + self._spread(most.T, k.size(-1)))
+
+    def _whole(self, k: Tensor, v: Tensor) -> Tensor:
+        """Causal, from the first token on. Keys are weighed relative to the largest before the chunk: never by one to come."""
+        extent = k.size(1)
+        place = torch.arange(extent, device=k.device)
+        found = []
+        for begin in range(0, extent, CHUNK):
+            own = place[begin : begin + CHUNK]
+            among = self._spread(self._positions(own, own).permute(1, 2, 0), k.size(-1))  # [T, S, D]
+            seen = (own <= own[:, None])[..., None]
+            keys, values = (part[:, None, begin : begin + CHUNK] for part in (k, v))
+            here = Weighted.over(keys + among, values, seen, 2)
+            here = Weighted(here.total[:, :, 0], here.weight[:, :, 0], here.top[:, :, 0])
+            if begin:
+                here = here.join(self._product(k[:, :begin], v[:, :begin], None, self._positions(own, place[:begin])))
+            found.append(here.mean())
+        return torch.cat(found, 1)
+
+    def _steps(self, tokens: Tensor, place: Tensor) -> Tensor:
+        """Causal, from a history: tokens at positions `place` [B, T], which differ from row to row, one after the other."""
+        if self.max_length is not None:
+            tokens, place = tokens[:, : self.max_length], place.clamp_max(self.max_length - 1)
+        k, v = tokens.chunk(2, -1)
+        cells = torch.arange(k.size(1), device=k.device)
+        found = []
+        for now in place.unbind(1):
+            among = self._spread(self._positions(now, cells).permute(1, 2, 0), k.size(-1))  # [B, S, D]
+            found.append(Weighted.over(k + among, v, (cells <= now[:, None])[..., None], 1).mean())
+        return torch.cat(found, 1)
+
+    def _positions(self, queries: Tensor, keys: Tensor) -> Tensor:
+        """w [H or 1, T, S] in float32 between positions queries [T] and keys [S]."""
+        apart = queries[:, None] - keys
+        if self.form == "conv":
+            tap = apart + (0 if self.causal else self.window // 2)
+            inside = (tap >= 0) & (tap < self.window)
+            return torch.where(inside, self.taps[:, tap.clamp(0, self.window - 1)].float(), 0.0)
+        rows = self.rows[queries].float()
+        bias = rows[:, keys] if self.columns is None else rows @ self.columns[keys].float().T
+        return (bias if self.form == "full" else torch.where(apart.abs() < self.window, bias, 0.0))[None]
+
+    def _spread(self, heads: Tensor, width: int) -> Tensor:
+        """[…, H] → […, D]: each head's value for all its channels."""
+        return heads.repeat_interleave(width // heads.size(-1), -1)
+
+
+def _running(k: Tensor, v: Tensor, state: Weighted, layout: Layout | None) -> tuple[Tensor, Weighted]:
+    """Causal without positions: all prefixes at once, after what came before."""
+    seen = prefixes(Weighted.of(k, v, None if layout is None else layout.ok[..., None]))
+    seen = state.join(seen)
+    return seen.mean(), seen.at(slice(-1, None))

@@ -1,0 +1,49 @@
+"""Attention by way of a few learned points, for sets and long sequences."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import torch
+from pydantic import PositiveInt
+from torch import Tensor, nn
+
+from weft.attention.base import Site
+from weft.attention.mab import MultiheadBlock
+from weft.attention.multihead import MultiHead
+from weft.batch import Layout
+from weft.mixers.base import RowMixer
+from weft.state import State
+
+
+class InducedSetMixer(RowMixer):
+    """Some learned points look at all tokens, and each token looks at what they found: the Set Transformer's ISAB.
+
+    With H = MAB(I, X) the block is MAB(X, H); its outer residual, norm and network are those of the model's own block. In a
+    model without positions (position: none) another order of tokens is the same set.
+
+    points: how many learned points
+    """
+
+    paper = "Lee et al. 2019"
+    cost = "n·points"
+    uses = frozenset({"encoder"})
+    ignores_key_order = True
+    instead: ClassVar[dict[str, str]] = {
+        "causal": "its points look at the whole set, so at tokens to come too; in a decoder use linear, local or full",
+        "cross": "it mixes a set with itself and has no query; look at a source with an attention such as full",
+    }
+
+    def __init__(self, site: Site, *, points: PositiveInt = 32) -> None:
+        super().__init__(site)
+        inner = Site("cross", site.dim, site.heads, dropout=site.dropout)
+        self.points = nn.Parameter(torch.empty(points, site.dim))
+        self.gather, self.spread = MultiheadBlock(inner), MultiHead(inner)
+        nn.init.xavier_uniform_(self.points)
+
+    def start(self, *, rows: int = 1, room: int | None = None) -> State:
+        return None
+
+    def mix(self, x: Tensor, state: State, layout: Layout | None) -> tuple[Tensor, State]:
+        found, _ = self.gather(self.points.expand(x.size(0), -1, -1), x, layout)
+        return self.spread.run(x, self.spread.start(found, None, x.size(0), None), None, None, False).context, None
