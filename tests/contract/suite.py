@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any, TypeVar
 
-from contract import decoders, facts, masking, poolings, stepping
+from contract import crosses, decoders, facts, masking, poolings, stepping
 from contract.decoders import DecoderEntry
 from contract.entries import Entry, entries
 from contract.poolings import PoolingEntry
@@ -101,6 +101,9 @@ def of_decoders(only: str | None = None) -> Iterator[Case]:
         for name, check in DECODER.items():
             if packs or name != "packed":
                 yield f"{entry}-{name}", partial(_with_fused_kernels, check, entry)
+    for entry in _among(crosses.crosses(), only):
+        for name in crosses.CHECKS:
+            yield f"{entry}-{name}", partial(_with_fused_kernels, DECODER[name], entry)
 
 
 def of_poolings(only: str | None = None) -> Iterator[Case]:

@@ -10,7 +10,6 @@ import torch.nn.functional as F
 from contract.looking import same, scattered
 from torch import Tensor, nn
 
-from weft.attention import ATTENTIONS
 from weft.attention.base import Site
 from weft.attention.record import record
 from weft.batch import Layout
@@ -19,7 +18,6 @@ from weft.layers.convolution import Window
 from weft.layers.weightnorm import NormedLinear
 from weft.models.base import Sizes
 from weft.models.convs2s import ConvS2S, ConvS2SLayer, GatedConvolution, MultistepAttention
-from weft.registry import build, load
 
 DIM, OUT, LENGTHS = 6, 5, (23, 1, 9, 4)
 VOCABULARY = Sizes(19, 19, shared=True)
@@ -194,21 +192,6 @@ def test_the_memory_of_convs2s_is_its_formula() -> None:
         x = math.sqrt(0.5) * (x + block(x, None, None)[0])
     z = encoder.leave(x)[0]
     same(encoder(tokens).memory[0], torch.cat([z, math.sqrt(0.5) * (z + e)], -1))
-
-
-@pytest.mark.parametrize("kind", [kind for kind in ATTENTIONS if "cross" in load(ATTENTIONS, kind).uses])
-def test_any_cross_attention_serves_in_convs2s(kind: str) -> None:
-    """Step by step it finds what it finds in the whole target."""
-    spec = {"kind": "convs2s", "dim": 8, "channels": 8, "decoder_layers": 2, "heads": 2, "cross": kind}
-    model = scattered(build("weft.models:MODELS", spec, VOCABULARY))
-    source, target, layout = ids(2, 9), ids(2, 6), Layout.padded([9, 4])
-    whole = model.decoder(target, model.decoder.start(model.encode(source, layout))).logits
-    state, steps = model.decoder.start(model.encode(source, layout)), []
-    for token in target.split(1, 1):
-        found = model.decoder(token, state)
-        state = found.state
-        steps.append(found.logits)
-    same(torch.cat(steps, 1), whole)
 
 
 def test_convs2s_shows_its_weights() -> None:

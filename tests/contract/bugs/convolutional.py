@@ -34,6 +34,20 @@ CONVOLUTIONAL = [
         ("convs2s-causality",),
     ),
     Bug(
+        "ConvS2S forgets where it looked",
+        "models.convs2s",
+        "x, tail, look = layer(x, embedded, tail, look, layout, terms)",
+        "x, tail, _ = layer(x, embedded, tail, look, layout, terms)",
+        ("convs2s-cross-location_aware-chunks", "convs2s-cross-monotonic-beams"),
+    ),
+    Bug(
+        "ConvS2S loses the terms of its looks",
+        "models.convs2s",
+        "Features(hidden, DecoderState(tails, looks, state.fed + fed), terms)",
+        "Features(hidden, DecoderState(tails, looks, state.fed + fed))",
+        ("convs2s-cross-hard-loss",),
+    ),
+    Bug(
         "padding counts as fed in ByteNet",
         "models.bytenet",
         "fed = tokens.size(1) if layout is None else layout.lengths",
