@@ -50,6 +50,20 @@ def test_packed_row() -> None:
     assert layout.longest == 3 and layout.packed and layout.lengths.tolist() == [6]
 
 
+def test_the_padding_of_a_packed_row_is_cut_into_pieces_no_longer_than_the_longest_sentence() -> None:
+    layout = Layout.pack([2, 3], budget=13)
+    assert layout.offsets is not None and layout.offsets.tolist() == [0, 2, 5, 8, 11, 13]
+    assert layout.positions[0, 5:].tolist() == [0, 1, 2, 0, 1, 2, 0, 1]
+
+
+def test_packed_rows_of_other_sentences_can_have_the_same_sizes() -> None:
+    some, others = (Layout.pack(lengths, 16, longest=4, pieces=9) for lengths in ([2, 3, 1], [4, 4, 4, 3]))
+    assert some.offsets is not None and others.offsets is not None
+    assert some.offsets.tolist() == [0, 2, 5, 6, 10, 14, 16, 16, 16, 16]
+    assert others.offsets.tolist() == [0, 4, 8, 12, 15, 16, 16, 16, 16, 16]
+    assert some.longest == others.longest == 4
+
+
 def test_an_empty_sentence_keeps_its_number() -> None:
     """Numbers are the same in source and target, so a sentence that is empty on one side must not move the others."""
     assert Layout.pack([2, 0, 1], budget=3).segments.tolist() == [[1, 1, 3]]
