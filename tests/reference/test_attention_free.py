@@ -25,6 +25,7 @@ from weft.mixers.isab import InducedSetMixer
 from weft.mixers.mlp_mixer import TokenMlpMixer
 from weft.models.base import Sizes
 from weft.models.transformer import Transformer
+from weft.pooling.pma import MultiheadPooling
 from weft.state import leaves
 
 DIM, HEADS, EXTENT = 12, 3, 53
@@ -211,15 +212,32 @@ def _torch_attention(block: Any) -> nn.MultiheadAttention:
     return found.eval()
 
 
-def test_a_set_encoder_knows_no_order() -> None:
-    """Without positions, with induced set attention, tokens in another order give the same vectors in that order."""
+def test_pma_is_its_formula() -> None:
+    part, x, layout = scattered(MultiheadPooling(DIM, rows=2, heads=HEADS)), tokens(), Layout.padded((EXTENT, 9))
+    seeds, read = part.seeds.expand(2, -1, -1), F.relu(part.network(x))
+    found, weights = _torch_attention(part.block.attention)(seeds, read, read, key_padding_mask=~layout.ok)
+    hidden = part.block.norm_attention(seeds + found)
+    pooled = part(x, layout)
+    same(pooled.vectors, part.block.norm_network(hidden + F.relu(part.block.network(hidden))))
+    same(pooled.weights, weights)
+    with torch.no_grad():
+        part.block.attention.query.weight.zero_()
+        part.block.attention.query.bias.zero_()
+    same(part(x, layout).weights[1, :, :9], torch.full((2, 9), 1 / 9))  # without a question, the mean
+
+
+def test_a_set_transformer_knows_no_order() -> None:
+    """Without positions, with induced set attention, tokens in another order give the same vectors in that order, and the
+    same vector of the whole set."""
     options = {"dim": DIM, "heads": HEADS, "encoder_layers": 2, "decoder_layers": 1, "encoder_self": {"kind": "isab"}}
     ids, order = torch.arange(4, 19)[None], torch.randperm(15, generator=torch.Generator().manual_seed(0))
     for position, alike in (("none", True), ("sinusoidal", False)):
         torch.manual_seed(0)
         model = Transformer(Sizes(19, 19, shared=True), position=position, **options).eval()  # type: ignore[arg-type]
-        there, back = model.encode(ids).memory[:, order], model.encode(ids[:, order]).memory
-        assert torch.allclose(there, back, atol=1e-5) == alike
+        pooling = scattered(MultiheadPooling(DIM, heads=HEADS))
+        there, back = model.encode(ids).memory, model.encode(ids[:, order]).memory
+        assert torch.allclose(there[:, order], back, atol=1e-5) == alike
+        assert torch.allclose(pooling(there).vectors, pooling(back).vectors, atol=1e-5) == alike
 
 
 def test_packed_sentences_come_apart_and_together() -> None:

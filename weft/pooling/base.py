@@ -21,11 +21,16 @@ class Pooled:
 
 
 class Pooling(nn.Module, ABC):
-    """Reads a padded sequence and gives back r vectors."""
+    """Reads a padded sequence and gives back r vectors.
+
+    Facts, each tested: what weights sum to, whether the order of tokens matters, and whether all tokens matter or the data
+    decides which do.
+    """
 
     paper: ClassVar[str] = ""
     weights_sum: ClassVar[Literal["one"] | None] = None
     ignores_key_order: ClassVar[bool] = True
+    reach: ClassVar[Literal["all", "data"]] = "all"
     terms: ClassVar[frozenset[str]] = frozenset()
 
     def __init__(self, dim: int) -> None:

@@ -92,6 +92,27 @@ ATTENTION_FREE = [
         ("isab-encoder-padding-content", "transformer-encoder-isab-padding"),
     ),
     Bug(
+        "seeds look at padding",
+        "pooling.pma",
+        "F.relu(self.network(memory)), layout, need",
+        "F.relu(self.network(memory)), None, need",
+        ("pma-padding", "pma-weights"),
+    ),
+    Bug(
+        "the pool of nothing is something",
+        "pooling.pma",
+        "if layout is not None:",
+        "if False:",
+        ("pma-empty-row",),
+    ),
+    Bug(
+        "the largest value may be padding",
+        "pooling.max",
+        "memory.masked_fill(~layout.ok[..., None], -torch.inf)",
+        "memory",
+        ("max-padding",),
+    ),
+    Bug(
         "packed sentences are put back one row off",
         "layers.packing",
         "(layout.segments[0].long() - 1).clamp_min(0)",
