@@ -1,0 +1,54 @@
+"""Queries, keys and values of several heads, made from tokens; and what they find, brought back together."""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+from weft.attention.base import Site, join_heads, split_heads
+
+
+class Projections(nn.Module):
+    """The four projections of Vaswani et al. 2017, section 3.2.2.
+
+    For self-use queries, keys and values come from one matrix; for cross-use keys and values do.
+    """
+
+    def __init__(self, site: Site, *, bias: bool = True) -> None:
+        super().__init__()
+        self.site = site
+        self.width = site.head_dim
+        if site.use == "cross":
+            self.query = nn.Linear(site.dim, site.dim, bias=bias)
+            self.key_value = nn.Linear(site.memory_dim, 2 * site.dim, bias=bias)
+        else:
+            self.query_key_value = nn.Linear(site.dim, 3 * site.dim, bias=bias)
+        self.out = nn.Linear(site.dim, site.dim, bias=bias)
+        self.reset()
+
+    def reset(self) -> None:
+        """Xavier initialisation of each projection on its own, whatever matrix it is stored in."""
+        for name, module in self.named_children():
+            assert isinstance(module, nn.Linear)
+            for block in module.weight.detach().split(self.site.dim) if name != "out" else (module.weight.detach(),):
+                nn.init.xavier_uniform_(block)
+            if module.bias is not None:
+                nn.init.zeros_(module.bias)
+
+    def queries(self, x: Tensor) -> Tensor:
+        """q [B, H, T, D] of cross-attention."""
+        return split_heads(self.query(x), self.site.heads)
+
+    def keys_values(self, memory: Tensor) -> tuple[Tensor, Tensor]:
+        """k, v [B, H, S, D] of cross-attention."""
+        k, v = (split_heads(part, self.site.heads) for part in self.key_value(memory).chunk(2, -1))
+        return k, v
+
+    def own(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """q, k, v [B, H, T, D] of self-attention."""
+        q, k, v = (split_heads(part, self.site.heads) for part in self.query_key_value(x).chunk(3, -1))
+        return q, k, v
+
+    def join(self, context: Tensor, like: Tensor) -> Tensor:
+        """What the heads found, [B, H, T, D] → [B, T, H·D], in the precision of the tokens they looked from."""
+        found: Tensor = self.out(join_heads(context).to(like.dtype))
+        return found
