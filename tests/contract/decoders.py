@@ -49,6 +49,7 @@ VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
         },
         "local-3": {"decoder_self": {"kind": "local", "window": 3}},
         "convolution-5": {"decoder_self": {"kind": "convolution", "width": 5}},
+        "tagging": {"feedforward_width": 3},
         "wiring-same": {"wiring": "same"},
         "wiring-mix": {"wiring": "mix", "encoder_layers": 3, "norm": "post"},
         "recurrent-two-layers": {"decoder_self": {"kind": "recurrent", "layers": 2}, "cross": {"kind": "additive"}},

@@ -19,6 +19,7 @@ from weft.attention.full import FullAttention
 from weft.attention.linear import LinearAttention
 from weft.attention.local import LocalAttention
 from weft.batch import Layout
+from weft.layers.convolution import Window
 from weft.layers.feedforward import Activation, FeedForward
 from weft.layers.position import SinusoidalPosition, rotate, rotation
 from weft.mixers import build_self
@@ -214,6 +215,17 @@ def test_feedforward_is_its_formula(activation: Activation) -> None:
     same(part(x), hidden @ part.down.weight.t() + part.down.bias)
 
 
+@pytest.mark.parametrize("causal", [False, True])
+def test_feedforward_with_neighbours_is_a_convolution(causal: bool) -> None:
+    part, x = scattered(FeedForward(DIM, 24, window=Window(DIM, 3, causal=causal))), tokens()
+    theirs = nn.Conv1d(DIM, 24, 3)
+    with torch.no_grad():
+        theirs.weight.copy_(part.up.weight.view(24, 3, DIM).transpose(1, 2))
+        theirs.bias.copy_(part.up.bias)
+    hidden = theirs(F.pad(x.transpose(1, 2), (2, 0) if causal else (1, 1))).relu()
+    same(part.run(x, part.start(2), None)[0], part.down(hidden.transpose(1, 2)))
+
+
 @pytest.mark.parametrize("norm", ["pre", "post"])
 def test_encoder_layer_equals_torch(norm: NormOrder) -> None:
     mine = scattered(EncoderLayer(_block(norm), build_self("full", Site("encoder", DIM, HEADS))))
@@ -233,7 +245,7 @@ def test_decoder_layer_equals_torch(norm: NormOrder) -> None:
     _copy_attention(theirs.multihead_attn, cross)
     _copy_rest(theirs, mine, [mine.around_mixer, mine.around_cross, mine.around_network])
     x, memory, layout = tokens(), tokens(extent=MEMORY), Layout.padded([MEMORY, 17])
-    found = mine(x, mixer.start(rows=2), cross.start(memory, layout), None, {})[0]
+    found = mine(x, mine.start(rows=2), cross.start(memory, layout), None, {})[0]
     mask = nn.Transformer.generate_square_subsequent_mask(EXTENT)
     same(found, theirs(x, memory, tgt_mask=mask, memory_key_padding_mask=~layout.ok))
 

@@ -1,4 +1,4 @@
-"""The position-wise network of a Transformer block."""
+"""The network of a Transformer block: of each token by itself, or of each with its neighbours."""
 
 from __future__ import annotations
 
@@ -7,25 +7,42 @@ from typing import Literal
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from weft.batch import Layout
+from weft.layers.convolution import Window
 from weft.layers.dropout import dropout
 
 Activation = Literal["relu", "gelu", "swiglu"]
 
 
 class FeedForward(nn.Module):
-    """W₂ f(W₁ x): ReLU as published, GELU, or the gated SwiGLU (Shazeer 2020), which has a third matrix."""
+    """W₂ f(W₁ x): ReLU as published, GELU, or the gated SwiGLU (Shazeer 2020), which has a third matrix.
 
-    def __init__(self, dim: int, hidden: int, activation: Activation = "relu", dropout: float = 0.0) -> None:
+    With a window, x is a token with its neighbours and W₁ a convolution, the form for tagging (Tan et al. 2018).
+    """
+
+    def __init__(
+        self, dim: int, hidden: int, activation: Activation = "relu", dropout: float = 0.0, window: Window | None = None
+    ) -> None:
         super().__init__()
-        self.activation = activation
-        self.dropout = dropout
-        self.up = nn.Linear(dim, 2 * hidden if activation == "swiglu" else hidden)
+        self.activation, self.dropout, self.window = activation, dropout, window
+        inputs = dim if window is None else window.width * dim
+        self.up = nn.Linear(inputs, 2 * hidden if activation == "swiglu" else hidden)
         self.down = nn.Linear(hidden, dim)
         for block in self.up.weight.detach().split(hidden):
             nn.init.xavier_uniform_(block)
         nn.init.xavier_uniform_(self.down.weight)
         nn.init.zeros_(self.up.bias)
         nn.init.zeros_(self.down.bias)
+
+    def start(self, rows: int) -> Tensor | None:
+        """The tokens before the first, where a window looks back at them."""
+        return None if self.window is None else self.window.start(rows, self.down.weight)
+
+    def run(self, x: Tensor, tail: Tensor | None, layout: Layout | None) -> tuple[Tensor, Tensor | None]:
+        """x [B, T, D], a whole sequence or a piece of it → [B, T, D], and the tail after it."""
+        if self.window is not None:
+            x, tail = self.window(x, tail, layout)
+        return self(x), tail
 
     def forward(self, x: Tensor) -> Tensor:
         hidden = self.up(x)

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from weft.attention.base import Attention, Site, add_terms
 from weft.batch import Layout
+from weft.layers.convolution import Window
 from weft.layers.dropout import dropout
 from weft.layers.feedforward import Activation, FeedForward
 from weft.mixers.base import Mixer
@@ -32,6 +33,7 @@ class Block:
     dropout: float
     attention_dropout: float
     feedforward_dropout: float
+    feedforward_width: int = 1
 
     def site(self, use: Literal["encoder", "causal", "cross"]) -> Site:
         return Site(use, self.dim, self.heads, dropout=self.attention_dropout)
@@ -40,8 +42,9 @@ class Block:
         """What ends a stack: with pre-norm nothing inside norms its last output."""
         return nn.LayerNorm(self.dim) if self.norm == "pre" else nn.Identity()
 
-    def network(self) -> FeedForward:
-        return FeedForward(self.dim, self.feedforward, self.activation, self.feedforward_dropout)
+    def network(self, *, causal: bool) -> FeedForward:
+        window = Window(self.dim, self.feedforward_width, causal=causal) if self.feedforward_width > 1 else None
+        return FeedForward(self.dim, self.feedforward, self.activation, self.feedforward_dropout, window)
 
 
 class Residual(nn.Module):
@@ -65,14 +68,14 @@ class EncoderLayer(nn.Module):
 
     def __init__(self, block: Block, mixer: Mixer) -> None:
         super().__init__()
-        self.mixer, self.network = mixer, block.network()
+        self.mixer, self.network = mixer, block.network(causal=False)
         self.around_mixer, self.around_network = Residual(block), Residual(block)
 
     def forward(self, x: Tensor, layout: Layout | None, terms: dict[str, Tensor]) -> Tensor:
         mixed = self.mixer(self.around_mixer.enter(x), self.mixer.start(rows=x.size(0)), layout=layout)
         add_terms(terms, mixed.terms)
         x = self.around_mixer.leave(x, mixed.context)
-        return self.around_network.leave(x, self.network(self.around_network.enter(x)))
+        return self.around_network.leave(x, self.network.run(self.around_network.enter(x), None, layout)[0])
 
 
 class DecoderLayer(nn.Module):
@@ -80,18 +83,23 @@ class DecoderLayer(nn.Module):
 
     def __init__(self, block: Block, mixer: Mixer, cross: Attention) -> None:
         super().__init__()
-        self.mixer, self.cross, self.network = mixer, cross, block.network()
+        self.mixer, self.cross, self.network = mixer, cross, block.network(causal=True)
         self.project = nn.Identity() if cross.context_width == block.dim else nn.Linear(cross.context_width, block.dim)
         self.around_mixer, self.around_cross, self.around_network = Residual(block), Residual(block), Residual(block)
+
+    def start(self, *, rows: int = 1, room: int | None = None) -> State:
+        """What it knows of the target before the first token: for the mixer, and for a network that looks back."""
+        return self.mixer.start(rows=rows, room=room), self.network.start(rows)
 
     def forward(
         self, x: Tensor, own: State, source: State, layout: Layout | None, terms: dict[str, Tensor]
     ) -> tuple[Tensor, State, State]:
-        mixed = self.mixer(self.around_mixer.enter(x), own, layout=layout)
+        before, tail = own
+        mixed = self.mixer(self.around_mixer.enter(x), before, layout=layout)
         x = self.around_mixer.leave(x, mixed.context)
         looked = self.cross(self.around_cross.enter(x), source, layout=layout)
         x = self.around_cross.leave(x, self.project(looked.context))
         add_terms(terms, mixed.terms)
         add_terms(terms, looked.terms)
-        x = self.around_network.leave(x, self.network(self.around_network.enter(x)))
-        return x, mixed.state, looked.state
+        found, tail = self.network.run(self.around_network.enter(x), tail, layout)
+        return self.around_network.leave(x, found), (mixed.state, tail), looked.state

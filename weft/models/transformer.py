@@ -96,7 +96,7 @@ class TransformerDecoder(Decoder):
     def start(self, source: Encoded, *, room: int | None = None) -> DecoderState:
         rows = source.memory.size(0)
         layers = list(cast(Iterable[DecoderLayer], self.layers))
-        own = [each.mixer.start(rows=rows, room=room) for each in layers]
+        own = [each.start(rows=rows, room=room) for each in layers]
         looks = [each.cross.start(memory, source.layout) for each, memory in zip(layers, self.wires(source), strict=True)]
         return DecoderState(own, looks, torch.zeros(rows, dtype=torch.long, device=source.memory.device))
 
@@ -125,6 +125,7 @@ class Transformer(Model):
     dim: width of the model
     heads: attention heads; they share the width
     feedforward: width inside the position-wise network
+    feedforward_width: tokens that network sees at once; 1 as published, 3 makes it a convolution, as for tagging
     encoder_layers: blocks that read the source
     decoder_layers: blocks that write the target
     activation: of the position-wise network; swiglu has a gate, and so a third more weights
@@ -148,6 +149,7 @@ class Transformer(Model):
         dim: PositiveInt = 256,
         heads: PositiveInt = 4,
         feedforward: PositiveInt = 1024,
+        feedforward_width: PositiveInt = 1,
         encoder_layers: PositiveInt = 4,
         decoder_layers: PositiveInt = 4,
         activation: Activation = "relu",
@@ -165,7 +167,8 @@ class Transformer(Model):
     ) -> None:
         super().__init__()
         self.dim = dim
-        block = Block(dim, heads, feedforward, activation, norm, dropout, attention_dropout, feedforward_dropout)
+        shares = dropout, attention_dropout, feedforward_dropout
+        block = Block(dim, heads, feedforward, activation, norm, *shares, feedforward_width)
 
         def place() -> SinusoidalPosition | LearnedPosition | None:
             if position == "none":

@@ -95,6 +95,27 @@ MODELS = [
 
 LAYERS = [
     Bug(
+        "a network with neighbours looks back at nothing",
+        "models.blocks",
+        "found, tail = self.network.run(self.around_network.enter(x), tail, layout)",
+        "found, _ = self.network.run(self.around_network.enter(x), tail, layout)",
+        ("transformer-tagging-chunks",),
+    ),
+    Bug(
+        "a network with neighbours looks at padding and other sentences",
+        "layers.feedforward",
+        "x, tail = self.window(x, tail, layout)",
+        "x, tail = self.window(x, tail, None)",
+        ("transformer-tagging-padding", "transformer-tagging-packed"),
+    ),
+    Bug(
+        "a network with neighbours sees the token to come",
+        "models.blocks",
+        "mixer, cross, block.network(causal=True)",
+        "mixer, cross, block.network(causal=False)",
+        ("transformer-tagging-causality",),
+    ),
+    Bug(
         "sine and cosine change places",
         "layers.position",
         "[turn.sin(), turn.cos()]",
