@@ -26,6 +26,7 @@ import torch
 
 import weft
 from weft.config import Config, load_config
+from weft.data.tokenizer import load_tokenizers
 from weft.errors import WeftError
 from weft.models.base import Model, Sizes
 from weft.registry import build
@@ -98,8 +99,9 @@ class Sweep:
         outcome = Outcome(run)
         try:
             config = run.config()
-            outcome.parameters = count_parameters(config)
             self._train(run, config)
+            source, target = load_tokenizers(self.out / run.name, config.data.tokenizer)
+            outcome.parameters = count_parameters(config, Sizes(source.size, target.size, source is target))
             outcome.seconds = _seconds(self.out / run.name)
             for test, pairs in run.tests.items():
                 outcome.scores[test] = self._evaluate(run, test, pairs)
@@ -162,10 +164,11 @@ def complete(folder: Path) -> bool:
     return bool(lines) and json.loads(lines[-1])["event"] == "summary"
 
 
-def count_parameters(config: Config) -> int:
-    """Of the model with a vocabulary as large as asked for."""
-    size = config.data.vocabulary
-    model: Model = build("weft.models:MODELS", config.model, Sizes(size, size, config.data.shared_vocabulary), where="model")
+def count_parameters(config: Config, sizes: Sizes | None = None) -> int:
+    """Of the model that `config` describes, by default with vocabularies as large as it asks for."""
+    most = config.data.vocabulary
+    sizes = sizes or Sizes(most, most, config.data.shared_vocabulary)
+    model: Model = build("weft.models:MODELS", config.model, sizes, where="model")
     return model.count_parameters()
 
 
