@@ -37,6 +37,9 @@ SMALL: dict[str, dict[str, Any]] = {
     "rnn": {"dim": 16, "embedding": 12, "encoder_dim": 20, "heads": 4},
 }
 
+SHORT: dict[str, dict[str, Any]] = {"lsh": {"buckets": 2}, "routing": {"clusters": 1}, "sinkhorn": {"block": 4, "noise": False}}
+"""Options of mixers that divide tokens up: short rows are divided, neighbours see each other, and nothing is drawn."""
+
 VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
     "transformer": {
         "post-learned": {"norm": "post", "position": "learned", "activation": "gelu", "share_embeddings": "none"},
@@ -55,8 +58,8 @@ VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
         "recurrent-two-layers": {"decoder_self": {"kind": "recurrent", "layers": 2}, "cross": {"kind": "additive"}},
         **{
             f"self-{kind}": {
-                "decoder_self": {"kind": kind},
-                **({"encoder_self": {"kind": kind}} if "encoder" in load(SELF, kind).uses else {}),
+                "decoder_self": {"kind": kind, **SHORT.get(kind, {})},
+                **({"encoder_self": {"kind": kind, **SHORT.get(kind, {})}} if "encoder" in load(SELF, kind).uses else {}),
             }
             for kind in SELF
             if "causal" in load(SELF, kind).uses

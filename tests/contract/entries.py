@@ -44,6 +44,9 @@ VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
     },
     "recurrent": {"two-layers": {"layers": 2}, "lstm": {"cell": "lstm"}},
     "convolution": {"width-5": {"width": 5}},
+    "lsh": {"narrow": {"window": 3, "buckets": 4, "rounds": 3}},
+    "routing": {"narrow": {"window": 3, "clusters": 3}},
+    "sinkhorn": {"small": {"block": 11, "max_length": 430}},
     "fnet": {"published": {"norm": "none"}},
     "aft": {
         "local": {"form": "local", "window": 4},

@@ -14,6 +14,9 @@ from weft.registry import build, fill
 MIXERS = {
     "recurrent": "weft.mixers.recurrent:RecurrentMixer",
     "convolution": "weft.mixers.convolution:ConvolutionMixer",
+    "lsh": "weft.mixers.lsh:LshMixer",
+    "routing": "weft.mixers.routing:RoutingMixer",
+    "sinkhorn": "weft.mixers.sinkhorn:SinkhornMixer",
     "fnet": "weft.mixers.fnet:FourierMixer",
     "aft": "weft.mixers.aft:AttentionFreeMixer",
     "gmlp": "weft.mixers.gmlp:GatedMlpMixer",

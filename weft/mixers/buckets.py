@@ -1,0 +1,225 @@
+"""Attention inside buckets: what locality-sensitive hashing and clustering have in common.
+
+Every token is put into a bucket by its content, once a round. Sorted by bucket, and inside a bucket by position, tokens that
+may look at each other stand side by side: each looks at its nearest neighbours in this order, a band along the diagonal.
+Published forms cut the sorted row into fixed chunks, or let each bucket take the tokens that fit it best; either way what a
+token sees depends on tokens that come later, and on padding. The last `window` tokens of its bucket do not.
+
+Shapes: B rows · H heads · R rounds · T positions · S stored positions · D width of a head.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from weft.attention.base import Attended, Site, join_heads, split_heads
+from weft.attention.kernel import masked_softmax
+from weft.batch import Layout
+from weft.layers.dropout import dropout
+from weft.mixers.base import Mixer
+from weft.mixers.history import History
+from weft.state import State
+
+ITSELF = 1e5
+"""What a token's score of itself is lowered by. It is its own best key, so it looks at itself only if there is no other."""
+
+FEW = 16
+"""Queries up to which a piece is compared with every stored token; for more, everything stored is sorted anew."""
+
+
+@dataclass
+class Sorted:
+    """What was seen, token by token: queries and values side by side [B, S, 2·H·D], and buckets [B, S, H·R]."""
+
+    tokens: History
+    buckets: History
+
+
+class BucketMixer(Mixer):
+    """Each token looks at the nearest of its own bucket: the last `window`, itself included (causal), or as many both ways.
+
+    Queries and keys share a projection, a key being a query of length 1 (Kitaev et al. 2020). The tokens that several
+    rounds find count once.
+    """
+
+    cost = "n·(log n + rounds·window)"
+    uses = frozenset({"encoder", "causal"})
+    reach = "data"
+    packs = True
+
+    def __init__(self, site: Site, window: int, rounds: int, buckets: int) -> None:
+        super().__init__(site)
+        self.window, self.rounds, self.kinds = window, rounds, buckets
+        self.width = site.head_dim
+        self.query_value = nn.Linear(site.dim, 2 * site.dim)
+        self.out = nn.Linear(site.dim, site.dim)
+        for block in (*self.query_value.weight.detach().chunk(2), self.out.weight.detach()):
+            nn.init.xavier_uniform_(block)
+        nn.init.zeros_(self.query_value.bias)
+        nn.init.zeros_(self.out.bias)
+
+    @abstractmethod
+    def assign(self, q: Tensor, ok: Tensor | None) -> Tensor:
+        """The buckets [B, H, R, T], 0 to `kinds` − 1, of tokens with queries q [B, H, T, D]; those not `ok` are padding."""
+
+    def start(self, *, rows: int = 1, room: int | None = None) -> State:
+        if self.site.use == "encoder":
+            return None
+        weight = self.out.weight
+        none = torch.zeros(0, dtype=torch.int16, device=weight.device)
+        buckets = History.empty(rows, self.site.heads * self.rounds, room, none)
+        return Sorted(History.empty(rows, 2 * self.site.dim, room, weight), buckets)
+
+    def forward(self, x: Tensor, state: State, *, layout: Layout | None = None, need_weights: bool = False) -> Attended:
+        joint = self.query_value(x)
+        q, v = (split_heads(part, self.site.heads) for part in joint.chunk(2, -1))
+        buckets = self.assign(q.detach(), None if layout is None else layout.ok)
+        if state is None or state.tokens.fresh:
+            context = self._band(q, v, buckets, None if layout is None else layout.segments)
+            state = None if state is None else self._append(state, joint, buckets, layout)[0]
+        else:
+            state, place = self._append(state, joint, buckets, layout)
+            context = self._piece(q, buckets, state, place)
+        return Attended(self.out(join_heads(context).to(x.dtype)), state)
+
+    def _append(self, state: Sorted, joint: Tensor, buckets: Tensor, layout: Layout | None) -> tuple[Sorted, Tensor]:
+        tokens, place = state.tokens.append(joint, layout)
+        flat = buckets.flatten(1, 2).transpose(1, 2).to(torch.int16)
+        return Sorted(tokens, state.buckets.append(flat, layout)[0]), place
+
+    def _piece(self, q: Tensor, buckets: Tensor, state: Sorted, place: Tensor) -> Tensor:
+        """What tokens at positions `place` [B, T] find among all that were fed, their own piece included."""
+        heads, extent = self.site.heads, q.size(2)
+        stored = state.tokens.tokens.to(q.dtype)
+        keys, v = (split_heads(part, heads) for part in stored.chunk(2, -1))
+        theirs = state.buckets.tokens.transpose(1, 2).unflatten(1, (heads, self.rounds)).long()
+        if extent <= FEW:
+            return _look_back(q, _keys(keys), v, (buckets, theirs), place, self.window, self._share)
+        real = torch.arange(stored.size(1), device=q.device) < state.tokens.length[:, None]
+        whole = self._band(keys, v, theirs, real)
+        return whole.gather(2, place.clamp_max(stored.size(1) - 1)[:, None, :, None].expand(-1, heads, -1, whole.size(-1)))
+
+    def _band(self, q: Tensor, v: Tensor, buckets: Tensor, segments: Tensor | None) -> Tensor:
+        """Sentences of a packed row, and padding, are kept apart by buckets of their own."""
+        if segments is not None:
+            buckets = buckets + self.kinds * segments[:, None, None]
+        return band(q, v, buckets, self.window, causal=self.site.use == "causal", share=self._share)
+
+    @property
+    def _share(self) -> float:
+        return self.site.dropout if self.training else 0.0
+
+
+def band(q: Tensor, v: Tensor, buckets: Tensor, window: int, *, causal: bool, share: float = 0.0) -> Tensor:
+    """Every token looks at those fewer than `window` places from it in its bucket; causal: at itself and those before it.
+
+    q, v [B, H, T, D], buckets [B, H, R, T] → [B, H, T, D], in float32 at least. Rounds are weighted by the sums of their
+    exponentials, in which a pair is divided by the number of rounds that have it: this is softmax over all that any round
+    finds (Kitaev et al. 2020, appendix A). Memory is that of 2·R·T·window pairs a head (encoder: 3·).
+    """
+    extent = q.size(2)
+    window = min(window, extent)
+    order = buckets.sort(stable=True).indices
+    rank = torch.empty_like(order).scatter_(-1, order, torch.arange(extent, device=q.device).expand_as(order))
+    blocks = _Blocks.of(window, extent, causal)
+    near = _near(rank + window * buckets, order, window, blocks, causal)
+    rows = torch.cat([q, _keys(q), v], -1)[:, :, None].expand(-1, -1, order.size(2), -1, -1)
+    ours, keys, values = _sort(rows, order).split(q.size(-1), -1)
+    scores = blocks.own(ours) @ blocks.around(keys).transpose(-1, -2)
+    scores = scores.to(torch.promote_types(scores.dtype, torch.float32)) / math.sqrt(q.size(-1)) + near
+    top = scores.detach().amax(-1, keepdim=True)
+    weights = (scores - top).exp()
+    total = weights.sum(-1, keepdim=True)
+    found = dropout(weights, share).to(v.dtype) @ blocks.around(values)
+    found = torch.cat([found.to(total.dtype) / total, top + total.log()], -1)
+    found = _sort(found.flatten(3, 4)[..., :extent, :], rank)
+    return (found[..., :-1] * found[..., -1:].softmax(2)).sum(2)
+
+
+@dataclass(frozen=True)
+class _Blocks:
+    """A sorted row in blocks as long as the window, so that a token's neighbours lie in its own block and those beside it.
+
+    beside: how many blocks there are to look at before the own and after it; none where a short row is a single block.
+    """
+
+    size: int
+    extent: int
+    beside: tuple[int, int]
+
+    @staticmethod
+    def of(window: int, extent: int, causal: bool) -> _Blocks:
+        beside = (1, 0) if causal else (1, 1)
+        if extent <= (1 + sum(beside)) * window:  # no more pairs than blocks would have
+            return _Blocks(max(extent, 1), extent, (0, 0))
+        return _Blocks(window, extent, beside)
+
+    def own(self, x: Tensor, fill: float = 0) -> Tensor:
+        """[…, T, D] → […, N, size, D], N blocks."""
+        return F.pad(x, (0, 0, 0, self._more), value=fill).unflatten(-2, (-1, self.size))
+
+    def around(self, x: Tensor, fill: float = 0) -> Tensor:
+        """[…, T, D] → […, N, (1 + beside)·size, D]: each block with those beside it."""
+        before, after = (count * self.size for count in self.beside)
+        blocks = F.pad(x, (0, 0, before, self._more + after), value=fill).unflatten(-2, (-1, self.size))
+        count = (self.extent + self._more) // self.size
+        return torch.cat([blocks[..., begin : begin + count, :, :] for begin in range(1 + sum(self.beside))], -2)
+
+    @property
+    def _more(self) -> int:
+        return -self.extent % self.size
+
+
+@torch.no_grad()
+def _near(places: Tensor, order: Tensor, window: int, blocks: _Blocks, causal: bool) -> Tensor:
+    """[B, H, R, N, size, around]: what is added to the scores of each round; very low where a token may not look.
+
+    `places` [B, H, R, T] are ranks in the sorted row with gaps of a window between buckets: two tokens look at each other if
+    and only if their places are less than a window apart.
+    """
+    rounds = order.size(2)
+
+    def pairs(mine: Tensor) -> tuple[Tensor, Tensor]:
+        """Which pairs are within reach, and which are a token and itself."""
+        query, key = blocks.own(mine[..., None], -window), blocks.around(mine[..., None], -window).transpose(-1, -2)
+        back = key <= query if causal else key < query + window
+        return back & (query < key + window), query == key
+
+    own, itself = pairs(places.gather(-1, order))
+    added = torch.zeros(own.shape, device=places.device)
+    if rounds > 1:
+        for each in range(rounds):
+            added += pairs(places[:, :, each : each + 1].expand_as(order).gather(-1, order))[0]
+        added = -added.clamp_(min=1).log_()
+    return added.sub_(ITSELF * itself).masked_fill_(~own, torch.finfo(added.dtype).min)
+
+
+def _look_back(
+    q: Tensor, keys: Tensor, v: Tensor, buckets: tuple[Tensor, Tensor], place: Tensor, window: int, share: float
+) -> Tensor:
+    """The same for a few queries at positions `place` [B, T], against all S stored tokens by a mask."""
+    mine, theirs = buckets
+    cells = torch.arange(keys.size(2), device=q.device)
+    place = place[:, None, :, None]
+    same = (mine[..., None] == theirs[..., None, :]) & (cells <= place)[:, :, None]
+    count = same.cumsum(-1, dtype=torch.int32)
+    seen = (same & (count > count[..., -1:] - window)).any(2)
+    scores = (q @ keys.transpose(-1, -2)).to(torch.promote_types(q.dtype, torch.float32)) / math.sqrt(q.size(-1))
+    weights = masked_softmax(scores - ITSELF * (cells == place), seen)
+    return dropout(weights, share).to(v.dtype) @ v
+
+
+def _keys(q: Tensor) -> Tensor:
+    """Queries brought to length 1."""
+    return F.normalize(q, dim=-1).to(q.dtype)
+
+
+def _sort(x: Tensor, order: Tensor) -> Tensor:
+    """x […, T, D] in the given order […, T]."""
+    return x.gather(-2, order[..., None].expand(*order.shape, x.size(-1)))

@@ -1,0 +1,198 @@
+"""Attention to the own block and to one that was sorted next to it.
+
+Shapes: B rows · H heads · T positions · S stored positions · N blocks · b tokens of a block · D width of a head.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+import torch
+import torch.nn.functional as F
+from pydantic import Field, PositiveInt
+from torch import Tensor, nn
+
+from weft.attention.base import Site
+from weft.attention.kernel import mix
+from weft.batch import Layout
+from weft.errors import DataError
+from weft.mixers.base import RowMixer
+from weft.mixers.history import History
+from weft.state import State
+
+FEW = 16
+"""Queries up to which a piece fetches the blocks it sees; for more, all blocks are gone through anew."""
+
+LOWEST = -1e9
+"""The logarithm of nothing: finite, so that a block that may be sorted nowhere has a gradient of 0 and not NaN."""
+
+
+@dataclass
+class Sorting:
+    """What was seen: keys, values and running means of the input side by side, [B, S, 3·H·D]; and the input's sum [B, H·D]."""
+
+    tokens: History
+    total: Tensor
+
+
+class SinkhornMixer(RowMixer):
+    """Sparse Sinkhorn attention: a block looks at itself and at blocks that a learned, soft permutation puts beside it.
+
+    A network reads each block's mean and says which block it wants; Sinkhorn's iteration makes rows and columns of that
+    matrix sum to 1. In a decoder only earlier blocks are wanted, by what was read up to the block's first token, and a column
+    is divided by the sum of its rows so far: later blocks change nothing.
+
+    block: tokens of a block
+    iterations: how often columns and rows are normalised
+    temperature: how soft the permutation is; below 0.5 the iteration would be far from its end
+    noise: whether training adds Gumbel noise to what blocks want, so that other orders are tried
+    max_length: tokens a row may have
+    """
+
+    paper = "Tay et al. 2020"
+    cost = "n·block + n²/block"
+    uses = frozenset({"encoder", "causal"})
+
+    def __init__(
+        self,
+        site: Site,
+        *,
+        block: PositiveInt = 32,
+        iterations: PositiveInt = 8,
+        temperature: Annotated[float, Field(ge=0.5)] = 0.75,
+        noise: bool = True,
+        max_length: PositiveInt = 1024,
+    ) -> None:
+        super().__init__(site)
+        self.block, self.iterations, self.temperature, self.noise = block, iterations, temperature, noise
+        self.max_length: int = max_length
+        self.width, self.blocks = site.head_dim, -(-max_length // block)
+        self.query_key_value = nn.Linear(site.dim, 3 * site.dim)
+        self.out = nn.Linear(site.dim, site.dim)
+        for part in (*self.query_key_value.weight.detach().chunk(3), self.out.weight.detach()):
+            nn.init.xavier_uniform_(part)
+        nn.init.zeros_(self.query_key_value.bias)
+        nn.init.zeros_(self.out.bias)
+        # A bias would favour a block in all rows alike, and dividing columns takes that away.
+        last = nn.Linear(site.dim, site.heads * self.blocks, bias=False)
+        self.want = nn.Sequential(nn.Linear(site.dim, site.dim), nn.GELU(), last)
+
+    def start(self, *, rows: int = 1, room: int | None = None) -> State:
+        if self.site.use == "encoder":
+            return None
+        weight, dim = self.out.weight, self.site.dim
+        return Sorting(History.empty(rows, 3 * dim, room, weight), torch.zeros(rows, dim, device=weight.device))
+
+    def mix(self, x: Tensor, state: State, layout: Layout | None) -> tuple[Tensor, State]:
+        longest = x.size(1) if layout is None else layout.longest
+        if longest > self.max_length:
+            raise DataError(
+                f"sinkhorn has places for {self.max_length} tokens, and a row has {longest}; "
+                "raise its max_length and train again, or shorten the text"
+            )
+        q, k, v = self.query_key_value(x).chunk(3, -1)
+        ok = None if layout is None else layout.ok[..., None]
+        if ok is not None:
+            x, k, v = (part.where(ok, 0.0) for part in (x, k, v))
+        if state is None:
+            return self.out(self._every_block(q, k, v, self._means(x, ok), ok)), None
+        fresh = state.tokens.fresh
+        state, place, mean = self._append(x, k, v, state, layout)
+        if fresh:
+            return self.out(self._every_block(q, k, v, mean[:, :: self.block], ok)), state
+        return self.out(self._piece(q, place, state)), state
+
+    def _append(self, x: Tensor, k: Tensor, v: Tensor, state: Sorting, layout: Layout | None) -> tuple[Sorting, Tensor, Tensor]:
+        """The state after x; the positions [B, T] of its tokens; and at each the mean of all tokens up to it."""
+        sums = state.total[:, None] + x.cumsum(1, dtype=torch.promote_types(x.dtype, torch.float32))
+        count = state.tokens.length[:, None] + 1 + torch.arange(x.size(1), device=x.device)
+        mean = (sums / count[..., None]).to(k.dtype)
+        tokens, place = state.tokens.append(torch.cat([k, v, mean], -1), layout)
+        return Sorting(tokens, sums[:, -1] if x.size(1) else state.total), place, mean
+
+    def _means(self, x: Tensor, ok: Tensor | None) -> Tensor:
+        """[B, N, H·D]: the mean of each block's real tokens."""
+        total = self._cut(x.to(torch.promote_types(x.dtype, torch.float32))).sum(2)
+        real = self._cut(torch.ones_like(x[..., :1]) if ok is None else ok.to(x.dtype)).sum(2)
+        return (total / real.clamp_min(1)).to(x.dtype)
+
+    def _every_block(self, q: Tensor, k: Tensor, v: Tensor, means: Tensor, ok: Tensor | None) -> Tensor:
+        """What all tokens find, block by block: q, k, v [B, T, H·D], keys and values of padding 0."""
+        rows, extent, dim = q.shape
+        real = self._cut(torch.ones_like(q[..., :1], dtype=torch.bool) if ok is None else ok)[..., 0]
+        filled = real[..., 0]
+        order = self.sort(means, filled).to(v.dtype)
+        ours, keys, values = (self._heads(self._cut(part)) for part in (q, k, v))  # [B, H, N, b, D]
+        sorted_keys, sorted_values = ((order @ part.flatten(3)).view_as(part) for part in (keys, values))
+        own, beside = real[:, :, None], self._beside(real)[:, :, None]
+        if self.site.use == "causal":
+            own = own & torch.ones(self.block, self.block, dtype=torch.bool, device=q.device).tril()
+        seen = torch.cat([own.expand(-1, -1, self.block, -1), beside.expand(-1, -1, self.block, -1)], -1)
+        keys, values = torch.cat([keys, sorted_keys], 3), torch.cat([values, sorted_values], 3)
+        ours, keys, values = (part.transpose(1, 2).flatten(0, 1) for part in (ours, keys, values))
+        found, _ = mix(ours, keys, values, seen.flatten(0, 1)[:, None], self._share, False)
+        return found.transpose(1, 2).reshape(rows, -1, dim)[:, :extent]
+
+    def _beside(self, real: Tensor) -> Tensor:
+        """[B, N, b]: which places of the block sorted beside each one hold a token. No block is fuller than the first."""
+        filled = real[..., :1]
+        if self.site.use == "encoder":
+            return filled & real[:, :1]
+        return (filled & (torch.arange(real.size(1), device=real.device) > 0)[:, None]).expand_as(real)
+
+    def sort(self, means: Tensor, filled: Tensor) -> Tensor:
+        """The soft permutation [B, H, N, N] in float32: a row says what its block gets. filled [B, N]: blocks with a token."""
+        count, causal = means.size(1), self.site.use == "causal"
+        wanted = self.want(means).unflatten(-1, (self.site.heads, self.blocks))[..., :count].transpose(1, 2)
+        wanted = wanted.to(torch.promote_types(wanted.dtype, torch.float32))
+        if self.training and self.noise:
+            wanted = wanted - torch.empty_like(wanted).exponential_().log()
+        may = filled[:, :, None] & filled[:, None]
+        may = may.tril(-1)[:, None] if causal else may[:, None]
+        logs = wanted / self.temperature
+        for _ in range(self.iterations):
+            logs = logs.masked_fill(~may, LOWEST)
+            logs = logs - (logs.logcumsumexp(2) if causal else logs.logsumexp(2, keepdim=True))
+            logs = logs.masked_fill(~may, LOWEST)
+            logs = logs - logs.logsumexp(3, keepdim=True)
+        return logs.exp().masked_fill(~may, 0.0)
+
+    def _piece(self, q: Tensor, place: Tensor, state: Sorting) -> Tensor:
+        """What tokens at positions `place` [B, T] find among all that were fed, their own piece included."""
+        rows, extent, dim = q.shape
+        stored = state.tokens.tokens[:, : self.blocks * self.block].to(q.dtype)
+        real = torch.arange(stored.size(1), device=q.device) < state.tokens.length[:, None]
+        k, v, means = stored.where(real[..., None], 0.0).split(dim, -1)
+        means, place = means[:, :: self.block], place.clamp_max(stored.size(1) - 1)
+        index = place[..., None].expand(-1, -1, dim)
+        if extent > FEW:
+            ours = q.new_zeros(rows, stored.size(1), dim).scatter(1, index, q)
+            return self._every_block(ours, k, v, means, real[..., None]).gather(1, index)
+        mine = place // self.block
+        order = self.sort(means, real[:, :: self.block]).to(q.dtype)
+        wanted = order.transpose(1, 2).gather(1, mine[..., None, None].expand(-1, -1, order.size(1), order.size(-1)))
+        cells = self.block * mine[..., None] + torch.arange(self.block, device=q.device)  # [B, T, b]
+        row = torch.arange(rows, device=q.device)[:, None, None]
+
+        def fetch(part: Tensor) -> Tensor:
+            every = self._heads(self._cut(part))
+            own = part[row, cells.clamp_max(stored.size(1) - 1)].unflatten(-1, (-1, self.width)).transpose(2, 3)
+            return torch.cat([own, torch.einsum("bthn,bhnsd->bthsd", wanted, every)], 3).flatten(0, 1)
+
+        seen = torch.cat([cells <= place[..., None], (mine > 0)[..., None].expand_as(cells)], -1)
+        ours = q.unflatten(-1, (-1, 1, self.width)).flatten(0, 1)
+        found, _ = mix(ours, fetch(k), fetch(v), seen.flatten(0, 1)[:, None, None], self._share, False)
+        return found.reshape(rows, extent, dim)
+
+    def _cut(self, x: Tensor) -> Tensor:
+        """[B, T, …] → [B, N, b, …], filled up with zeros."""
+        return F.pad(x, (0, 0, 0, -x.size(1) % self.block)).unflatten(1, (-1, self.block))
+
+    def _heads(self, x: Tensor) -> Tensor:
+        """[B, N, b, H·D] → [B, H, N, b, D]."""
+        return x.unflatten(-1, (self.site.heads, self.width)).permute(0, 3, 1, 2, 4)
+
+    @property
+    def _share(self) -> float:
+        return self.site.dropout if self.training else 0.0
