@@ -4,42 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import product
-from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
+from teaching import gradient, make_batch, make_model, make_task, the_loss, value
 from torch import Tensor
 
 from weft.attention.hard import HardAttention
-from weft.batch import BOS, EOS, Batch, Layout
-from weft.config import load_config
+from weft.batch import Batch
 from weft.errors import ConfigError
-from weft.models.base import Features, Sizes
-from weft.models.rnn import RNN
-from weft.tasks.base import Loss, Setting
-from weft.tasks.translation import TranslationTask
+from weft.models.base import Features, Model
 
 Draw = tuple[int, ...]
 """The source positions looked at, one a target position."""
 
 
-def make_task(**options: Any) -> TranslationTask:
-    return TranslationTask(Setting(load_config("rnn-hard"), Path()), **options)
-
-
-def make_model(attention: str = "hard") -> RNN:
-    torch.manual_seed(3)
-    return RNN(Sizes(8, 8, True), dim=6, attention={"kind": attention}, dropout=0.0).double()
-
-
-def make_batch(sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> Batch:
-    def pad(rows: Sequence[Sequence[int]]) -> Tensor:
-        return torch.tensor([[*row, *[0] * (max(map(len, rows)) - len(row))] for row in rows])
-
-    layout = Layout.padded([len(row) + 1 for row in targets])
-    first, labels = pad([[BOS, *row] for row in targets]), pad([[*row, EOS] for row in targets])
-    return Batch(pad(sources), Layout.padded([len(row) for row in sources]), first, layout, labels, torch.arange(len(sources)))
+def make_hard() -> Model:
+    return make_model(8, attention={"kind": "hard"})
 
 
 def look_at(rows: Sequence[Draw], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -48,24 +29,14 @@ def look_at(rows: Sequence[Draw], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(HardAttention, "_choose", lambda self, log_probs: next(steps))
 
 
-def gradient(value: Tensor, model: RNN) -> Tensor:
-    found = torch.autograd.grad(value, list(model.parameters()), allow_unused=True)
-    return torch.cat([(torch.zeros_like(p) if g is None else g).flatten() for p, g in zip(model.parameters(), found)])
-
-
-def the_loss(task: TranslationTask, model: RNN, batch: Batch) -> Loss:
-    (loss,) = task.losses(model, batch, 1)
-    return loss
-
-
-def outcome(model: RNN, batch: Batch, rows: Sequence[Draw], monkeypatch: pytest.MonkeyPatch) -> tuple[Tensor, Features]:
+def outcome(model: Model, batch: Batch, rows: Sequence[Draw], monkeypatch: pytest.MonkeyPatch) -> tuple[Tensor, Features]:
     """(log-likelihood of the targets, what the model found) where attention looks at these positions."""
     look_at(rows, monkeypatch)
     found = model(batch.source, batch.source_layout, batch.target, batch.target_layout)
     return -model.decoder.loss(found.hidden, batch.labels)[0], found
 
 
-def exact_gradient(model: RNN, batch: Batch, draws: list[tuple[Draw, ...]], monkeypatch: pytest.MonkeyPatch) -> Tensor:
+def exact_gradient(model: Model, batch: Batch, draws: Sequence[tuple[Draw, ...]], monkeypatch: pytest.MonkeyPatch) -> Tensor:
     """Of −E[log p(y)], summed over everything that may be drawn."""
     expected = torch.zeros((), dtype=torch.float64)
     for rows in draws:
@@ -75,7 +46,7 @@ def exact_gradient(model: RNN, batch: Batch, draws: list[tuple[Draw, ...]], monk
 
 
 def test_with_two_draws_the_mean_gradient_is_exact(monkeypatch: pytest.MonkeyPatch) -> None:
-    model, batch = make_model(), make_batch([[4, 5]], [[6, 7]])
+    model, batch = make_hard(), make_batch([[4, 5]], [[6, 7]])
     task = make_task(draws=2, reinforce_discount=1.0, entropy_weight=0.0, label_smoothing=0.0)
     single = list(product(range(2), repeat=3))
     chance = {draw: outcome(model, batch, [draw], monkeypatch)[1].terms["log_prob"].sum().exp().detach() for draw in single}
@@ -88,7 +59,7 @@ def test_with_two_draws_the_mean_gradient_is_exact(monkeypatch: pytest.MonkeyPat
 
 
 def test_with_one_draw_the_mean_gradient_is_exact_and_padding_has_no_part_in_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    model, batch = make_model(), make_batch([[4, 5], [5, 7]], [[6], []])
+    model, batch = make_hard(), make_batch([[4, 5], [5, 7]], [[6], []])
     task = make_task(reinforce_discount=1.0, entropy_weight=0.0, label_smoothing=0.0)
     # The second target is shorter: there the second position is padding, and what is looked at does not matter.
     draws = [(first, (second, 0)) for first in product(range(2), repeat=2) for second in range(2)]
@@ -102,7 +73,7 @@ def test_with_one_draw_the_mean_gradient_is_exact_and_padding_has_no_part_in_it(
 
 
 def test_the_loss_is_that_of_the_formula(monkeypatch: pytest.MonkeyPatch) -> None:
-    model, batch = make_model(), make_batch([[4, 5, 6]], [[6, 7]])
+    model, batch = make_hard(), make_batch([[4, 5, 6]], [[6, 7]])
     task = make_task(draws=3, reinforce_weight=0.7, reinforce_discount=0.5, entropy_weight=0.2, label_smoothing=0.1)
     rows: list[Draw] = [(0, 1, 2), (2, 2, 1), (1, 0, 0)]
     thrice = batch.repeat(3)
@@ -116,30 +87,30 @@ def test_the_loss_is_that_of_the_formula(monkeypatch: pytest.MonkeyPatch) -> Non
         expected = expected - 0.7 * reward * found.terms["log_prob"][k, t] - 0.2 * found.terms["entropy"][k, t]
     look_at(rows, monkeypatch)
     loss = the_loss(task, model, batch)
-    assert float(loss.total.detach()) == pytest.approx(float(expected.detach()) / 3)
+    assert value(loss) == pytest.approx(float(expected.detach()) / 3)
     assert int(loss.count) == 3
-    assert float(loss.metrics["nll"]) == pytest.approx(-float(likelihoods.sum()) / 3)
-    assert float(loss.metrics["entropy"]) == pytest.approx(float(found.terms["entropy"].sum()) / 3)
+    assert float(loss.metrics["nll"]) == pytest.approx(-float(likelihoods.detach().sum()) / 3)
+    assert float(loss.metrics["entropy"]) == pytest.approx(float(found.terms["entropy"].detach().sum()) / 3)
 
 
 @pytest.mark.parametrize("draws", [1, 2])
 def test_what_is_drawn_depends_on_the_seed_alone(draws: int) -> None:
-    model, task = make_model(), make_task(draws=draws)
+    model, task = make_hard(), make_task(draws=draws)
     batch = make_batch([[4, 5, 6, 7], [7, 4]], [[5, 6, 4], [4]])
 
     def total(seed: int) -> float:
         torch.manual_seed(seed)
-        return float(the_loss(task, model, batch).total.detach())
+        return value(the_loss(task, model, batch))
 
     assert total(1) == total(1)
     assert total(1) != total(2)
 
 
 def test_one_sentence_alone_in_its_batch_learns_without_a_baseline() -> None:
-    model, batch = make_model(), make_batch([[4, 5]], [[6]])
+    model, batch = make_hard(), make_batch([[4, 5]], [[6]])
     assert gradient(the_loss(make_task(), model, batch).total, model).isfinite().all()
 
 
 def test_several_draws_of_a_model_that_draws_nothing_are_refused() -> None:
     with pytest.raises(ConfigError, match=r"task.draws: 2 is for attention that draws, such as hard"):
-        the_loss(make_task(draws=2), make_model("additive"), make_batch([[4]], [[5]]))
+        the_loss(make_task(draws=2), make_model(), make_batch([[4]], [[5]]))

@@ -1,6 +1,8 @@
-"""What weights can be punished for: straying from the diagonal, and looking again at what was looked at.
+"""What weights can be punished for: straying from the diagonal, looking twice, and not looking at all.
 
-Both give a term [B, T], one value a query, for the task to mask, weigh and sum. Shapes: B rows · H heads · T queries · S keys.
+Each gives a term for the task to mask, weigh and sum: [B, T], one value a query, or [B, S], one a source token.
+
+Shapes: B rows · H heads · T queries · S keys.
 """
 
 from __future__ import annotations
@@ -36,6 +38,18 @@ def coverage_penalty(weights: Tensor) -> Tensor:
     alpha = at_least_float(weights)
     before = alpha.cumsum(2) - alpha
     return torch.minimum(alpha, before).sum(-1).mean(1)
+
+
+def doubly_stochastic_penalty(weights: Tensor, layout: Layout | None = None, source_layout: Layout | None = None) -> Tensor:
+    """[B, S]: (1 − Σ_t α_ts)² of each source token, mean over heads: every token should be looked at (Xu et al. 2015, eq. 14).
+
+    weights [B, H, T, S] of a whole target. Padding has 0, in the source, and no part in the sum, in the target.
+    """
+    alpha = at_least_float(weights)
+    if layout is not None:
+        alpha = alpha.where(layout.ok[:, None, :, None], 0.0)
+    penalty = (1 - alpha.sum(2)).pow(2).mean(1)
+    return penalty if source_layout is None else penalty.where(source_layout.ok, 0.0)
 
 
 def _places(layout: Layout | None, rows: int, extent: int, device: torch.device) -> tuple[Tensor, Tensor]:

@@ -2,13 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any
 
 from torch import Tensor, nn
 
 from weft.attention.base import Attended, Attention
+
+
+@contextmanager
+def observe(attention: Attention, note: Callable[[Attended], None]) -> Iterator[None]:
+    """Inside this context one attention is asked for its weights, and `note` is given all that it finds, call after call."""
+
+    def ask(_: nn.Module, args: Any, options: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+        return args, {**options, "need_weights": True}
+
+    hooks = [
+        attention.register_forward_pre_hook(ask, with_kwargs=True),
+        attention.register_forward_hook(lambda _, __, found: note(found)),
+    ]
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
 
 
 @contextmanager
@@ -18,21 +37,13 @@ def record(model: nn.Module) -> Iterator[dict[str, list[Tensor]]]:
     A mechanism without weights leaves no entry.
     """
     tape: dict[str, list[Tensor]] = {}
-    hooks = []
-
-    def ask(module: nn.Module, args: Any, options: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-        return args, {**options, "need_weights": True}
 
     def note(name: str, found: Attended) -> None:
         if found.weights is not None:
             tape.setdefault(name, []).append(found.weights)
 
-    for name, module in model.named_modules():
-        if isinstance(module, Attention):
-            hooks.append(module.register_forward_pre_hook(ask, with_kwargs=True))
-            hooks.append(module.register_forward_hook(lambda _, __, found, name=name: note(name, found)))
-    try:
+    with ExitStack() as stack:
+        for name, module in model.named_modules():
+            if isinstance(module, Attention):
+                stack.enter_context(observe(module, partial(note, name)))
         yield tape
-    finally:
-        for hook in hooks:
-            hook.remove()

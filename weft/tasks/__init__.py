@@ -3,3 +3,17 @@
 TASKS = {
     "translation": "weft.tasks.translation:TranslationTask",
 }
+
+SAMPLINGS = {
+    "none": "weft.tasks.sampling:NoSampling",
+    "steps": "weft.tasks.sampling:StepSampling",
+    "two_pass": "weft.tasks.sampling:TwoPassSampling",
+    "parallel": "weft.tasks.sampling:ParallelSampling",
+    "free": "weft.tasks.sampling:FreeRunning",
+}
+
+DECAYS = {
+    "linear": "weft.tasks.sampling:LinearDecay",
+    "exponential": "weft.tasks.sampling:ExponentialDecay",
+    "inverse_sigmoid": "weft.tasks.sampling:InverseSigmoidDecay",
+}

@@ -10,11 +10,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from weft.batch import PAD
-from weft.models.base import Decoder
-
-CHUNK = 4096
-"""Tokens whose logits are held at once."""
+from weft.attention.base import Attention
+from weft.batch import Batch
+from weft.errors import ConfigError
+from weft.models.base import Model
 
 
 @dataclass(frozen=True)
@@ -36,6 +35,14 @@ class Reinforce:
     discount: float
     draws: int
 
+    def repeat(self, model: Model, batch: Batch) -> Batch:
+        """The batch with each sentence as often as it is drawn for."""
+        if self.draws > 1 and not any("log_prob" in part.terms for part in model.modules() if isinstance(part, Attention)):
+            raise ConfigError(
+                f"task.draws: {self.draws} is for attention that draws, such as hard; leave it out for this model"
+            )
+        return batch.repeat(self.draws)
+
     def loss(self, gained: Tensor, log_prob: Tensor, entropy: Tensor, ok: Tensor) -> Tensor:
         """The sum over all real tokens. All are [B, T]: gained, log p of the true tokens, 0 on padding; and the two terms."""
         advantage = _to_go((gained - self._baseline(gained, ok)).where(ok, 0.0), self.discount)
@@ -56,14 +63,3 @@ def _to_go(values: Tensor, discount: float) -> Tensor:
     ahead = place - place[:, None]
     shares = torch.where(ahead >= 0, discount ** ahead.clamp_min(0).to(values.dtype), 0.0)
     return (values[:, None] * shares).sum(-1)
-
-
-@torch.no_grad()
-def log_likelihoods(decoder: Decoder, hidden: Tensor, labels: Tensor) -> Tensor:
-    """[B, T]: log p of each label, 0 where it is PAD. Never holds the logits of more than `CHUNK` tokens or one position."""
-    found, extent = [], max(1, CHUNK // hidden.size(0))
-    for states, gold in zip(hidden.split(extent, 1), labels.split(extent, 1), strict=True):
-        logits = decoder.logits(states)
-        logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
-        found.append(logits.gather(-1, gold[..., None])[..., 0] - logits.logsumexp(-1))
-    return torch.cat(found, 1).where(labels != PAD, 0.0)

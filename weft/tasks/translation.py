@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import torch
-from pydantic import Field, NonNegativeFloat, PositiveInt
+from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
 from torch import Tensor
 
-from weft.attention.base import Attention
 from weft.batch import Batch, Position
 from weft.data.batching import Batches, collate, evaluation_batches
 from weft.data.cache import Corpus, cache_folder, prepare
@@ -20,9 +19,13 @@ from weft.data.tokenizer import Tokenizer, has_tokenizers, load_tokenizers, save
 from weft.errors import ConfigError, DataError
 from weft.evaluation.metrics import make_metrics, score
 from weft.models.base import Model, Sizes
+from weft.registry import Among, build
 from weft.tasks.base import Loss, Setting, Task
 from weft.tasks.decoding import Decoding
-from weft.tasks.reinforce import Reinforce, log_likelihoods
+from weft.tasks.outputs import log_likelihoods
+from weft.tasks.penalties import Penalties
+from weft.tasks.reinforce import Reinforce
+from weft.tasks.sampling import Sampling
 
 Share = Annotated[float, Field(ge=0, lt=1)]
 
@@ -35,6 +38,12 @@ class TranslationTask(Task):
     reinforce_discount: how much of the next token's likelihood counts for a draw, and so on; 1: all tokens after it count
     entropy_weight: reward of such an attention for staying undecided, a nat
     draws: how often each sentence is drawn for in a step; from 2 on, a draw is measured by the others of its sentence
+    guided_weight: penalty on attention away from the diagonal (Tachibana et al. 2017)
+    guided_width: how far from the diagonal costs little, as a share of the sentence
+    coverage_weight: penalty on looking again at what was looked at (See et al. 2017)
+    doubly_stochastic_weight: penalty on source tokens looked at more or less than once in all (Xu et al. 2015)
+    penalty_layers: which of the decoder's attentions to the source these penalties are on; 0: the first, −1: the last
+    sampling: what the decoder is fed while it learns: the true tokens, or its own predictions among them
     """
 
     def __init__(
@@ -46,10 +55,20 @@ class TranslationTask(Task):
         reinforce_discount: Annotated[float, Field(ge=0, le=1)] = 0.5,
         entropy_weight: NonNegativeFloat = 0.01,
         draws: PositiveInt = 1,
+        guided_weight: NonNegativeFloat = 0.0,
+        guided_width: PositiveFloat = 0.2,
+        coverage_weight: NonNegativeFloat = 0.0,
+        doubly_stochastic_weight: NonNegativeFloat = 0.0,
+        penalty_layers: Annotated[list[int], Field(min_length=1)] = [-1],  # noqa: B006
+        sampling: Annotated[dict[str, Any], Among("weft.tasks:SAMPLINGS")] = {"kind": "none"},  # noqa: B006
     ) -> None:
         self.config, self.run, self.tell = setting.config, setting.run, setting.tell
         self.smoothing = label_smoothing
         self.reinforce = Reinforce(reinforce_weight, entropy_weight, reinforce_discount, draws)
+        weights = {"guided": guided_weight, "coverage": coverage_weight, "doubly_stochastic": doubly_stochastic_weight}
+        self.penalties = Penalties(weights, guided_width, penalty_layers)
+        self.sampling: Sampling = build("weft.tasks:SAMPLINGS", sampling)
+        self.steady = self.sampling.steady
         self.source: Tokenizer
         self.target: Tokenizer
         self.train: Corpus
@@ -85,25 +104,35 @@ class TranslationTask(Task):
 
     def batches(self, position: Position) -> Iterator[tuple[Batch, Position]]:
         train = self.config.train
-        stream = Batches(self.train.lengths, train.batch_tokens, seed=train.seed, packed=train.packed).stream(position)
+        packed = train.packed is True  # "auto" is settled where the model is built; without one, rows are padded
+        stream = Batches(self.train.lengths, train.batch_tokens, seed=train.seed, packed=packed).stream(position)
         for rows, following in stream:
-            yield collate(self.train, rows, packed=train.packed, budget=train.batch_tokens), following
+            yield collate(self.train, rows, packed=packed, budget=train.batch_tokens), following
 
     def losses(self, model: torch.nn.Module, batch: Batch, update: int) -> Iterator[Loss]:
+        """One loss for each way the batch is fed. A sentence counts once, however often it is drawn for and fed."""
         assert isinstance(model, Model)
-        draws = self.reinforce.draws
-        if draws > 1 and not any("log_prob" in part.terms for part in model.modules() if isinstance(part, Attention)):
-            raise ConfigError(f"task.draws: {draws} is for attention that draws, such as hard; leave it out for this model")
-        drawn = batch.repeat(draws)
-        found = model(drawn.source, drawn.source_layout, drawn.target, drawn.target_layout)
-        total, nll = model.decoder.loss(found.hidden, drawn.labels, self.smoothing)
-        metrics = {"nll": nll / draws}
+        drawn = self.reinforce.repeat(model, batch)
+        inputs = self.sampling.inputs(model, drawn, update)
+        for fed in inputs:
+            yield self._objective(model, drawn, fed, times=self.reinforce.draws * len(inputs))
+
+    def _objective(self, model: Model, batch: Batch, fed: Tensor, times: int) -> Loss:
+        """Cross-entropy and whatever else counts, where the decoder is fed `fed`; all of it divided by `times`."""
+        with self.penalties.watching(model) as watched:
+            found = model(batch.source, batch.source_layout, fed, batch.target_layout)
+        total, nll = model.decoder.loss(found.hidden, batch.labels, self.smoothing)
+        ok, metrics = batch.target_layout.ok, {"nll": nll}
         if "log_prob" in found.terms:
-            gained = log_likelihoods(model.decoder, found.hidden, drawn.labels)
-            chances, entropy, ok = found.terms["log_prob"], found.terms["entropy"], drawn.target_layout.ok
-            total = total + self.reinforce.loss(gained, chances, entropy, ok)
-            metrics["entropy"] = entropy.detach().where(ok, 0.0).sum() / draws
-        yield Loss(total / draws, batch.target_layout.ok.sum(), metrics)
+            gained = log_likelihoods(model.decoder, found.hidden, batch.labels)
+            total = total + self.reinforce.loss(gained, found.terms["log_prob"], found.terms["entropy"], ok)
+            metrics["entropy"] = found.terms["entropy"].detach().where(ok, 0.0).sum()
+        for name, value in self.penalties.sums(watched, batch).items():
+            total = total + self.penalties.weights[name] * value
+            metrics[name] = value.detach()
+        if not self.sampling.steady:
+            metrics["true_inputs"] = ((fed == batch.target) & ok).sum()
+        return Loss(total / times, ok.sum() / times, {name: value / times for name, value in metrics.items()})
 
     def evaluate(self, model: torch.nn.Module) -> dict[str, float]:
         """Loss (negative log-likelihood a token) on all validation pairs; BLEU and exact match of greedy text on some."""

@@ -1,0 +1,50 @@
+"""What the output layer says of whole targets, without ever holding all of its logits.
+
+Shapes: B rows · T target positions · D width · V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from weft.batch import PAD
+from weft.models.base import Decoder
+
+CHUNK = 4096
+"""Tokens whose logits are held at once; at least one position of every row is."""
+
+Choice = Literal["best", "drawn"]
+
+
+@torch.no_grad()
+def log_likelihoods(decoder: Decoder, hidden: Tensor, labels: Tensor) -> Tensor:
+    """[B, T]: log p of each label, 0 where it is PAD."""
+    pieces = zip(_logits(decoder, hidden), labels.split(_extent(hidden), 1), strict=True)
+    found = [logits.gather(-1, gold[..., None])[..., 0] - logits.logsumexp(-1) for logits, gold in pieces]
+    return torch.cat(found, 1).where(labels != PAD, 0.0)
+
+
+@torch.no_grad()
+def predictions(decoder: Decoder, hidden: Tensor, choice: Choice) -> Tensor:
+    """[B, T]: the likeliest token after each hidden state, or one drawn by its probability."""
+    found = []
+    for logits in _logits(decoder, hidden):
+        # The largest of logit − log(exponential noise) is a draw from the softmax, and asks nothing of the host (Gumbel-max).
+        scores = logits if choice == "best" else logits - torch.empty_like(logits).exponential_().log()
+        found.append(scores.argmax(-1))
+    return torch.cat(found, 1)
+
+
+def _logits(decoder: Decoder, hidden: Tensor) -> Iterator[Tensor]:
+    """[B, t, V] in at least float32, for one stretch of positions after the other."""
+    for states in hidden.split(_extent(hidden), 1):
+        logits = decoder.logits(states)
+        yield logits.to(torch.promote_types(logits.dtype, torch.float32))
+
+
+def _extent(hidden: Tensor) -> int:
+    return max(1, CHUNK // hidden.size(0))

@@ -1,0 +1,96 @@
+"""Penalties on where a model looks while it learns, for every model that shows weights.
+
+Shapes: B rows · H heads · T target positions · S source positions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from weft.attention.base import Attended, Attention
+from weft.attention.penalties import coverage_penalty, doubly_stochastic_penalty, guided_penalty
+from weft.attention.record import observe
+from weft.batch import Batch
+from weft.errors import ConfigError
+from weft.models.base import Model
+
+Watched = Sequence[list[Tensor]]
+"""For each attention that is looked at, the weights [B, H, t, S] it showed, one stretch of the target after the other."""
+
+
+@dataclass(frozen=True)
+class Penalties:
+    """How much each penalty counts, by its name, and whose weights are looked at; only those are asked for theirs.
+
+    layers: which of the decoder's cross-attentions that show weights, counted from the first one; −1 is the last.
+    """
+
+    weights: Mapping[str, float]
+    guided_width: float
+    layers: Sequence[int]
+
+    @contextmanager
+    def watching(self, model: Model) -> Iterator[Watched]:
+        """Inside this context the chosen attentions show their weights."""
+        attentions = self._attentions(model) if any(self.weights.values()) else []
+        tapes: list[list[Tensor]] = [[] for _ in attentions]
+        with ExitStack() as stack:
+            for attention, tape in zip(attentions, tapes, strict=True):
+
+                def note(found: Attended, tape: list[Tensor] = tape) -> None:
+                    assert found.weights is not None
+                    tape.append(found.weights)
+
+                stack.enter_context(observe(attention, note))
+            yield tapes
+
+    def sums(self, watched: Watched, batch: Batch) -> dict[str, Tensor]:
+        """Each penalty that counts, unweighted: the sum over all tokens, the mean over the attentions looked at."""
+        shown = [torch.cat(tape, 2) for tape in watched]
+        if any(not weights.requires_grad for weights in shown):
+            name = self._named
+            raise ConfigError(f"{name}: the weights of this model's attention have no gradient to learn by; set it to 0")
+        return {
+            name: torch.stack([self._sum(name, weights, batch) for weights in shown]).mean()
+            for name, weight in self.weights.items()
+            if weight
+        }
+
+    def _sum(self, name: str, weights: Tensor, batch: Batch) -> Tensor:
+        layout, source = batch.target_layout, batch.source_layout
+        if name == "guided":
+            return guided_penalty(weights, layout, source, self.guided_width).sum()
+        if name == "coverage":
+            return coverage_penalty(weights).where(layout.ok, 0.0).sum()
+        return doubly_stochastic_penalty(weights, layout, source).sum()
+
+    @property
+    def _named(self) -> str:
+        """The first option that asks for a penalty."""
+        return next(f"task.{name}_weight" for name, weight in self.weights.items() if weight)
+
+    def _attentions(self, model: Model) -> list[Attention]:
+        """Those that `layers` names."""
+        found = [each for each in _crosses(model.decoder) if each.weights_sum is not None]
+        if not found:
+            raise ConfigError(f"{self._named} needs a model whose attention to the source shows weights; set it to 0")
+        if wrong := [layer for layer in self.layers if not -len(found) <= layer < len(found)]:
+            raise ConfigError(
+                f"task.penalty_layers: there is no layer {wrong[0]}; "
+                f"the model has {len(found)} that show where they look, 0 to {len(found) - 1}"
+            )
+        return [found[layer] for layer in self.layers]
+
+
+def _crosses(module: nn.Module) -> Iterator[Attention]:
+    """The cross-attentions inside a module, in order; of one made of others only the whole."""
+    for child in module.children():
+        if not isinstance(child, Attention):
+            yield from _crosses(child)
+        elif child.site.use == "cross":
+            yield child
