@@ -54,6 +54,12 @@ VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
         "convolution-5": {"decoder_self": {"kind": "convolution", "width": 5}},
         "tagging": {"feedforward_width": 3},
         "wiring-same": {"wiring": "same"},
+        "reversible": {"reversible": True},
+        "reformer": {
+            "reversible": True,
+            "encoder_self": {"kind": "lsh", "buckets": 2, "window": 9},
+            "decoder_self": {"kind": "lsh", "buckets": 2, "window": 9},
+        },
         "wiring-mix": {"wiring": "mix", "encoder_layers": 3, "norm": "post"},
         "recurrent-two-layers": {"decoder_self": {"kind": "recurrent", "layers": 2}, "cross": {"kind": "additive"}},
         **{

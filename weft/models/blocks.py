@@ -5,16 +5,17 @@ Shapes: B rows · T positions · D width.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from torch import Tensor, nn
 
-from weft.attention.base import Attention, Site, add_terms
+from weft.attention.base import Attended, Attention, Site, add_terms
 from weft.batch import Layout
 from weft.layers.convolution import Window
 from weft.layers.dropout import dropout
 from weft.layers.feedforward import Activation, FeedForward
+from weft.layers.reversible import Added, SubLayer
 from weft.mixers.base import Mixer
 from weft.state import State
 
@@ -34,6 +35,7 @@ class Block:
     attention_dropout: float
     feedforward_dropout: float
     feedforward_width: int = 1
+    reversible: bool = False
 
     def site(self, use: Literal["encoder", "causal", "cross"]) -> Site:
         return Site(use, self.dim, self.heads, dropout=self.attention_dropout)
@@ -58,8 +60,11 @@ class Residual(nn.Module):
     def enter(self, x: Tensor) -> Tensor:
         return self.norm(x) if self.pre else x
 
+    def added(self, found: Tensor) -> Tensor:
+        return dropout(found, self.dropout, self.training)
+
     def leave(self, x: Tensor, found: Tensor) -> Tensor:
-        x = x + dropout(found, self.dropout, self.training)
+        x = x + self.added(found)
         return x if self.pre else self.norm(x)
 
 
@@ -72,10 +77,45 @@ class EncoderLayer(nn.Module):
         self.around_mixer, self.around_network = Residual(block), Residual(block)
 
     def forward(self, x: Tensor, layout: Layout | None, terms: dict[str, Tensor]) -> Tensor:
-        mixed = self.mixer(self.around_mixer.enter(x), self.mixer.start(rows=x.size(0)), layout=layout)
+        mixed = self._mix(x, layout)
         add_terms(terms, mixed.terms)
         x = self.around_mixer.leave(x, mixed.context)
-        return self.around_network.leave(x, self.network.run(self.around_network.enter(x), None, layout)[0])
+        return self.around_network.leave(x, self._think(x, layout))
+
+    def sublayers(self, layout: Layout | None) -> list[SubLayer]:
+        """The same two parts for reversible streams."""
+
+        def mix(x: Tensor) -> Added:
+            mixed = self._mix(x, layout)
+            return Added(self.around_mixer.added(mixed.context), mixed.terms)
+
+        def think(x: Tensor) -> Added:
+            return Added(self.around_network.added(self._think(x, layout)))
+
+        return [SubLayer(mix, [self.mixer, self.around_mixer]), SubLayer(think, [self.network, self.around_network])]
+
+    def _mix(self, x: Tensor, layout: Layout | None) -> Attended:
+        mixed: Attended = self.mixer(self.around_mixer.enter(x), self.mixer.start(rows=x.size(0)), layout=layout)
+        return mixed
+
+    def _think(self, x: Tensor, layout: Layout | None) -> Tensor:
+        return self.network.run(self.around_network.enter(x), None, layout)[0]
+
+
+@dataclass
+class Unread:
+    """A source that no attention has made keys and values of yet.
+
+    A reversible layer makes them when it runs, and again when it is undone, instead of keeping them.
+    """
+
+    memory: Tensor
+    layout: Layout | None
+
+    def select(self, rows: Tensor, groups: Tensor | None) -> Unread:
+        if groups is None:
+            return self
+        return Unread(self.memory.index_select(0, groups), None if self.layout is None else self.layout.select(groups))
 
 
 class DecoderLayer(nn.Module):
@@ -95,11 +135,43 @@ class DecoderLayer(nn.Module):
         self, x: Tensor, own: State, source: State, layout: Layout | None, terms: dict[str, Tensor]
     ) -> tuple[Tensor, State, State]:
         before, tail = own
-        mixed = self.mixer(self.around_mixer.enter(x), before, layout=layout)
+        mixed = self._mix(x, before, layout)
         x = self.around_mixer.leave(x, mixed.context)
-        looked = self.cross(self.around_cross.enter(x), source, layout=layout)
-        x = self.around_cross.leave(x, self.project(looked.context))
+        looked = self._look(x, source, layout)
+        x = self.around_cross.leave(x, looked.context)
         add_terms(terms, mixed.terms)
         add_terms(terms, looked.terms)
         found, tail = self.network.run(self.around_network.enter(x), tail, layout)
         return self.around_network.leave(x, found), (mixed.state, tail), looked.state
+
+    def sublayers(self, own: State, source: State, layout: Layout | None) -> list[SubLayer]:
+        """The same three parts for reversible streams; each gives its state."""
+        before, tail = own
+
+        def mix(x: Tensor) -> Added:
+            mixed = self._mix(x, before, layout)
+            return Added(self.around_mixer.added(mixed.context), mixed.terms, mixed.state)
+
+        def look(x: Tensor) -> Added:
+            read = self.cross.start(source.memory, source.layout) if isinstance(source, Unread) else source
+            looked = self._look(x, read, layout)
+            return Added(self.around_cross.added(looked.context), looked.terms, looked.state)
+
+        def think(x: Tensor) -> Added:
+            found, after = self.network.run(self.around_network.enter(x), tail, layout)
+            return Added(self.around_network.added(found), state=after)
+
+        memory = [source.memory] if isinstance(source, Unread) else []
+        return [
+            SubLayer(mix, [self.mixer, self.around_mixer]),
+            SubLayer(look, [self.cross, self.project, self.around_cross], memory),
+            SubLayer(think, [self.network, self.around_network]),
+        ]
+
+    def _mix(self, x: Tensor, before: State, layout: Layout | None) -> Attended:
+        mixed: Attended = self.mixer(self.around_mixer.enter(x), before, layout=layout)
+        return mixed
+
+    def _look(self, x: Tensor, source: State, layout: Layout | None) -> Attended:
+        looked: Attended = self.cross(self.around_cross.enter(x), source, layout=layout)
+        return replace(looked, context=self.project(looked.context))

@@ -20,9 +20,10 @@ from weft.layers.embedding import Sharing, TokenEmbedding, embedding_tables
 from weft.layers.feedforward import Activation
 from weft.layers.position import LearnedPosition, SinusoidalPosition, token_positions
 from weft.layers.readout import linear_loss
+from weft.layers.reversible import run_reversible
 from weft.mixers import build_self
 from weft.models.base import Decoder, Encoded, Encoder, Features, Model, Sizes
-from weft.models.blocks import Block, DecoderLayer, EncoderLayer, NormOrder
+from weft.models.blocks import Block, DecoderLayer, EncoderLayer, NormOrder, Unread
 from weft.registry import Among, build
 from weft.state import State
 
@@ -36,12 +37,17 @@ class TransformerEncoder(Encoder):
     def __init__(self, embedding: TokenEmbedding, layers: list[EncoderLayer], block: Block, wiring: Wiring) -> None:
         super().__init__()
         self.embedding, self.layers = embedding, nn.ModuleList(layers)
-        self.norm = block.closing()
+        self.norm, self.reversible = block.closing(), block.reversible
         self.lower_norms = nn.ModuleList(block.closing() for _ in layers[1:] if wiring != "last")
 
     def forward(self, tokens: Tensor, layout: Layout | None = None) -> Encoded:
         terms: dict[str, Tensor] = {}
         x = self.embedding(tokens, token_positions(tokens, layout))
+        if self.reversible:
+            layers = cast(Iterable[EncoderLayer], self.layers)
+            streams = run_reversible(x, [part for layer in layers for part in layer.sublayers(layout)])
+            memory = self.norm(streams.mean)
+            return Encoded(memory, layout, streams.terms, layers=[memory])
         heights = []
         for layer in self.layers:
             x = layer(x, layout, terms)
@@ -91,25 +97,35 @@ class TransformerDecoder(Decoder):
     ) -> None:
         super().__init__()
         self.embedding, self.layers, self.wires, self.output = embedding, nn.ModuleList(layers), wires, output
-        self.norm = block.closing()
+        self.norm, self.reversible = block.closing(), block.reversible
 
     def start(self, source: Encoded, *, room: int | None = None) -> DecoderState:
         rows = source.memory.size(0)
         layers = list(cast(Iterable[DecoderLayer], self.layers))
         own = [each.start(rows=rows, room=room) for each in layers]
-        looks = [each.cross.start(memory, source.layout) for each, memory in zip(layers, self.wires(source), strict=True)]
+        memories = self.wires(source)
+        looks: list[State] = [Unread(memory, source.layout) for memory in memories]
+        if not (self.reversible and torch.is_grad_enabled()):
+            looks = [each.cross.start(memory, source.layout) for each, memory in zip(layers, memories, strict=True)]
         return DecoderState(own, looks, torch.zeros(rows, dtype=torch.long, device=source.memory.device))
 
     def features(self, tokens: Tensor, state: DecoderState, layout: Layout | None = None) -> Features:
         terms: dict[str, Tensor] = {}
         positions = token_positions(tokens, layout) + state.fed[:, None]
+        fed = tokens.size(1) if layout is None else layout.lengths
         x = self.embedding(tokens, positions)
-        own, looks = [], []
+        own: list[State] = []
+        looks: list[State] = []
+        if self.reversible:
+            layers = zip(cast(Iterable[DecoderLayer], self.layers), state.own, state.source, strict=True)
+            streams = run_reversible(x, [part for layer, mine, look in layers for part in layer.sublayers(mine, look, layout)])
+            left = streams.states
+            own, looks = list(zip(left[::3], left[2::3], strict=True)), left[1::3]
+            return Features(self.norm(streams.mean), DecoderState(own, looks, state.fed + fed), streams.terms)
         for layer, mine, look in zip(self.layers, state.own, state.source, strict=True):
             x, mine, look = layer(x, mine, look, layout, terms)
             own.append(mine)
             looks.append(look)
-        fed = tokens.size(1) if layout is None else layout.lengths
         return Features(self.norm(x), DecoderState(own, looks, state.fed + fed), terms)
 
     def logits(self, hidden: Tensor) -> Tensor:
@@ -140,6 +156,7 @@ class Transformer(Model):
     decoder_self: how target tokens are mixed
     cross: how the target looks at the source
     wiring: which encoder layer each decoder layer looks at: the last, the one of the same height, or a learned mix of all
+    reversible: keep no activations of layers, but compute them again on the way back: memory for any depth, a third more time
     """
 
     def __init__(
@@ -164,11 +181,17 @@ class Transformer(Model):
         decoder_self: Annotated[dict[str, Any], Among("weft.mixers:SELF")] = {"kind": "full"},  # noqa: B006
         cross: Annotated[dict[str, Any], Among("weft.attention:ATTENTIONS")] = {"kind": "full"},  # noqa: B006
         wiring: Wiring = "last",
+        reversible: bool = False,
     ) -> None:
         super().__init__()
         self.dim = dim
         shares = dropout, attention_dropout, feedforward_dropout
-        block = Block(dim, heads, feedforward, activation, norm, *shares, feedforward_width)
+        block = Block(dim, heads, feedforward, activation, norm, *shares, feedforward_width, reversible)
+        if reversible and (norm, wiring) != ("pre", "last"):
+            raise ConfigError(
+                f"model.reversible needs norm: pre and wiring: last, not {norm} and {wiring}: "
+                "a norm of the sum cannot be undone, and layers below the last are not kept"
+            )
 
         def place() -> SinusoidalPosition | LearnedPosition | None:
             if position == "none":

@@ -66,8 +66,8 @@ MODELS = [
     Bug(
         "the look at the source replaces the target",
         "models.blocks",
-        "x = self.around_cross.leave(x, self.project(looked.context))",
-        "x = self.around_cross.leave(0 * x, self.project(looked.context))",
+        "x = self.around_cross.leave(x, looked.context)",
+        "x = self.around_cross.leave(0 * x, looked.context)",
         ("limits: decoder_layer_equals_torch(post)",),
     ),
     Bug(

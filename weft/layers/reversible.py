@@ -1,0 +1,150 @@
+"""Residual layers that can be undone, so that training keeps no activations of them (Gomez et al. 2017; Kitaev et al. 2020).
+
+Two streams, both the input at first. Sub-layers take turns: each reads one stream and adds what it finds to the other,
+(a, b) → (b, a + f(b)). The streams before it are had back from those after it, a = b′ − f(a′), by running it once more; the
+backward pass does so from the last sub-layer to the first. What is kept is the two streams at the end, whatever the depth.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from weft.state import State
+
+
+@dataclass
+class Added:
+    """What a sub-layer finds: a value to add to a stream; raw quantities by name, summed over sub-layers; and a state."""
+
+    value: Tensor
+    terms: dict[str, Tensor] = field(default_factory=dict)
+    state: State = None
+
+
+class SubLayer:
+    """A function of one stream, and all besides its input that it may send a gradient to."""
+
+    def __init__(self, run: Callable[[Tensor], Added], modules: Sequence[nn.Module], tensors: Sequence[Tensor] = ()) -> None:
+        self.run = run
+        weights = [weight for module in modules for weight in module.parameters()]
+        self.sources = [each for each in (*weights, *tensors) if each.requires_grad]
+
+
+@dataclass
+class Streams:
+    """The two streams after all sub-layers; the sums of their terms; and the state that each of them left."""
+
+    a: Tensor
+    b: Tensor
+    terms: dict[str, Tensor]
+    states: list[State]
+
+    @property
+    def mean(self) -> Tensor:
+        return (self.a + self.b) / 2
+
+
+def run_reversible(x: Tensor, sublayers: Sequence[SubLayer]) -> Streams:
+    """Takes x [B, T, D] through two sub-layers or more. States carry no gradient.
+
+    The streams are float32 at least: in bf16 what is had back would not be what was there.
+    """
+    x = x.to(torch.promote_types(x.dtype, torch.float32))
+    sources = list({id(each): each for sublayer in sublayers for each in sublayer.sources}.values())
+    if not torch.is_grad_enabled() or not any(each.requires_grad for each in (x, *sources)):
+        return _forward(x, sublayers)
+    passed = _Pass(sublayers, sources, x.device)
+    a, b, *terms = _Recompute.apply(passed, x, *sources)
+    return Streams(a, b, dict(zip(passed.names, terms, strict=True)), passed.states)
+
+
+def _forward(x: Tensor, sublayers: Sequence[SubLayer], before: Callable[[], None] = lambda: None) -> Streams:
+    """The plain computation; `before` is called before each sub-layer."""
+    streams = Streams(x, x, {}, [])
+    for sublayer in sublayers:
+        before()
+        added = sublayer.run(streams.b)
+        streams.a, streams.b = streams.b, streams.a + added.value
+        for name, term in added.terms.items():
+            streams.terms[name] = streams.terms[name] + term if name in streams.terms else term
+        streams.states.append(added.state)
+    return streams
+
+
+class _Pass:
+    """What a forward pass leaves for its backward pass besides tensors: how to run each sub-layer again as it ran."""
+
+    def __init__(self, sublayers: Sequence[SubLayer], sources: list[Tensor], device: torch.device) -> None:
+        self.sublayers, self.sources, self.device = sublayers, sources, device
+        self.enabled = torch.is_autocast_enabled(device.type)
+        self.dtype = torch.get_autocast_dtype(device.type)
+        self.draws: list[list[Tensor]] = []
+        self.names: list[str] = []
+        self.states: list[State] = []
+
+    def autocast(self) -> torch.autocast:
+        """As in the forward pass. Weights cast without a gradient must not be found by those who need one: no cache."""
+        return torch.autocast(self.device.type, self.dtype, self.enabled, cache_enabled=False)
+
+    def note_draws(self) -> None:
+        """Each sub-layer has a snapshot of its own: undone in reverse, they could not draw on from one."""
+        self.draws.append(self.generators())
+
+    def generators(self) -> list[Tensor]:
+        return [torch.get_rng_state(), *([torch.cuda.get_rng_state(self.device)] if self.device.type == "cuda" else [])]
+
+    def rewind(self, states: list[Tensor]) -> None:
+        torch.set_rng_state(states[0])
+        if self.device.type == "cuda":
+            torch.cuda.set_rng_state(states[1], self.device)
+
+
+class _Recompute(torch.autograd.Function):
+    """All sub-layers as one node of the graph."""
+
+    @staticmethod
+    def forward(ctx: Any, passed: _Pass, x: Tensor, *sources: Tensor) -> tuple[Tensor, ...]:
+        with passed.autocast():
+            streams = _forward(x, passed.sublayers, passed.note_draws)
+        ctx.passed, passed.names, passed.states = passed, list(streams.terms), streams.states
+        ctx.save_for_backward(streams.a, streams.b)
+        return streams.a, streams.b, *streams.terms.values()
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        passed: _Pass = ctx.passed
+        a, b = ctx.saved_tensors
+        da, db, *rest = grads
+        dterms = dict(zip(passed.names, rest, strict=True))
+        total: dict[int, Tensor] = {}
+        now = passed.generators()
+        try:
+            for sublayer, draws in zip(reversed(passed.sublayers), reversed(passed.draws), strict=True):
+                passed.rewind(draws)
+                value, dx, found = _undo(passed, sublayer, a, db, dterms)
+                a, b, da, db = b - value, a, db, da + dx
+                for source, grad in zip(sublayer.sources, found, strict=True):
+                    if grad is not None:
+                        total[id(source)] = total[id(source)] + grad if id(source) in total else grad
+        finally:
+            passed.rewind(now)
+        return None, da + db, *(total.get(id(source)) for source in passed.sources)
+
+
+def _undo(
+    passed: _Pass, sublayer: SubLayer, x: Tensor, grad: Tensor, dterms: dict[str, Tensor]
+) -> tuple[Tensor, Tensor, Sequence[Tensor | None]]:
+    """A sub-layer's value at x once more; and the gradients of its input and its sources, given that of its value."""
+    x = x.detach().requires_grad_()
+    with torch.enable_grad(), passed.autocast():
+        added = sublayer.run(x)
+    pairs = [(added.value, grad), *((term, dterms[name]) for name, term in added.terms.items())]
+    pairs = [(found, back.to(found.dtype)) for found, back in pairs if found.requires_grad]
+    outputs, given = zip(*pairs, strict=True)
+    dx, *found = torch.autograd.grad(outputs, [x, *sublayer.sources], given, allow_unused=True)
+    return added.value.detach(), torch.zeros_like(x) if dx is None else dx, found
