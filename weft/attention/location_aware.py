@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from weft.attention.base import Attended, Site
 from weft.attention.kernel import masked_softmax
 from weft.attention.scores import AdditiveScore, at_least_float
-from weft.attention.single import Source, SourceAttention, fed, fold, unfold
+from weft.attention.single import Source, SourceAttention, fold, kept, unfold
 from weft.batch import Layout
 from weft.errors import ConfigError
 from weft.state import State
@@ -83,16 +83,17 @@ class LocationAwareAttention(SourceAttention):
 
     def look(self, query: Tensor, state: State, layout: Layout | None, need_weights: bool) -> Attended:
         source, last, total = state.source, state.last, state.total
-        asked, real, keys = self.score.asked(query), fed(query, layout), source.mask(query.size(0), None)
+        asked, keys = self.score.asked(query), source.mask(query.size(0), None)
+        real = None if layout is None else layout.ok
         found, covered = [], []
         for t in range(query.size(1)):
             scores = self._scores(asked[:, t : t + 1], source, last if total is None else total)
             weights = masked_softmax(self.sharpening * scores, self._allowed(scores, keys, last))
             alpha = at_least_float(weights[:, 0])
-            last = torch.where(real[:, t, None], alpha, last)
+            last = kept(real, t, alpha, last)
             if total is not None:
                 covered.append(torch.minimum(alpha, total).sum(-1))
-                total = torch.where(real[:, t, None], total + alpha, total)
+                total = kept(real, t, total + alpha, total)
             found.append(weights)
         weights = torch.cat(found, 1).to(source.values.dtype)
         terms = {"coverage": torch.stack(covered, 1)} if self.coverage and self.training else {}

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from weft.attention.base import Attended, Site
 from weft.attention.scores import AdditiveScore
-from weft.attention.single import Source, SourceAttention, fed
+from weft.attention.single import Source, SourceAttention, kept
 from weft.batch import Layout
 from weft.state import State, spread
 
@@ -83,9 +83,9 @@ class MonotonicAttention(SourceAttention):
 
     def look(self, query: Tensor, state: State, layout: Layout | None, need_weights: bool) -> Attended:
         find = self._expect if self.training else self._scan
-        return find(query, state, fed(query, layout), need_weights)
+        return find(query, state, None if layout is None else layout.ok, need_weights)
 
-    def _expect(self, query: Tensor, state: Scan, real: Tensor, need_weights: bool) -> Attended:
+    def _expect(self, query: Tensor, state: Scan, real: Tensor | None, need_weights: bool) -> Attended:
         """The soft form. Queries are scored all at once; only the recurrence over them is a loop."""
         energy = self.head.scores(query, state.source) + self.bias
         energy = energy + self.noise * torch.randn_like(energy)
@@ -99,7 +99,7 @@ class MonotonicAttention(SourceAttention):
         begin, found = state.begin, []
         for t in range(query.size(1)):
             found.append(advance(begin, stop[:, t], passed[:, t]))
-            begin = torch.where(real[:, t, None], self._move(found[t], last), begin)
+            begin = kept(real, t, self._move(found[t], last), begin)
         weights = torch.stack(found, 1).exp().to(state.source.values.dtype)
         context = self.head.mix(weights, state.source)
         return Attended(context, replace(state, begin=begin), weights[:, None] if need_weights else None)
@@ -113,7 +113,7 @@ class MonotonicAttention(SourceAttention):
             moved = torch.where(last, torch.logaddexp(moved, found), moved)
         return moved.clamp_min(NEVER)
 
-    def _scan(self, query: Tensor, state: Scan, real: Tensor, need_weights: bool) -> Attended:
+    def _scan(self, query: Tensor, state: Scan, real: Tensor | None, need_weights: bool) -> Attended:
         """The hard form: query after query, each from where the last one stopped."""
         source, rows = state.source, query.size(0)
         sources, extent, _ = source.keys.shape
@@ -125,7 +125,7 @@ class MonotonicAttention(SourceAttention):
             place = self._stop(asked[:, t : t + 1], source.keys, owner, begin, lengths)
             moved = place + 1 if self.forced else place
             moved = torch.minimum(moved, lengths - 1) if self.hold else moved
-            begin = torch.where(real[:, t], moved, begin)
+            begin = kept(real, t, moved, begin)
             places.append(place)
         stopped = torch.stack(places, 1)
         inside = stopped < lengths[:, None]

@@ -47,8 +47,10 @@ class AdditiveScore(Score):
         return self._linear(query, self.query.weight, self.query.bias)
 
     def forward(self, query: Tensor, source: Source) -> Tensor:
-        parts = self.asked(query).split(QUERIES, 1)
-        return torch.cat([self.energy(part, source.keys) for part in parts], 1)
+        asked = self.asked(query)
+        parts = [asked] if asked.size(1) <= QUERIES else asked.split(QUERIES, 1)
+        found = [self.energy(part, source.keys) for part in parts]
+        return found[0] if len(found) == 1 else torch.cat(found, 1)
 
     def energy(self, asked: Tensor, keys: Tensor, features: Tensor | None = None) -> Tensor:
         """asked [G, T, A], keys [G, S, A] and what may join them inside the tanh [G, T, S, A] → [G, T, S]."""
@@ -77,7 +79,7 @@ class DotScore(Score):
         return found
 
     def forward(self, query: Tensor, source: Source) -> Tensor:
-        return (query * self.factor) @ source.keys.transpose(-1, -2)
+        return torch.bmm(query if self.factor == 1 else query * self.factor, source.keys.transpose(1, 2))
 
 
 class GeneralScore(Score):
@@ -92,7 +94,7 @@ class GeneralScore(Score):
         return found
 
     def forward(self, query: Tensor, source: Source) -> Tensor:
-        return query @ source.keys.transpose(-1, -2)
+        return torch.bmm(query, source.keys.transpose(1, 2))
 
 
 class LocationScore(Score):

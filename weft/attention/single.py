@@ -20,24 +20,28 @@ from weft.state import State, shared, spread
 
 @dataclass
 class Source:
-    """keys [G, S, A] · values [G, S, M] · segments, positions [G, S], None where every token is real and in order."""
+    """keys [G, S, A] · values [G, S, M] · segments, positions, ok [G, S], None where every token is real and in order.
+
+    ok, which of them are tokens, is known from the segments, but asked for at every step of a decoder.
+    """
 
     keys: Tensor = shared()
     values: Tensor = shared()
     segments: Tensor | None = shared(default=None)
     positions: Tensor | None = shared(default=None)
+    ok: Tensor | None = shared(default=None)
 
     @staticmethod
     def of(keys: Tensor, values: Tensor, layout: Layout | None) -> Source:
         if layout is None:
             return Source(keys, values)
-        return Source(keys, values, layout.segments, layout.positions)
+        return Source(keys, values, layout.segments, layout.positions, layout.ok)
 
     def real(self, rows: int) -> Tensor:
         """[B, S] bool: which keys are tokens."""
-        if self.segments is None:
+        if self.ok is None:
             return torch.ones(rows, self.keys.size(1), dtype=torch.bool, device=self.keys.device)
-        return spread(self.segments > 0, rows)
+        return spread(self.ok, rows)
 
     def mask(self, rows: int, layout: Layout | None) -> Tensor | None:
         """[B, T or 1, S]: real keys, and where rows are packed those of the query's own sentence. None: all of them."""
@@ -91,7 +95,7 @@ class OneHead(nn.Module):
     def mix(self, weights: Tensor, source: Source) -> Tensor:
         """weights [B, T, S] → [B, T, M], a share of them dropped in training."""
         used = dropout(weights, self.dropout, self.training)
-        return unfold(fold(used, source.values.size(0)) @ source.values, weights.size(0))
+        return unfold(torch.bmm(fold(used, source.values.size(0)), source.values), weights.size(0))
 
     def run(self, query: Tensor, source: Source, layout: Layout | None, need_weights: bool) -> Attended:
         weights = masked_softmax(self.scores(query, source), source.mask(query.size(0), layout))
@@ -147,14 +151,16 @@ class ScoredAttention(SourceAttention, ABC):
 
 def fold(x: Tensor, sources: int) -> Tensor:
     """[B, T, …] → [G, K·T, …]."""
-    return x.reshape(sources, x.size(0) // sources * x.size(1), *x.shape[2:])
+    return x if x.size(0) == sources else x.reshape(sources, x.size(0) // sources * x.size(1), *x.shape[2:])
 
 
 def unfold(x: Tensor, rows: int) -> Tensor:
     """[G, K·T, …] → [B, T, …]."""
-    return x.reshape(rows, x.size(0) * x.size(1) // rows, *x.shape[2:])
+    return x if x.size(0) == rows else x.reshape(rows, x.size(0) * x.size(1) // rows, *x.shape[2:])
 
 
-def fed(query: Tensor, layout: Layout | None) -> Tensor:
-    """[B, T] bool: which queries are tokens; what stands at the others never was."""
-    return torch.ones(query.shape[:2], dtype=torch.bool, device=query.device) if layout is None else layout.ok
+def kept(real: Tensor | None, t: int, new: Tensor, old: Tensor) -> Tensor:
+    """`new`, or `old` in rows whose query t is no token, of real [B, T] bool (None: all are); both [B] or [B, S]."""
+    if real is None:
+        return new
+    return torch.where(real[:, t : t + 1] if new.dim() == 2 else real[:, t], new, old)

@@ -5,7 +5,7 @@ Shapes: B rows · T positions · W width of a layer's states, both directions to
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal, cast
 
@@ -127,6 +127,12 @@ class RecurrentStack(nn.Module):
         """What dropout leaves of the input of each layer, for x [B, T, D]; None: all of it, as for the first layer."""
         return [None, *(self.noise.mask(x, self.width) for _ in self.layers[1:])]
 
+    def step_masks(self, x: Tensor) -> list[tuple[Tensor | None, ...]]:
+        """The same for every token of x by itself."""
+        extent = x.size(1)
+        rows = [[None] * extent if mask is None else mask.expand(-1, extent, -1).unbind(1) for mask in self.masks(x)]
+        return list(zip(*rows, strict=True))
+
     def forward(self, x: Tensor, state: list[Cell], layout: Layout | None = None) -> tuple[Tensor, list[Cell]]:
         """x [B, T, D] → outputs [B, T, W] of the last layer, and the state of every layer after each row's last real token."""
         after: list[Cell] = []
@@ -136,11 +142,11 @@ class RecurrentStack(nn.Module):
             after.append(cell)
         return x, after
 
-    def step(self, x: Tensor, state: list[Cell], masks: list[Tensor | None], t: int) -> tuple[Tensor, list[Cell]]:
-        """One token x [B, D], number `t` of those the masks were drawn for → [B, W] and the state after it."""
+    def step(self, x: Tensor, state: list[Cell], masks: Sequence[Tensor | None]) -> tuple[Tensor, list[Cell]]:
+        """One token x [B, D] → [B, W] and the state after it; masks: what dropout leaves of each layer's input, [B, D]."""
         after: list[Cell] = []
         for layer, before, mask in zip(self._each(), state, masks, strict=True):
-            cell = layer.step(x if mask is None else x * mask[:, min(t, mask.size(1) - 1)], before)
+            cell = layer.step(x if mask is None else x * mask, before)
             x = x + cell[0] if self.residual and after else cell[0]
             after.append(cell)
         return x, after
@@ -220,6 +226,34 @@ def pack_rows(layout: Layout) -> Packing | None:
     empty = _send((counts == 0)[:, None], device) if counts.min() == 0 else None
     sizes = torch.from_numpy(alive.sum(1))
     return Packing(_send(places, device), sizes, _send(order, device), _send(np.argsort(order), device), empty)
+
+
+def each_token(layout: Layout | None, extent: int) -> list[Layout | None]:
+    """For each token the layout of it alone; None where every row has one."""
+    full = extent if layout is None else min(layout.counts)
+    if layout is None or full == extent:
+        return [None] * extent
+    segments = layout.segments[:, full:].split(1, 1)
+    first = torch.zeros_like(segments[0], dtype=torch.long)
+    return [None] * full + [Layout(segment, first, None, 1) for segment in segments]
+
+
+def after_own_steps(steps: Sequence[list[Cell]], layout: Layout) -> list[Cell]:
+    """The state of each row after as many steps as it has tokens; steps[0] is the state before the first.
+
+    One choice at the end, of all states there were, is much less work for the host than keeping rows back at every step.
+    """
+    lengths = layout.lengths
+    rows = torch.arange(lengths.numel(), device=lengths.device)
+    return [
+        tuple(torch.stack(part, 1)[rows, lengths] for part in zip(*cells, strict=True)) for cells in zip(*steps, strict=True)
+    ]
+
+
+def computed_in(x: Tensor) -> Tensor:
+    """`x` in the precision that autocast has cells compute in, so that not every step has to convert its part of it."""
+    kind = x.device.type
+    return x.to(torch.get_autocast_dtype(kind)) if torch.is_autocast_enabled(kind) else x
 
 
 def turn_round(x: Tensor, layout: Layout | None) -> Tensor:

@@ -29,11 +29,14 @@ from weft.layers.recurrent import (
     ReadoutKind,
     RecurrentStack,
     StepDropout,
+    after_own_steps,
+    computed_in,
+    each_token,
     turn_round,
 )
 from weft.models.base import Decoder, Encoded, Encoder, Features, Model, Sizes
 from weft.registry import Among, build
-from weft.state import State, shared, spread, where
+from weft.state import State, shared, spread
 
 Style = Literal["fixed", "cho", "bahdanau", "luong"]
 Share = Annotated[float, Field(ge=0, lt=1)]
@@ -115,7 +118,7 @@ class RecurrentDecoder(Decoder):
 
     def features(self, tokens: Tensor, state: RecurrentState, layout: Layout | None = None) -> Features:
         x = self.embedding(tokens)
-        found = self._step_by_step(x, state, layout) if self.feeds_back else self._at_once(x, state, layout)
+        found = self._step_by_step(computed_in(x), state, layout) if self.feeds_back else self._at_once(x, state, layout)
         return replace(found, hidden=self.embedding.noise(found.hidden))
 
     def logits(self, hidden: Tensor) -> Tensor:
@@ -135,30 +138,29 @@ class RecurrentDecoder(Decoder):
         return Features(self._read(outputs, x, context), replace(state, layers=layers, look=look), terms)
 
     def _step_by_step(self, x: Tensor, state: RecurrentState, layout: Layout | None) -> Features:
-        layers, fed, look, masks = state.layers, state.fed, state.look, self.stack.masks(x)
-        context = None if state.summary is None else spread(state.summary, x.size(0))
-        shortest = x.size(1) if layout is None else min(layout.counts)
-        outputs: list[Tensor] = []
-        contexts: list[Tensor | None] = []
-        read: list[Tensor | None] = []
+        layers, fed, look = state.layers, state.fed, state.look
+        history, outputs, contexts, read = [_cells(layers, fed)], [], [], []
         terms: dict[str, list[Tensor]] = {}
-        for t, token in enumerate(x.unbind(1)):
-            piece = None if layout is None or t < shortest else _one(layout, t)
+        for token, masks, piece in zip(x.unbind(1), self.stack.step_masks(x), each_token(layout, x.size(1)), strict=True):
             if self.style == "bahdanau":
                 context, look = self._look(layers[-1][0], look, piece, terms)
-            output, new = self.stack.step(_join(token, fed if self.style == "luong" else context), layers, masks, t)
-            if self.style == "luong":
+                output, layers = self.stack.step(_join(token, context), layers, masks)
+            else:
+                output, layers = self.stack.step(_join(token, fed), layers, masks)
                 context, look = self._look(output, look, piece, terms)
-            after = (new, self._read(output, token, context) if self.input_feeding else None)
-            layers, fed = after if piece is None else where(piece.ok[:, 0], after, (layers, fed))
+            if self.input_feeding:
+                fed = self._read(output, token, context)
+                read.append(fed)
+            history.append(_cells(layers, fed))
             outputs.append(output)
             contexts.append(context)
-            read.append(after[1])
-        hidden = _stack(read)
-        if hidden is None:
-            hidden = self._read(torch.stack(outputs, 1), x, _stack(contexts))
-        after_all = replace(state, layers=layers, fed=fed, look=look)
-        return Features(hidden, after_all, {name: torch.cat(values, 1) for name, values in terms.items()})
+        if read:
+            hidden = torch.stack(read, 1)
+        else:
+            hidden = self._read(torch.stack(outputs, 1), x, torch.stack(contexts, 1))
+        last = history[-1] if layout is None or min(layout.counts) == x.size(1) else after_own_steps(history, layout)
+        after = replace(state, layers=last[: len(layers)], fed=last[-1][0] if self.input_feeding else None, look=look)
+        return Features(hidden, after, {name: torch.cat(values, 1) for name, values in terms.items()})
 
     def _look(self, query: Tensor, look: State, piece: Layout | None, terms: dict[str, list[Tensor]]) -> tuple[Tensor, State]:
         """What one query [B, D] finds, [B, C]."""
@@ -284,13 +286,6 @@ def _join(x: Tensor, more: Tensor | None) -> Tensor:
     return x if more is None else torch.cat([x, more.to(x.dtype)], -1)
 
 
-def _stack(steps: list[Tensor | None]) -> Tensor | None:
-    """[B, C] a step → [B, T, C]; None where there was no context."""
-    found = [step for step in steps if step is not None]
-    return torch.stack(found, 1) if found else None
-
-
-def _one(layout: Layout, t: int) -> Layout:
-    """The layout of token `t` of each row alone."""
-    segments = layout.segments[:, t : t + 1]
-    return Layout(segments, torch.zeros_like(segments, dtype=torch.long), None, 1)
+def _cells(layers: list[Cell], fed: Tensor | None) -> list[Cell]:
+    """All that goes from one step to the next."""
+    return layers if fed is None else [*layers, (fed,)]

@@ -18,8 +18,8 @@ ALIGNED = [
     Bug(
         "every scan begins at the beginning",
         "attention.monotonic",
-        "begin = torch.where(real[:, t], moved, begin)",
-        "begin = torch.where(real[:, t], 0 * moved, begin)",
+        "begin = kept(real, t, moved, begin)",
+        "begin = kept(real, t, 0 * moved, begin)",
         ("aligned_attention: monotonic_scan_is_its_loop_and_never_moves_back(forced)",),
     ),
     Bug(
@@ -102,7 +102,7 @@ ALIGNED = [
     Bug(
         "a query that never was moves the scan",
         "attention.monotonic",
-        "begin = torch.where(real[:, t], moved, begin)",
+        "begin = kept(real, t, moved, begin)",
         "begin = moved",
         ("monotonic-forced-cross-ragged",),
     ),
@@ -116,8 +116,8 @@ ALIGNED = [
     Bug(
         "the alignment before the last is looked at",
         "attention.location_aware",
-        "last = torch.where(real[:, t, None], alpha, last)",
-        "last = torch.where(real[:, t, None], 0.5 * (alpha + last), last)",
+        "last = kept(real, t, alpha, last)",
+        "last = kept(real, t, 0.5 * (alpha + last), last)",
         ("aligned_attention: location_aware_is_its_formula(published)",),
     ),
     Bug(
@@ -130,7 +130,7 @@ ALIGNED = [
     Bug(
         "a query that never was leaves an alignment",
         "attention.location_aware",
-        "last = torch.where(real[:, t, None], alpha, last)",
+        "last = kept(real, t, alpha, last)",
         "last = alpha",
         ("location_aware-cross-ragged",),
     ),

@@ -22,8 +22,8 @@ RECURRENT = [
     Bug(
         "steps of padding are taken",
         "models.rnn",
-        "layers, fed = after if piece is None else where(piece.ok[:, 0], after, (layers, fed))",
-        "layers, fed = after",
+        "else after_own_steps(history, layout)",
+        "else history[-1]",
         ("rnn-ragged", "rnn-input-feeding-ragged"),
     ),
     Bug(
@@ -43,8 +43,8 @@ RECURRENT = [
     Bug(
         "what is fed back is not kept between calls",
         "models.rnn",
-        "replace(state, layers=layers, fed=fed, look=look)",
-        "replace(state, layers=layers, look=look)",
+        "fed=last[-1][0] if self.input_feeding else None, look=look)",
+        "look=look)",
         ("rnn-input-feeding-chunks",),
     ),
     Bug(

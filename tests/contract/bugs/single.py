@@ -8,8 +8,8 @@ SINGLE = [
     Bug(
         "beams read each other's source",
         "attention.single",
-        "return x.reshape(sources, x.size(0) // sources * x.size(1), *x.shape[2:])",
-        "return x.unflatten(0, (-1, sources)).transpose(0, 1).flatten(1, 2)",
+        "x.reshape(sources, x.size(0) // sources * x.size(1), *x.shape[2:])",
+        "x.unflatten(0, (-1, sources)).transpose(0, 1).flatten(1, 2)",
         ("dot-cross-beams", "additive-cross-beams"),
     ),
     Bug(
