@@ -29,8 +29,16 @@ EXTENT, LENGTHS = 71, (71, 26, 65, 1)
 QUERIES = 37
 
 VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
-    "full": {"rotary": {"position": "rotary"}, "one-head": {"heads": 1}},
+    "full": {"rotary": {"position": "rotary"}, "one-head": {"site.heads": 1}},
     "local": {"window-3": {"window": 3}},
+    "strided": {"stride-3": {"stride": 3}},
+    "fixed": {"block-5": {"block": 5, "summary": 2}},
+    "global": {"three": {"tokens": 3}},
+    "random": {"block-8": {"block": 8, "blocks": 2}},
+    "longformer": {"window-3": {"window": 3, "tokens": 2}},
+    "bigbird": {"window-3": {"window": 3, "block": 8, "blocks": 1}},
+    "joined": {"sparse": {"patterns": [{"kind": "local", "window": 3}, {"kind": "strided", "stride": 4}]}},
+    "mixed": {"four": {"heads": [{"kind": "local", "window": 3}, {"kind": "strided", "stride": 4}, "full", "global"]}},
     "additive": {"hidden-7": {"hidden": 7}},
     "dot": {"scaled": {"scale": True}},
     "local_m": {"window-2-concat": {"window": 2, "score": "concat"}},
@@ -57,7 +65,7 @@ VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
     "gmlp": {"hidden-20": {"hidden": 20}},
     "isab": {"points-3": {"points": 3}},
 }
-"""kind → name → options (and `heads`, which belongs to the site)."""
+"""kind → name → options (and `site.heads`, which belongs to the place)."""
 
 REFUSED = [("full", {"position": "rotary"}, "cross")]
 """What an option rules out although the kind allows it."""
@@ -191,6 +199,6 @@ def _of_kind(kind: str, wrapped: bool) -> Iterator[Entry]:
     refused = [(name, options, use) for name, options, use in REFUSED if name == kind]
     for use in sorted(load(SELF, kind).uses - ({"cross"} if wrapped else set())):
         for variant, given in {"": {}, **VARIANTS.get(kind, {})}.items():
-            options = {name: value for name, value in given.items() if name != "heads"}
+            options = {name: value for name, value in given.items() if name != "site.heads"}
             if (kind, options, use) not in refused:
-                yield Entry(kind, use, variant, options, given.get("heads", HEADS), wrapped)
+                yield Entry(kind, use, variant, options, given.get("site.heads", HEADS), wrapped)

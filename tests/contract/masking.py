@@ -91,8 +91,10 @@ def check_alive(entry: Entry) -> None:
         if part.use != "cross":
             moved[place, place] = False
         heard = int(moved.any(1).sum())
-        seen = part.part.sees(EXTENT)[: before.size(1)].any(0) if part.part.reach == "pattern" else torch.ones(EXTENT)
-        wanted = 5 if part.part.reach == "data" else int(seen.sum()) - (part.use == "causal")
+        seen = part.part.sees(EXTENT)[: before.size(1)]
+        if part.use != "cross":
+            seen = seen.tril(-1) if part.use == "causal" else seen & ~torch.eye(EXTENT, dtype=torch.bool)
+        wanted = 5 if part.part.reach == "data" else int(seen.any(0).sum())
         assert heard >= wanted, f"{entry}: only {heard} of {EXTENT} tokens matter to another"
 
 

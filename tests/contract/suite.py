@@ -10,7 +10,7 @@ from contract import crosses, decoders, facts, masking, poolings, stepping
 from contract.decoders import DecoderEntry
 from contract.entries import Entry, entries
 from contract.poolings import PoolingEntry
-from weft.attention import kernel
+from weft.attention import kernel, pattern
 
 ALL, CAUSAL, STEPWISE = ("encoder", "causal", "cross"), ("causal",), ("causal", "cross")
 
@@ -73,12 +73,14 @@ Case = tuple[str, Callable[[], None]]
 
 
 def _with_fused_kernels(check: Callable[[Any], None], entry: Any) -> None:
-    """Runs a check with kernels fused whatever the length; the plain products are what is compared with where weights are."""
-    before, kernel.SHORT = kernel.SHORT, 0
+    """Runs a check as if rows were long: with fused kernels and small groups of queries. Where weights are asked for, the plain
+    products are what is compared with."""
+    before = kernel.SHORT, pattern.SMALLEST
+    kernel.SHORT, pattern.SMALLEST = 0, 8
     try:
         check(entry)
     finally:
-        kernel.SHORT = before
+        kernel.SHORT, pattern.SMALLEST = before
 
 
 def _among(every: Iterable[Named], only: str | None) -> Iterator[Named]:

@@ -5,16 +5,13 @@ from __future__ import annotations
 from typing import Literal
 
 from pydantic import PositiveFloat
-from torch import Tensor
 
-from weft.attention.base import Attended, Attention, Site
-from weft.attention.multihead import MultiHead
-from weft.batch import Layout
+from weft.attention.base import Site
+from weft.attention.multihead import MultiHead, MultiHeadAttention
 from weft.errors import ConfigError
-from weft.state import State
 
 
-class FullAttention(Attention):
+class FullAttention(MultiHeadAttention):
     """Every query looks at every key: softmax(QKᵀ/√d)V in several heads.
 
     Rotary positions turn queries and keys by where they stand (Su et al. 2021), so that a score depends on how far they
@@ -47,19 +44,3 @@ class FullAttention(Attention):
         self.heads = MultiHead(site, bias=bias, rotary=rotary_base if position == "rotary" else None)
         self.position = position
         self.ignores_key_order = position == "none"
-
-    def start(
-        self, memory: Tensor | None = None, layout: Layout | None = None, *, rows: int = 1, room: int | None = None
-    ) -> State:
-        return self.heads.start(memory, layout, rows, room)
-
-    def forward(
-        self,
-        query: Tensor,
-        state: State,
-        *,
-        append: Tensor | None = None,
-        layout: Layout | None = None,
-        need_weights: bool = False,
-    ) -> Attended:
-        return self.heads.run(query, state, append, layout, need_weights)

@@ -43,7 +43,7 @@ class Plain:
 
     def place(self, query: Tensor, layout: Layout | None) -> Tensor:
         """[B, T] positions of the tokens about to be appended (`query` only says how many)."""
-        rank = _ranks(query, layout)
+        rank = ranks(query, layout)
         if self.k is None:
             return rank
         if self.segments is None:
@@ -66,7 +66,7 @@ class Plain:
         if self.positions is not None:
             return self.positions
         assert self.k is not None
-        return _ranks(self.k[:, 0], None)
+        return ranks(self.k[:, 0], None)
 
     def key_positions(self) -> Tensor:
         """[B, S]."""
@@ -92,15 +92,14 @@ class Cache:
 
     @staticmethod
     def empty(rows: int, heads: int, room: int, width: int, like: Tensor) -> Cache:
-        dtype = torch.get_autocast_dtype(like.device.type) if torch.is_autocast_enabled(like.device.type) else like.dtype
-        k = torch.zeros(rows, heads, 1, room, width, dtype=dtype, device=like.device)
+        k = torch.zeros(rows, heads, 1, room, width, dtype=store_dtype(like), device=like.device)
         ancestry = torch.zeros(rows, 1, room, dtype=torch.int16, device=like.device)
         return Cache(k, torch.zeros_like(k), ancestry, torch.zeros(rows, dtype=torch.long, device=like.device))
 
     def place(self, query: Tensor, layout: Layout | None) -> Tensor:
         """[B, T] positions of the tokens about to be appended."""
         beams = self.k.size(2)
-        return _ranks(query, layout) + self.length.repeat_interleave(beams)[:, None]
+        return ranks(query, layout) + self.length.repeat_interleave(beams)[:, None]
 
     def append(self, k: Tensor, v: Tensor, layout: Layout | None) -> Cache:
         """Writes k, v [B, H, T, D]. Cells of tokens that are not real lie beyond the length: the next ones overwrite them."""
@@ -294,7 +293,12 @@ def _both(a: Tensor | None, b: Tensor) -> Tensor:
     return b if a is None else a & b
 
 
-def _ranks(tokens: Tensor, layout: Layout | None) -> Tensor:
+def store_dtype(like: Tensor) -> torch.dtype:
+    """What keys and values will be computed in, by a layer whose weights are `like` this one."""
+    return torch.get_autocast_dtype(like.device.type) if torch.is_autocast_enabled(like.device.type) else like.dtype
+
+
+def ranks(tokens: Tensor, layout: Layout | None) -> Tensor:
     """[B, T]: a token's place among those fed in this call, for tokens [B, T, …]."""
     if layout is not None:
         return layout.positions

@@ -2,18 +2,49 @@
 
 from __future__ import annotations
 
-import torch
+from dataclasses import KW_ONLY, dataclass
+
 from pydantic import PositiveInt
 from torch import Tensor
 
-from weft.attention.base import Attended, Attention, Site
-from weft.attention.multihead import MultiHead
-from weft.batch import Layout
-from weft.state import State
+from weft.attention import pattern
+from weft.attention.base import Site
+from weft.attention.patterned import PatternAttention
 
 
-class LocalAttention(Attention):
+@dataclass(frozen=True)
+class Local(pattern.Pattern):
+    """The tokens at most `window` positions away; in causal use the last `window`, the query's own included.
+
+    window: how far a query sees
+    """
+
+    causal: bool
+    _: KW_ONLY
+    window: PositiveInt = 64
+
+    @property
+    def span(self) -> tuple[int, int]:
+        return (self.window - 1, 0) if self.causal else (self.window, self.window)
+
+    @property
+    def chunk(self) -> int:
+        return max(pattern.SMALLEST, min(pattern.margin(self.window), pattern.LARGEST))
+
+    def allows(self, query: Tensor, key: Tensor) -> Tensor:
+        before, after = self.span
+        away = query - key
+        return (away <= before) & (away >= -after)
+
+    def keys(self, x: Tensor, chunk: int) -> Tensor:
+        before, after = self.span
+        return pattern.neighbours(x, chunk, pattern.margin(before), pattern.margin(after))
+
+
+class LocalAttention(PatternAttention):
     """Every query looks at the keys at most `window` positions away (in causal use: at the last `window`, itself included).
+
+    Causal decoding keeps the last `window` tokens and nothing else.
 
     window: how far a query sees
     bias: whether the projections have one
@@ -21,39 +52,6 @@ class LocalAttention(Attention):
 
     paper = "Luong et al. 2015; Beltagy et al. 2020"
     cost = "n·window"
-    uses = frozenset({"encoder", "causal"})
-    weights_sum = "one"
-    reach = "pattern"
-    packs = True
 
     def __init__(self, site: Site, *, window: PositiveInt = 64, bias: bool = True) -> None:
-        super().__init__(site)
-        self.window = window
-        self.heads = MultiHead(site, bias=bias, pattern=self.near)
-
-    def near(self, query: Tensor, key: Tensor) -> Tensor:
-        """[B, 1, T, S] for query positions [B, T, 1] and key positions [B, 1, S]."""
-        away = query - key
-        if self.site.use == "causal":
-            return ((away >= 0) & (away < self.window))[:, None]
-        return (away.abs() <= self.window)[:, None]
-
-    def sees(self, length: int) -> Tensor:
-        place = torch.arange(length)
-        return self.near(place[None, :, None], place[None, None, :])[0, 0]
-
-    def start(
-        self, memory: Tensor | None = None, layout: Layout | None = None, *, rows: int = 1, room: int | None = None
-    ) -> State:
-        return self.heads.start(memory, layout, rows, room)
-
-    def forward(
-        self,
-        query: Tensor,
-        state: State,
-        *,
-        append: Tensor | None = None,
-        layout: Layout | None = None,
-        need_weights: bool = False,
-    ) -> Attended:
-        return self.heads.run(query, state, append, layout, need_weights)
+        super().__init__(site, Local(site.use == "causal", window=window), bias=bias)

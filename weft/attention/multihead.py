@@ -1,84 +1,95 @@
-"""Projections and flow that dot-product attentions with several heads have in common."""
+"""The flow that dot-product attentions with several heads have in common."""
 
 from __future__ import annotations
 
-import torch
-from torch import Tensor, nn
+from typing import Any, Protocol
 
-from weft.attention.base import Attended, Site, join_heads, split_heads
-from weft.attention.kernel import Cache, Memory, Pattern, Plain, attend, attend_memory
+import torch
+from torch import Tensor
+
+from weft.attention.base import Attended, Attention, Site, join_heads, split_heads
+from weft.attention.kernel import Cache, Memory, Plain, attend, attend_memory
+from weft.attention.projections import Projections
+from weft.attention.ring import Ring
 from weft.batch import Layout
 from weft.layers.position import rotate, rotation
 from weft.state import State
 
+Store = Plain | Cache | Ring
 
-class MultiHead(nn.Module):
-    """Multi-head attention of Vaswani et al. 2017, section 3.2, with what may be varied in it handed in.
 
-    For self-use queries, keys and values come from one projection; for cross-use keys and values do.
+class Look(Protocol):
+    """How queries q [B, H, T, D] find what they look for in a store to which their own keys were appended last.
+
+    `positions` [B, T] are the queries' own. Gives the context [B, H, T, D], and the weights [B, H, T, S] if they are asked for.
     """
 
-    def __init__(self, site: Site, *, bias: bool = True, pattern: Pattern | None = None, rotary: float | None = None) -> None:
-        super().__init__()
-        self.site, self.pattern, self.rotary = site, pattern, rotary
-        self.width = site.head_dim
-        if site.use == "cross":
-            self.query = nn.Linear(site.dim, site.dim, bias=bias)
-            self.key_value = nn.Linear(site.memory_dim, 2 * site.dim, bias=bias)
-        else:
-            self.query_key_value = nn.Linear(site.dim, 3 * site.dim, bias=bias)
-        self.out = nn.Linear(site.dim, site.dim, bias=bias)
-        self.reset()
+    def __call__(
+        self,
+        q: Tensor,
+        store: Any,
+        *,
+        causal: bool,
+        layout: Layout | None,
+        positions: Tensor,
+        dropout: float,
+        need_weights: bool,
+    ) -> tuple[Tensor, Tensor | None]: ...
 
-    def reset(self) -> None:
-        """Xavier initialisation of each projection on its own, whatever matrix it is stored in."""
-        for name, module in self.named_children():
-            assert isinstance(module, nn.Linear)
-            for block in module.weight.detach().split(self.site.dim) if name != "out" else (module.weight.detach(),):
-                nn.init.xavier_uniform_(block)
-            if module.bias is not None:
-                nn.init.zeros_(module.bias)
+
+class MultiHead(Projections):
+    """Multi-head attention of Vaswani et al. 2017, section 3.2, with what may be varied in it handed in.
+
+    look is how queries find keys, past how many earlier tokens matter to them (None: all), rotary the base of rotary positions.
+    """
+
+    def __init__(
+        self, site: Site, *, bias: bool = True, look: Look = attend, past: int | None = None, rotary: float | None = None
+    ) -> None:
+        super().__init__(site, bias=bias)
+        self.look, self.past, self.rotary = look, past, rotary
 
     def start(self, memory: Tensor | None, layout: Layout | None, rows: int, room: int | None) -> State:
         if self.site.use == "cross":
             assert memory is not None
-            k, v = (split_heads(part, self.site.heads) for part in self.key_value(memory).chunk(2, -1))
-            return Memory.of(k, v, layout)
-        weight = self.out.weight
-        state: Plain | Cache = Plain()
+            return Memory.of(*self.keys_values(memory), layout)
+        state: Store = Plain()
         if room is not None and self.site.use == "causal":
-            state = Cache.empty(rows, self.site.heads, room, self.width, weight)
+            state = self._store(rows, room)
         return state if memory is None else self._append(memory, state, layout)[1]
+
+    def _store(self, rows: int, room: int) -> Cache | Ring:
+        heads, like = self.site.heads, self.out.weight
+        if self.past is None:
+            return Cache.empty(rows, heads, room, self.width, like)
+        return Ring.empty(rows, heads, room, self.past, self.width, like)
 
     def run(self, query: Tensor, state: State, append: Tensor | None, layout: Layout | None, need_weights: bool) -> Attended:
         dropout = self.site.dropout if self.training else 0.0
         if append is None:
-            q = split_heads(self.query(query), self.site.heads)
-            context, weights = attend_memory(q, state, layout=layout, dropout=dropout, need_weights=need_weights)
+            context, weights = attend_memory(
+                self.queries(query), state, layout=layout, dropout=dropout, need_weights=need_weights
+            )
         else:
             if append is not query:
                 raise ValueError("in self-attention the appended tokens are the queries themselves")
             q, state, positions = self._append(append, state, layout)
-            context, weights = attend(
+            context, weights = self.look(
                 q,
                 state,
                 causal=self.site.use == "causal",
                 layout=layout,
                 positions=positions,
-                pattern=self.pattern,
                 dropout=dropout,
                 need_weights=need_weights,
             )
         return Attended(self.out(join_heads(context)), state, weights)
 
-    def _append(self, x: Tensor, state: Plain | Cache, layout: Layout | None) -> tuple[Tensor, Plain | Cache, Tensor | None]:
+    def _append(self, x: Tensor, state: Store, layout: Layout | None) -> tuple[Tensor, Store, Tensor]:
         joint, v = self.query_key_value(x).split([2 * self.site.dim, self.site.dim], -1)
         both, v = split_heads(joint, 2 * self.site.heads), split_heads(v, self.site.heads)
-        positions = None
-        if self.rotary is not None or self.pattern is not None or isinstance(state, Cache):
-            positions = state.place(x, layout)
+        positions = state.place(x, layout)
         if self.rotary is not None:
-            assert positions is not None
             both = rotate(both, self._turn(positions, layout, both.dtype))
         q, k = both.chunk(2, 1)
         return q, state.append(k, v, layout), positions
@@ -91,3 +102,25 @@ class MultiHead(nn.Module):
             return rotation(positions, self.width, base, dtype)
         key = ("rotation", self.width, base, dtype)
         return layout.remember(key, lambda: rotation(positions, self.width, base, dtype))
+
+
+class MultiHeadAttention(Attention):
+    """An attention that is its heads and nothing besides."""
+
+    heads: MultiHead
+
+    def start(
+        self, memory: Tensor | None = None, layout: Layout | None = None, *, rows: int = 1, room: int | None = None
+    ) -> State:
+        return self.heads.start(memory, layout, rows, room)
+
+    def forward(
+        self,
+        query: Tensor,
+        state: State,
+        *,
+        append: Tensor | None = None,
+        layout: Layout | None = None,
+        need_weights: bool = False,
+    ) -> Attended:
+        return self.heads.run(query, state, append, layout, need_weights)

@@ -43,3 +43,22 @@ def attend_ragged(q: Tensor, k: Tensor, v: Tensor, queries: Packing, keys: Packi
         q, k, v, queries.offsets, keys.offsets, queries.longest, keys.longest, dropout, causal, False
     )[0]
     return found.transpose(0, 1)[None]
+
+
+def window_serves(q: Tensor, real: bool) -> bool:
+    """Whether FlashAttention can look through a window: on a GPU, in half precision, where no `real` query meets padding."""
+    return real and q.device.type == "cuda" and q.dtype in (torch.bfloat16, torch.float16) and q.size(-1) % 8 == 0
+
+
+def attend_window(q: Tensor, k: Tensor, v: Tensor, window: tuple[int, int], packing: Packing | None, dropout: float) -> Tensor:
+    """softmax(q kᵀ / √D) v over the keys at most `window` (before, after) away, in each row or piece: [B, H, T, D] all."""
+    parts = [part.transpose(1, 2) for part in (q, k, v)]
+    where = None if packing is None else packing.offsets
+    longest = q.size(2) if packing is None else packing.longest
+    found: Tensor = torch.ops.aten._flash_attention_forward(
+        *(parts if packing is None else [part[0] for part in parts]),
+        *(where, where, longest, longest, dropout, False, False),
+        window_size_left=window[0],
+        window_size_right=window[1],
+    )[0]
+    return (found if packing is None else found[None]).transpose(1, 2)

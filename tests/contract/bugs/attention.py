@@ -43,8 +43,8 @@ ATTENTION = [
     Bug(
         "something drawn at first is not saved",
         "attention.multihead",
-        "self.site, self.pattern, self.rotary = site, pattern, rotary",
-        "self.site, self.pattern, self.rotary = site, pattern, rotary and rotary * (1 + nn.Linear(1, 1).weight.item() ** 2)",
+        "self.look, self.past, self.rotary = look, past, rotary",
+        "self.look, self.past, self.rotary = look, past, rotary and rotary * (1 + torch.randn(()).item() ** 2)",
         ("full-rotary-encoder-checkpoint",),
     ),
     Bug(
@@ -85,15 +85,15 @@ ATTENTION = [
     Bug(
         "a window one token too wide",
         "attention.local",
-        "(away < self.window)",
-        "(away <= self.window)",
+        "(self.window - 1, 0)",
+        "(self.window, 0)",
         ("limits: local_looks_at_its_window_alone(causal)",),
     ),
     Bug(
         "a pattern declared otherwise than it is",
-        "attention.local",
-        "return self.near(place[None, :, None], place[None, None, :])[0, 0]",
-        "return self.near(place[None, :, None] + 1, place[None, None, :])[0, 0]",
+        "attention.pattern",
+        "seen = self.allows(place[:, None], place[None])",
+        "seen = self.allows(place[:, None] + 1, place[None])",
         ("local-encoder-reach",),
     ),
     Bug(

@@ -101,7 +101,7 @@ KERNEL = [
         "attention.kernel",
         "seen = seen & pattern(positions[:, :, None], cells)",
         "seen = seen | False",
-        ("local-window-3-causal-chunks",),
+        ("strided-stride-3-causal-chunks",),
     ),
     Bug(
         "a piece from a store sees its own future",
@@ -123,8 +123,8 @@ CACHE = [
     Bug(
         "a store begins to count anew with each piece",
         "attention.kernel",
-        "return _ranks(query, layout) + self.length.repeat_interleave(beams)[:, None]",
-        "return _ranks(query, layout)",
+        "return ranks(query, layout) + self.length.repeat_interleave(beams)[:, None]",
+        "return ranks(query, layout)",
         ("full-causal-chunks",),
     ),
     Bug(

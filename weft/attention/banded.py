@@ -1,0 +1,215 @@
+"""Softmax attention by pattern, at a cost that grows with what is seen: bands, strides, columns and blocks of the full matrix.
+
+A long sequence is cut into groups of queries, and each group is given the keys that its queries may look at; all groups
+are one batch of small dense attentions, for which a fused kernel serves. Short sequences, pieces and steps go the plain way.
+
+Shapes: B rows · H heads · n tokens · D width of a head · C groups · T queries and S keys of a group.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+import torch
+from torch import Tensor
+
+from weft.attention import kernel
+from weft.attention.kernel import Cache, Plain, attend, masked_softmax, mix
+from weft.attention.pattern import Everything, Pattern
+from weft.attention.ragged import attend_window, packing, window_serves
+from weft.attention.ring import Ring
+from weft.batch import Layout
+from weft.layers.dropout import dropout as drop
+from weft.layers.packing import repack, unpack
+
+Heads = tuple[Tensor, Tensor, Tensor]
+"""q, k, v [B, H, n, D] of a whole sequence."""
+
+
+@dataclass(frozen=True)
+class PatternLook:
+    """Looking by pattern, in place of `kernel.attend`. runs: patterns, each with how many neighbouring heads have it."""
+
+    runs: tuple[tuple[Pattern, int], ...]
+
+    @staticmethod
+    def of(patterns: Sequence[Pattern], heads: int) -> PatternLook:
+        """One pattern for all heads, or one for each."""
+        each = patterns if len(patterns) == heads else heads * list(patterns)
+        return PatternLook(tuple((pattern, len(list(run))) for pattern, run in groupby(each)))
+
+    @property
+    def past(self) -> int | None:
+        """How many earlier tokens matter, if all heads look back no further."""
+        spans = [pattern.span for pattern, _ in self.runs]
+        return max(span[0] for span in spans if span) if all(spans) else None
+
+    def mask(self, query: Tensor, key: Tensor) -> Tensor:
+        """[B, H or 1, T, S] for query positions [B, T, 1] and key positions [B, 1, S]."""
+        masks = [pattern.allows(query, key)[:, None].expand(-1, count, -1, -1) for pattern, count in self.runs]
+        return masks[0][:, :1] if len(masks) == 1 else torch.cat(masks, 1)
+
+    def __call__(
+        self,
+        q: Tensor,
+        store: Plain | Cache | Ring,
+        *,
+        causal: bool,
+        layout: Layout | None,
+        positions: Tensor,
+        dropout: float,
+        need_weights: bool,
+    ) -> tuple[Tensor, Tensor | None]:
+        if isinstance(store, Ring):
+            return self._look_back(q, store, positions, dropout, need_weights)
+        if isinstance(store, Cache) or need_weights or store.k is None or store.v is None or store.k.size(2) != q.size(2):
+            return attend(
+                q,
+                store,
+                causal=causal,
+                layout=layout,
+                positions=positions,
+                pattern=self.mask,
+                dropout=dropout,
+                need_weights=need_weights,
+            )
+        return self._look_around((q, store.k, store.v), causal, layout, dropout), None
+
+    def _look_around(self, heads: Heads, causal: bool, layout: Layout | None, dropout: float) -> Tensor:
+        """A whole sequence. The sentences of a packed row are laid out as rows, where no kernel takes them as they are."""
+        spans = [pattern.span for pattern, _ in self.runs]
+        if layout is not None and layout.packed and not (all(spans) and window_serves(heads[0], True)):
+            both, rows = unpack(torch.cat([part.transpose(1, 2) for part in heads], 2), layout)
+            q, k, v = both.transpose(1, 2).chunk(3, 1)
+            return repack(self._look_around((q, k, v), causal, rows, dropout).transpose(1, 2), layout).transpose(1, 2)
+        counts = [count for _, count in self.runs]
+        split = zip(*(part.split(counts, 1) for part in heads), strict=True)
+        found = [_attend(pattern, part, causal, layout, dropout) for (pattern, _), part in zip(self.runs, split, strict=True)]
+        return found[0] if len(found) == 1 else torch.cat(found, 1)
+
+    def _look_back(
+        self, q: Tensor, ring: Ring, positions: Tensor, dropout: float, need_weights: bool
+    ) -> tuple[Tensor, Tensor | None]:
+        """From the last tokens of a ring at those before them."""
+        cell, real = ring.cells()
+        seen = (real & (cell >= 0))[:, None] & (cell[:, None] <= positions[:, :, None])
+        mask = seen[:, None] & self.mask(positions[:, :, None], cell[:, None])
+        context, weights = mix(q, ring.k, ring.v, mask, dropout, need_weights)
+        return context, None if weights is None else ring.spread(weights)
+
+
+@dataclass(frozen=True)
+class Visit:
+    """Queries in groups of `chunk`, and the patterns whose keys they look at, but for pairs that `earlier` patterns allow."""
+
+    parts: tuple[Pattern, ...]
+    earlier: tuple[Pattern, ...]
+    chunk: int
+    causal: bool
+
+    def keys(self, x: Tensor) -> list[Tensor]:
+        """x [B, n, …] → [B, C, S, …] of each part."""
+        return [part.keys(x, self.chunk) for part in self.parts]
+
+    def area(self, extent: int) -> int:
+        """How many pairs are formed for a row of `extent` tokens."""
+        place = torch.empty(1, extent, device="meta")
+        return self.parts[0].split(place, self.chunk).numel() * sum(keys.size(2) for keys in self.keys(place))
+
+    def mask(self, rows: int, extent: int, ok: Tensor | None, device: torch.device) -> Tensor:
+        """[B·C, 1, T, S] bool. Positions are regrouped as queries and keys are, counted from 1: 0 is beyond the ends."""
+        place = torch.arange(1, extent + 1, device=device, dtype=torch.int32)[None]
+        query = self.parts[0].split(place, self.chunk)[0][:, :, None] - 1
+        masks, before = [], list(self.earlier)
+        for part, keys in zip(self.parts, self.keys(place), strict=True):
+            key = keys[0][:, None] - 1
+            allowed = part.allows(query, key) & (key >= 0)
+            for other in before:
+                allowed &= ~other.allows(query, key)
+            masks.append(allowed & (key <= query) if self.causal else allowed)
+            before.append(part)
+        mask = torch.cat(masks, -1).expand(rows, -1, -1, -1)
+        if ok is not None:
+            mask = mask & torch.cat(self.keys(ok), 2)[:, :, None]
+        return mask.flatten(0, 1)[:, None]
+
+    def tiles(self, heads: Heads) -> Heads:
+        """[B, H, n, D] → [B·C, H, T or S, D]."""
+        q, k, v = (part.transpose(1, 2) for part in heads)
+        grouped = self.parts[0].split(q, self.chunk), *(torch.cat(self.keys(x), 2) for x in (k, v))
+        q, k, v = (part.transpose(2, 3).flatten(0, 1) for part in grouped)
+        return q, k, v
+
+    def back(self, x: Tensor, rows: int, extent: int) -> Tensor:
+        """[B·C, H, T, D] → [B, H, n, D]."""
+        return self.parts[0].join(x.unflatten(0, (rows, -1)).transpose(2, 3), extent).transpose(1, 2)
+
+
+def _attend(pattern: Pattern, heads: Heads, causal: bool, layout: Layout | None, dropout: float) -> Tensor:
+    """Heads of one pattern over whole rows: by a fused kernel for windows, by visits if they form fewer pairs, or plainly."""
+    q, k, v = heads
+    padded = layout is not None and layout.known != (q.size(2),) * q.size(0)
+    if pattern.span and window_serves(q, causal or not padded):
+        return attend_window(q, k, v, pattern.span, packing(layout), dropout)
+    extent = q.size(2)
+    if extent * extent > kernel.SHORT and not isinstance(pattern, Everything):
+        visits = _visits(pattern, causal)
+        if sum(visit.area(extent) for visit in visits) < extent * extent:
+            return _sparse(pattern, visits, heads, layout if padded else None, dropout)
+    everything = isinstance(pattern, Everything)
+    look = None if everything else (lambda query, key: pattern.allows(query, key)[:, None])
+    segments, positions = (None, None) if layout is None else (layout.segments, layout.positions)
+    place = torch.arange(extent, device=q.device)[None] if positions is None else positions
+    store = Plain(k, v, segments, positions)
+    return attend(q, store, causal=causal, layout=layout, positions=place, pattern=look, dropout=dropout)[0]
+
+
+def _visits(pattern: Pattern, causal: bool) -> list[Visit]:
+    """Patterns that leave neighbouring queries together are looked at in one visit, the others in one each."""
+    together = tuple(part for part in pattern.parts if not part.regroups)
+    visits = []
+    if together:
+        chunk = next((part.chunk for part in together if part.insists), min(part.chunk for part in together))
+        visits.append(Visit(together, (), chunk, causal))
+    before = together
+    for part in pattern.parts:
+        if part.regroups:
+            visits.append(Visit((part,), before, part.chunk, causal))
+            before = (*before, part)
+    return visits
+
+
+def _sparse(pattern: Pattern, visits: list[Visit], heads: Heads, layout: Layout | None, dropout: float) -> Tensor:
+    q, k, v = heads
+    rows, extent, ok = q.size(0), q.size(2), None if layout is None else layout.ok
+    found, weights = [], []
+    for visit in visits:
+
+        def make(visit: Visit = visit) -> Tensor:
+            return visit.mask(rows, extent, ok, q.device)
+
+        mask = make() if layout is None else layout.remember(("visit", visit), make)
+        if len(visits) == 1:
+            found.append(visit.back(mix(*visit.tiles(heads), mask, dropout, False)[0], rows, extent))
+        else:
+            context, total = _unmixed(*visit.tiles(heads), mask, dropout)
+            found.append(visit.back(context, rows, extent))
+            weights.append(visit.back(total, rows, extent))
+    context = found[0]
+    if len(visits) > 1:
+        # The softmax over all visits' keys: each visit has a share by the log of its sum.
+        context = (torch.stack(weights).softmax(0).to(q.dtype) * torch.stack(found)).sum(0)
+    if pattern.rows and not visits[0].causal:
+        first, _ = mix(q[:, :, : pattern.rows], k, v, None if ok is None else ok[:, None, None], dropout, False)
+        context = torch.cat([first, context[:, :, pattern.rows :]], 2)
+    return context
+
+
+def _unmixed(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, dropout: float) -> tuple[Tensor, Tensor]:
+    """What q finds among its keys, [·, H, T, D], and the log of the sum of exp(scores) in float32, [·, H, T, 1]."""
+    scores = (q @ k.transpose(-1, -2)).float() / math.sqrt(q.size(-1))
+    total = scores.masked_fill(~mask, torch.finfo(scores.dtype).min).logsumexp(-1, keepdim=True)
+    return drop(masked_softmax(scores, mask).to(v.dtype), dropout) @ v, total

@@ -1,0 +1,87 @@
+"""Attention inside blocks, and to the last tokens of every block."""
+
+from __future__ import annotations
+
+from dataclasses import KW_ONLY, dataclass
+
+from pydantic import PositiveInt
+from torch import Tensor
+
+from weft.attention import pattern
+from weft.attention.base import Site
+from weft.attention.pattern import Pattern, Union
+from weft.attention.patterned import PatternAttention
+from weft.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class Block(Pattern):
+    """The tokens of the query's own block of `size`."""
+
+    causal: bool
+    size: int
+
+    @property
+    def chunk(self) -> int:
+        return self.size * -(-pattern.SMALLEST // self.size)
+
+    def allows(self, query: Tensor, key: Tensor) -> Tensor:
+        return query // self.size == key // self.size
+
+    def keys(self, x: Tensor, chunk: int) -> Tensor:
+        beyond = 0 if chunk % self.size == 0 else pattern.margin(self.size)
+        return pattern.neighbours(x, chunk, beyond, 0 if self.causal else beyond)
+
+
+@dataclass(frozen=True)
+class Summaries(Pattern):
+    """The last `count` tokens of every block of `size`."""
+
+    size: int
+    count: int
+
+    def allows(self, query: Tensor, key: Tensor) -> Tensor:
+        return key % self.size + 0 * query >= self.size - self.count
+
+    def keys(self, x: Tensor, chunk: int) -> Tensor:
+        last = pattern.neighbours(x, self.size, 0, 0)[:, :, self.size - self.count :].flatten(1, 2)
+        return pattern.for_each_group(last, x.size(1), chunk)
+
+
+@dataclass(frozen=True)
+class Fixed(Union):
+    """The tokens of the query's own block, and the last `summary` tokens of every block.
+
+    block: tokens of a block
+    summary: tokens at the end of a block that all queries see
+    """
+
+    causal: bool
+    _: KW_ONLY
+    block: PositiveInt = 32
+    summary: PositiveInt = 4
+
+    def __post_init__(self) -> None:
+        if self.summary > self.block:
+            raise ConfigError(
+                f"summary: a block of {self.block} tokens has no {self.summary} to show; choose {self.block} or less"
+            )
+
+    @property
+    def parts(self) -> tuple[Pattern, ...]:
+        return Block(self.causal, self.block), Summaries(self.block, self.summary)
+
+
+class FixedAttention(PatternAttention):
+    """Every query looks at its own block of the sequence and at the last tokens of every block.
+
+    block: tokens of a block
+    summary: tokens at the end of a block that all queries see
+    bias: whether the projections have one
+    """
+
+    paper = "Child et al. 2019"
+    cost = "n·block + n²·summary/block"
+
+    def __init__(self, site: Site, *, block: PositiveInt = 32, summary: PositiveInt = 4, bias: bool = True) -> None:
+        super().__init__(site, Fixed(site.use == "causal", block=block, summary=summary), bias=bias)

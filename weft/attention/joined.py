@@ -1,0 +1,53 @@
+"""Several patterns in one head."""
+
+from __future__ import annotations
+
+from weft.attention.base import Site
+from weft.attention.pattern import Pattern, PatternSpec, Union, build_patterns
+from weft.attention.patterned import PatternAttention
+from weft.errors import ConfigError
+
+
+class Joined(Union):
+    """What any of the given patterns allows."""
+
+    def __init__(self, patterns: list[Pattern]) -> None:
+        self._parts = tuple(part for pattern in patterns for part in pattern.parts)
+        blocks = {part.chunk for part in self._parts if part.insists}
+        if len(blocks) > 1:
+            raise ConfigError(
+                f"patterns: random patterns in one head have blocks of one size, not of {', '.join(map(str, sorted(blocks)))}"
+            )
+
+    @property
+    def parts(self) -> tuple[Pattern, ...]:
+        return self._parts
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Joined) and other.parts == self.parts
+
+    def __hash__(self) -> int:
+        return hash(self._parts)
+
+
+class JoinedAttention(PatternAttention):
+    """Every query looks at what any of several patterns lets it see, in one softmax: local and strided, local and global.
+
+    patterns: the patterns, each by its name or with its options
+    bias: whether the projections have one
+    """
+
+    paper = "Child et al. 2019; Beltagy et al. 2020"
+    cost = "the sum of its patterns"
+
+    def __init__(
+        self,
+        site: Site,
+        *,
+        patterns: list[PatternSpec] = [{"kind": "local"}, {"kind": "strided"}],  # noqa: B006
+        bias: bool = True,
+    ) -> None:
+        if not patterns:
+            raise ConfigError("patterns: there is nothing to join; name at least one, as in `patterns: [local, global]`")
+        built = build_patterns(patterns, site.use == "causal")
+        super().__init__(site, Joined(built), bias=bias)

@@ -1,0 +1,32 @@
+"""What attentions by pattern have in common."""
+
+from __future__ import annotations
+
+from functools import reduce
+
+import torch
+from torch import Tensor
+
+from weft.attention.banded import PatternLook
+from weft.attention.base import Site
+from weft.attention.multihead import MultiHead, MultiHeadAttention
+from weft.attention.pattern import Pattern
+
+
+class PatternAttention(MultiHeadAttention):
+    """Softmax over the keys that a pattern of positions allows: one pattern for all heads, or one for each."""
+
+    uses = frozenset({"encoder", "causal"})
+    weights_sum = "one"
+    reach = "pattern"
+    packs = True
+
+    def __init__(self, site: Site, *patterns: Pattern, bias: bool) -> None:
+        super().__init__(site)
+        self.patterns = patterns
+        look = PatternLook.of(patterns, site.heads)
+        self.heads = MultiHead(site, bias=bias, look=look, past=look.past)
+
+    def sees(self, length: int) -> Tensor:
+        causal = self.site.use == "causal"
+        return reduce(torch.logical_or, (pattern.sees(length, causal) for pattern in self.patterns))

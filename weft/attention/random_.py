@@ -1,0 +1,98 @@
+"""Attention to blocks drawn by lot."""
+
+from __future__ import annotations
+
+from dataclasses import KW_ONLY, dataclass
+from functools import reduce
+
+import torch
+import torch.nn.functional as F
+from pydantic import NonNegativeInt, PositiveInt
+from torch import Tensor
+
+from weft.attention.base import Site
+from weft.attention.pattern import Pattern, neighbours
+from weft.attention.patterned import PatternAttention
+
+NEAREST = 16
+"""An encoder's first blocks draw from at least so many."""
+
+
+@dataclass(frozen=True)
+class Random(Pattern):
+    """The query's own block, and `blocks` blocks drawn for it by a hash of the block's number.
+
+    Nothing depends on how long the sequence is, so a row sees the same alone, padded, and as it grows. A block draws from those
+    up to itself; in an encoder from twice as many, and what lies beyond the end is not there.
+
+    block: tokens of a block
+    blocks: blocks drawn for each block of queries
+    seed: another one draws other blocks
+    """
+
+    causal: bool
+    _: KW_ONLY
+    block: PositiveInt = 64
+    blocks: PositiveInt = 3
+    seed: NonNegativeInt = 0
+    insists = True
+
+    @property
+    def chunk(self) -> int:
+        return self.block
+
+    def draws(self, block: Tensor) -> Tensor:
+        """Numbers of blocks [C] → the blocks that each sees, [C, 1 + blocks], its own first; −1 where one came up before."""
+        lot = torch.arange(1, self.blocks + 1, device=block.device)
+        span = (block + 1).clamp_min(1) if self.causal else (2 * block + 2).clamp_min(NEAREST)
+        drawn = torch.cat([block[:, None], _hash(block[:, None], lot, self.seed) % span[:, None]], 1)
+        again = (drawn[:, :, None] == drawn[:, None]).tril(-1).any(-1)
+        return torch.where(again, -1, drawn)
+
+    def allows(self, query: Tensor, key: Tensor) -> Tensor:
+        mine = query.long().div(self.block, rounding_mode="floor")
+        theirs = key.div(self.block, rounding_mode="floor")
+        drawn = self.draws(mine.flatten()).view(*mine.shape, -1)
+        return reduce(torch.logical_or, (one == theirs for one in drawn.unbind(-1)))
+
+    def keys(self, x: Tensor, chunk: int) -> Tensor:
+        blocks = neighbours(x, self.block, 0, 0)
+        count = blocks.size(1)
+        drawn = self.draws(torch.arange(count, device=x.device))
+        # One more block, of zeros, stands for those that are not there.
+        drawn = torch.where((drawn < 0) | (drawn >= count), count, drawn)
+        blocks = F.pad(blocks, (0, 0) * (x.dim() - 1) + (0, 1))
+        return blocks.index_select(1, drawn.flatten()).unflatten(1, drawn.shape).flatten(2, 3)
+
+
+class RandomAttention(PatternAttention):
+    """Every query looks at its own block of the sequence and at a few blocks drawn by lot, always the same ones.
+
+    block: tokens of a block
+    blocks: blocks drawn for each block of queries
+    seed: another one draws other blocks
+    bias: whether the projections have one
+    """
+
+    paper = "Zaheer et al. 2020"
+    cost = "n·block·blocks"
+
+    def __init__(
+        self,
+        site: Site,
+        *,
+        block: PositiveInt = 64,
+        blocks: PositiveInt = 3,
+        seed: NonNegativeInt = 0,
+        bias: bool = True,
+    ) -> None:
+        pattern = Random(site.use == "causal", block=block, blocks=blocks, seed=seed)
+        super().__init__(site, pattern, bias=bias)
+
+
+def _hash(block: Tensor, lot: Tensor, seed: int) -> Tensor:
+    """31 bits well mixed (after Wellons' search for 32-bit hashes); products wrap, and their low bits are kept."""
+    x = (block * 0x9E3779B1 + lot * 0x85EBCA77 + seed * 0xC2B2AE3D) & 0xFFFFFFFF
+    for factor in (0x7FEB352D, 0x846CA68B):
+        x = ((x ^ (x >> 16)) * factor) & 0xFFFFFFFF
+    return (x ^ (x >> 16)) & 0x7FFFFFFF

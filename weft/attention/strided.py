@@ -1,0 +1,54 @@
+"""Attention to every so many tokens."""
+
+from __future__ import annotations
+
+from dataclasses import KW_ONLY, dataclass
+
+from pydantic import PositiveInt
+from torch import Tensor
+
+from weft.attention.base import Site
+from weft.attention.pattern import Pattern, neighbours
+from weft.attention.patterned import PatternAttention
+
+
+@dataclass(frozen=True)
+class Strided(Pattern):
+    """The tokens a multiple of `stride` away. Groups are the positions that leave the same rest, and see just each other.
+
+    stride: every which token a query sees, counted from itself
+    """
+
+    causal: bool
+    _: KW_ONLY
+    stride: PositiveInt = 32
+    regroups = True
+
+    def allows(self, query: Tensor, key: Tensor) -> Tensor:
+        return (query - key) % self.stride == 0
+
+    def keys(self, x: Tensor, chunk: int) -> Tensor:
+        return neighbours(x, self.stride, 0, 0).transpose(1, 2)
+
+    def split(self, x: Tensor, chunk: int) -> Tensor:
+        return self.keys(x, chunk)
+
+    def join(self, x: Tensor, extent: int) -> Tensor:
+        return x.transpose(1, 2).flatten(1, 2)[:, :extent]
+
+
+class StridedAttention(PatternAttention):
+    """Every query looks at the keys a multiple of `stride` positions away, itself among them.
+
+    The Sparse Transformer has it beside attention to the last `stride` tokens: in heads of their own (`mixed`), or in one
+    (`joined`).
+
+    stride: every which token a query sees, counted from itself
+    bias: whether the projections have one
+    """
+
+    paper = "Child et al. 2019"
+    cost = "n²/stride"
+
+    def __init__(self, site: Site, *, stride: PositiveInt = 32, bias: bool = True) -> None:
+        super().__init__(site, Strided(site.use == "causal", stride=stride), bias=bias)
