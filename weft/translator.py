@@ -90,6 +90,8 @@ def load(
                 f"{folder}: its tokenizer differs from that of {folders[0]}; an ensemble needs the same one in all runs"
             )
     models = [model for _, _, _, model in parts]
+    if len({model.copies for model in models}) > 1:
+        raise RunError("an ensemble needs runs that all copy source words (model.kind: pointer), or runs of which none does")
     model = models[0] if len(models) == 1 else Ensemble(models)
     return Translator(model.to(choose_device(device)), source, target, config, warn)
 

@@ -29,6 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft.batch import EOS
+from weft.data.copying import number_pairs
 from weft.data.formats import Pairs
 from weft.data.tokenizer import Tokenizer
 from weft.errors import DataError
@@ -100,16 +101,18 @@ def prepare(
     max_length: int,
     max_ratio: float | None = None,
     drop_duplicates: bool = False,
+    copying: bool = False,
     progress: Callable[[int], None] | None = None,
 ) -> Corpus:
     """The corpus of `pairs`, out of the cache in `folder` if it is there, otherwise built.
 
     Left out are pairs with a side that is empty or has more than `max_length` tokens, whose numbers of tokens differ
-    by more than the factor `max_ratio`, or (with `drop_duplicates`) that were there before. `progress` is told how many
-    pairs have been read so far.
+    by more than the factor `max_ratio`, or (with `drop_duplicates`) that were there before. With `copying`, unknown words of
+    a source have ids of their own (see `weft.data.copying`). `progress` is told how many pairs have been read so far.
     """
     digests = [some.digest() for some in pairs], source.digest(), target.digest()
-    key = hashlib.blake2b(json.dumps([VERSION, digests, max_length, max_ratio, drop_duplicates]).encode(), digest_size=16)
+    about = [VERSION, digests, max_length, max_ratio, drop_duplicates, *(["copying"] if copying else [])]
+    key = hashlib.blake2b(json.dumps(about).encode(), digest_size=16)
     place = folder / key.hexdigest()
     if (corpus := _find(place)) is not None:
         return corpus
@@ -120,7 +123,7 @@ def prepare(
         aside = Path(tempfile.mkdtemp(prefix=place.name + ".", suffix=".part", dir=folder))
         try:
             with _no_collector():
-                _build(aside, pairs, source, target, filters, progress)
+                _build(aside, pairs, source, target, filters, copying, progress)
             _rename(aside, place)
         finally:
             shutil.rmtree(aside, ignore_errors=True)
@@ -177,9 +180,11 @@ def _build(
     source: Tokenizer,
     target: Tokenizer,
     filters: _Filters,
+    copying: bool,
     progress: Callable[[int], None] | None,
 ) -> None:
-    token = np.uint16 if max(source.size, target.size) <= 1 << 16 else np.uint32
+    ids = max(source.size, target.size) + (filters.max_length if copying else 0)
+    token = np.uint16 if ids <= 1 << 16 else np.uint32
     length = np.uint16 if filters.max_length < (1 << 16) - 1 else np.uint32
     report, start = filters.report, 0
     with (
@@ -189,9 +194,8 @@ def _build(
     ):
         offsets.write(np.zeros(1, np.uint64).data)
         for texts in _chunks(chain.from_iterable(pairs)):
-            kept = filters.keep(
-                texts, source.encode_batch([pair[0] for pair in texts]), target.encode_batch([pair[1] for pair in texts])
-            )
+            sides = source.encode_batch([pair[0] for pair in texts]), target.encode_batch([pair[1] for pair in texts])
+            kept = filters.keep(texts, *(number_pairs(source, texts, *sides) if copying else sides))
             counts = np.fromiter((len(ids) + 1 for pair in kept for ids in pair), np.int64, 2 * len(kept)).reshape(-1, 2)
             ends = (start + counts.sum(1).cumsum()).astype(np.uint64)
             every = chain.from_iterable(part for pair in kept for ids in pair for part in (ids, (EOS,)))

@@ -7,6 +7,7 @@ import re
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from copy import copy
 from itertools import chain
 from typing import ClassVar
 
@@ -55,6 +56,11 @@ class _Counted(Tokenizer):
     @property
     def size(self) -> int:
         return self.first + len(self.units)
+
+    def named(self, words: Sequence[str]) -> Tokenizer:
+        other = copy(self)
+        other.units = [*self.units, *words]
+        return other
 
     @abstractmethod
     def options(self) -> dict[str, bool]:
@@ -112,6 +118,9 @@ class WordTokenizer(_Counted):
         find = self.ids.get
         return [[find(word, UNK) for word in self.words(text)] for text in texts]
 
+    def unknown(self, text: str) -> list[str]:
+        return [word for word in self.words(text) if word not in self.ids]
+
     def decode(self, ids: Sequence[int]) -> str:
         text = " ".join(self.units[i - RESERVED] for i in ids if i >= RESERVED)
         return text.replace(f" {JOINED}", "").replace(f"{JOINED} ", "").replace(JOINED, "") if self.punctuation else text
@@ -167,6 +176,9 @@ class CharacterTokenizer(_Counted):
         except KeyError:
             known = ([ids[character]] if character in ids else self._unseen(character) for character in text)
             return list(chain.from_iterable(known))
+
+    def unknown(self, text: str) -> list[str]:
+        return [] if self.byte_fallback else [character for character in text if character not in self.ids]
 
     def _unseen(self, character: str) -> list[int]:
         return byte_ids(character) if self.byte_fallback else [UNK]

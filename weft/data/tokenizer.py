@@ -70,6 +70,14 @@ class Tokenizer(ABC):
     def restore(self, content: bytes) -> None:
         """Undo `dump`. Raises ValueError on anything else."""
 
+    def unknown(self, text: str) -> list[str]:
+        """What `encode` makes UNK of a text, in order; nothing where a tokenizer cannot tell."""
+        return []
+
+    def named(self, words: Sequence[str]) -> Tokenizer:
+        """This tokenizer, to whose `decode` and `tokens` the ids from `size` on are these words; itself if it has no UNK."""
+        return self
+
     def encode(self, text: str) -> list[int]:
         """The ids of one text."""
         return self.encode_batch([text])[0]

@@ -16,18 +16,24 @@ from weft.batch import PAD
 CACHED = 1 << 21
 """Logits in a chunk on a CPU: 8 MiB of float32."""
 
+IMPOSSIBLE = 100.0
+"""Loss of a label that has no probability at all, e⁻¹⁰⁰: bad enough to be seen, and finite."""
+
 
 def smoothed_loss(logits: Tensor, labels: Tensor, smoothing: float) -> tuple[Tensor, Tensor]:
     """(label-smoothed loss, negative log-likelihood), each a float32 sum over the labels that are not PAD.
 
-    Smoothing ε moves that share of the probability evenly over the vocabulary (Szegedy et al. 2016).
+    Smoothing ε moves that share of the probability evenly over the vocabulary (Szegedy et al. 2016): over what can be said,
+    where logits are −inf for what cannot. A label that cannot be said costs `IMPOSSIBLE` and teaches nothing.
     """
     logp = logits.to(_wide(logits)).log_softmax(-1)
+    never = logp == float("-inf")
+    logp = logp.masked_fill(never, -IMPOSSIBLE)
     nll = F.nll_loss(logp.flatten(0, -2), labels.flatten(), ignore_index=PAD, reduction="sum")
     if smoothing == 0:
         return nll, nll.detach()
     real = labels != PAD
-    even = -torch.where(real, logp.mean(-1), 0.0).sum()
+    even = -torch.where(real, logp.masked_fill(never, 0.0).sum(-1) / (~never).sum(-1), 0.0).sum()
     return (1 - smoothing) * nll + smoothing * even, nll.detach()
 
 

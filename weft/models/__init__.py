@@ -5,4 +5,5 @@ MODELS = {
     "convs2s": "weft.models.convs2s:ConvS2S",
     "bytenet": "weft.models.bytenet:ByteNet",
     "rnn": "weft.models.rnn:RNN",
+    "pointer": "weft.models.pointer:Pointer",
 }

@@ -92,7 +92,10 @@ class Decoder(nn.Module, ABC):
 
 
 class Model(nn.Module, ABC):
-    """An encoder and a decoder that belong together."""
+    """An encoder and a decoder that belong together.
+
+    copies: it may write source tokens by their ids, so unknown ones are given ids of their own (`weft.data.copying`).
+    """
 
     encoder: Encoder
     decoder: Decoder
@@ -100,6 +103,7 @@ class Model(nn.Module, ABC):
     max_source: int | None = None
     max_target: int | None = None
     packs: bool = False
+    copies: bool = False
 
     def forward(self, source: Tensor, source_layout: Layout | None, target: Tensor, target_layout: Layout | None) -> Features:
         """Teacher forcing: the hidden states from which each next target token is to be guessed.

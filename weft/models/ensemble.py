@@ -54,7 +54,7 @@ class Ensemble(Model):
         super().__init__()
         self.encoder = EnsembleEncoder([model.encoder for model in models])
         self.decoder = EnsembleDecoder([model.decoder for model in models])
-        self.dim = models[0].dim
+        self.dim, self.copies = models[0].dim, models[0].copies
         limits = [model.max_source for model in models if model.max_source is not None]
         self.max_source = min(limits, default=None)
         self.max_target = min((model.max_target for model in models if model.max_target is not None), default=None)

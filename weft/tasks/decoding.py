@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from weft.attention.record import record
 from weft.batch import BOS, EOS, PAD, UNK, Layout
 from weft.config import DecodeSection
+from weft.data.copying import Numbering
 from weft.data.tokenizer import Tokenizer
 from weft.errors import DataError
 from weft.models.base import Model
@@ -23,6 +24,8 @@ from weft.search.loop import Hypothesis, generate
 
 WINDOWS = (32, 128, 512, 2048)
 """Lines read at once: few at first, so that the first translations come soon, then more, so that batches fill well."""
+
+Encodes = Tokenizer | Numbering
 
 
 @dataclass
@@ -45,10 +48,14 @@ class Translation:
 
 @dataclass
 class _Piece:
-    """A part of a line that is translated in one go: its ids (EOS at the end) and the forced prefix."""
+    """A part of a line that is translated in one go: its ids (EOS at the end), the forced prefix, and its unknown words.
+
+    Unknown words are here only where the model can copy them: the first has the first id beyond the vocabulary, and so on.
+    """
 
     ids: list[int]
     prefix: list[int]
+    words: list[str] = field(default_factory=list)
     found: list[Translation] = field(default_factory=list)
 
     @property
@@ -112,17 +119,24 @@ class Decoding:
         starts = self.target.encode_batch(list(prefixes))
         encoded = self.source.encode_batch(["" if line.isspace() else line for line in lines])
         groups: list[list[_Piece]] = []
-        for at, (line, ids, prefix) in enumerate(zip(lines, encoded, starts, strict=True), start=number):
+        for at, (line, ids, start, prefix) in enumerate(zip(lines, encoded, prefixes, starts, strict=True), start=number):
             if self.model.max_target is not None and len(prefix) + 1 >= self.model.max_target:
                 raise DataError(
                     f"line {at}: its prefix has {len(prefix):,} tokens, and the model has {self.model.max_target:,} positions"
                 )
-            parts = [ids] if ids else []
+            numbering = Numbering(self.source) if self.model.copies else None
+            parts = [ids if numbering is None else numbering.number(line, ids)] if ids else []
             if len(ids) > room:
-                parts = cut(line, self.source, room)
+                parts = cut(line, numbering or self.source, room)
                 self.warn(f"line {at} has {len(ids):,} tokens, more than {room:,}: translated in {len(parts)} parts")
-            groups.append([_Piece([*part, EOS], [] if k else prefix) for k, part in enumerate(parts)])
+            group = [_Piece([*part, EOS], [] if k else prefix) for k, part in enumerate(parts)]
+            groups.append(group if numbering is None else [self._copying(piece, numbering, start) for piece in group])
         return groups
+
+    def _copying(self, piece: _Piece, numbering: Numbering, start: str) -> _Piece:
+        """A piece whose unknown words have ids of their own: those of the line, given anew; in the prefix `start` too."""
+        ids, words = numbering.alone(piece.ids)
+        return _Piece(ids, Numbering(self.target, words).find(start, piece.prefix), words)
 
     def _batches(self, pieces: list[_Piece]) -> Iterator[list[_Piece]]:
         """Pieces of like length together, the longest first, within the token budget."""
@@ -181,8 +195,9 @@ class Decoding:
 
     def _translation(self, piece: _Piece, hypothesis: Hypothesis) -> Translation:
         ids = [*piece.prefix, *hypothesis.tokens]
-        text = self.target.decode([token for token in ids if token != EOS])
-        return Translation(text, hypothesis.score, ids, self.target.tokens(ids), self.source.tokens(piece.ids))
+        source, target = self.source.named(piece.words), self.target.named(piece.words)
+        text = target.decode([token for token in ids if token != EOS])
+        return Translation(text, hypothesis.score, ids, target.tokens(ids), source.tokens(piece.ids))
 
     def _look(self, piece: _Piece) -> None:
         for best in piece.found[:1]:
@@ -203,7 +218,7 @@ def attention_of(model: Model, source: Sequence[int], target: Sequence[int]) -> 
     return {name: torch.cat(weights, 2)[0].float().cpu().numpy() for name, weights in tape.items()}
 
 
-def cut(line: str, tokenizer: Tokenizer, room: int) -> list[list[int]]:
+def cut(line: str, tokenizer: Encodes, room: int) -> list[list[int]]:
     """The ids of a line in parts of at most `room`, cut between words where that is possible."""
     words = [part for word in line.split() for part in _fit(word, tokenizer, room)]
     sizes = [len(ids) for ids in tokenizer.encode_batch(words)]
@@ -220,7 +235,7 @@ def cut(line: str, tokenizer: Tokenizer, room: int) -> list[list[int]]:
     return [ids for part in parts for ids in _checked(part, tokenizer, room)]
 
 
-def _checked(words: list[str], tokenizer: Tokenizer, room: int) -> list[list[int]]:
+def _checked(words: list[str], tokenizer: Encodes, room: int) -> list[list[int]]:
     """The ids of some words together; of each half if they are too many, since a word may have more among others than alone."""
     ids = tokenizer.encode(" ".join(words))
     if len(ids) <= room or len(words) < 2:
@@ -229,7 +244,7 @@ def _checked(words: list[str], tokenizer: Tokenizer, room: int) -> list[list[int
     return _checked(words[:middle], tokenizer, room) + _checked(words[middle:], tokenizer, room)
 
 
-def _fit(word: str, tokenizer: Tokenizer, room: int) -> list[str]:
+def _fit(word: str, tokenizer: Encodes, room: int) -> list[str]:
     """A word, halved as often as it takes to fit."""
     if len(word) < 2 or len(tokenizer.encode(word)) <= room:
         return [word]

@@ -18,8 +18,9 @@ from weft.data.formats import Pairs, open_pairs
 from weft.data.tokenizer import Tokenizer, has_tokenizers, load_tokenizers, save_tokenizers, train_tokenizers
 from weft.errors import ConfigError, DataError
 from weft.evaluation.metrics import make_metrics, score
+from weft.models import MODELS
 from weft.models.base import Model, Sizes
-from weft.registry import Among, build
+from weft.registry import Among, build, load
 from weft.tasks.base import Loss, Setting, Task
 from weft.tasks.decoding import Decoding
 from weft.tasks.outputs import log_likelihoods
@@ -202,6 +203,7 @@ class TranslationTask(Task):
             max_length=data.max_length,
             max_ratio=data.max_ratio if training else None,
             drop_duplicates=data.drop_duplicates and training,
+            copying=load(MODELS, self.config.model["kind"]).copies,
             progress=progress,
         )
         self.tell(f"{what} data: {corpus.report.describe()}")

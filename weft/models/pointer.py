@@ -1,0 +1,215 @@
+"""Copying from the source: pointer networks (Vinyals et al. 2015) and pointer-generators (See et al. 2017).
+
+Source tokens outside the vocabulary have ids from its size V on, valid in one pair (`weft.data.copying`). A source of S tokens
+has at most S of them, so V + S ids can be written. Shapes: G sources · B rows · T target positions · S source positions.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Annotated, Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from weft.attention.base import Attended, Attention
+from weft.attention.record import observe
+from weft.attention.scores import at_least_float
+from weft.attention.single import fold, unfold
+from weft.batch import EOS, PAD, UNK, Layout
+from weft.errors import ConfigError
+from weft.models.base import Decoder, Encoded, Encoder, Features, Model, Sizes
+from weft.registry import Among, build
+from weft.state import State, shared, spread
+
+NEVER = float("-inf")
+LOWEST = -1e30
+"""Stands for −inf where the gradient of −inf would be NaN."""
+
+
+@dataclass
+class Reading:
+    """What the decoder begins with: the base model's own, and the tokens [G, S] that can be copied, PAD where there is none."""
+
+    base: State
+    tokens: Tensor
+
+
+class PointerEncoder(Encoder):
+    """The base model's encoder, to which unknown tokens are UNK. Their ids travel past it, to the decoder."""
+
+    def __init__(self, base: Encoder, size: int) -> None:
+        super().__init__()
+        self.base, self.size = base, size
+
+    def forward(self, tokens: Tensor, layout: Layout | None = None) -> Encoded:
+        encoded: Encoded = self.base(_known(tokens, self.size), layout)
+        real = tokens if layout is None else tokens.where(layout.ok, PAD)
+        return replace(encoded, final=Reading(encoded.final, real))
+
+
+@dataclass
+class PointerState:
+    """The base decoder's state and, of each source, where its tokens go.
+
+    columns [G, S]: a token's id at the first place it stands, V + S, which is nowhere, at all others · joins [G, S, S] float:
+    1 from each place of a token to its first.
+    """
+
+    base: State
+    columns: Tensor = shared()
+    joins: Tensor = shared()
+
+
+class PointerDecoder(Decoder):
+    """Mixes what the base decoder would write with copies of the tokens that one of its attentions looks at.
+
+    Its hidden states are logits already: they have to know the source, which an output layer does not.
+    """
+
+    def __init__(self, base: Decoder, size: int, looks: str, width: int, *, generate: bool) -> None:
+        super().__init__()
+        self.base, self.size, self.looks, self.generate = base, size, looks, generate
+        self.gate = nn.Linear(width + self.cross.context_width, 1)
+
+    @property
+    def cross(self) -> Attention:
+        """The attention that points."""
+        found = self.base.get_submodule(self.looks)
+        assert isinstance(found, Attention)
+        return found
+
+    def start(self, source: Encoded, *, room: int | None = None) -> PointerState:
+        assert isinstance(source.final, Reading)
+        base = self.base.start(replace(source, final=source.final.base), room=room)
+        tokens = source.final.tokens
+        same = tokens[:, :, None] == tokens[:, None, :]
+        first = ~same.tril(-1).any(-1) & (tokens != PAD)
+        columns = tokens.where(first, self.size + tokens.size(1))
+        return PointerState(base, columns, (same & first[:, None]).float())
+
+    def features(self, tokens: Tensor, state: PointerState, layout: Layout | None = None) -> Features:
+        seen: list[Attended] = []
+        with observe(self.cross, seen.append):
+            found = self.base.features(_known(tokens, self.size), state.base, layout)
+        context = torch.cat([look.context for look in seen], 1)
+        gate = self.gate(torch.cat([found.hidden, context.to(found.hidden.dtype)], -1))[..., 0]
+        mass = joined_mass(seen, state)
+        columns = spread(state.columns, mass.size(0))[:, None].expand_as(mass)
+        logits = mixture(self._generated(found.hidden), gate, mass, columns)
+        return Features(logits, replace(state, base=found.state), found.terms)
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        return hidden
+
+    def _generated(self, hidden: Tensor) -> Tensor:
+        """Logits [B, T, V] of what is written without a look: a word of the vocabulary, or nothing but the end."""
+        if self.generate:
+            return self.base.logits(hidden)
+        end = torch.arange(self.size, device=hidden.device) == EOS
+        return torch.where(end, 0.0, NEVER).expand(*hidden.shape[:2], -1)
+
+
+class Pointer(Model):
+    """A model that can copy source tokens, words outside the vocabulary too (Vinyals et al. 2015, See et al. 2017).
+
+    p(w) = p_gen P(w) + (1 − p_gen) Σ α_j over the places j of w in the source, where P is what the base model would write,
+    α the weights of one of its attentions (their mean over heads), and p_gen = σ(v · [hidden; context] + b). With weights
+    that sum to less than 1, p is divided by its sum.
+
+    base: the model that reads and writes; its decoder needs an attention that shows weights
+    layer: which of the decoder's looks at the source points: 0 the first, -1 the last
+    generate: words of the vocabulary can be written too (See et al.); false: only tokens of the source, or the end, as in a
+        pointer network (Vinyals et al.)
+    """
+
+    copies = True
+
+    def __init__(
+        self,
+        sizes: Sizes,
+        *,
+        base: Annotated[dict[str, Any], Among("weft.models:MODELS")] = {"kind": "rnn"},  # noqa: B006
+        layer: int = -1,
+        generate: bool = True,
+    ) -> None:
+        super().__init__()
+        if not sizes.shared:
+            raise ConfigError(
+                "model.kind: pointer writes a source token by its id, so both sides need one vocabulary; "
+                "set data.shared_vocabulary: true"
+            )
+        if base["kind"] == "pointer":
+            raise ConfigError("model.base: a pointer cannot stand in a pointer; name the model that reads and writes")
+        model: Model = build("weft.models:MODELS", base, sizes, where="model.base")
+        self.dim, self.max_source, self.max_target = model.dim, model.max_source, model.max_target
+        self.encoder = PointerEncoder(model.encoder, sizes.source)
+        self.decoder = PointerDecoder(
+            model.decoder, sizes.target, _pointing(model.decoder, layer), _hidden_width(model), generate=generate
+        )
+
+
+def joined_mass(seen: list[Attended], state: PointerState) -> Tensor:
+    """Weights [B, T, S], each token's together where it first stands."""
+    weights = torch.cat([look.weights.mean(1) for look in seen if look.weights is not None], 1)
+    with torch.autocast(weights.device.type, enabled=False):
+        weights = at_least_float(weights)
+        return unfold(fold(weights, state.joins.size(0)) @ state.joins.to(weights.dtype), weights.size(0))
+
+
+def mixture(logits: Tensor, gate: Tensor, mass: Tensor, columns: Tensor) -> Tensor:
+    """Logits [B, T, V + S] whose softmax is p_gen softmax(logits) + (1 − p_gen) copies, with p_gen = σ(gate).
+
+    logits [B, T, V] · gate [B, T] · mass [B, T, S]: how much each source token is pointed at · columns [B, T, S]: its id, or
+    V + S where it has no mass of its own. What cannot be written has −inf.
+
+    Both parts are multiplied by Z / p_gen, where Z normalises the softmax: the logits then stay as they are, and a copy has
+    log mass + log Z − gate, since (1 − p_gen) / p_gen = exp(−gate). So no probability is ever rounded to 0 or 1.
+    """
+    logits, gate = at_least_float(logits), at_least_float(gate)
+    wide = F.pad(logits, (0, mass.size(-1) + 1), value=NEVER)
+    tiny = torch.finfo(mass.dtype).tiny
+    copied = mass.clamp_min(tiny).log() + (logits.logsumexp(-1) - gate)[..., None]
+    copied = copied.masked_fill(mass < tiny, LOWEST)
+    written = wide.gather(-1, columns).clamp_min(LOWEST)
+    both = torch.logaddexp(copied, written)
+    both = both.masked_fill((copied == LOWEST) & (written == LOWEST), NEVER)
+    return wide.scatter(-1, columns, both)[..., :-1]
+
+
+def _known(tokens: Tensor, size: int) -> Tensor:
+    """What has an embedding: UNK in place of ids beyond the vocabulary."""
+    return tokens.masked_fill(tokens >= size, UNK)
+
+
+def _hidden_width(model: Model) -> int:
+    """How wide the hidden states of a model's decoder are: only a step tells, for any family."""
+    token = torch.full((1, 1), EOS)
+    model.eval()
+    with torch.no_grad():
+        hidden = model.decoder.features(token, model.decoder.start(model.encode(token))).hidden
+    model.train()
+    return hidden.size(-1)
+
+
+def _pointing(decoder: Decoder, layer: int) -> str:
+    """The name, inside the base decoder, of the attention that points."""
+    looks = {name: part for name, part in decoder.named_modules() if isinstance(part, Attention) and part.site.use == "cross"}
+    if not looks:
+        raise ConfigError(
+            "model.base: its decoder has no attention over the source, so nothing in it can point; "
+            "take a transformer, a convs2s, or an rnn of style bahdanau or luong"
+        )
+    if not -len(looks) <= layer < len(looks):
+        raise ConfigError(
+            f"model.layer: there is no look {layer} at the source, since the decoder has {len(looks)}; "
+            f"choose from 0 to {len(looks) - 1}, or -1 for the last"
+        )
+    name = list(looks)[layer]
+    if looks[name].weights_sum is None:
+        raise ConfigError(
+            f"model.base: {type(looks[name]).__name__} shows no weights, so it cannot point at a source token; "
+            "take an attention that does (`weft list attentions` says which)"
+        )
+    return name
