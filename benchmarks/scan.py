@@ -12,7 +12,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from trainings import Outcome, Run, Sweep, about, add_options, chosen, markdown, shown, write
+from trainings import Outcome, Run, Sweep, about, add_options, chosen, common, markdown, shown, write
 
 from weft.config import load_config
 from weft.data.formats import read_lines
@@ -38,10 +38,9 @@ def convert(folder: Path, part: str, split: str, out: Path) -> str:
 
 def plan(folder: Path, split: str, out: Path, scale: float, sets: list[str]) -> Run:
     steps = round(load_config(RECIPE, sets).train.steps * scale)
-    settings = (f"data.cache={out / 'cache'}", "train.keep_last=1", "train.tensorboard=false", *sets)
     tests = {"test": convert(folder, "test", split, out)}
-    settings = (*settings, f"train.steps={max(1, steps)}")
-    return Run(split, RECIPE, convert(folder, "train", split, out), settings, tests, beam=1)
+    changes = (*common(out), *sets, f"train.steps={max(1, steps)}")
+    return Run(split, RECIPE, convert(folder, "train", split, out), changes, tests, beam=1)
 
 
 def table(outcomes: list[Outcome]) -> str:
@@ -62,7 +61,6 @@ def table(outcomes: list[Outcome]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, help="folder of SCAN")
-    parser.add_argument("--set", action="append", default=[], help="any setting of weft train")
     add_options(parser, at_once=2)
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)

@@ -181,6 +181,11 @@ def warm(config: Config) -> None:
             sys.exit(str(error))
 
 
+def common(out: Path) -> tuple[str, ...]:
+    """Settings of every run: one cache, one checkpoint kept, and padded rows, so that a batch is the same for every model."""
+    return (f"data.cache={out / 'cache'}", "train.packed=false", "train.keep_last=1", "train.tensorboard=false")
+
+
 def about() -> str:
     """Date, device and versions, for the line above a table."""
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else f"{platform.machine()}, {os.cpu_count()} cores"
@@ -210,11 +215,13 @@ def write(out: Path, name: str, table: str, outcomes: Sequence[Outcome]) -> None
 
 def add_options(parser: argparse.ArgumentParser, at_once: int) -> None:
     """The options of every sweep."""
-    parser.add_argument("--out", type=Path, required=True, help="folder for runs and results; what is complete there stays")
+    place = Path("runs") / Path(sys.argv[0]).stem
+    parser.add_argument("--out", type=Path, default=place, help=f"folder for runs and results (default {place})")
     parser.add_argument("--at-once", type=int, default=at_once, help=f"runs side by side (default {at_once})")
     parser.add_argument("--minutes", type=float, default=0, help="stop after so long; the same command goes on later")
     parser.add_argument("--only", default="", help="names of systems, joined by commas")
     parser.add_argument("--steps-scale", type=float, default=1.0, help="factor on all steps, to try the script")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="any setting of weft train, for all")
 
 
 def chosen(systems: Mapping[str, Any], only: str) -> list[str]:
