@@ -91,7 +91,6 @@ def row(outcome: Outcome, title: str, out: Path, folder: Path, counts: Counter[s
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--set", action="append", default=[], help="any setting, of both systems")
     add_options(parser, at_once=2)
     options = parser.parse_args()
     every = systems()

@@ -131,12 +131,16 @@ def table(outcomes: list[Outcome], at_once: int) -> str:
     return f"{about()}\n\n{markdown(headings, rows)}\n{note}\n"
 
 
+def parser() -> argparse.ArgumentParser:
+    found = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    found.add_argument("folder", type=Path, help="folder of Multi30k")
+    found.add_argument("--label", default="", help="added to names, for trying settings with --set")
+    add_options(found, at_once=8)
+    return found
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path, help="folder of Multi30k")
-    parser.add_argument("--label", default="", help="added to names, for trying settings with --set")
-    add_options(parser, at_once=8)
-    options = parser.parse_args()
+    options = parser().parse_args()
     tests = {name: pairs(options.folder, split) for name, split in TESTS.items()}
     names = ready(chosen(SYSTEMS, options.only))
     label = f"@{options.label}" if options.label else ""

@@ -114,7 +114,7 @@ class Sweep:
     def _train(self, run: Run, config: Config) -> None:
         folder = self.out / run.name
         begun = (folder / "config.yaml").exists()
-        if begun and load_config(folder / "config.yaml") != config:
+        if begun and _settled(load_config(folder / "config.yaml"), config) != config:
             raise Failure(f"{folder} holds a run with other settings; remove it or choose another --out")
         if begun and complete(folder):
             return
@@ -168,7 +168,8 @@ def count_parameters(config: Config, sizes: Sizes | None = None) -> int:
     """Of the model that `config` describes, by default with vocabularies as large as it asks for."""
     most = config.data.vocabulary
     sizes = sizes or Sizes(most, most, config.data.shared_vocabulary)
-    model: Model = build("weft.models:MODELS", config.model, sizes, where="model")
+    with torch.device("meta"):
+        model: Model = build("weft.models:MODELS", config.model, sizes, where="model")
     return model.count_parameters()
 
 
@@ -231,6 +232,13 @@ def chosen(systems: Mapping[str, Any], only: str) -> list[str]:
     if unknown:
         sys.exit(f"there is no system {', '.join(unknown)}; there are {', '.join(systems)}")
     return [name for name in systems if name in wanted]
+
+
+def _settled(saved: Config, wanted: Config) -> Config:
+    """What a run has saved, but for what it was left to settle by itself."""
+    if wanted.train.packed == "auto":
+        saved.train.packed = "auto"
+    return saved
 
 
 def _environment(at_once: int) -> dict[str, str]:

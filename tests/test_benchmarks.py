@@ -1,0 +1,63 @@
+"""The scripts of benchmarks/ can be called, and compare what they say: systems within one budget, words never seen before."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from pathlib import Path
+
+import pytest
+
+FOLDER = Path(__file__).parent.parent / "benchmarks"
+SCRIPTS = sorted(path.stem for path in FOLDER.glob("*.py") if "__main__" in path.read_text("utf-8"))
+
+
+@pytest.fixture(autouse=True)
+def _beside_the_scripts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(FOLDER))
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_a_script_says_how_it_is_called(
+    script: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", [script, "--help"])
+    with pytest.raises(SystemExit) as ended:
+        importlib.import_module(script).main()
+    assert ended.value.code == 0
+    assert "usage" in capsys.readouterr().out
+
+
+def test_every_system_of_the_sweep_is_within_its_budget(tmp_path: Path) -> None:
+    families = importlib.import_module("families")
+    options = families.parser().parse_args([str(tmp_path), "--out", str(tmp_path)])
+    for name in families.SYSTEMS:
+        assert families.within_budget(families.plan(name, "a,b", {}, options)), name
+
+
+def test_sentences_are_joined_in_rows(tmp_path: Path) -> None:
+    lengths = importlib.import_module("lengths")
+    for side, text in (("en", "a\nb\nc\n"), ("de", "A\nB\nC\n")):
+        (tmp_path / f"train.{side}").write_text(text)
+    source, target = lengths.join(tmp_path, "train", (1, 2), tmp_path / "out").split(",")
+    assert Path(source).read_text() == "a\nb\nc\na b\n"
+    assert Path(target).read_text() == "A\nB\nC\nA B\n"
+
+
+def test_phoneme_errors_are_edits() -> None:
+    monotonic = importlib.import_module("monotonic")
+    assert monotonic.distance("cat", "cats") == 1
+    assert monotonic.distance("act", "cat") == 2
+    assert monotonic.distance("", "cat") == 3
+    assert monotonic.errors(["K AE T", ""], ["K AH T", "D"]) == pytest.approx(50)
+
+
+def test_no_word_is_in_training_and_in_a_test(tmp_path: Path) -> None:
+    monotonic = importlib.import_module("monotonic")
+    words = [f"{a}{b}{c}" for a in "abcdefgh" for b in "ijklmnop" for c in ("q", "rstuvwx", "yzyzyzyzyzyz")]
+    (tmp_path / "words.tsv").write_text("".join(f"{' '.join(word)}\t{' '.join(word.upper())}\n" for word in words))
+    files = monotonic.split(tmp_path / "words.tsv", tmp_path)
+    seen = {name: {line.split("\t")[0] for line in Path(file).read_text().splitlines()} for name, file in files.items()}
+    assert not seen["train"] & (seen["words"] | seen["apart"])
+    assert max(len(source.split()) for source in seen["train"]) <= 10
+    assert all(24 <= len(source.split()) <= 30 for source in seen["joined"])
