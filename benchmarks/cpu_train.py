@@ -12,60 +12,25 @@ import argparse
 import platform
 import random
 import time
-from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
 import transformers
+from batches import Batch, Step, make_batches, shifted, tokens_of, training_step
 
 import weft
-from weft.batch import BOS, EOS, PAD, Layout
+from weft.batch import BOS, EOS, PAD
 from weft.models.base import Model, Sizes
 from weft.registry import build
 
 VOCABULARY, DIM, HEADS, HIDDEN, LAYERS = 10_000, 256, 4, 1024, 4
-Batch = tuple[torch.Tensor, torch.Tensor, Layout]
-Step = Callable[[Batch], None]
-
-
-def make_batches(budget: int = 4096, count: int = 8) -> list[Batch]:
-    """(source, labels, layout of both), rows of like length together."""
-    lengths = sorted(min(60, max(5, int(random.gauss(15, 5)))) for _ in range(6000))
-    cut: list[list[int]] = [[]]
-    for length in lengths:
-        if cut[-1] and length * (len(cut[-1]) + 1) > budget:
-            cut.append([])
-        cut[-1].append(length)
-    random.shuffle(cut)
-    return [_fill(Layout.padded(rows)) for rows in cut[:count]]
-
-
-def _fill(layout: Layout) -> Batch:
-    sides = [torch.randint(4, VOCABULARY, layout.segments.shape).masked_fill(~layout.ok, PAD) for _ in range(2)]
-    return sides[0], sides[1], layout
-
-
-def shifted(labels: torch.Tensor) -> torch.Tensor:
-    return torch.cat([torch.full_like(labels[:, :1], BOS), labels[:, :-1]], 1)
 
 
 def weft_step(half: bool) -> Step:
     options = {"dim": DIM, "heads": HEADS, "feedforward": HIDDEN, "encoder_layers": LAYERS, "decoder_layers": LAYERS}
     spec = {"kind": "transformer", **options, "norm": "post", "dropout": 0.1}
     model: Model = build("weft.models:MODELS", spec, Sizes(VOCABULARY, VOCABULARY, True)).train()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
-
-    def step(batch: Batch) -> None:
-        source, labels, layout = batch
-        with torch.autocast("cpu", torch.bfloat16, enabled=half):
-            found = model(source, layout, shifted(labels), layout)
-            loss, _ = model.decoder.loss(found.hidden, labels, 0.1)
-        optimizer.zero_grad(set_to_none=True)
-        (loss / layout.ok.sum()).backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-
-    return step
+    return training_step(model, half)
 
 
 def marian_step(half: bool) -> Step:
@@ -100,11 +65,10 @@ def marian_step(half: bool) -> Step:
 
 
 def speed(step: Step, batches: list[Batch]) -> float:
-    tokens = sum(int(layout.ok.sum()) for _, _, layout in batches)
     began = time.perf_counter()
     for batch in batches:
         step(batch)
-    return tokens / (time.perf_counter() - began)
+    return tokens_of(batches) / (time.perf_counter() - began)
 
 
 def main() -> None:
@@ -115,7 +79,7 @@ def main() -> None:
     torch.set_num_threads(options.threads)
     torch.manual_seed(0)
     random.seed(0)
-    batches = make_batches()
+    batches = make_batches(VOCABULARY)
     steps = {
         (name, half): make(half) for half in (False, True) for name, make in (("weft", weft_step), ("Marian", marian_step))
     }

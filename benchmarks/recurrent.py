@@ -1,0 +1,110 @@
+"""Training speed of recurrent models: weft's way beside a loop that feeds the same model one token at a time.
+
+    python benchmarks/recurrent.py [--device cuda] [--batch-tokens 12288] [--rounds 3]
+
+The models of the recipes rnn-luong (with and without input feeding) and rnn-bahdanau, vocabulary 10,000, lengths around 15.
+The loop is the decoder's own interface, token by token with the state between them. Encoder, output layer, optimiser and
+batches are the same on both sides, and so is the loss, which is checked first. The two take turns, and the best round of each
+counts. In bf16 on a GPU, in float32 on a CPU. Padding is not counted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import platform
+import random
+import time
+
+import torch
+from batches import Batch, Hidden, Step, make_batches, shifted, tokens_of, training_step, whole
+
+import weft
+from weft.config import load_config
+from weft.models.base import Model, Sizes
+from weft.registry import build
+
+VOCABULARY = 10_000
+
+MODELS: dict[str, tuple[str, dict[str, bool]]] = {
+    "Luong, without input feeding": ("rnn-luong", {"input_feeding": False}),
+    "Luong, with input feeding": ("rnn-luong", {"input_feeding": True}),
+    "Bahdanau": ("rnn-bahdanau", {}),
+}
+"""Title → recipe, and what is changed in its model."""
+
+
+def looped(model: Model, batch: Batch) -> torch.Tensor:
+    """Hidden states of one target token after the other."""
+    source, labels, layout = batch
+    state = model.decoder.start(model.encode(source, layout))
+    steps = []
+    for token in shifted(labels).split(1, 1):
+        found = model.decoder.features(token, state)
+        state = found.state
+        steps.append(found.hidden)
+    return torch.cat(steps, 1)
+
+
+def make(title: str, device: str) -> Model:
+    recipe, changed = MODELS[title]
+    torch.manual_seed(0)
+    options = {**load_config(recipe).model, **changed}
+    model: Model = build("weft.models:MODELS", options, Sizes(VOCABULARY, VOCABULARY, shared=True))
+    return model.to(device).train()
+
+
+@torch.no_grad()
+def check(model: Model, batch: Batch) -> None:
+    """Both ways give the same loss without dropout."""
+    model.eval()
+    ways = (whole(model, batch), looped(model, batch))
+    losses = [model.decoder.loss(hidden, batch[1])[0].item() for hidden in ways]
+    model.train()
+    if abs(losses[0] - losses[1]) > 1e-3 * losses[0]:
+        raise SystemExit(f"the two ways differ: losses of {losses[0]:.2f} and {losses[1]:.2f}")
+
+
+def speed(step: Step, batches: list[Batch]) -> float:
+    """Target tokens a second."""
+    waits = batches[0][0].is_cuda
+    if waits:
+        torch.cuda.synchronize()
+    began = time.perf_counter()
+    for batch in batches:
+        step(batch)
+    if waits:
+        torch.cuda.synchronize()
+    return tokens_of(batches) / (time.perf_counter() - began)
+
+
+def measure(title: str, batches: list[Batch], device: str, rounds: int) -> list[float]:
+    """The best speed of each way."""
+    ways: list[Hidden] = [whole, looped]
+    check(make(title, device), batches[0])
+    steps = [training_step(make(title, device), device != "cpu", way) for way in ways]
+    for step in steps:
+        step(batches[0])
+    turns = [[speed(step, batches) for step in steps] for _ in range(rounds)]
+    return [max(found) for found in zip(*turns, strict=True)]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--batch-tokens", type=int, default=12288)
+    parser.add_argument("--batches", type=int, default=8)
+    parser.add_argument("--rounds", type=int, default=3)
+    options = parser.parse_args()
+    random.seed(0)
+    batches = make_batches(VOCABULARY, options.batch_tokens, options.batches, options.device)
+    here = f"{platform.machine()}, {torch.get_num_threads()} threads"
+    machine = here if options.device == "cpu" else torch.cuda.get_device_name()
+    print(f"{time.strftime('%Y-%m-%d')} · {machine} · torch {torch.__version__} · weft {weft.__version__}\n")
+    print("| model | weft, target tokens/s | token by token | ratio |\n|---|---|---|---|")
+    for title in MODELS:
+        ours, loop = measure(title, batches, options.device, options.rounds)
+        print(f"| {title} | {ours:,.0f} | {loop:,.0f} | {ours / loop:.1f} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
