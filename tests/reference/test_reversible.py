@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 from unittest.mock import patch
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from weft.attention.base import add_terms
 from weft.batch import Layout
 from weft.errors import ConfigError
-from weft.layers.reversible import Streams, SubLayer
+from weft.layers.reversible import Added, Streams, SubLayer, run_reversible
 from weft.models import transformer
 from weft.models.base import Sizes
 from weft.registry import build
@@ -130,6 +131,20 @@ def test_half_precision_is_had_back_as_it_was() -> None:
         assert weight.grad is not None
         error = ((weight.grad - exact[name]).norm() / exact[name].norm().clamp_min(1e-3)).item()
         assert error < 0.1, f"{name} is off by {error:.1%}"
+
+
+def test_sub_layers_are_undone_under_the_autocast_they_ran_under() -> None:
+    layers, seen = [nn.Linear(4, 4), nn.Linear(4, 4)], []
+
+    def run(layer: nn.Linear, x: Tensor) -> Added:
+        found = layer(x)
+        seen.append(found.dtype)
+        return Added(found)
+
+    with torch.autocast("cpu", torch.bfloat16):
+        streams = run_reversible(torch.randn(2, 3, 4), [SubLayer(partial(run, layer), [layer]) for layer in layers])
+    streams.mean.sum().backward()
+    assert seen == [torch.bfloat16] * 4
 
 
 def test_states_hold_no_graph() -> None:

@@ -11,8 +11,9 @@ from contract.bugs.mixers import MIXERS
 from contract.bugs.models import LAYERS, MODELS
 from contract.bugs.recurrent import RECURRENT
 from contract.bugs.single import SINGLE
+from contract.bugs.sorting import REVERSIBLE, SORTING
 
 BUGS = [
     *KERNEL, *CACHE, *ATTENTION, *LINEAR, *MIXERS, *MODELS, *LAYERS, *CONVOLUTIONAL, *RECURRENT, *SINGLE, *ALIGNED,
-    *ATTENTION_FREE,
+    *ATTENTION_FREE, *SORTING, *REVERSIBLE,
 ]  # fmt: skip
