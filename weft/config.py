@@ -91,7 +91,9 @@ class TrainSection(Section):
     average_last: int = Field(
         default=0, ge=0, description="at the end, average this many last checkpoints into the run's model"
     )
-    best_by: Literal["bleu", "loss", "exact"] = Field(default="loss", description="what 'best' means")
+    best_by: Literal["bleu", "loss", "exact", "accuracy", "macro_f1"] = Field(
+        default="loss", description="what 'best' means; accuracy and macro_f1 are measured in classification"
+    )
     patience: int = Field(default=0, ge=0, description="stop after so many validations without a better score; 0: never")
     max_bad_steps: PositiveInt = Field(default=10, description="stop after so many steps in a row whose loss is not finite")
     tensorboard: bool = Field(default=True, description="write TensorBoard events where the package is installed")

@@ -9,24 +9,22 @@ from typing import Any, overload
 from pydantic import ValidationError
 
 from weft.config import Config, DecodeSection, load_config
-from weft.data.tokenizer import Tokenizer, load_tokenizers
 from weft.errors import ConfigError, RunError
-from weft.models.base import Model, Sizes
-from weft.models.ensemble import Ensemble
+from weft.models.base import Network
 from weft.registry import build, problems
-from weft.tasks.decoding import Decoding, Translation
+from weft.tasks.base import Decodes, Setting, TextTask
+from weft.tasks.decoding import Translation
 from weft.training.checkpoint import MODEL
 from weft.training.distributed import choose_device
 from weft.training.weights import load_weights
 
 
 class Translator:
-    """A model with its tokenizers, ready to translate."""
+    """A trained model and the task it was trained for, ready to translate; a classifier's translations are labels."""
 
-    def __init__(
-        self, model: Model, source: Tokenizer, target: Tokenizer, config: Config, warn: Callable[[str], None] | None = None
-    ) -> None:
-        self.model, self.source, self.target, self.config, self.warn = model.eval(), source, target, config, warn
+    def __init__(self, model: Network, task: TextTask, config: Config, warn: Callable[[str], None] | None = None) -> None:
+        self.model, self.task, self.config, self.warn = model.eval(), task, config, warn
+        self.source, self.target = task.source, task.target
 
     @overload
     def translate(self, texts: str, *, attention: bool = ..., prefix: str | None = ..., **options: Any) -> Translation: ...
@@ -64,7 +62,7 @@ class Translator:
         """The same for any number of lines in constant memory, in order, as they are done."""
         return self.decoding(**options).translate(lines, prefixes=prefixes, attention=attention)
 
-    def decoding(self, **options: Any) -> Decoding:
+    def decoding(self, **options: Any) -> Decodes:
         """The search with these options written over the run's own."""
         wanted = {**self.config.decode.model_dump(), **options}
         try:
@@ -72,7 +70,7 @@ class Translator:
         except ValidationError as error:
             found = problems(error, DecodeSection, wanted)
             raise ConfigError("; ".join(f"decode.{'.'.join(path)}: {text}" for path, text in found)) from None
-        return Decoding(self.model, self.source, self.target, section, warn=self.warn)
+        return self.task.decoding(self.model, section, self.warn)
 
 
 def load(
@@ -83,20 +81,20 @@ def load(
     if not folders:
         raise RunError("there is no run to load; name at least one folder")
     parts = [_open(folder) for folder in folders]
-    config, source, target, _ = parts[0]
-    for folder, (_, other_source, other_target, _) in zip(folders[1:], parts[1:], strict=True):
-        if (source.digest(), target.digest()) != (other_source.digest(), other_target.digest()):
+    task, config, _ = parts[0]
+    for folder, (other, theirs, _) in zip(folders[1:], parts[1:], strict=True):
+        if theirs.task["kind"] != config.task["kind"]:
+            raise RunError(f"{folder}: its task is {theirs.task['kind']}, that of {folders[0]} is {config.task['kind']}")
+        if (task.source.digest(), task.target.digest()) != (other.source.digest(), other.target.digest()):
             raise RunError(
                 f"{folder}: its tokenizer differs from that of {folders[0]}; an ensemble needs the same one in all runs"
             )
-    models = [model for _, _, _, model in parts]
-    if len({model.copies for model in models}) > 1:
-        raise RunError("an ensemble needs runs that all copy source words (model.kind: pointer), or runs of which none does")
-    model = models[0] if len(models) == 1 else Ensemble(models)
-    return Translator(model.to(choose_device(device)), source, target, config, warn)
+    models = [model for _, _, model in parts]
+    model = models[0] if len(models) == 1 else task.join(models)
+    return Translator(model.to(choose_device(device)), task, config, warn)
 
 
-def _open(folder: Path) -> tuple[Config, Tokenizer, Tokenizer, Model]:
+def _open(folder: Path) -> tuple[TextTask, Config, Network]:
     if not folder.is_dir():
         raise RunError(f"{folder}: there is no such run folder")
     if not (folder / "config.yaml").is_file():
@@ -104,7 +102,9 @@ def _open(folder: Path) -> tuple[Config, Tokenizer, Tokenizer, Model]:
     config = load_config(folder / "config.yaml")
     if not (folder / MODEL).is_file():
         raise RunError(f"{folder}: there is no {MODEL} yet; training saves the first one after train.save_every steps")
-    source, target = load_tokenizers(folder, config.data.tokenizer)
-    model: Model = build("weft.models:MODELS", config.model, Sizes(source.size, target.size, source is target), where="model")
+    task = build("weft.tasks:TASKS", config.task, Setting(config, folder), where="task")
+    if not isinstance(task, TextTask):
+        raise RunError(f"{folder}: its task, {config.task['kind']}, is not one on lines of text")
+    model = task.build(config.model, task.reopen())
     load_weights(model, folder / MODEL)
-    return config, source, target, model
+    return task, config, model

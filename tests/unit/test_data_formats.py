@@ -124,7 +124,7 @@ def test_records_that_are_broken(tmp_path: Path) -> None:
     missing = message(write(tmp_path / "b.jsonl", good + '{"source": "a", "tgt": "b"}\n'))
     assert "line 2: there is no 'target'; found 'source', 'tgt'" in missing
     assert "line 1: there is no 'source'" in message(write(tmp_path / "c.jsonl", '["a", "b"]\n'))
-    assert "'target' is not a text but 3" in message(write(tmp_path / "d.jsonl", '{"source": "a", "target": 3}\n'))
+    assert "'target' is not a text but [3]" in message(write(tmp_path / "d.jsonl", '{"source": "a", "target": [3]}\n'))
 
 
 def test_a_damaged_gz_is_said_to_be_damaged(tmp_path: Path) -> None:

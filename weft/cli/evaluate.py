@@ -43,17 +43,16 @@ def evaluate(
     device: str = typer.Option("auto", "--device", help="auto, cpu, cuda, cuda:1, …"),
     set: list[str] = typer.Option([], "--set", help="Any setting of decoding, e.g. --set decode.beam=5.", metavar="KEY=VALUE"),
 ) -> None:
-    """Score a run on test pairs: BLEU, chrF, TER (sacreBLEU), exact match, token accuracy; against another run if wanted."""
+    """Score a run on test pairs: BLEU, chrF, TER (sacreBLEU), exact match, token accuracy; or, of labels, accuracy and F1."""
     from weft.data.formats import open_pairs
     from weft.evaluation import report
-    from weft.evaluation.metrics import make_metrics
     from weft.translator import load
 
-    metrics = make_metrics(tokenize=tokenize, lowercase=lowercase)
     options = decode_options(set, beam=beam)
     pairs = [pair for spec in data for pair in open_pairs(spec)]
     sources, references = [source for source, _ in pairs], [target for _, target in pairs]
     systems = {name: load(runs(name), device=device) for name in (run, against) if name}
+    metrics = systems[run].task.metrics(tokenize=tokenize, lowercase=lowercase)
     with opened(output) if output else nullcontext() as written:
         ours = _translations(run, systems[run], sources, options)
         if written is not None:
@@ -64,7 +63,7 @@ def evaluate(
         references,
         system=run,
         data=" ".join(data),
-        sources=sources,
+        sources=sources if any(metric.name == "BLEU" for metric in metrics) else None,
         baseline=baseline,
         metrics=metrics,
         test=test.value,

@@ -236,6 +236,8 @@ def _text(record: Any, key: str, where: str) -> str:
             known = ", ".join(map(repr, value)) if isinstance(value, dict) else f"a {type(value).__name__}"
             raise DataError(f"{where}: there is no {key!r}; found {known or 'nothing'}.")
         value = value[step]
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return str(value)  # labels are often numbers
     if not isinstance(value, str):
         raise DataError(f"{where}: {key!r} is not a text but {value!r}.")
     return value

@@ -113,25 +113,41 @@ def train_tokenizers(
     Of more than a million texts every n-th is read, so that at most a million are. With a cache `folder`, what was learnt
     is kept there and found again when the texts and the options are the same.
     """
+    return _find_or_train(spec, pairs, size, [(0, 1)] if shared else [(0,), (1,)], folder)
+
+
+def train_tokenizer(
+    spec: Mapping[str, Any] | str, pairs: Sequence[Pairs], *, size: int, folder: Path | None = None
+) -> Tokenizer:
+    """A tokenizer for the sources alone, in the same way."""
+    return _find_or_train(spec, pairs, size, [(0,)], folder)[0]
+
+
+def _find_or_train(
+    spec: Mapping[str, Any] | str, pairs: Sequence[Pairs], size: int, sides: list[tuple[int, ...]], folder: Path | None
+) -> tuple[Tokenizer, Tokenizer]:
+    """One tokenizer for each entry of `sides`, which says whose texts it learns from: 0 the sources', 1 the targets'."""
     options = registry.fill("weft.data:TOKENIZERS", spec, where="data.tokenizer")
     if folder is None or not registry.load(TOKENIZERS, options["kind"]).learns:
-        return _train(options, pairs, size, shared)
-    about = [VERSION, version("tokenizers"), options, size, shared, [some.digest() for some in pairs]]
+        return _train(options, pairs, size, sides)
+    about = [VERSION, version("tokenizers"), options, size, sides, [some.digest() for some in pairs]]
     place = folder / f"tokenizer-{hashlib.blake2b(json.dumps(about).encode(), digest_size=16).hexdigest()}"
     with suppress(RunError):
         return load_tokenizers(place, options)
-    found = _train(options, pairs, size, shared)
+    found = _train(options, pairs, size, sides)
     with suppress(OSError):  # not being able to keep them costs time, not the run
         place.mkdir(parents=True, exist_ok=True)
         save_tokenizers(place, *found)
     return found
 
 
-def _train(options: dict[str, Any], pairs: Sequence[Pairs], size: int, shared: bool) -> tuple[Tokenizer, Tokenizer]:
+def _train(
+    options: dict[str, Any], pairs: Sequence[Pairs], size: int, sides: list[tuple[int, ...]]
+) -> tuple[Tokenizer, Tokenizer]:
     found: list[Tokenizer] = []
-    for sides in [(0, 1)] if shared else [(0,), (1,)]:
+    for side in sides:
         tokenizer: Tokenizer = registry.build("weft.data:TOKENIZERS", options)
-        tokenizer.train(_Sample(pairs, sides) if tokenizer.learns else [], size)
+        tokenizer.train(_Sample(pairs, side) if tokenizer.learns else [], size)
         found.append(tokenizer)
     return found[0], found[-1]
 

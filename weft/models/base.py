@@ -60,7 +60,9 @@ class Decoded:
 
 
 class Encoder(nn.Module, ABC):
-    """Reads a source."""
+    """Reads a source. width: that of the memory it gives."""
+
+    width: int
 
     @abstractmethod
     def forward(self, tokens: Tensor, layout: Layout | None = None) -> Encoded:
@@ -91,7 +93,28 @@ class Decoder(nn.Module, ABC):
         return smoothed_loss(self.logits(hidden), labels, smoothing)
 
 
-class Model(nn.Module, ABC):
+class Network(nn.Module, ABC):
+    """What training, saving and loading know of a model, whatever its task.
+
+    dim: its width, for schedules that depend on it · max_source, max_target: the most tokens it has positions for · packs:
+    whether it works on packed rows.
+    """
+
+    dim: int
+    max_source: int | None = None
+    max_target: int | None = None
+    packs: bool = False
+
+    @property
+    def device(self) -> torch.device:
+        return next(self.parameters()).device
+
+    def count_parameters(self) -> int:
+        """Trained numbers, those shared between parts counted once."""
+        return sum(parameter.numel() for parameter in self.parameters())
+
+
+class Model(Network):
     """An encoder and a decoder that belong together.
 
     copies: it may write source tokens by their ids, so unknown ones are given ids of their own (`weft.data.copying`).
@@ -99,10 +122,6 @@ class Model(nn.Module, ABC):
 
     encoder: Encoder
     decoder: Decoder
-    dim: int
-    max_source: int | None = None
-    max_target: int | None = None
-    packs: bool = False
     copies: bool = False
 
     def forward(self, source: Tensor, source_layout: Layout | None, target: Tensor, target_layout: Layout | None) -> Features:
@@ -119,11 +138,3 @@ class Model(nn.Module, ABC):
     def encode(self, tokens: Tensor, layout: Layout | None = None) -> Encoded:
         encoded: Encoded = self.encoder(tokens, layout)
         return encoded
-
-    @property
-    def device(self) -> torch.device:
-        return next(self.parameters()).device
-
-    def count_parameters(self) -> int:
-        """Trained numbers, those shared between parts counted once."""
-        return sum(parameter.numel() for parameter in self.parameters())

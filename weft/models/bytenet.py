@@ -103,6 +103,7 @@ class ByteNetEncoder(Encoder):
         super().__init__()
         self.embedding, self.unfolding = embedding, unfolding
         self.blocks, self.norm = nn.ModuleList(blocks), nn.LayerNorm(dim)
+        self.width = dim
 
     def forward(self, tokens: Tensor, layout: Layout | None = None) -> Encoded:
         """The memory has a vector for each column, and the layout is that of columns."""

@@ -131,6 +131,7 @@ class ConvS2SEncoder(Encoder):
         super().__init__()
         dim = embedding.table.embedding_dim
         self.embedding, self.blocks, self.looks = embedding, nn.ModuleList(blocks), looks
+        self.width = 2 * dim
         self.enter = NormedLinear(dim, channels, gain=1 - embedding.dropout)
         self.leave = NormedLinear(channels, dim)
 

@@ -41,7 +41,7 @@ class PointerEncoder(Encoder):
 
     def __init__(self, base: Encoder, size: int) -> None:
         super().__init__()
-        self.base, self.size = base, size
+        self.base, self.size, self.width = base, size, base.width
 
     def forward(self, tokens: Tensor, layout: Layout | None = None) -> Encoded:
         encoded: Encoded = self.base(_known(tokens, self.size), layout)

@@ -61,6 +61,7 @@ class RecurrentEncoder(Encoder):
     def __init__(self, embedding: Embedding, stack: RecurrentStack, *, turned: bool) -> None:
         super().__init__()
         self.embedding, self.stack, self.turned = embedding, stack, turned
+        self.width = stack.width
 
     def forward(self, tokens: Tensor, layout: Layout | None = None) -> Encoded:
         tokens = turn_round(tokens, layout) if self.turned else tokens

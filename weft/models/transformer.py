@@ -37,7 +37,7 @@ class TransformerEncoder(Encoder):
     def __init__(self, embedding: TokenEmbedding, layers: list[EncoderLayer], block: Block, wiring: Wiring) -> None:
         super().__init__()
         self.embedding, self.layers = embedding, nn.ModuleList(layers)
-        self.norm, self.reversible = block.closing(), block.reversible
+        self.norm, self.reversible, self.width = block.closing(), block.reversible, block.dim
         self.lower_norms = nn.ModuleList(block.closing() for _ in layers[1:] if wiring != "last")
 
     def forward(self, tokens: Tensor, layout: Layout | None = None) -> Encoded:

@@ -33,9 +33,9 @@ class Pooling(nn.Module, ABC):
     reach: ClassVar[Literal["all", "data"]] = "all"
     terms: ClassVar[frozenset[str]] = frozenset()
 
-    def __init__(self, dim: int) -> None:
+    def __init__(self, dim: int, rows: int = 1) -> None:
         super().__init__()
-        self.dim = dim
+        self.dim, self.rows = dim, rows
 
     @abstractmethod
     def forward(self, memory: Tensor, layout: Layout | None = None) -> Pooled:

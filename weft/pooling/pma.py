@@ -26,7 +26,7 @@ class MultiheadPooling(Pooling):
     weights_sum = "one"
 
     def __init__(self, dim: int, *, rows: PositiveInt = 1, heads: PositiveInt = 4) -> None:
-        super().__init__(dim)
+        super().__init__(dim, rows)
         self.seeds = nn.Parameter(torch.empty(rows, dim))
         self.network = nn.Linear(dim, dim)
         self.block = MultiheadBlock(Site("cross", dim, heads))

@@ -25,7 +25,7 @@ class SelfAttentivePooling(Pooling):
     terms = frozenset({"diversity"})
 
     def __init__(self, dim: int, *, rows: PositiveInt = 1, hidden: NonNegativeInt = 0) -> None:
-        super().__init__(dim)
+        super().__init__(dim, rows)
         self.hidden = nn.Linear(dim, hidden or dim)
         self.questions = nn.Linear(hidden or dim, rows, bias=False)
 

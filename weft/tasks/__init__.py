@@ -2,6 +2,7 @@
 
 TASKS = {
     "translation": "weft.tasks.translation:TranslationTask",
+    "classification": "weft.tasks.classification:ClassificationTask",
 }
 
 SAMPLINGS = {

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Protocol
 
+from pydantic import Field
 from torch import Tensor, nn
 
 from weft.batch import Batch, Position
-from weft.config import Config
-from weft.models.base import Sizes
+from weft.config import Config, DecodeSection
+from weft.data.tokenizer import Tokenizer
+from weft.evaluation.metrics import Metric, make_metrics
+from weft.models.base import Network, Sizes
+from weft.registry import build
+from weft.tasks.decoding import Translation
+
+Share = Annotated[float, Field(ge=0, lt=1)]
 
 
 @dataclass(frozen=True)
@@ -51,6 +58,11 @@ class Task(ABC):
     def prepare(self) -> Sizes:
         """Makes the data ready, and says how large the model's vocabularies have to be. Called once, before all else."""
 
+    def build(self, spec: Mapping[str, Any], sizes: Sizes) -> Network:
+        """The model, with its first weights, that `spec` (the section model) describes; a task may make another one of it."""
+        model: Network = build("weft.models:MODELS", spec, sizes, where="model")
+        return model
+
     @abstractmethod
     def batches(self, position: Position) -> Iterator[tuple[Batch, Position]]:
         """Training batches without end, from `position` on; with each, the position of the one after it.
@@ -76,3 +88,35 @@ class Task(ABC):
     def describe(self) -> dict[str, Any]:
         """Facts worth a line in the log: how many pairs, what was dropped."""
         return {}
+
+
+class Decodes(Protocol):
+    """A trained model at work on lines of text."""
+
+    def translate(
+        self, lines: Iterable[str], *, prefixes: Iterable[str] | None = None, attention: bool = False, first_line: int = 1
+    ) -> Iterator[Translation]:
+        """Something for each line, in order; lines are read as they are needed."""
+
+
+class TextTask(Task):
+    """A task whose trained runs are put to work on lines of text, and scored against a second text for each."""
+
+    source: Tokenizer
+    target: Tokenizer
+
+    @abstractmethod
+    def reopen(self) -> Sizes:
+        """What `prepare` says, of a run that has been trained: its folder is read, and no data."""
+
+    @abstractmethod
+    def join(self, models: Sequence[Network]) -> Network:
+        """Several trained models as one, an ensemble."""
+
+    @abstractmethod
+    def decoding(self, model: Network, options: DecodeSection, warn: Callable[[str], None] | None = None) -> Decodes:
+        """A trained model ready for lines of text."""
+
+    def metrics(self, *, tokenize: str = "13a", lowercase: bool = False) -> list[Metric]:
+        """What a test scores; the options are sacreBLEU's."""
+        return make_metrics(tokenize=tokenize, lowercase=lowercase)

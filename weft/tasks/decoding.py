@@ -163,11 +163,11 @@ class Decoding:
             torch.tensor([piece.number for piece in pieces], device=device),
         )
         ragged = len({len(prefix) for prefix in prefixes}) > 1
-        first = _pad(prefixes).to(device)
+        first = pad(prefixes).to(device)
         first_layout = Layout.padded([len(prefix) for prefix in prefixes]).to(device) if ragged else None
         with torch.inference_mode(), torch.autocast(device.type, torch.bfloat16, enabled=options.precision == "bf16"):
             layout = None if len(set(lengths)) == 1 else Layout.padded(lengths).to(device)
-            encoded = self.model.encode(_pad([piece.ids for piece in pieces]).to(device), layout)
+            encoded = self.model.encode(pad([piece.ids for piece in pieces]).to(device), layout)
             found, _ = generate(
                 self.model.decoder,
                 encoded,
@@ -269,6 +269,7 @@ def _join(parts: list[list[Translation]]) -> Translation:
     return whole
 
 
-def _pad(rows: Sequence[Sequence[int]]) -> torch.Tensor:
+def pad(rows: Sequence[Sequence[int]]) -> torch.Tensor:
+    """Rows of ids as one block, filled up with PAD."""
     extent = max(len(row) for row in rows)
     return torch.tensor([[*row, *[PAD] * (extent - len(row))] for row in rows])

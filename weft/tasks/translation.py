@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
-from pathlib import Path
 from typing import Annotated, Any
 
 import torch
@@ -12,26 +11,27 @@ from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
 from torch import Tensor
 
 from weft.batch import Batch, Position
+from weft.config import DecodeSection
 from weft.data.batching import Batches, collate, evaluation_batches
-from weft.data.cache import Corpus, cache_folder, prepare
+from weft.data.cache import Corpus
 from weft.data.formats import Pairs, open_pairs
 from weft.data.tokenizer import Tokenizer, has_tokenizers, load_tokenizers, save_tokenizers, train_tokenizers
-from weft.errors import ConfigError, DataError
+from weft.errors import ConfigError, DataError, RunError
 from weft.evaluation.metrics import make_metrics, score
 from weft.models import MODELS
-from weft.models.base import Model, Sizes
+from weft.models.base import Model, Network, Sizes
+from weft.models.ensemble import Ensemble
 from weft.registry import Among, build, load
-from weft.tasks.base import Loss, Setting, Task
+from weft.tasks.base import Loss, Setting, Share, TextTask
+from weft.tasks.corpora import cache_of, read_corpus
 from weft.tasks.decoding import Decoding
 from weft.tasks.outputs import log_likelihoods
 from weft.tasks.penalties import Penalties
 from weft.tasks.reinforce import Reinforce
 from weft.tasks.sampling import Sampling
 
-Share = Annotated[float, Field(ge=0, lt=1)]
 
-
-class TranslationTask(Task):
+class TranslationTask(TextTask):
     """Text to text: cross-entropy of the next target token given the true ones before it, with label smoothing.
 
     label_smoothing: share of the probability that is moved evenly over the vocabulary
@@ -99,6 +99,22 @@ class TranslationTask(Task):
             self.valid_pairs = list(islice(every, count) if count else every)
         return self.sizes
 
+    def reopen(self) -> Sizes:
+        self.source, self.target = load_tokenizers(self.run, self.config.data.tokenizer)
+        return self.sizes
+
+    def join(self, models: Sequence[Network]) -> Network:
+        parts = [model for model in models if isinstance(model, Model)]
+        if len({model.copies for model in parts}) > 1:
+            raise RunError(
+                "an ensemble needs runs that all copy source words (model.kind: pointer), or runs of which none does"
+            )
+        return Ensemble(parts)
+
+    def decoding(self, model: Network, options: DecodeSection, warn: Callable[[str], None] | None = None) -> Decoding:
+        assert isinstance(model, Model)
+        return Decoding(model, self.source, self.target, options, warn=warn)
+
     @property
     def sizes(self) -> Sizes:
         return Sizes(self.source.size, self.target.size, self.source is self.target)
@@ -154,9 +170,9 @@ class TranslationTask(Task):
 
     def translations(self, model: torch.nn.Module) -> list[str]:
         """Greedy translations of the validation text."""
-        assert isinstance(model, Model)
+        assert isinstance(model, Network)
         options = self.config.decode.model_copy(update={"beam": 1, "n_best": 1, "sample": False})
-        decoding = Decoding(model, self.source, self.target, options)
+        decoding = self.decoding(model, options)
         return [found.text for found in decoding.translate(source for source, _ in self.valid_pairs)]
 
     def describe(self) -> dict[str, Any]:
@@ -177,37 +193,24 @@ class TranslationTask(Task):
             return load_tokenizers(self.run, data.tokenizer)
         self.tell(f"training {data.tokenizer['kind']} tokenizer, vocabulary {data.vocabulary:,}")
         source, target = train_tokenizers(
-            data.tokenizer, train, size=data.vocabulary, shared=data.shared_vocabulary, folder=self._cache
+            data.tokenizer, train, size=data.vocabulary, shared=data.shared_vocabulary, folder=cache_of(self.config)
         )
         save_tokenizers(self.run, source, target)
         return source, target
 
-    @property
-    def _cache(self) -> Path:
-        cache = self.config.data.cache
-        return Path(cache).expanduser() if cache else cache_folder()
-
     def _corpus(self, pairs: list[Pairs], what: str) -> Corpus:
-        data = self.config.data
-        self.tell(f"reading {what} data: {', '.join(some.name for some in pairs)}")
-
-        def progress(read: int) -> None:
-            self.tell(f"tokenising {what} data: {read:,} pairs")
-
-        training = what == "training"
-        corpus = prepare(
+        data, training = self.config.data, what == "training"
+        return read_corpus(
+            self.config,
+            self.tell,
             pairs,
             self.source,
             self.target,
-            folder=self._cache,
-            max_length=data.max_length,
+            what=what,
             max_ratio=data.max_ratio if training else None,
             drop_duplicates=data.drop_duplicates and training,
             copying=load(MODELS, self.config.model["kind"]).copies,
-            progress=progress,
         )
-        self.tell(f"{what} data: {corpus.report.describe()}")
-        return corpus
 
 
 def _device(model: torch.nn.Module) -> torch.device:

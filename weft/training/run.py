@@ -12,7 +12,7 @@ import torch
 
 from weft.config import Config, save_config, save_schema
 from weft.errors import ConfigError, Interrupted, RunError
-from weft.models.base import Model
+from weft.models.base import Network
 from weft.registry import build
 from weft.tasks.base import Setting, Task
 from weft.training import checkpoint
@@ -47,7 +47,7 @@ def train_run(config: Config, out: Path, *, resume: bool = False, tell: Tell = l
 def _train(config: Config, out: Path, resume: bool, world: World, tell: Tell) -> Result:
     with contextlib.ExitStack() as stack:
 
-        def prepared() -> tuple[Model, Task]:
+        def prepared() -> tuple[Network, Task]:
             if world.first:
                 stack.enter_context(_folder(config, out, resume))
             task: Task = build("weft.tasks:TASKS", config.task, Setting(config, out, tell), where="task")
@@ -79,11 +79,11 @@ def _in_turn(world: World, work: Callable[[], T]) -> T:
         world.broadcast(ready)
 
 
-def _model(config: Config, task: Task, device: torch.device) -> Model:
+def _model(config: Config, task: Task, device: torch.device) -> Network:
     """The model with its first weights, for the task's data, which is made ready here."""
     sizes = task.prepare()
     torch.manual_seed(config.train.seed)
-    model: Model = build("weft.models:MODELS", config.model, sizes, where="model")
+    model = task.build(config.model, sizes)
     if config.train.packed == "auto":
         # Settled here once and for all: where a resumed run goes on in its data depends on it.
         config.train.packed = device.type == "cuda" and config.train.precision == "bf16" and model.packs
@@ -123,7 +123,7 @@ def _untrained(run: Path) -> bool:
     return checkpoint.latest(run) is None and not (log.exists() and log.stat().st_size)
 
 
-def _facts(model: Model, task: Task, world: World) -> str:
+def _facts(model: Network, task: Task, world: World) -> str:
     facts = {"parameters": model.count_parameters(), **task.describe()}
     where = f"{world.device}" if world.size == 1 else f"{world.size} processes ({world.device.type})"
     return ", ".join(f"{value:,} {name}" for name, value in facts.items()) + f"; on {where}"

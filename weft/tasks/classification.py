@@ -1,0 +1,153 @@
+"""Classification: a label for each text, cross-entropy, scored by loss, accuracy and macro-averaged F1."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import chain
+from typing import Annotated, Any
+
+import torch
+import torch.nn.functional as F
+from pydantic import NonNegativeFloat
+from torch import Tensor, nn
+
+from weft.batch import Batch, Position
+from weft.config import DecodeSection
+from weft.data.batching import Batches, collate, evaluation_batches
+from weft.data.cache import Corpus
+from weft.data.formats import Pairs, open_pairs
+from weft.data.labels import Beginnings, Labels
+from weft.data.tokenizer import RESERVED, Tokenizer, has_tokenizers, load_tokenizers, save_tokenizers, train_tokenizer
+from weft.errors import ConfigError, DataError
+from weft.evaluation.labels import LabelAccuracy, MacroF1
+from weft.evaluation.metrics import Metric, score
+from weft.models.base import Model, Network, Sizes
+from weft.models.classifier import Classifier, Vote
+from weft.registry import Among, build
+from weft.tasks.base import Loss, Setting, Share, TextTask
+from weft.tasks.corpora import cache_of, read_corpus
+from weft.tasks.labelling import Labelling
+
+LABELS = "labels.json"
+
+
+class ClassificationTask(TextTask):
+    """Text to label: the model's encoder, a pooling and a linear layer. The label is the second column of the data.
+
+    Texts of more than data.max_length tokens are cut there.
+
+    pooling: how the encoder's vectors become one
+    label_smoothing: share of the probability that is moved evenly over the labels
+    dropout: share dropped of the pooled vector
+    diversity_weight: penalty on questions of a self-attentive pooling that ask the same (Lin et al. 2017)
+    """
+
+    def __init__(
+        self,
+        setting: Setting,
+        *,
+        pooling: Annotated[dict[str, Any], Among("weft.pooling:POOLINGS")] = {"kind": "mean"},  # noqa: B006
+        label_smoothing: Share = 0.0,
+        dropout: Share = 0.1,
+        diversity_weight: NonNegativeFloat = 0.0,
+    ) -> None:
+        self.config, self.run, self.tell = setting.config, setting.run, setting.tell
+        self.pooling, self.smoothing, self.dropout, self.diversity = pooling, label_smoothing, dropout, diversity_weight
+        self.source: Tokenizer
+        self.target: Labels
+        self.train: Corpus
+        self.valid: Corpus | None = None
+
+    def prepare(self) -> Sizes:
+        data = self.config.data
+        if not data.train:
+            raise ConfigError("there is no training data: give --data texts.tsv (a text, a tab, a label), or set data.train")
+        train, valid = [[open_pairs(spec) for spec in specs] for specs in (data.train, data.valid)]
+        if not (has_tokenizers(self.run) and (self.run / LABELS).exists()):
+            self._learn(train)
+        sizes = self.reopen()
+        for pairs in valid:
+            self.target.check(pairs)
+        self.train = self._corpus(train, "training")
+        self.valid = self._corpus(valid, "validation") if valid else None
+        return sizes
+
+    def reopen(self) -> Sizes:
+        self.source, _ = load_tokenizers(self.run, self.config.data.tokenizer)
+        self.target = Labels.load(self.run / LABELS)
+        return Sizes(self.source.size, self.source.size, shared=True)
+
+    def build(self, spec: Mapping[str, Any], sizes: Sizes) -> Network:
+        base = super().build(spec, sizes)
+        assert isinstance(base, Model)
+        pooling = build("weft.pooling:POOLINGS", self.pooling, base.encoder.width, where="task.pooling")
+        return Classifier(base, pooling, len(self.target.names), self.dropout)
+
+    def join(self, models: Sequence[Network]) -> Network:
+        return Vote(models)
+
+    def decoding(self, model: Network, options: DecodeSection, warn: Callable[[str], None] | None = None) -> Labelling:
+        longest = self.config.data.max_length
+        return Labelling(model, self.source, self.target, options, longest=longest, warn=warn)
+
+    def metrics(self, *, tokenize: str = "13a", lowercase: bool = False) -> list[Metric]:
+        return [LabelAccuracy(), MacroF1(self.target.names)]
+
+    def batches(self, position: Position) -> Iterator[tuple[Batch, Position]]:
+        train = self.config.train
+        for rows, following in Batches(self.train.lengths, train.batch_tokens, seed=train.seed).stream(position):
+            yield collate(self.train, rows, packed=False, budget=train.batch_tokens), following
+
+    def losses(self, model: nn.Module, batch: Batch, update: int) -> Iterator[Loss]:
+        judged, labels = model(batch.source, batch.source_layout), _labels(batch)
+        total = F.cross_entropy(judged.logits, labels, label_smoothing=self.smoothing, reduction="sum")
+        right = (judged.logits.argmax(-1) == labels).sum()
+        if "diversity" in judged.terms:
+            total = total + self.diversity * judged.terms["diversity"].sum()
+        yield Loss(total, torch.full_like(right, len(labels)), {"accuracy": 100 * right})
+
+    def evaluate(self, model: nn.Module) -> dict[str, float]:
+        if self.valid is None:
+            return {}
+        total, said, true = 0.0, [], []
+        device = next(model.parameters()).device
+        budget = self.config.train.batch_tokens
+        for rows in evaluation_batches(self.valid, budget):
+            batch = collate(self.valid, rows, packed=False, budget=budget).to(device)
+            logits = model(batch.source, batch.source_layout).logits.float()
+            total += F.cross_entropy(logits, _labels(batch), reduction="sum").item()
+            said += logits.argmax(-1).tolist()
+            true += _labels(batch).tolist()
+        names = self.target.names
+        found = score([names[label] for label in said], [names[label] for label in true], self.metrics())
+        values = {name.replace(" ", "_").lower(): each.value for name, each in found.items()}
+        return {"loss": total / len(true), **values}
+
+    def describe(self) -> dict[str, Any]:
+        facts = {"ids": self.source.size, "labels": len(self.target.names), "training texts": len(self.train)}
+        return facts | ({} if self.valid is None else {"validation texts": len(self.valid)})
+
+    def _learn(self, train: list[Pairs]) -> None:
+        """Finds the labels and trains the tokenizer, and saves both, so that resuming never changes them."""
+        data, labels = self.config.data, Labels()
+        labels.train((label for _, label in chain.from_iterable(train)), 0)
+        if len(labels.names) < 2:
+            found = f"only the label {labels.names[0]!r}" if labels.names else "no label"
+            raise DataError(
+                f"{', '.join(some.name for some in train)}: there is {found}, and a classifier needs at least two. Labels are "
+                "the second column; write FILE.tsv#2,1 if they are the first."
+            )
+        self.tell(f"{len(labels.names):,} labels; training {data.tokenizer['kind']} tokenizer")
+        tokenizer = train_tokenizer(data.tokenizer, train, size=data.vocabulary, folder=cache_of(self.config))
+        save_tokenizers(self.run, tokenizer, tokenizer)
+        labels.save(self.run / LABELS)
+
+    def _corpus(self, pairs: list[Pairs], what: str) -> Corpus:
+        source = Beginnings(self.source, self.config.data.max_length)
+        once = self.config.data.drop_duplicates and what == "training"
+        return read_corpus(self.config, self.tell, pairs, source, self.target, what=what, drop_duplicates=once)
+
+
+def _labels(batch: Batch) -> Tensor:
+    """[B]: the place of each row's label among all labels."""
+    return batch.labels[:, 0] - RESERVED
