@@ -44,7 +44,7 @@ RUNS = {
     "full": "transformer",
 }
 MIX, MIX_RUN = "wiring", "wiring-mix"
-COLOURS, MOST = 32, (760, 760)
+COLOURS, MOST = 64, (760, 760)
 """Of a picture: how many, and how large in pixels."""
 
 MARK = re.compile(r"(<!-- drawing: (\w+) -->\n)(!\[[^\n]*\n)?")
