@@ -5,7 +5,7 @@ Shapes: G sources · K hypotheses a source · V vocabulary · P prefix tokens ·
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -47,13 +47,15 @@ class Tables:
         book = replace(found, **{part.name: getattr(found, part.name).clone() for part in fields(found)})
         return Tables(tokens, torch.zeros_like(tokens), torch.zeros_like(tokens, dtype=torch.float32) if trace else None, book)
 
-    def write(self, step: int, owner: Tensor, choice: Choice) -> None:
+    def write(self, step: Tensor, owner: Tensor, choice: Choice) -> None:
+        """Notes what was chosen at the step of this number, a scalar on the device."""
         width = choice.tokens.size(1)
         own = torch.arange(width, device=owner.device).expand_as(choice.tokens)
-        self.tokens[step, owner] = choice.tokens
-        self.parents[step, owner] = own if choice.parents is None else choice.parents
+        place = (step.expand_as(owner), owner)
+        self.tokens.index_put_(place, choice.tokens)
+        self.parents.index_put_(place, own if choice.parents is None else choice.parents)
         if self.scores is not None:
-            self.scores[step, owner] = choice.found.score
+            self.scores.index_put_(place, choice.found.score)
 
     def archive(self, owner: Tensor, found: Found) -> None:
         """Keeps what was found for sources that leave, or at the end."""
@@ -65,7 +67,8 @@ class Tables:
 class Running:
     """The sources still being worked on: owner [G] says which they are; state and constraints have G·K rows.
 
-    tokens [G·K, T] are those fed last, with their layout if they were a ragged prefix.
+    tokens [G·K, T] are those fed last, with their layout if they were a ragged prefix; logits [G·K, V] are what the decoder
+    said to them. t: the number of the step, a scalar on the device.
     """
 
     owner: Tensor
@@ -74,27 +77,64 @@ class Running:
     state: State
     noted: list[State]
     tokens: Tensor
-    layout: Layout | None
+    logits: Tensor
+    t: Tensor
+    tables: Tables
+    layout: Layout | None = None
 
     def take(self, rows: Tensor, groups: Tensor | None = None) -> None:
         """Reorders, multiplies or drops rows of everything that has one a hypothesis."""
         self.state, self.noted = select(self.state, rows, groups), select(self.noted, rows, groups)
 
-    def go_on(self, choice: Choice, staying: Tensor | None) -> None:
-        """Moves every hypothesis to its parent's place; of the sources only those in `staying` go on, if it is given."""
+    def leave(self, staying: Tensor) -> None:
+        """Only the sources in `staying` go on; what was found for the others is kept."""
+        self.tables.archive(self.owner, self.found)
+        width = self.tokens.size(0) // self.owner.numel()
+        rows = (staying[:, None] * width + torch.arange(width, device=staying.device)).flatten()
+        self.take(rows, staying)
+        self.found, self.limits = select(self.found, staying), select(self.limits, staying)
+        self.owner, self.tokens, self.logits = self.owner[staying], self.tokens[rows], self.logits[rows]
+
+
+@dataclass(frozen=True)
+class Step:
+    """One step of a search, the same operations every time: nothing in it depends on a number that the host knows."""
+
+    decoder: Decoder
+    chooser: Chooser
+    constraints: Sequence[Constraint]
+
+    def __call__(self, now: Running) -> Running:
+        """Every hypothesis chooses its next token, and the decoder is fed with them."""
+        choice = self.choose(now)
         groups, width = choice.tokens.shape
-        row = torch.arange(groups * width, device=self.owner.device).view(groups, width)
-        moved = choice.parents is not None and width > 1
-        if moved and choice.parents is not None:
-            row = choice.parents + row[:, :1]
-        fed = choice.tokens
-        if staying is not None:
-            self.take(row[staying].flatten(), staying)
-            self.found, self.limits = select(self.found, staying), select(self.limits, staying)
-            self.owner, fed = self.owner[staying], fed[staying]
-        elif moved:
-            self.take(row.flatten())
-        self.tokens, self.layout = fed.reshape(-1, 1), None
+        if choice.parents is not None and width > 1:
+            row = torch.arange(groups, device=now.owner.device)[:, None] * width
+            now.take((choice.parents + row).flatten())
+        now.tokens, now.layout = choice.tokens.reshape(-1, 1), None
+        fed = self.decoder.features(now.tokens, now.state)
+        now.logits, now.state, now.t = self.decoder.logits(fed.hidden[:, -1]), fed.state, now.t + 1
+        return now
+
+    def choose(self, now: Running) -> Choice:
+        """Constraints, then the chooser. The hypotheses of a source are one until the first choice, and then become K."""
+        logits = now.logits.float()
+        norm = logits.logsumexp(-1)
+        logits = _too_short(logits, now.t, now.limits)
+        for j, constraint in enumerate(self.constraints):
+            logits, now.noted[j] = constraint(logits, now.tokens, now.noted[j], now.layout)
+        groups, width = now.owner.numel(), self.chooser.width
+        if logits.size(0) < groups * width:
+            now.take(torch.arange(groups, device=logits.device).repeat_interleave(width))
+            logits, norm = logits.repeat_interleave(width, 0), norm.repeat_interleave(width, 0)
+        choice = self.chooser.step(logits.view(groups, width, -1), norm.view(groups, width), now.found, now.t, now.limits)
+        now.found = choice.found
+        now.tables.write(now.t, now.owner, choice)
+        return choice
+
+
+Stepping = Callable[[Step, Running], Running]
+"""How a step is made: as it is, or recorded once for a size and replayed."""
 
 
 @torch.inference_mode()
@@ -109,6 +149,7 @@ def generate(
     constraints: Sequence[Constraint] = (),
     check: int = 4,
     trace: bool = False,
+    stepping: Stepping = lambda step, now: step(now),
 ) -> tuple[list[list[Hypothesis]], Tables]:
     """Finds texts for each source, the best first.
 
@@ -117,51 +158,37 @@ def generate(
     """
     sources, prefix = first.shape
     device, steps = first.device, int(limits.longest.max())
-    room = _room(prefix, 0, device)
-    step = decoder.features(first, decoder.start(source, room=room), first_layout)
-    logits = decoder.logits(_last(step.hidden, first_layout))
-    noted = [constraint.start(sources, device) for constraint in constraints]
-    owner = torch.arange(sources, device=device)
-    now = Running(owner, chooser.start(sources, device), limits, step.state, noted, first, first_layout)
-    tables = Tables.empty(steps, now.found, trace)
-    t = torch.zeros((), dtype=torch.long, device=device)
-    for i in range(steps):
-        choice = _choose(chooser, constraints, now, logits, t)
-        now.found = choice.found
-        tables.write(i, now.owner, choice)
-        staying = None
-        if i + 1 == steps:
-            break
-        if (i + 1) % check == 0:
+    room = _room(prefix + 1, 0, device)
+    fed = decoder.features(first, decoder.start(source, room=room), first_layout)
+    found = chooser.start(sources, device)
+    now = Running(
+        owner=torch.arange(sources, device=device),
+        found=found,
+        limits=limits,
+        state=fed.state,
+        noted=[constraint.start(sources, device) for constraint in constraints],
+        tokens=first,
+        logits=decoder.logits(_last(fed.hidden, first_layout)),
+        t=torch.zeros((), dtype=torch.long, device=device),
+        tables=Tables.empty(_room(steps, 0, device), found, trace),
+        layout=first_layout,
+    )
+    step = Step(decoder, chooser, constraints)
+    for i in range(1, steps):
+        now = step(now) if i == 1 else stepping(step, now)
+        if i % check == 0:
             alive = (~now.found.done).nonzero()[:, 0]
             if alive.numel() == 0:
                 break
             if alive.numel() <= now.owner.numel() // 2:
-                tables.archive(now.owner, now.found)
-                staying = alive
-        now.go_on(choice, staying)
+                now.leave(alive)
         if prefix + i + 1 > room:
             room = _room(prefix + i + 1, room, device)
             now.state, now.noted = grow(now.state, room), grow(now.noted, room)
-        step = decoder.features(now.tokens, now.state)
-        logits, now.state = decoder.logits(step.hidden[:, -1]), step.state
-        t = t + 1
-    tables.archive(now.owner, now.found)
-    return read_back(tables), tables
-
-
-def _choose(chooser: Chooser, constraints: Sequence[Constraint], now: Running, logits: Tensor, t: Tensor) -> Choice:
-    """Constraints, then the chooser. The hypotheses of a source are one until the first choice, and then become K."""
-    logits = logits.float()
-    norm = logits.logsumexp(-1)
-    logits = _too_short(logits, t, now.limits)
-    for j, constraint in enumerate(constraints):
-        logits, now.noted[j] = constraint(logits, now.tokens, now.noted[j], now.layout)
-    groups, width = now.owner.numel(), chooser.width
-    if logits.size(0) < groups * width:
-        now.take(torch.arange(groups, device=logits.device).repeat_interleave(width))
-        logits, norm = logits.repeat_interleave(width, 0), norm.repeat_interleave(width, 0)
-    return chooser.step(logits.view(groups, width, -1), norm.view(groups, width), now.found, t, now.limits)
+    else:
+        step.choose(now)
+    now.tables.archive(now.owner, now.found)
+    return read_back(now.tables), now.tables
 
 
 def read_back(tables: Tables) -> list[list[Hypothesis]]:
