@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import re
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -103,17 +104,11 @@ def main() -> None:
         warm(run.config())
     outcomes = Sweep(options.out, at_once=options.at_once, minutes=options.minutes)(runs)
     counts = Counter(word for pair in open_pairs(data) for text in pair for word in words(text))
-    headings = [
-        "system",
-        "parameters",
-        "unknown words copied",
-        f"rare words copied (≤ {RARE} times)",
-        "ROUGE-L",
-        "chrF2",
-        "BLEU",
-    ]
+    shares = ["unknown words copied", f"words copied of those seen at most {RARE} times"]
+    headings = ["system", "parameters", *shares, "ROUGE-L", "chrF2", "BLEU", "training"]
     rows = [row(each, every[each.run.name][0], options.out, options.folder, counts) for each in outcomes]
     write(options.out, "copying", f"{about()}\n\n{markdown(headings, rows)}", outcomes)
+    sys.exit(any(each.error for each in outcomes))
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from weft.attention.base import Attended, Attention
 from weft.attention.record import observe
 from weft.attention.scores import at_least_float
 from weft.attention.single import fold, unfold
-from weft.batch import EOS, PAD, UNK, Layout
+from weft.batch import EOS, UNK, Layout
 from weft.errors import ConfigError
 from weft.models.base import Decoder, Encoded, Encoder, Features, Model, Sizes
 from weft.registry import Among, build
@@ -30,7 +30,7 @@ LOWEST = -1e30
 
 @dataclass
 class Reading:
-    """What the decoder begins with: the base model's own, and the tokens [G, S] that can be copied, PAD where there is none."""
+    """What the decoder begins with: the base model's own, and the tokens [G, S] that can be copied."""
 
     base: State
     tokens: Tensor
@@ -45,8 +45,7 @@ class PointerEncoder(Encoder):
 
     def forward(self, tokens: Tensor, layout: Layout | None = None) -> Encoded:
         encoded: Encoded = self.base(_known(tokens, self.size), layout)
-        real = tokens if layout is None else tokens.where(layout.ok, PAD)
-        return replace(encoded, final=Reading(encoded.final, real))
+        return replace(encoded, final=Reading(encoded.final, tokens))
 
 
 @dataclass
@@ -54,7 +53,7 @@ class PointerState:
     """The base decoder's state and, of each source, where its tokens go.
 
     columns [G, S]: a token's id at the first place it stands, V + S, which is nowhere, at all others · joins [G, S, S] float:
-    1 from each place of a token to its first.
+    1 from each place of a token to its first. What stands in padding has no weight, so where it goes does not matter.
     """
 
     base: State
@@ -85,7 +84,7 @@ class PointerDecoder(Decoder):
         base = self.base.start(replace(source, final=source.final.base), room=room)
         tokens = source.final.tokens
         same = tokens[:, :, None] == tokens[:, None, :]
-        first = ~same.tril(-1).any(-1) & (tokens != PAD)
+        first = ~same.tril(-1).any(-1)
         columns = tokens.where(first, self.size + tokens.size(1))
         return PointerState(base, columns, (same & first[:, None]).float())
 

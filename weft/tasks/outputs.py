@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from weft.batch import PAD
+from weft.layers.readout import IMPOSSIBLE
 from weft.models.base import Decoder
 
 CHUNK = 4096
@@ -22,10 +23,10 @@ Choice = Literal["best", "drawn"]
 
 @torch.no_grad()
 def log_likelihoods(decoder: Decoder, hidden: Tensor, labels: Tensor) -> Tensor:
-    """[B, T]: log p of each label, 0 where it is PAD."""
+    """[B, T]: log p of each label, 0 where it is PAD; of one that cannot be said, as much as it costs."""
     pieces = zip(_logits(decoder, hidden), labels.split(_extent(hidden), 1), strict=True)
     found = [logits.gather(-1, gold[..., None])[..., 0] - logits.logsumexp(-1) for logits, gold in pieces]
-    return torch.cat(found, 1).where(labels != PAD, 0.0)
+    return torch.cat(found, 1).clamp_min(-IMPOSSIBLE).where(labels != PAD, 0.0)
 
 
 @torch.no_grad()
