@@ -1,4 +1,4 @@
-"""Recurrent models on a GPU: the numbers of the CPU, and no pass over a ragged batch waits for the device."""
+"""Recurrent models, mixed blocks and bags of n-grams on a GPU: the numbers of the CPU, and no pass over a ragged batch waits for the device."""
 
 from __future__ import annotations
 
@@ -22,6 +22,13 @@ LENGTHS, STYLES = (
         "input feeding": {"style": "luong", "cell": "lstm", "input_feeding": True},
         "fixed": {"style": "fixed", "cell": "lstm", "bidirectional": False, "reverse_source": True},
         "cho": {"style": "cho"},
+        "location-aware": {"style": "bahdanau", "attention": {"kind": "location_aware"}},
+        "mixed blocks": {
+            "kind": "transformer",
+            "encoder_self": "recurrent",
+            "decoder_self": {"kind": "recurrent", "layers": 2},
+        },
+        "n-grams": {"kind": "bytenet", "ngrams": 4, "ngram_buckets": 50},
     },
 )
 

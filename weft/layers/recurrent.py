@@ -55,6 +55,10 @@ class RecurrentLayer(nn.Module):
     def forward(self, x: Tensor, state: Cell, layout: Layout | None) -> tuple[Tensor, Cell]:
         """x [B, T, D] → outputs [B, T, W], and the state after each row's last real token. Padding is not computed."""
         packing = None if layout is None else layout.remember("packing", lambda: pack_rows(layout))
+        if packing is None and self.ways == 1 and x.size(1) == 1:
+            # Fused layers pay from two tokens on: in half precision they copy all weights in every call.
+            cell = self.step(x[:, 0], state)
+            return cell[0][:, None], cell
         read = x if packing is None else packing.pack(x)
         outputs, last = self.rnn(read, self._split(state, x.dtype))
         after = tuple(part.transpose(0, 1).flatten(1) for part in ((last,) if self.parts == 1 else last))
