@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from weft.attention.kernel import Cache
+from weft.attention.store import Cache
 from weft.batch import Layout
 from weft.state import State, detach, grow, leaves, select, shared, spread, timed, where, write_
 

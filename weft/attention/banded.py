@@ -17,10 +17,11 @@ import torch
 from torch import Tensor
 
 from weft.attention import kernel
-from weft.attention.kernel import Cache, Plain, attend, masked_softmax, mix
+from weft.attention.kernel import attend, masked_softmax, mix
 from weft.attention.pattern import Everything, Pattern
 from weft.attention.ragged import attend_window, packing, window_serves
 from weft.attention.ring import Ring
+from weft.attention.store import Cache, Plain
 from weft.batch import Layout
 from weft.layers.dropout import dropout as drop
 from weft.layers.packing import repack, unpack
@@ -133,19 +134,24 @@ class Visit:
             before.append(part)
         mask = torch.cat(masks, -1).expand(rows, -1, -1, -1)
         if ok is not None:
-            mask = mask & torch.cat(self.keys(ok), 2)[:, :, None]
+            mask = mask & _beside(self.keys(ok))[:, :, None]
         return mask.flatten(0, 1)[:, None]
 
     def tiles(self, heads: Heads) -> Heads:
         """[B, H, n, D] → [B·C, H, T or S, D]."""
         q, k, v = (part.transpose(1, 2) for part in heads)
-        grouped = self.parts[0].split(q, self.chunk), *(torch.cat(self.keys(x), 2) for x in (k, v))
+        grouped = self.parts[0].split(q, self.chunk), *(_beside(self.keys(x)) for x in (k, v))
         q, k, v = (part.transpose(2, 3).flatten(0, 1) for part in grouped)
         return q, k, v
 
     def back(self, x: Tensor, rows: int, extent: int) -> Tensor:
         """[B·C, H, T, D] → [B, H, n, D]."""
         return self.parts[0].join(x.unflatten(0, (rows, -1)).transpose(2, 3), extent).transpose(1, 2)
+
+
+def _beside(keys: list[Tensor]) -> Tensor:
+    """Keys of several patterns, [B, C, S, …] each, side by side; those of one are not copied, though chunks of them overlap."""
+    return keys[0] if len(keys) == 1 else torch.cat(keys, 2)
 
 
 def _attend(pattern: Pattern, heads: Heads, causal: bool, layout: Layout | None, dropout: float) -> Tensor:

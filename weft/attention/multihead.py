@@ -8,9 +8,10 @@ import torch
 from torch import Tensor
 
 from weft.attention.base import Attended, Attention, Site, join_heads, split_heads
-from weft.attention.kernel import Cache, Memory, Plain, attend, attend_memory
+from weft.attention.kernel import attend, attend_memory
 from weft.attention.projections import Projections
 from weft.attention.ring import Ring
+from weft.attention.store import Cache, Memory, Plain
 from weft.batch import Layout
 from weft.layers.position import rotate, rotation
 from weft.state import State

@@ -17,7 +17,8 @@ from torch import Tensor, nn
 
 from weft.attention import ATTENTIONS
 from weft.attention.base import Attended, Attention, Site, add_terms, join_heads, split_heads
-from weft.attention.kernel import Memory, attend_memory
+from weft.attention.kernel import attend_memory
+from weft.attention.store import Memory
 from weft.batch import Layout
 from weft.layers.convolution import Window
 from weft.layers.dropout import dropout
