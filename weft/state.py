@@ -96,6 +96,11 @@ def detach(state: State) -> State:
     return _map(lambda leaf: leaf.detach(), state)
 
 
+def clone(state: State) -> State:
+    """The same state in tensors of its own."""
+    return _map(lambda leaf: leaf.clone(), state)
+
+
 def leaves(state: State) -> list[Tensor]:
     """All tensors of a state, in a fixed order."""
     found: list[Tensor] = []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from copy import deepcopy
 from pathlib import Path
 from typing import Any, overload
 
@@ -25,6 +26,7 @@ class Translator:
     def __init__(self, model: Network, task: TextTask, config: Config, warn: Callable[[str], None] | None = None) -> None:
         self.model, self.task, self.config, self.warn = model.eval(), task, config, warn
         self.source, self.target = task.source, task.target
+        self._half: Network | None = None
 
     @overload
     def translate(self, texts: str, *, attention: bool = ..., prefix: str | None = ..., **options: Any) -> Translation: ...
@@ -70,7 +72,15 @@ class Translator:
         except ValidationError as error:
             found = problems(error, DecodeSection, wanted)
             raise ConfigError("; ".join(f"decode.{'.'.join(path)}: {text}" for path, text in found)) from None
-        return self.task.decoding(self.model, section, self.warn)
+        return self.task.decoding(self._in(section.precision), section, self.warn)
+
+    def _in(self, precision: str) -> Network:
+        """The model with its weights in this precision; those in half precision are made when first asked for."""
+        if precision == "float32":
+            return self.model
+        if self._half is None:
+            self._half = deepcopy(self.model).bfloat16()
+        return self._half
 
 
 def load(

@@ -8,13 +8,14 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from weft.batch import BOS, EOS, Layout
+from weft.batch import BOS, EOS, PAD, Layout
 from weft.models.base import Encoded, Sizes
 from weft.models.ensemble import Ensemble
 from weft.registry import build
 from weft.search.choosers import Beam, Greedy, Limits, Sample, top_k, uniform
 from weft.search.constraints import Forbid, NoRepeat
 from weft.search.loop import generate
+from weft.search.recorded import Recorder
 
 DIM, SOURCES, LENGTHS = 16, 6, [9, 5, 7, 3, 8, 6]
 VARIANTS = {
@@ -306,3 +307,19 @@ def test_top_k_by_blocks_is_exact(extent):
     top, index = top_k(values, 10)
     assert torch.equal(top, values.topk(10).values)
     assert torch.equal(values.gather(1, index), top)
+
+
+@pytest.mark.parametrize("name", CHOOSERS)
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_a_recorded_step_is_the_step(variant, name):
+    """What a CUDA graph does, done by calling the step again: the state stays in its place and is written over."""
+    size = 9
+    model, chooser = make(size, variant), CHOOSERS[name]()
+    recorder = Recorder(lambda work: work)
+    for groups in (SOURCES, 2, SOURCES):
+        for longest in (9, 30):
+            encoded = encode(model, size, slice(0, groups))
+            asked = {"first": bos(groups), "limits": limits(groups, longest), "constraints": [Forbid([PAD]), NoRepeat(3, 40)]}
+            plain, _ = generate(model.decoder, encoded, chooser, **asked)
+            recorded, _ = generate(model.decoder, encoded, chooser, **asked, stepping=recorder.stepping("one"))
+            assert recorded == plain

@@ -137,6 +137,10 @@ Stepping = Callable[[Step, Running], Running]
 """How a step is made: as it is, or recorded once for a size and replayed."""
 
 
+def plainly(step: Step, now: Running) -> Running:
+    return step(now)
+
+
 @torch.inference_mode()
 def generate(
     decoder: Decoder,
@@ -148,13 +152,15 @@ def generate(
     first_layout: Layout | None = None,
     constraints: Sequence[Constraint] = (),
     check: int = 4,
+    best: int | None = None,
     trace: bool = False,
-    stepping: Stepping = lambda step, now: step(now),
+    stepping: Stepping = plainly,
 ) -> tuple[list[list[Hypothesis]], Tables]:
     """Finds texts for each source, the best first.
 
-    `first` [G, P] is BOS and any forced prefix, which is not part of the result. Nothing inside the loop waits for the
-    device but the question, every `check` steps, which sources are done; when half of them are, their rows leave.
+    `first` [G, P] is BOS and any forced prefix, which is not part of the result; `best`: how many texts a source, all by
+    default. Nothing inside the loop waits for the device but the question, every `check` steps, which sources are done; when
+    half of them are, their rows leave.
     """
     sources, prefix = first.shape
     device, steps = first.device, int(limits.longest.max())
@@ -177,34 +183,35 @@ def generate(
     for i in range(1, steps):
         now = step(now) if i == 1 else stepping(step, now)
         if i % check == 0:
-            alive = (~now.found.done).nonzero()[:, 0]
-            if alive.numel() == 0:
+            alive = int((~now.found.done).sum())
+            if alive == 0:
                 break
-            if alive.numel() <= now.owner.numel() // 2:
-                now.leave(alive)
+            # On a GPU searches come in few sizes, as stores do: some that are done stay to make up a power of two.
+            count = 1 << (alive - 1).bit_length() if device.type == "cuda" else alive
+            if count <= now.owner.numel() // 2:
+                now.leave(now.found.done.byte().argsort(stable=True)[:count])
         if prefix + i + 1 > room:
             room = _room(prefix + i + 1, room, device)
             now.state, now.noted = grow(now.state, room), grow(now.noted, room)
     else:
         step.choose(now)
     now.tables.archive(now.owner, now.found)
-    return read_back(now.tables), now.tables
+    return read_back(now.tables, best), now.tables
 
 
-def read_back(tables: Tables) -> list[list[Hypothesis]]:
-    """All finished texts at once, backwards through the tables on the device; one copy to the host."""
-    found = tables.found
-    steps, sources, _ = tables.tokens.shape
-    row = torch.arange(sources, device=found.parent.device)[:, None]
-    at, columns = found.parent, []
+def read_back(tables: Tables, most: int | None = None) -> list[list[Hypothesis]]:
+    """The finished texts of every source, the best `most` of them, by going backwards through the tables on the host."""
+    best, order = tables.found.best.cpu().sort(dim=1, descending=True, stable=True)
+    best, order = best[:, :most], order[:, :most]
+    at, when, end = (part.cpu().gather(1, order) for part in (tables.found.parent, tables.found.when, tables.found.token))
+    steps = int(when.max()) + 1
+    tokens, parents = tables.tokens[:steps].cpu(), tables.parents[:steps].cpu()
+    columns = []
     for t in range(steps - 1, -1, -1):
-        before = t < found.when
-        token = torch.where(before, tables.tokens[t][row, at], -1)
-        columns.append(torch.where(found.when == t, found.token, token))
-        at = torch.where(before, tables.parents[t][row, at], at)
-    best, order = found.best.sort(dim=1, descending=True, stable=True)
-    texts = torch.stack(columns[::-1], -1).gather(1, order[..., None].expand(-1, -1, steps))
-    scores, lines = best.tolist(), texts.tolist()
+        before = t < when
+        columns.append(torch.where(when == t, end, torch.where(before, tokens[t].gather(1, at), -1)))
+        at = torch.where(before, parents[t].gather(1, at), at)
+    scores, lines = best.tolist(), torch.stack(columns[::-1], -1).tolist()
     return [
         [Hypothesis(score, [token for token in line if token >= 0]) for score, line in zip(*pair, strict=True) if score > NEVER]
         for pair in zip(scores, lines, strict=True)

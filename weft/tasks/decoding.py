@@ -20,10 +20,14 @@ from weft.errors import DataError
 from weft.models.base import Model
 from weft.search.choosers import Beam, Chooser, Greedy, Limits, Sample
 from weft.search.constraints import Constraint, Forbid, NoRepeat
-from weft.search.loop import Hypothesis, generate
+from weft.search.loop import Hypothesis, generate, plainly
+from weft.search.recorded import recorder_of
 
 WINDOWS = (32, 128, 512, 2048)
 """Lines read at once: few at first, so that the first translations come soon, then more, so that batches fill well."""
+
+ROUND = 16
+"""On a GPU sources are filled up to a multiple of so many tokens, so that searches come in few sizes."""
 
 Encodes = Tokenizer | Numbering
 
@@ -82,6 +86,7 @@ class Decoding:
         warn: Callable[[str], None] | None = None,
     ) -> None:
         self.model, self.source, self.target, self.options = model, source, target, options
+        self.recorder = recorder_of(model)
         self.warn = warn or (lambda message: None)
         limits = [options.max_source] + ([] if model.max_source is None else [model.max_source])
         self.max_source = min(limits)
@@ -151,23 +156,19 @@ class Decoding:
 
     def _decode(self, pieces: list[_Piece]) -> None:
         options, device = self.options, self.model.device
-        lengths = [len(piece.ids) for piece in pieces]
-        prefixes = [[BOS, *piece.prefix] for piece in pieces]
-        longest = [min(options.max_length, int(options.max_ratio * length) + 10) for length in lengths]
-        if self.model.max_target is not None:
-            longest = [min(most, self.model.max_target - len(prefix)) for most, prefix in zip(longest, prefixes, strict=True)]
-        longest = [max(1, most) for most in longest]
-        limits = Limits(
-            torch.tensor(longest, device=device),
-            torch.tensor([min(options.min_length, most - 1) for most in longest], device=device),
-            torch.tensor([piece.number for piece in pieces], device=device),
-        )
+        rows = pieces if self.recorder is None else _rounded(pieces)
+        lengths = [len(piece.ids) for piece in rows]
+        prefixes = [[BOS, *piece.prefix] for piece in rows]
+        limits = self._limits(rows, len(pieces))
         ragged = len({len(prefix) for prefix in prefixes}) > 1
         first = pad(prefixes).to(device)
         first_layout = Layout.padded([len(prefix) for prefix in prefixes]).to(device) if ragged else None
-        with torch.inference_mode(), torch.autocast(device.type, torch.bfloat16, enabled=options.precision == "bf16"):
-            layout = None if len(set(lengths)) == 1 else Layout.padded(lengths).to(device)
-            encoded = self.model.encode(pad([piece.ids for piece in pieces]).to(device), layout)
+        # Weights that are in half precision already need no autocast.
+        autocast = options.precision == "bf16" and next(self.model.parameters()).dtype == torch.float32
+        with torch.inference_mode(), torch.autocast(device.type, torch.bfloat16, enabled=autocast):
+            block = pad([piece.ids for piece in rows], 1 if self.recorder is None else ROUND).to(device)
+            full = set(lengths) == {block.size(1)}
+            encoded = self.model.encode(block, None if full else Layout.padded(lengths, block.size(1)).to(device))
             found, _ = generate(
                 self.model.decoder,
                 encoded,
@@ -175,10 +176,23 @@ class Decoding:
                 first=first,
                 first_layout=first_layout,
                 limits=limits,
-                constraints=self._constraints(first.size(1) + max(longest)),
+                constraints=self._constraints(first.size(1) + int(limits.longest.max())),
+                best=options.n_best,
+                stepping=plainly if self.recorder is None else self.recorder.stepping(options.model_dump_json()),
             )
-        for piece, hypotheses in zip(pieces, found, strict=True):
-            piece.found = [self._translation(piece, hypothesis) for hypothesis in hypotheses[: options.n_best]]
+        for piece, hypotheses in zip(pieces, found[: len(pieces)], strict=True):
+            piece.found = [self._translation(piece, hypothesis) for hypothesis in hypotheses]
+
+    def _limits(self, pieces: list[_Piece], real: int) -> Limits:
+        """How long texts may become; those of pieces behind the `real` ones end at once."""
+        options, most = self.options, self.model.max_target
+        longest = [min(options.max_length, int(options.max_ratio * len(piece.ids)) + 10) for piece in pieces]
+        if most is not None:
+            longest = [min(each, most - len(piece.prefix) - 1) for each, piece in zip(longest, pieces, strict=True)]
+        longest = [max(1, each) if k < real else 1 for k, each in enumerate(longest)]
+        shortest = [min(options.min_length, each - 1) for each in longest]
+        columns = (longest, shortest, [piece.number for piece in pieces])
+        return Limits(*(torch.tensor(column, device=self.model.device) for column in columns))
 
     def _chooser(self) -> Chooser:
         options = self.options
@@ -202,6 +216,12 @@ class Decoding:
     def _look(self, piece: _Piece) -> None:
         for best in piece.found[:1]:
             best.attention = attention_of(self.model, piece.ids, best.ids)
+
+
+def _rounded(pieces: list[_Piece]) -> list[_Piece]:
+    """Pieces with more of them behind, to make up one of few sizes that a recorder can meet again."""
+    missing = (1 << (len(pieces) - 1).bit_length()) - len(pieces)
+    return [*pieces, *(_Piece([EOS], []) for _ in range(missing))]
 
 
 @torch.inference_mode()
@@ -269,7 +289,7 @@ def _join(parts: list[list[Translation]]) -> Translation:
     return whole
 
 
-def pad(rows: Sequence[Sequence[int]]) -> torch.Tensor:
-    """Rows of ids as one block, filled up with PAD."""
-    extent = max(len(row) for row in rows)
+def pad(rows: Sequence[Sequence[int]], multiple: int = 1) -> torch.Tensor:
+    """Rows of ids as one block, filled up with PAD to a multiple of so many tokens."""
+    extent = -(-max(len(row) for row in rows) // multiple) * multiple
     return torch.tensor([[*row, *[PAD] * (extent - len(row))] for row in rows])

@@ -1,0 +1,89 @@
+"""Steps of the search as CUDA graphs: what Python launched once for a size of search is launched again in one go."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, replace
+from weakref import WeakKeyDictionary
+
+import torch
+
+from weft.models.base import Model
+from weft.search.loop import Running, Step, Stepping
+from weft.state import clone, leaves, write_
+
+MOST = 64
+"""Sizes that are recorded; each keeps the state of a search of its own."""
+
+
+Work = Callable[[], None]
+
+
+class Graphs:
+    """Makes CUDA graphs that share one pool of memory."""
+
+    def __init__(self) -> None:
+        self._pool = torch.cuda.graph_pool_handle()
+
+    def __call__(self, work: Work) -> Work:
+        """What does `work` again; now it is only written down."""
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=self._pool):
+            work()
+        return graph.replay
+
+
+@dataclass
+class Recording:
+    """A step, and the state it reads and writes, which stays where it is."""
+
+    replay: Work
+    state: Running
+
+
+class Recorder:
+    """Makes the steps of searches with one model. `capture` turns work into something that does the same work again.
+
+    A step is made as usual when its size is new, and recorded when the size comes again.
+    """
+
+    def __init__(self, capture: Callable[[Work], Work]) -> None:
+        self._capture = capture
+        self._recordings: dict[Hashable, Recording] = {}
+        self._seen: set[Hashable] = set()
+
+    def stepping(self, setting: Hashable) -> Stepping:
+        """A way of making steps. `setting`: whatever changes what a step does besides the sizes of its tensors."""
+        return lambda step, now: self._step(setting, step, now)
+
+    def _step(self, setting: Hashable, step: Step, now: Running) -> Running:
+        size = (setting, tuple((leaf.shape, leaf.dtype) for leaf in leaves(now)))
+        recording = self._recordings.get(size)
+        if recording is None:
+            if size not in self._seen or len(self._recordings) == MOST:
+                self._seen.add(size)
+                return step(now)
+            recording = self._recordings[size] = self._record(step, now)
+        # After a replay the search already stands where the recording reads it, and nothing is copied.
+        write_(recording.state, now)
+        recording.replay()
+        return _handle(recording.state)
+
+    def _record(self, step: Step, now: Running) -> Recording:
+        state = clone(now)
+        return Recording(self._capture(lambda: write_(state, step(_handle(state)))), state)
+
+
+def _handle(state: Running) -> Running:
+    """The same tensors under another name: a search may go on with others without touching the recording."""
+    return replace(state, noted=list(state.noted))
+
+
+_RECORDERS: WeakKeyDictionary[Model, Recorder] = WeakKeyDictionary()
+
+
+def recorder_of(model: Model) -> Recorder | None:
+    """The recorder of this model's searches, with all it has recorded; None if the model is not on a CUDA device."""
+    if model.device.type != "cuda":
+        return None
+    return _RECORDERS.setdefault(model, Recorder(Graphs()))
