@@ -29,7 +29,13 @@ EXTENT, LENGTHS = 71, (71, 26, 65, 1)
 QUERIES = 37
 
 VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
-    "full": {"rotary": {"position": "rotary"}, "one-head": {"site.heads": 1}},
+    "full": {
+        "rotary": {"position": "rotary"},
+        "alibi": {"position": "alibi"},
+        "shaw": {"position": "shaw", "shaw_distance": 5},
+        "shaw-keys": {"position": "shaw", "shaw_values": False},
+        "one-head": {"site.heads": 1},
+    },
     "local": {"window-3": {"window": 3}},
     "strided": {"stride-3": {"stride": 3}},
     "fixed": {"block-5": {"block": 5, "summary": 2}},
@@ -39,6 +45,9 @@ VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
     "bigbird": {"window-3": {"window": 3, "block": 8, "blocks": 1}},
     "joined": {"sparse": {"patterns": [{"kind": "local", "window": 3}, {"kind": "strided", "stride": 4}]}},
     "mixed": {"four": {"heads": [{"kind": "local", "window": 3}, {"kind": "strided", "stride": 4}, "full", "global"]}},
+    "performer": {"few": {"features": 5, "orthogonal": False}},
+    "linformer": {"rank-30": {"rank": 30, "share": "none", "max_length": 75}, "one-mix": {"rank": 80, "share": "key_value"}},
+    "compressed": {"stride-5": {"stride": 5}, "stride-1": {"stride": 1}},
     "additive": {"hidden-7": {"hidden": 7}},
     "dot": {"scaled": {"scale": True}},
     "local_m": {"window-2-concat": {"window": 2, "score": "concat"}},
@@ -67,7 +76,7 @@ VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
 }
 """kind → name → options (and `site.heads`, which belongs to the place)."""
 
-REFUSED = [("full", {"position": "rotary"}, "cross")]
+REFUSED = [("full", options, "cross") for options in VARIANTS["full"].values() if "position" in options]
 """What an option rules out although the kind allows it."""
 
 

@@ -19,15 +19,11 @@ from torch import Tensor
 from weft.attention import kernel
 from weft.attention.kernel import attend, masked_softmax, mix
 from weft.attention.pattern import Everything, Pattern
-from weft.attention.ragged import attend_window, packing, window_serves
+from weft.attention.ragged import Heads, attend_window, by_rows, packing, window_serves
 from weft.attention.ring import Ring
 from weft.attention.store import Cache, Plain
 from weft.batch import Layout
 from weft.layers.dropout import dropout as drop
-from weft.layers.packing import repack, unpack
-
-Heads = tuple[Tensor, Tensor, Tensor]
-"""q, k, v [B, H, n, D] of a whole sequence."""
 
 
 @dataclass(frozen=True)
@@ -83,9 +79,7 @@ class PatternLook:
         """A whole sequence. The sentences of a packed row are laid out as rows, where no kernel takes them as they are."""
         spans = [pattern.span for pattern, _ in self.runs]
         if layout is not None and layout.packed and not (all(spans) and window_serves(heads[0], True)):
-            both, rows = unpack(torch.cat([part.transpose(1, 2) for part in heads], 2), layout)
-            q, k, v = both.transpose(1, 2).chunk(3, 1)
-            return repack(self._look_around((q, k, v), causal, rows, dropout).transpose(1, 2), layout).transpose(1, 2)
+            return by_rows(heads, layout, lambda inside, rows: self._look_around(inside, causal, rows, dropout))
         counts = [count for _, count in self.runs]
         split = zip(*(part.split(counts, 1) for part in heads), strict=True)
         found = [_attend(pattern, part, causal, layout, dropout) for (pattern, _), part in zip(self.runs, split, strict=True)]

@@ -5,12 +5,17 @@ Shape letters: H heads · T queries · S keys · D width of a head · m pieces o
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from weft.batch import Layout
+from weft.layers.packing import repack, unpack
+
+Heads = tuple[Tensor, Tensor, Tensor]
+"""q, k, v [B, H, T, D] of whole rows."""
 
 
 @dataclass(frozen=True)
@@ -62,3 +67,10 @@ def attend_window(q: Tensor, k: Tensor, v: Tensor, window: tuple[int, int], pack
         window_size_right=window[1],
     )[0]
     return (found if packing is None else found[None]).transpose(1, 2)
+
+
+def by_rows(heads: Heads, layout: Layout, look: Callable[[Heads, Layout], Tensor]) -> Tensor:
+    """What `look` finds when the sentences of a packed row are laid out as padded rows: [1, H, T, D] as before."""
+    both, rows = unpack(torch.cat([part.transpose(1, 2) for part in heads], 2), layout)
+    q, k, v = both.transpose(1, 2).chunk(3, 1)
+    return repack(look((q, k, v), rows).transpose(1, 2), layout).transpose(1, 2)

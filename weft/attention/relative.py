@@ -1,0 +1,98 @@
+"""Positions by distance: what is added to a score, and to what is found, depends on how far key and query are apart.
+
+Shapes: B rows · H heads · T queries · S keys · D width of a head.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+
+import torch
+from torch import Tensor, nn
+
+from weft.attention.kernel import masked_softmax, mix, visible
+from weft.attention.ragged import by_rows
+from weft.attention.store import Cache, Plain
+from weft.batch import Layout
+from weft.layers.dropout import dropout as drop
+
+
+class RelativeLook(nn.Module, ABC):
+    """Looking with relative positions, in place of `kernel.attend`."""
+
+    @abstractmethod
+    def find(
+        self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, away: Tensor, dropout: float, need_weights: bool
+    ) -> tuple[Tensor, Tensor | None]:
+        """What q [B, H, T, D] finds among k, v [B, H, S, D] that are `away` [B or 1, T, S] positions after it."""
+
+    def forward(
+        self,
+        q: Tensor,
+        store: Plain | Cache,
+        *,
+        causal: bool,
+        layout: Layout | None,
+        positions: Tensor,
+        dropout: float,
+        need_weights: bool,
+    ) -> tuple[Tensor, Tensor | None]:
+        whole = isinstance(store, Plain) and store.k is not None and store.k.size(2) == q.size(2)
+        if whole and layout is not None and layout.packed and not need_weights:
+            assert isinstance(store, Plain) and store.k is not None and store.v is not None
+
+            def look(heads: tuple[Tensor, Tensor, Tensor], rows: Layout) -> Tensor:
+                own = Plain(heads[1], heads[2], rows.segments, rows.positions)
+                options = {"dropout": dropout, "need_weights": False}
+                return self(heads[0], own, causal=causal, layout=rows, positions=rows.positions, **options)[0]
+
+            return by_rows((q, store.k, store.v), layout, look), None
+        k, v, mask = visible(store, q.size(2), causal=causal, layout=layout, positions=positions)
+        place, at = positions, store.key_positions()
+        if whole and not (layout is not None and layout.packed):  # all rows count from 0
+            place, at = place[:1], at[:1]
+        return self.find(q, k, v, mask, at[:, None, :] - place[:, :, None], dropout, need_weights)
+
+
+class Alibi(RelativeLook):
+    """A score falls with the distance, in each head at another rate: − m_h · |i − j|, m_h = 2^(−8h/H) (Press et al. 2022)."""
+
+    def find(
+        self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, away: Tensor, dropout: float, need_weights: bool
+    ) -> tuple[Tensor, Tensor | None]:
+        heads = q.size(1)
+        rates = torch.exp2(torch.arange(1, heads + 1, device=q.device) * (-8 / heads))
+        # In float32, whatever the weights are in: bf16 has no 257.
+        bias = -away.abs().float()[:, None] * rates[:, None, None]
+        return mix(q, k, v, mask, dropout, need_weights, bias)
+
+
+class Shaw(RelativeLook):
+    """A vector for each distance up to `furthest` is added to keys, and to values if wanted (Shaw et al. 2018, section 3.2).
+
+    All further distances share the last vector of their side, and heads share the vectors. None is copied for each pair:
+    queries are multiplied with the few vectors, and the products are then put where they belong.
+    """
+
+    def __init__(self, width: int, furthest: int, values: bool) -> None:
+        super().__init__()
+        self.furthest = furthest
+        self.keys = nn.Parameter(torch.empty(2 * furthest + 1, width))
+        self.values = nn.Parameter(torch.empty(2 * furthest + 1, width)) if values else None
+        for table in self.parameters():
+            nn.init.xavier_uniform_(table)
+
+    def find(
+        self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, away: Tensor, dropout: float, need_weights: bool
+    ) -> tuple[Tensor, Tensor | None]:
+        which = (away.clamp(-self.furthest, self.furthest) + self.furthest)[:, None]
+        which = which.expand(q.size(0), q.size(1), q.size(2), k.size(2))
+        scores = q @ k.transpose(-1, -2) + (q @ self.keys.t().to(q.dtype)).gather(-1, which)
+        weights = masked_softmax(scores / math.sqrt(q.size(-1)), mask)
+        kept = drop(weights, dropout).to(v.dtype)
+        found = kept @ v
+        if self.values is not None:
+            share = kept.new_zeros(*kept.shape[:-1], self.values.size(0)).scatter_add(-1, which, kept)
+            found = found + share @ self.values.to(v.dtype)
+        return found, weights if need_weights else None
