@@ -14,6 +14,8 @@ from weft.data.formats import open_pairs
 from weft.data.generated import DIGITS, KINDS, LANGUAGES, Generated, Split, dates, patterns, write_date
 from weft.errors import DataError
 
+LONG_RANGE = ("listops", "recall", "distant_copy")
+
 
 @pytest.mark.parametrize("kind", list(KINDS))
 def test_the_same_pairs_at_every_reading(kind: str) -> None:
@@ -28,14 +30,14 @@ def about(kind: str, source: str, target: str) -> str:
     """What must not be known from another split: the day, the letters in any order for sorting, the two numbers for adding."""
     if kind == "addition":
         return "+".join(sorted(source.split("+")))
-    return target if kind in ("dates", "sort") else source
+    return target if kind in ("dates", "sort", "distant_copy") else source
 
 
 @pytest.mark.parametrize("kind", list(KINDS))
 def test_splits_never_share_what_they_are_about(kind: str) -> None:
     splits: dict[Split, set[str]] = {}
     for seed, split in enumerate(get_args(Split)):
-        pairs = Generated(kind, count=1500, seed=seed, split=split, longest=3)
+        pairs = Generated(kind, count=1500, seed=seed, split=split, longest=20 if kind in LONG_RANGE else 3)
         splits[split] = {about(kind, *pair) for pair in pairs}
     assert all(splits.values())
     assert not splits["train"] & splits["valid"]
@@ -55,6 +57,64 @@ def test_answers_are_right() -> None:
         assert int(target) == int(first) + int(second)
     lengths = {len(source.split()) for source, _ in Generated("copy", count=500, longest=4)}
     assert lengths == {1, 2, 3, 4}
+
+
+def value_of(tokens: list[str]) -> int:
+    """What a ListOps expression is worth, by reading it from the left."""
+    begun: list[tuple[str, list[int]]] = [("", [])]
+    for token in tokens:
+        if token.startswith("["):
+            begun.append((token, []))
+            assert len(begun) <= 10
+            continue
+        value = _result(*begun.pop()) if token == "]" else int(token)
+        begun[-1][1].append(value)
+    ((_, (value,)),) = begun
+    return value
+
+
+def _result(operation: str, values: list[int]) -> int:
+    assert 2 <= len(values) <= 10
+    middle = sorted(values)[(len(values) - 1) // 2 : len(values) // 2 + 1]
+    return {"[MIN": min(values), "[MAX": max(values), "[MED": sum(middle) // len(middle), "[SM": sum(values) % 10}[operation]
+
+
+def test_expressions_are_worth_their_label_and_of_the_length_asked_for() -> None:
+    pairs = list(Generated("listops", count=200, longest=100))
+    assert all(value_of(source.split()) == int(target) for source, target in pairs)
+    lengths = [len(source.split()) for source, _ in pairs]
+    assert 25 <= min(lengths) < 35
+    assert 80 < max(lengths) <= 100
+    assert {target for _, target in pairs} == set("0123456789")
+    assert {token for source, _ in pairs for token in source.split()} == {*"0123456789", "]", "[MIN", "[MAX", "[MED", "[SM"}
+    (longer,) = Generated("listops", count=1, longest=2000, shortest=500)
+    assert 500 <= len(longer[0].split()) <= 2000
+    assert value_of(longer[0].split()) == int(longer[1])
+
+
+@pytest.mark.parametrize("longest", [20, 200])
+def test_recalled_is_what_stood_behind_the_key(longest: int) -> None:
+    lengths = set()
+    for source, target in Generated("recall", count=200, longest=longest):
+        *known, mark, asked = source.split()
+        keys, values = known[::2], known[1::2]
+        assert mark == "?"
+        assert len(set(keys)) == len(keys) == len(values)
+        assert target == values[keys.index(asked)]
+        lengths.add(len(source.split()))
+    assert longest // 4 <= min(lengths) <= longest // 3
+    assert max(lengths) == longest
+
+
+def test_copies_come_from_far_away() -> None:
+    lengths = set()
+    for source, target in Generated("distant_copy", count=300, longest=60, shortest=40):
+        letters, mark = source.split(" .")[0], source.split()[-1]
+        assert mark == "?"
+        assert target == letters
+        assert set(source.split()[len(letters.split()) : -1]) == {"."}
+        lengths.add(len(source.split()))
+    assert lengths == set(range(40, 61))
 
 
 def test_dates_are_valid_and_their_numbers_are_in_the_text() -> None:
@@ -115,6 +175,7 @@ def test_month_names_mean_one_month_in_all_languages() -> None:
         ("generated:copy?count=many", "whole number"),
         ("generated:copy?count=0", "at least 1"),
         ("generated:copy?split=tst", "did you mean 'test'"),
+        ("generated:copy?shortest=5&longest=4", "a longest of at least as much"),
     ],
 )
 def test_misspelt_tasks_are_errors_that_help(spec: str, said: str) -> None:
@@ -123,5 +184,10 @@ def test_misspelt_tasks_are_errors_that_help(spec: str, said: str) -> None:
 
 
 def test_every_option_changes_the_digest() -> None:
-    specs = ["copy", "sort", "copy?count=9", "copy?seed=9", "copy?split=test", "copy?longest=9"]
+    specs = ["copy", "sort", "copy?count=9", "copy?seed=9", "copy?split=test", "copy?longest=9", "copy?longest=9&shortest=2"]
     assert len({open_pairs(f"generated:{spec}").digest() for spec in specs}) == len(specs)
+
+
+def test_a_length_that_no_expression_has_is_an_error() -> None:
+    with pytest.raises(DataError, match="no expression of 3 to 3 tokens was found"):
+        next(iter(Generated("listops", longest=3, shortest=3)))

@@ -3,6 +3,7 @@
     dates     "Dienstag, 3. März 2026" → "2026-03-03", in forty languages, several formats each
     copy      "k d q" → "k d q"        reverse  "k d q" → "q d k"        sort  "k d q" → "d k q"
     addition  "417+85" → "502"
+    listops, recall, distant_copy: see `weft.data.longrange`
 
 Pair number i is a function of the kind, the seed and i alone. What a pair is about (the day, the letters, the numbers)
 decides by its hash whether it belongs to train, valid or test, so these never share one, whatever the seeds.
@@ -20,6 +21,7 @@ from random import Random
 from typing import Any, Literal, get_args
 from urllib.parse import parse_qsl
 
+from weft.data.longrange import distant_copy, listops, recall
 from weft.errors import DataError
 from weft.registry import suggest
 
@@ -45,8 +47,10 @@ ATTEMPTS = 1000
 class Generated:
     """`count` pairs of the given kind, the same at every reading.
 
-    longest  the most symbols of a sequence (copy, reverse, sort; by default 10) or digits of a number (addition; by
-             default 4); has no meaning for dates.
+    longest   the most symbols of a sequence (copy, reverse, sort; by default 10), digits of a number (addition; by default 4)
+              or tokens of a source (listops, recall, distant_copy); has no meaning for dates.
+    shortest  the fewest symbols of a sequence (by default 1) or tokens of a source (by default a quarter of the most); has no
+              meaning for dates and addition.
     """
 
     kind: str
@@ -54,14 +58,17 @@ class Generated:
     seed: int = 1
     split: Split = "train"
     longest: int = 0
+    shortest: int = 0
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
             raise DataError(f"generated:{self.kind}: there is no such task; {suggest(self.kind, KINDS)}.")
         if self.split not in get_args(Split):
             raise DataError(f"generated:{self.kind}: there is no split {self.split!r}; {suggest(self.split, get_args(Split))}.")
-        if self.count < 1 or self.longest < 0:
-            raise DataError(f"generated:{self.kind}: count must be at least 1 and longest positive.")
+        if self.count < 1 or self.longest < 0 or self.shortest < 0:
+            raise DataError(f"generated:{self.kind}: count must be at least 1, longest and shortest positive.")
+        if self.shortest > self.longest:
+            raise DataError(f"generated:{self.kind}: with shortest={self.shortest}, give a longest of at least as much.")
 
     def __iter__(self) -> Iterator[tuple[str, str]]:
         return (self.pair(index) for index in range(self.count))
@@ -73,7 +80,7 @@ class Generated:
         """Pair number `index`: drawn again and again until what it is about belongs to this split."""
         random = Random(int.from_bytes(_hash(f"{self.kind} {self.seed} {index}")[:8], "little"))
         for _ in range(ATTEMPTS):
-            subject, source, target = KINDS[self.kind](random, self.longest)
+            subject, source, target = KINDS[self.kind](random, self.shortest, self.longest)
             if split_of(f"{self.kind} {subject}") == self.split:
                 return source, target
         raise DataError(f"generated:{self.kind}: no pair found for {self.split!r}; give a larger `longest`.")
@@ -114,7 +121,7 @@ def _hash(text: str) -> bytes:
     return hashlib.blake2b(text.encode(), digest_size=16).digest()
 
 
-def _date(random: Random, longest: int) -> tuple[str, str, str]:
+def _date(random: Random, shortest: int, longest: int) -> tuple[str, str, str]:
     day = FIRST_DAY + timedelta(days=random.randrange((LAST_DAY - FIRST_DAY).days + 1))
     language = random.choice(LANGUAGES)
     text = write_date(day, language, random.choice(patterns(language)))
@@ -150,36 +157,39 @@ def _clear(pattern: str) -> bool:
     return year < month < day or (day < month < year and "/" not in pattern and "-" not in pattern)
 
 
-def _letters(random: Random, longest: int) -> list[str]:
-    return random.choices(string.ascii_lowercase, k=random.randint(1, longest or 10))
+def _letters(random: Random, shortest: int, longest: int) -> list[str]:
+    return random.choices(string.ascii_lowercase, k=random.randint(shortest or 1, longest or 10))
 
 
-def _copy(random: Random, longest: int) -> tuple[str, str, str]:
-    text = " ".join(_letters(random, longest))
+def _copy(random: Random, shortest: int, longest: int) -> tuple[str, str, str]:
+    text = " ".join(_letters(random, shortest, longest))
     return text, text, text
 
 
-def _reverse(random: Random, longest: int) -> tuple[str, str, str]:
-    letters = _letters(random, longest)
+def _reverse(random: Random, shortest: int, longest: int) -> tuple[str, str, str]:
+    letters = _letters(random, shortest, longest)
     return " ".join(letters), " ".join(letters), " ".join(reversed(letters))
 
 
-def _sort(random: Random, longest: int) -> tuple[str, str, str]:
-    letters = _letters(random, longest)
+def _sort(random: Random, shortest: int, longest: int) -> tuple[str, str, str]:
+    letters = _letters(random, shortest, longest)
     return "".join(sorted(letters)), " ".join(letters), " ".join(sorted(letters))
 
 
-def _addition(random: Random, longest: int) -> tuple[str, str, str]:
+def _addition(random: Random, shortest: int, longest: int) -> tuple[str, str, str]:
     digits = longest or 4
     first, second = (random.randrange(10 ** random.randint(1, digits)) for _ in range(2))
     return f"{min(first, second)}+{max(first, second)}", f"{first}+{second}", str(first + second)
 
 
-KINDS: dict[str, Callable[[Random, int], tuple[str, str, str]]] = {
+KINDS: dict[str, Callable[[Random, int, int], tuple[str, str, str]]] = {
     "dates": _date,
     "copy": _copy,
     "reverse": _reverse,
     "sort": _sort,
     "addition": _addition,
+    "listops": listops,
+    "recall": recall,
+    "distant_copy": distant_copy,
 }
-"""kind → a function that draws (what the pair is about, source, target)."""
+"""kind → a function that draws (what the pair is about, source, target), given the shortest and the longest length."""
