@@ -12,7 +12,7 @@ from contract.decoders import VARIANTS, DecoderEntry
 from weft.attention import ATTENTIONS
 from weft.registry import load
 
-CHECKS = ("chunks", "beams", "padding", "loss")
+CHECKS = ("ragged", "rows", "padding", "loss")
 
 
 def crosses() -> Iterator[DecoderEntry]:

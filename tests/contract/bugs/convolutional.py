@@ -38,7 +38,7 @@ CONVOLUTIONAL = [
         "models.convs2s",
         "x, tail, look = layer(x, embedded, tail, look, layout, terms)",
         "x, tail, _ = layer(x, embedded, tail, look, layout, terms)",
-        ("convs2s-cross-location_aware-chunks", "convs2s-cross-monotonic-beams"),
+        ("convs2s-cross-location_aware-ragged", "convs2s-cross-local_m-ragged"),
     ),
     Bug(
         "ConvS2S loses the terms of its looks",
