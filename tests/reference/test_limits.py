@@ -16,7 +16,6 @@ from torch import Tensor, nn
 from weft.attention.additive import AdditiveAttention
 from weft.attention.base import Site, Use, join_heads, split_heads
 from weft.attention.full import FullAttention
-from weft.attention.linear import LinearAttention
 from weft.attention.local import LocalAttention
 from weft.batch import Layout
 from weft.layers.convolution import Window
@@ -91,23 +90,6 @@ def test_local_looks_at_its_window_alone(use: Use) -> None:
     for t in range(EXTENT):
         begin, end = (max(0, t - 2), t + 1) if use == "causal" else (max(0, t - 3), t + 4)
         same(found[:, t], whole(full, x[:, begin:end].contiguous())[:, t - begin])
-
-
-def test_linear_causal_is_its_quadratic_form() -> None:
-    part, x = scattered(LinearAttention(Site("causal", DIM, HEADS))), tokens(extent=150)
-    q, k = (F.elu(split_heads(y(x), HEADS)) + 1 for y in (part.query, part.key))
-    weights = (q @ k.transpose(-1, -2)).tril()
-    by_hand = weights @ split_heads(part.value(x), HEADS) / weights.sum(-1, keepdim=True)
-    same(whole(part, x), part.out(join_heads(by_hand)))
-
-
-def test_linear_causal_is_the_encoder_prefix_by_prefix() -> None:
-    part, x = scattered(LinearAttention(Site("causal", DIM, HEADS))), tokens(extent=150)
-    both = LinearAttention(Site("encoder", DIM, HEADS)).eval()
-    both.load_state_dict(part.state_dict())
-    found = whole(part, x)
-    for t in range(150):
-        same(found[:, t], whole(both, x[:, : t + 1].contiguous())[:, t])
 
 
 def turned(x: Tensor, positions: Tensor) -> Tensor:

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from contract.bugs.aligned import ALIGNED
-from contract.bugs.attention import ATTENTION, LINEAR
+from contract.bugs.attention import ATTENTION
 from contract.bugs.attention_free import ATTENTION_FREE
 from contract.bugs.convolutional import CONVOLUTIONAL
 from contract.bugs.kernel import CACHE, KERNEL
 from contract.bugs.mixers import MIXERS
 from contract.bugs.models import LAYERS, MODELS
 from contract.bugs.recurrent import RECURRENT
+from contract.bugs.running import RUNNING, SHORTENED
 from contract.bugs.single import SINGLE
 from contract.bugs.sorting import REVERSIBLE, SORTING
 
 BUGS = [
-    *KERNEL, *CACHE, *ATTENTION, *LINEAR, *MIXERS, *MODELS, *LAYERS, *CONVOLUTIONAL, *RECURRENT, *SINGLE, *ALIGNED,
+    *KERNEL, *CACHE, *ATTENTION, *RUNNING, *SHORTENED, *MIXERS, *MODELS, *LAYERS, *CONVOLUTIONAL, *RECURRENT, *SINGLE, *ALIGNED,
     *ATTENTION_FREE, *SORTING, *REVERSIBLE,
 ]  # fmt: skip

@@ -1,0 +1,172 @@
+"""Bugs of attentions by sums, and of those over shortened keys."""
+
+from __future__ import annotations
+
+from contract.planting import Bug
+
+RUNNING = [
+    Bug(
+        "linear attention looks one ahead",
+        "attention.running",
+        "(q @ k.transpose(-1, -2)).tril(), k",
+        "(q @ k.transpose(-1, -2)).tril(1), k",
+        ("linear-causal-future",),
+    ),
+    Bug(
+        "sums of all but the last piece are lost",
+        "attention.running",
+        "torch.cat([first, each], 2)",
+        "torch.cat([0 * first, each], 2)",
+        ("linear-causal-chunks",),
+    ),
+    Bug(
+        "the normaliser forgets earlier chunks",
+        "attention.running",
+        "norm + inside.sum(-1, dtype=wide)",
+        "inside.sum(-1, dtype=wide)",
+        ("running_sums: linear_is_its_quadratic_form(causal)", "linear-causal-chunks"),
+    ),
+    Bug(
+        "padded keys enter the sums",
+        "attention.running",
+        "k, v = torch.where(here, k, 0.0), torch.where(here, v, 0.0)",
+        "v = torch.where(here, v, 0.0)",
+        ("linear-cross-padding-content", "linear-causal-ragged"),
+    ),
+    Bug(
+        "sums are kept in half precision",
+        "attention.running",
+        "after = Sums(*(part[:, :, -1].contiguous() for part in (values, keys, mass)))",
+        "after = Sums(*(part[:, :, -1].bfloat16().float() for part in (values, keys, mass)))",
+        ("linear-causal-half-steps",),
+    ),
+    Bug(
+        "what was found is rounded to eight bits",
+        "attention.features",
+        "self.heads.join(divide(seen, self.least()), query)",
+        "self.heads.join(divide(seen, self.least()).to(torch.float8_e5m2 if query.dtype == torch.bfloat16 else None), query)",
+        ("linear-encoder-half",),
+    ),
+    Bug(
+        "a query that saw nothing is divided by 0",
+        "attention.running",
+        "seen.total / torch.where(some, norm, 1.0)[..., None].to(seen.total.dtype), 0.0)",
+        "seen.total / torch.where(some, norm, 1.0)[..., None].to(seen.total.dtype), seen.total / norm[..., None])",
+        ("linear-cross-empty-row",),
+    ),
+    Bug(
+        "the largest key of a chunk scales what came before it",
+        "attention.running",
+        "high = log_weight.detach().cummax(-1).values",
+        "high = log_weight.detach().amax(-1, keepdim=True).expand_as(log_weight)",
+        ("running_sums: performer_is_not_changed_by_a_heavy_key_to_come",),
+    ),
+    Bug(
+        "the largest key is looked for in padding too",
+        "attention.running",
+        "torch.where(here[..., 0], log_weight, NOTHING)",
+        "log_weight",
+        ("performer-encoder-padding-content",),
+    ),
+    Bug(
+        "scales of groups are not carried on",
+        "attention.running",
+        "outer * (above - top).exp()[..., None].to(sums.dtype)",
+        "outer",
+        ("running_sums: accumulating_in_groups_is_a_loop(17)",),
+    ),
+    Bug(
+        "directions by plain QR",
+        "attention.performer",
+        "q = q * r.diagonal(dim1=-2, dim2=-1).sign()[:, None]",
+        "pass",
+        ("running_sums: performer_directions_prefer_none_and_are_orthogonal",),
+    ),
+    Bug(
+        "something small is added to features",
+        "attention.performer",
+        "power.sub_(top).exp_().to(x.dtype)",
+        "power.sub_(top).exp_().add_(1e-4).to(x.dtype)",
+        ("running_sums: performer_is_its_quadratic_form(causal)",),
+    ),
+    Bug(
+        "random features are not saved",
+        "attention.drawn",
+        'self.register_buffer("bits", draw(None).view(torch.int32))',
+        'self.register_buffer("bits", draw(None).view(torch.int32), persistent=False)',
+        ("performer-encoder-checkpoint",),
+    ),
+    Bug(
+        "a norm below zero is divided by",
+        "attention.running",
+        "norm = torch.maximum(seen.norm, seen.mass * least)",
+        "norm = torch.where(seen.norm.abs() > 1e-30, seen.norm.abs(), 0)",
+        ("running_sums: rfa_norms_are_never_less_than_the_kernel_allows(encoder)",),
+    ),
+    Bug(
+        "what was gated keeps its weight in the next piece",
+        "attention.features",
+        "state if faded is None else state.fade(faded)",
+        "state",
+        ("gated_rfa-causal-chunks",),
+    ),
+    Bug(
+        "gates of padding close",
+        "attention.running",
+        "kept = torch.where(ok[:, None], kept, 0.0)",
+        "pass",
+        ("gated_rfa-causal-ragged",),
+    ),
+]
+
+SHORTENED = [
+    Bug(
+        "padding inside the softmax over positions",
+        "attention.efficient",
+        "torch.where(here, k, NOTHING), torch.where(here, v, 0.0)",
+        "k, torch.where(here, v, 0.0)",
+        ("efficient-encoder-padding-content", "efficient-causal-ragged"),
+    ),
+    Bug(
+        "the level at a chunk's end scales what came before",
+        "attention.efficient",
+        "begin, end = level[..., :1, :], level[..., -1:, :]",
+        "begin, end = level[..., -1:, :], level[..., -1:, :]",
+        ("running_sums: efficient_is_not_changed_by_a_heavy_key_to_come",),
+    ),
+    Bug(
+        "padding is mixed into Linformer's rows",
+        "attention.linformer",
+        "k, v = torch.where(here, k, 0.0), torch.where(here, v, 0.0)",
+        "v = torch.where(here, v, 0.0)",
+        ("linformer-encoder-padding-content",),
+    ),
+    Bug(
+        "padded tokens fill the last window",
+        "attention.compressed",
+        "key_value = torch.where(layout.ok[..., None], key_value, 0.0)",
+        "pass",
+        ("compressed-encoder-padding-content",),
+    ),
+    Bug(
+        "a window is seen one token too early",
+        "attention.compressed",
+        "(window + 1) * self.stride <= query + 1",
+        "(window + 1) * self.stride <= query + 2",
+        ("compressed-causal-reach", "compressed-causal-chunks"),
+    ),
+    Bug(
+        "queries before the first window look at it",
+        "attention.compressed",
+        "return F.pad(found, (0, 0, first, 0))[:, :, : q.size(2)]",
+        "return torch.cat([found[:, :, :1].expand(-1, -1, first, -1), found], 2)[:, :, : q.size(2)]",
+        ("compressed-causal-future",),
+    ),
+    Bug(
+        "a begun window loses its tokens",
+        "attention.compressed",
+        "left = (ended * self.stride)[:, None]",
+        "left = (0 * ended)[:, None]",
+        ("compressed-causal-chunks",),
+    ),
+]

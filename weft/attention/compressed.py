@@ -1,0 +1,194 @@
+"""Memory-compressed attention: a strided convolution shortens keys and values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+import torch.nn.functional as F
+from pydantic import PositiveInt
+from torch import Tensor, nn
+
+from weft.attention.base import Attended, Attention, Site, split_heads
+from weft.attention.kernel import attend, attend_memory
+from weft.attention.projections import Projections
+from weft.attention.store import Cache, Memory, Plain
+from weft.batch import Layout
+from weft.state import State, grow
+
+
+@dataclass
+class Windows:
+    """What was seen in causal use: whole windows, shortened, and the tokens of one that has begun.
+
+    store: shortened keys and values · tail [B, stride − 1, 2D]: keys and values of the begun window, then what has no meaning ·
+    count [B]: tokens fed. tail and count are None while nothing was fed.
+    """
+
+    store: Plain | Cache
+    stride: int
+    tail: Tensor | None = None
+    count: Tensor | None = None
+
+    def grow(self, room: int) -> Windows:
+        return replace(self, store=grow(self.store, _cells(room, self.stride)))
+
+
+class CompressedAttention(Attention):
+    """softmax(QK'ᵀ/√d) V', where one row of K' and V' is made of `stride` tokens, by a convolution as wide as its stride.
+
+    The last window of a sequence may be cut short. In causal use a query sees the windows that have ended, so the first
+    stride − 1 queries see nothing and find 0, and what is near is seen late: use it beside heads or layers that look at
+    what is near. Cost still grows with the square of the length, over the stride.
+
+    stride: tokens that become one
+    bias: whether the projections of queries, keys and values have one
+    """
+
+    paper = "Liu et al. 2018"
+    cost = "n²/stride"
+    uses = frozenset({"encoder", "causal", "cross"})
+
+    def __init__(self, site: Site, *, stride: PositiveInt = 3, bias: bool = True) -> None:
+        super().__init__(site)
+        self.stride = stride
+        self.reach = "pattern" if site.use == "causal" else "all"
+        self.ignores_key_order = stride == 1
+        self.heads = Projections(site, bias=bias)
+        self.keys, self.values = (nn.Linear(stride * site.dim, site.dim) for _ in range(2))
+        for shorten in (self.keys, self.values):
+            nn.init.xavier_uniform_(shorten.weight)
+            nn.init.zeros_(shorten.bias)
+
+    def sees(self, length: int) -> Tensor:
+        place = torch.arange(length)
+        return self._ended(place[:, None], place[None] // self.stride)
+
+    def _ended(self, query: Tensor, window: Tensor) -> Tensor:
+        """Whether the window of this number ends before the query or at it."""
+        return (window + 1) * self.stride <= query + 1
+
+    def start(
+        self, memory: Tensor | None = None, layout: Layout | None = None, *, rows: int = 1, room: int | None = None
+    ) -> State:
+        if self.site.use == "cross":
+            assert memory is not None
+            return self._memory(self.heads.key_value(memory), layout)
+        if self.site.use == "encoder":
+            return None
+        store: Plain | Cache = Plain()
+        if room is not None:
+            cells = _cells(room, self.stride)
+            store = Cache.empty(rows, self.site.heads, cells, self.heads.width, self.heads.out.weight)
+        state = Windows(store, self.stride)
+        return state if memory is None else self._append(self._own(memory)[1], state, layout)
+
+    def forward(
+        self,
+        query: Tensor,
+        state: State,
+        *,
+        append: Tensor | None = None,
+        layout: Layout | None = None,
+        need_weights: bool = False,
+    ) -> Attended:
+        share = self.site.dropout if self.training else 0.0
+        if append is None:
+            context, _ = attend_memory(self.heads.queries(query), state, layout=None, dropout=share)
+        else:
+            q, key_value = self._own(append)
+            if self.site.use == "encoder":
+                context, _ = attend_memory(q, self._memory(key_value, layout), layout=None, dropout=share)
+            else:
+                after = self._append(key_value, state, layout)
+                context = self._look_back(q, state, after, layout, share)
+                state = after
+        return Attended(self.heads.join(context, query), state)
+
+    def _own(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Queries [B, H, T, D / H], and keys and values side by side [B, T, 2D]."""
+        q, key_value = self.heads.query_key_value(x).split([self.site.dim, 2 * self.site.dim], -1)
+        return split_heads(q, self.site.heads), key_value
+
+    def _shorten(self, key_value: Tensor) -> tuple[Tensor, Tensor]:
+        """[B, W · stride, 2D] → k, v [B, H, W, D / H]."""
+        parts = key_value.unflatten(1, (-1, self.stride)).chunk(2, -1)
+        k, v = (
+            split_heads(shorten(part.flatten(2)), self.site.heads)
+            for shorten, part in zip((self.keys, self.values), parts, strict=True)
+        )
+        return k, v
+
+    def _memory(self, key_value: Tensor, layout: Layout | None) -> Memory:
+        """All windows, the last of a row filled up with zeros."""
+        if layout is not None:
+            key_value = torch.where(layout.ok[..., None], key_value, 0.0)
+        key_value = F.pad(key_value, (0, 0, 0, -key_value.size(1) % self.stride))
+        segments = None if layout is None else layout.segments[:, :: self.stride]
+        return Memory(*self._shorten(key_value), segments)
+
+    def _append(self, key_value: Tensor, state: Windows, layout: Layout | None) -> Windows:
+        """The state after these tokens: windows that they complete go into the store, what is left over into the tail."""
+        rows, extent, _ = key_value.shape
+        fed = torch.full((rows,), extent, device=key_value.device) if layout is None else layout.lengths
+        row, count, filled = key_value, fed, fed
+        if state.tail is not None and state.count is not None:
+            begun = state.count % self.stride
+            row = _join(state.tail.to(key_value.dtype), key_value, begun)
+            count, filled = state.count + fed, begun + fed
+        number, ended = row.size(1) // self.stride, filled // self.stride
+        store = state.store
+        if number:
+            place = torch.arange(number, device=row.device).expand(rows, number)
+            real = Layout((place < ended[:, None]).to(torch.int32), place, longest=number)
+            store = store.append(*self._shorten(row[:, : number * self.stride]), real)
+        left = (ended * self.stride)[:, None] + torch.arange(self.stride - 1, device=row.device)
+        row = F.pad(row, (0, 0, 0, self.stride))
+        tail = row.gather(1, left[..., None].expand(-1, -1, row.size(-1)))
+        return Windows(store, self.stride, tail, count)
+
+    def _look_back(self, q: Tensor, before: Windows, after: Windows, layout: Layout | None, share: float) -> Tensor:
+        """Every query against the windows that have ended."""
+        store = after.store
+        if isinstance(store, Plain) and store.k is None:
+            return torch.zeros_like(q)
+        if isinstance(store, Plain) and before.count is None:
+            return self._triangle(q, store, share)
+        place = torch.arange(q.size(2), device=q.device)[None] if layout is None else layout.positions
+        positions = place.expand(q.size(0), -1) + (0 if before.count is None else before.count[:, None])
+        seen = attend(
+            q,
+            store,
+            causal=False,
+            layout=None,
+            positions=positions,
+            pattern=lambda query, window: self._ended(query, window)[:, None],
+            dropout=share,
+        )
+        return seen[0]
+
+    def _triangle(self, q: Tensor, store: Plain, share: float) -> Tensor:
+        """A whole sequence without a mask: the queries that see n windows have number n − 1 among those `stride` apart."""
+        assert store.k is not None and store.v is not None
+        first, windows = self.stride - 1, store.k.size(2)
+        apart = F.pad(q[:, :, first:], (0, 0, 0, windows * self.stride + first - q.size(2))).unflatten(
+            2, (windows, self.stride)
+        )
+        k, v = (x[:, :, None].expand(-1, -1, self.stride, -1, -1).flatten(1, 2) for x in (store.k, store.v))
+        found, _ = attend(apart.transpose(2, 3).flatten(1, 2), Plain(k, v), causal=True, layout=None, dropout=share)
+        found = found.unflatten(1, (-1, self.stride)).transpose(2, 3).flatten(2, 3)
+        return F.pad(found, (0, 0, first, 0))[:, :, : q.size(2)]
+
+
+def _join(tail: Tensor, new: Tensor, begun: Tensor) -> Tensor:
+    """The first `begun` [B] rows of the tail, and the new ones right behind them: [B, stride − 1 + T, 2D]."""
+    both = torch.cat([tail, new], 1)
+    place = torch.arange(both.size(1), device=new.device)[None]
+    behind = place - begun[:, None] + tail.size(1)
+    index = torch.where(place < begun[:, None], place, behind).clamp_max(both.size(1) - 1)
+    return both.gather(1, index[..., None].expand(-1, -1, both.size(-1)))
+
+
+def _cells(room: int, stride: int) -> int:
+    """Cells of a store for so many tokens: windows that have not ended are written, too."""
+    return room // stride + 2

@@ -1,0 +1,128 @@
+"""Efficient attention: a softmax over channels for queries, one over positions for keys."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from weft.attention.base import Attended, Attention, Site
+from weft.attention.projections import Projections
+from weft.attention.running import NOTHING, accumulate, cut
+from weft.batch import Layout
+from weft.state import State, shared, spread
+
+CHUNK = 64
+WIDEST = 60.0
+"""Inside a chunk, keys of a channel that lie more than this above where it began count as equally large."""
+
+
+@dataclass
+class Means:
+    """What was seen, in float32. values [B, H, D, D]: for each channel of the keys the mean of values, weighted by exp(key).
+
+    level [B, H, D]: the logarithm of the sum of these weights.
+    """
+
+    values: Tensor
+    level: Tensor
+
+
+@dataclass
+class MemoryMeans:
+    """The same of a whole source, one row a source."""
+
+    values: Tensor = shared()
+
+
+class EfficientAttention(Attention):
+    """softmax_d(Q) (softmax_n(K)ᵀ V): every channel of the keys is a mean of all values, and a query mixes the channels.
+
+    Causal use is weft's own extension of the paper: the softmax over positions is over those up to the query's own.
+
+    bias: whether the projections have one
+    """
+
+    paper = "Shen et al. 2018"
+    cost = "n"
+    uses = frozenset({"encoder", "causal", "cross"})
+    ignores_key_order = True
+
+    def __init__(self, site: Site, *, bias: bool = True) -> None:
+        super().__init__(site)
+        self.heads = Projections(site, bias=bias)
+
+    def start(
+        self, memory: Tensor | None = None, layout: Layout | None = None, *, rows: int = 1, room: int | None = None
+    ) -> State:
+        if self.site.use == "cross":
+            assert memory is not None
+            return _means(*self.heads.keys_values(memory), layout)
+        weight, width = self.heads.out.weight, self.heads.width
+        zeros = torch.zeros(rows, self.site.heads, width, width, device=weight.device)
+        state = Means(zeros, torch.full_like(zeros[..., 0], NOTHING))
+        return state if memory is None else self._recur(*self.heads.own(memory), state, layout)[1]
+
+    def forward(
+        self,
+        query: Tensor,
+        state: State,
+        *,
+        append: Tensor | None = None,
+        layout: Layout | None = None,
+        need_weights: bool = False,
+    ) -> Attended:
+        if append is None:
+            context = _mix(self.heads.queries(query), state)
+        elif self.site.use == "encoder":
+            q, k, v = self.heads.own(append)
+            context = _mix(q, _means(k, v, layout))
+        else:
+            context, state = self._recur(*self.heads.own(append), state, layout)
+        return Attended(self.heads.join(context, query), state)
+
+    def _recur(self, q: Tensor, k: Tensor, v: Tensor, state: Means, layout: Layout | None) -> tuple[Tensor, Means]:
+        """Chunk by chunk, as in `running`, but every channel of the keys has a scale of its own: the level of its past."""
+        extent, dtype = q.size(2), q.dtype
+        size = min(CHUNK, extent)
+        k, v = _real(k, v, layout)
+        q, k, v = cut(q.softmax(-1, torch.float32), size), cut(k, size, NOTHING), cut(v, size)
+        level = torch.logaddexp(k.flatten(2, 3).logcumsumexp(2), state.level[:, :, None]).view_as(k)
+        begin, end = level[..., :1, :], level[..., -1:, :]
+        levels = torch.cat([state.level[:, :, None], end[..., 0, :]], 2)
+        with torch.autocast(q.device.type, enabled=False):
+            # exp(k − level) of a pair is taken apart where the chunk begins, so that no half is too large for float32.
+            asked = (q * (begin - level).clamp_min(-WIDEST).exp()).to(dtype)
+            given = (k - begin).clamp_max(WIDEST).exp().to(dtype)
+            inside = (asked @ given.transpose(-1, -2)).tril() @ v
+            means = ((k - end).exp().to(dtype).transpose(-1, -2) @ v).float()
+            run = _accumulate(torch.cat([state.values[:, :, None], means], 2), levels)
+            before = (q * (levels[:, :, :-1, None] - level).exp()).to(dtype)
+            context = inside + before @ run[:, :, :-1].to(dtype)
+        return context.flatten(2, 3)[:, :, :extent], Means(run[:, :, -1].contiguous(), levels[:, :, -1].contiguous())
+
+
+def _means(k: Tensor, v: Tensor, layout: Layout | None) -> MemoryMeans:
+    """For each channel of the keys the mean of all real values."""
+    k, v = _real(k, v, layout)
+    return MemoryMeans(k.softmax(2).to(v.dtype).transpose(-1, -2) @ v)
+
+
+def _mix(q: Tensor, means: MemoryMeans) -> Tensor:
+    return q.softmax(-1).to(means.values.dtype) @ spread(means.values, q.size(0))
+
+
+def _real(k: Tensor, v: Tensor, layout: Layout | None) -> tuple[Tensor, Tensor]:
+    """Keys in float32. What is not real has no weight, before any softmax, and no value."""
+    k = k.float()
+    if layout is None:
+        return k, v
+    here = layout.ok[:, None, :, None]
+    return torch.where(here, k, NOTHING), torch.where(here, v, 0.0)
+
+
+def _accumulate(means: Tensor, levels: Tensor) -> Tensor:
+    """Running means of means [B, H, N, D, D], channel by channel; `levels` [B, H, N, D] include the past."""
+    run, _ = accumulate(means.transpose(2, 3), levels.transpose(2, 3))
+    return run.transpose(2, 3)

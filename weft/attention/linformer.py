@@ -1,0 +1,96 @@
+"""Linformer: keys and values of all positions mixed down to a few."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+import torch
+from pydantic import PositiveInt
+from torch import Tensor, nn
+
+from weft.attention.base import Attended, Attention, Site
+from weft.attention.kernel import attend_memory
+from weft.attention.projections import Projections
+from weft.attention.store import Memory
+from weft.batch import Layout
+from weft.errors import DataError
+from weft.state import State
+
+
+class LinformerAttention(Attention):
+    """softmax(Q(EK)ᵀ/√d) FV, where E and F are learned and mix the n positions down to `rank` rows.
+
+    A position that holds no token adds nothing to any row, so what a sentence finds does not depend on its neighbours.
+
+    rank: rows that are left of keys and values
+    max_length: positions that E and F have; no sequence may be longer
+    share: whether each head has its own E and F (none), all heads share them (heads), or keys and values do too (key_value)
+    bias: whether the projections of queries, keys and values have one
+    """
+
+    paper = "Wang et al. 2020"
+    cost = "n·rank"
+    uses = frozenset({"encoder", "cross"})
+    instead: ClassVar[dict[str, str]] = {
+        "causal": "each of its rows mixes all positions, those to come too; use performer, linear, rfa or compressed instead"
+    }
+
+    def __init__(
+        self,
+        site: Site,
+        *,
+        rank: PositiveInt = 128,
+        max_length: PositiveInt = 1024,
+        share: Literal["none", "heads", "key_value"] = "heads",
+        bias: bool = True,
+    ) -> None:
+        super().__init__(site)
+        self.max_length: int = max_length
+        self.heads = Projections(site, bias=bias)
+        heads = site.heads if share == "none" else 1
+        self.mix = nn.Parameter(torch.randn(1 if share == "key_value" else 2, heads, rank, max_length) * rank**-0.5)
+
+    def start(
+        self, memory: Tensor | None = None, layout: Layout | None = None, *, rows: int = 1, room: int | None = None
+    ) -> State:
+        if self.site.use == "encoder":
+            return None
+        assert memory is not None
+        return self._shorten(*self.heads.keys_values(memory), layout)
+
+    def forward(
+        self,
+        query: Tensor,
+        state: State,
+        *,
+        append: Tensor | None = None,
+        layout: Layout | None = None,
+        need_weights: bool = False,
+    ) -> Attended:
+        if append is None:
+            q, memory = self.heads.queries(query), state
+        else:
+            q, k, v = self.heads.own(append)
+            memory = self._shorten(k, v, layout)
+        dropout = self.site.dropout if self.training else 0.0
+        context, _ = attend_memory(q, memory, layout=None, dropout=dropout)
+        return Attended(self.heads.join(context, query), state)
+
+    def _shorten(self, k: Tensor, v: Tensor, layout: Layout | None) -> Memory:
+        """k, v [B, H, S, D] → [B, H, rank, D]."""
+        length = k.size(2)
+        self._check(length if layout is None else layout.longest)
+        mix = self.mix
+        if layout is not None:
+            here = layout.ok[:, None, :, None]
+            k, v = torch.where(here, k, 0.0), torch.where(here, v, 0.0)
+        if length > self.max_length:  # the batch is padded beyond its longest row
+            k, v, length = k[:, :, : self.max_length], v[:, :, : self.max_length], self.max_length
+        return Memory(mix[0, :, :, :length] @ k, mix[-1, :, :, :length] @ v)
+
+    def _check(self, longest: int) -> None:
+        if longest > self.max_length:
+            raise DataError(
+                f"linformer has {self.max_length} positions, and a sequence has {longest} tokens; "
+                f"raise its max_length and train again, or shorten the text"
+            )

@@ -1,0 +1,85 @@
+"""The Performer's attention: the softmax estimated by positive random features."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import torch
+from pydantic import NonNegativeInt, PositiveInt
+from torch import Tensor
+
+from weft.attention.base import Site
+from weft.attention.drawn import Drawn
+from weft.attention.features import FeatureAttention, Features
+
+
+class PerformerAttention(FeatureAttention):
+    """FAVOR+: φ(x) = exp(ωᵀx − ‖x‖²/2)/√m estimates exp(q·k/√d), with orthogonal ω that are drawn anew in training.
+
+    features: m, how many; the error falls with its square root
+    redraw: features are drawn anew about every so many steps of training; 0: never
+    orthogonal: whether the ω of a block are orthogonal, which lowers the error, or independent
+    bias: whether the projections have one
+    """
+
+    paper = "Choromanski et al. 2021"
+    weighted = True
+
+    def __init__(
+        self,
+        site: Site,
+        *,
+        features: PositiveInt = 128,
+        redraw: NonNegativeInt = 1000,
+        orthogonal: bool = True,
+        bias: bool = True,
+    ) -> None:
+        super().__init__(site, features=features, bias=bias)
+        self.directions = Drawn(functools.partial(_directions, features, site.head_dim, orthogonal), redraw)
+
+    def phi(self, x: Tensor) -> Features:
+        return Features(*_Positive.apply(x, self.directions()))
+
+    def refresh(self, generator: torch.Generator) -> None:
+        self.directions.redraw(generator)
+
+
+class _Positive(torch.autograd.Function):
+    """exp(ωᵀx − ‖x‖²/2 − c) and c, its logarithm's maximum over features, so that the largest feature of each token is 1.
+
+    x [..., D] is scaled by D^−¼ first. The exponent is in float32: half precision would err by percents. Kept for the backward
+    pass are x and the features alone, a third of what automatic differentiation would keep. c has no gradient: it cancels
+    when what was found is divided.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, directions: Tensor) -> tuple[Tensor, Tensor]:
+        y = x.float() * x.size(-1) ** -0.25
+        power = y @ directions.T
+        power -= y.square().sum(-1, keepdim=True) / 2
+        top = power.amax(-1, keepdim=True)
+        phi = power.sub_(top).exp_().to(x.dtype)
+        ctx.save_for_backward(x, directions, phi)
+        ctx.mark_non_differentiable(top)
+        return phi, top[..., 0]
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        x, directions, phi = ctx.saved_tensors
+        scale = x.size(-1) ** -0.25
+        slope = gradients[0] * phi
+        found = slope @ directions.to(slope.dtype) - x * (scale * slope.sum(-1, keepdim=True))
+        return found * scale, None
+
+
+def _directions(count: int, width: int, orthogonal: bool, generator: torch.Generator | None) -> Tensor:
+    """ω [count, width], each distributed as a normal vector; those of a block of `width` at right angles to each other."""
+    drawn = torch.randn(count, width, generator=generator)
+    if not orthogonal:
+        return drawn
+    blocks = torch.randn(-(-count // width), width, width, generator=generator)
+    q, r = torch.linalg.qr(blocks)
+    # Without the signs QR prefers some directions, and the error no longer falls with more features.
+    q = q * r.diagonal(dim1=-2, dim2=-1).sign()[:, None]
+    return q.flatten(0, 1)[:count] * drawn.norm(dim=1, keepdim=True)
