@@ -61,3 +61,22 @@ def test_no_word_is_in_training_and_in_a_test(tmp_path: Path) -> None:
     assert not seen["train"] & (seen["words"] | seen["apart"])
     assert max(len(source.split()) for source in seen["train"]) <= 10
     assert all(24 <= len(source.split()) <= 30 for source in seen["joined"])
+
+
+def test_the_page_has_a_place_for_every_drawing_and_no_other() -> None:
+    mechanisms = importlib.import_module("mechanisms")
+    page = (FOLDER.parent / "docs" / "mechanisms.md").read_text("utf-8")
+    assert {found[2] for found in mechanisms.MARK.finditer(page)} == {*mechanisms.RUNS, mechanisms.MIX}
+    assert set(mechanisms.RUNS.values()) | {mechanisms.MIX_RUN} <= set(importlib.import_module("families").SYSTEMS)
+
+
+def test_pictures_are_linked_where_they_are_there(tmp_path: Path) -> None:
+    mechanisms = importlib.import_module("mechanisms")
+    page, pictures = tmp_path / "mechanisms.md", tmp_path / "images"
+    page.write_text("<!-- drawing: dot -->\n![old](gone.png)\n\n<!-- drawing: hard -->\n![old](gone.png)\n\nend\n")
+    mechanisms.draw("wiring", {"weights": [[0.25, 0.75], [1.0, 0.0]]}, pictures / "hard.png")
+    for _ in range(2):
+        mechanisms.link(page, pictures)
+        assert page.read_text() == (
+            "<!-- drawing: dot -->\n\n<!-- drawing: hard -->\n![weights of hard on one sentence](images/hard.png)\n\nend\n"
+        )
