@@ -1,0 +1,237 @@
+"""Transformer-base on one GPU: training and decoding speed beside transformers in the same run, with goals and ratios.
+
+    python benchmarks/gpu.py [--only train-25k,decode-64] [--peer no]
+
+d 512, feed-forward 2,048, 8 heads, 6 + 6 layers, vocabulary 32,000, lengths as in news text, bf16. Training is `weft.train` on
+a file of made-up text, data loading, clipping and optimiser included; the peer has its batches on the device. Decoding makes 32
+steps from sources of 27 tokens. Real target tokens count, padding does not.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import itertools
+import json
+import platform
+import random
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+
+import weft
+from weft.batch import BOS, EOS, PAD
+from weft.models.base import Model, Sizes
+from weft.registry import build
+from weft.search.choosers import Beam, Chooser, Greedy, Limits
+from weft.search.constraints import Forbid
+from weft.search.loop import generate
+from weft.search.recorded import recorder_of
+
+VOCABULARY, DIM, HIDDEN, HEADS, LAYERS = 32_000, 512, 2048, 8, 6
+SHAPE = {"dim": DIM, "feedforward": HIDDEN, "heads": HEADS, "encoder_layers": LAYERS, "decoder_layers": LAYERS}
+STEPS, SOURCE = 32, 27
+Figures = dict[str, float]
+
+
+def lengths(count: int) -> Iterator[tuple[int, int]]:
+    """Pairs of lengths, log-normal around 27 tokens."""
+    draw = random.Random(0)
+    while count:
+        source = int(draw.lognormvariate(3.2, 0.55))
+        if 4 <= source <= 120:
+            yield source, max(4, min(128, int(source * draw.uniform(0.85, 1.2))))
+            count -= 1
+
+
+def write_text(folder: Path, pairs: int) -> str:
+    """Made-up sentences of words that are all in a vocabulary of 32,000."""
+    draw = random.Random(1)
+    words = [f"w{number}" for number in range(VOCABULARY - 4)]
+    every = iter(words)
+    with (folder / "source.txt").open("w") as source, (folder / "target.txt").open("w") as target:
+        for sizes in lengths(pairs):
+            for file, size in zip((source, target), sizes, strict=True):
+                # Each word at least once, so that the vocabulary is as large as it should be.
+                said = [next(every, None) or draw.choice(words) for _ in range(size - 1)]
+                file.write(" ".join(said) + "\n")
+    return f"{folder}/source.txt,{folder}/target.txt"
+
+
+def weft_training(tokens: int, steps: int = 90) -> Figures:
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place)
+        options = {
+            "data": {"tokenizer": {"kind": "words"}, "vocabulary": VOCABULARY, "cache": str(folder / "cache")},
+            "model": {"kind": "transformer", **SHAPE, "norm": "post", "dropout": 0.1},
+            "train": {"steps": steps, "batch_tokens": tokens, "precision": "bf16", "log_every": 15, "save_every": steps},
+        }
+        (folder / "base.yaml").write_text(json.dumps(options))
+        data = write_text(folder, 40 * tokens // 25)
+        torch.cuda.reset_peak_memory_stats()
+        began = time.perf_counter()
+        weft.train(folder / "base.yaml", data=data, out=folder / "run")
+        whole = time.perf_counter() - began
+        lines = [json.loads(line) for line in (folder / "run" / "log.jsonl").read_text().splitlines()]
+        rates = sorted(line["tokens_per_second"] for line in lines if "tokens_per_second" in line)
+        return {"tok/s": rates[len(rates) // 2], "GiB": torch.cuda.max_memory_allocated() / 2**30, "seconds in all": whole}
+
+
+def peer_model() -> torch.nn.Module:
+    import transformers
+
+    sides = {"layers": LAYERS, "ffn_dim": HIDDEN, "attention_heads": HEADS}
+    config = transformers.MarianConfig(
+        vocab_size=VOCABULARY,
+        d_model=DIM,
+        dropout=0.1,
+        max_position_embeddings=256,
+        pad_token_id=PAD,
+        eos_token_id=EOS,
+        decoder_start_token_id=BOS,
+        forced_eos_token_id=None,
+        scale_embedding=True,
+        activation_function="relu",
+        **{f"{side}_{name}": value for side in ("encoder", "decoder") for name, value in sides.items()},
+    )
+    model: torch.nn.Module = transformers.MarianMTModel(config).cuda()
+    return model
+
+
+def peer_batches(tokens: int, count: int = 24) -> list[tuple[torch.Tensor, ...]]:
+    """Pairs of like length together, within the budget of padded tokens; extents are multiples of 8."""
+    batches: list[list[tuple[int, int]]] = [[]]
+    for pair in sorted(lengths(count * tokens // 20)):
+        if batches[-1] and max(*pair, *map(max, batches[-1])) * (len(batches[-1]) + 1) > tokens:
+            batches.append([])
+        batches[-1].append(pair)
+    random.Random(0).shuffle(batches)
+    found = []
+    for rows in batches[:count]:
+        sides = []
+        for side in (0, 1):
+            size = torch.tensor([pair[side] for pair in rows])
+            real = torch.arange(-(-int(size.max()) // 8) * 8) < size[:, None]
+            sides += [torch.randint(4, VOCABULARY, real.shape).masked_fill(~real, PAD).cuda(), real.cuda()]
+        found.append(tuple(sides))
+    return found
+
+
+def peer_training(tokens: int, compiled: bool, steps: int = 48) -> Figures:
+    model = peer_model().train()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
+    run = torch.compile(model, dynamic=True) if compiled else model
+    batches = peer_batches(tokens)
+
+    def step(source: torch.Tensor, source_ok: torch.Tensor, labels: torch.Tensor, ok: torch.Tensor) -> None:
+        fed = torch.cat([torch.full_like(labels[:, :1], BOS), labels[:, :-1]], 1)
+        with torch.autocast("cuda", torch.bfloat16):
+            logits = run(input_ids=source, attention_mask=source_ok, decoder_input_ids=fed, use_cache=False).logits
+            gold = labels.masked_fill(~ok, -100).flatten()
+            loss = F.cross_entropy(logits.flatten(0, 1).float(), gold, label_smoothing=0.1)
+        optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+
+    torch.cuda.reset_peak_memory_stats()
+    for number in range(12):
+        step(*batches[number])
+    turns = itertools.cycle(batches[:steps])
+    seconds = timed(lambda: step(*next(turns)), steps)
+    real = sum(int(ok.sum()) for _, _, _, ok in batches[:steps]) / len(batches[:steps])
+    return {"tok/s": real / seconds, "GiB": torch.cuda.max_memory_allocated() / 2**30}
+
+
+def timed(work: Callable[[], None], times: int) -> float:
+    """Seconds of one time, by doing it several times."""
+    torch.cuda.synchronize()
+    began = time.perf_counter()
+    for _ in range(times):
+        work()
+    torch.cuda.synchronize()
+    return (time.perf_counter() - began) / times
+
+
+def weft_decoding(rows: int, beam: int) -> Figures:
+    spec = {"kind": "transformer", **SHAPE, "norm": "post"}
+    model: Model = build("weft.models:MODELS", spec, Sizes(VOCABULARY, VOCABULARY, True)).cuda().eval().bfloat16()
+    source = torch.randint(4, VOCABULARY, (rows, SOURCE), device="cuda")
+    chooser: Chooser = Beam(beam) if beam > 1 else Greedy()
+    column = torch.full((rows,), STEPS, device="cuda")
+    limits = Limits(column, column - 1, torch.arange(rows, device="cuda"))
+    recorder = recorder_of(model)
+    assert recorder is not None
+
+    def work() -> None:
+        with torch.inference_mode():
+            generate(
+                model.decoder,
+                model.encode(source),
+                chooser,
+                first=torch.full((rows, 1), BOS, device="cuda"),
+                limits=limits,
+                constraints=[Forbid([PAD, BOS])],
+                best=1,
+                stepping=recorder.stepping("one"),
+            )
+
+    began = time.perf_counter()
+    for _ in range(3):
+        work()
+    warm = time.perf_counter() - began
+    return {"ms a step": timed(work, 3) / STEPS * 1000, "seconds to warm up": warm}
+
+
+def peer_decoding(rows: int, beam: int) -> Figures:
+    model = peer_model().eval().to(torch.bfloat16)
+    source = torch.randint(4, VOCABULARY, (rows, SOURCE), device="cuda")
+    options = {"num_beams": beam, "do_sample": False, "max_new_tokens": STEPS, "min_new_tokens": STEPS}
+
+    def work() -> None:
+        with torch.inference_mode():
+            model.generate(input_ids=source, attention_mask=torch.ones_like(source), **options)  # type: ignore[operator]
+
+    work()
+    return {"ms a step": timed(work, 2) / STEPS * 1000}
+
+
+CASES: dict[str, tuple[float, Callable[[], Figures], Callable[[], Figures]]] = {
+    "train-25k": (3.0, lambda: weft_training(25_000), lambda: peer_training(25_000, compiled=True)),
+    "train-100k": (1.4, lambda: weft_training(100_000, 45), lambda: peer_training(100_000, compiled=True, steps=24)),
+    "decode-1": (12.0, lambda: weft_decoding(1, 1), lambda: peer_decoding(1, 1)),
+    "decode-64": (7.0, lambda: weft_decoding(64, 4), lambda: peer_decoding(64, 4)),
+    "decode-512": (4.0, lambda: weft_decoding(512, 4), lambda: peer_decoding(512, 4)),
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--only", default=",".join(CASES))
+    parser.add_argument("--peer", choices=["yes", "no"], default="yes")
+    options = parser.parse_args()
+    versions = f"Python {platform.python_version()} · torch {torch.__version__}"
+    print(f"{time.strftime('%Y-%m-%d')} · {torch.cuda.get_device_name()} · {versions}")
+    for name in options.only.split(","):
+        goal, ours, theirs = CASES[name]
+        found = []
+        for work in [ours, theirs] if options.peer == "yes" else [ours]:
+            torch.manual_seed(0)
+            found.append(work())
+            gc.collect()
+            torch.cuda.empty_cache()
+        said = " | ".join(", ".join(f"{key} {value:,.2f}" for key, value in figures.items()) for figures in found)
+        key = "tok/s" if "tok/s" in found[0] else "ms a step"
+        ratio = ""
+        if len(found) == 2:
+            quotient = found[0][key] / found[1][key]
+            ratio = f" | {quotient if key == 'tok/s' else 1 / quotient:.2f} × (goal {goal})"
+        print(f"{name}: {said}{ratio}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
