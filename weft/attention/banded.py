@@ -61,7 +61,10 @@ class PatternLook:
         need_weights: bool,
     ) -> tuple[Tensor, Tensor | None]:
         if isinstance(store, Ring):
-            return self._look_back(q, store, positions, dropout, need_weights)
+            if store.pieces > 1 or need_weights:
+                return self._look_back(q, store, positions, dropout, need_weights)
+            k, v = store.k[:, :, -q.size(2) :], store.v[:, :, -q.size(2) :]
+            return self._look_around((q, k, v), causal, layout, dropout), None
         if isinstance(store, Cache) or need_weights or store.k is None or store.v is None or store.k.size(2) != q.size(2):
             return attend(
                 q,
@@ -90,7 +93,7 @@ class PatternLook:
     ) -> tuple[Tensor, Tensor | None]:
         """From the last tokens of a ring at those before them."""
         cell, real = ring.cells()
-        seen = (real & (cell >= 0))[:, None] & (cell[:, None] <= positions[:, :, None])
+        seen = real[:, None] & (cell[:, None] <= positions[:, :, None])
         mask = seen[:, None] & self.mask(positions[:, :, None], cell[:, None])
         context, weights = mix(q, ring.k, ring.v, mask, dropout, need_weights)
         return context, None if weights is None else ring.spread(weights)
@@ -156,7 +159,7 @@ def _attend(pattern: Pattern, heads: Heads, causal: bool, layout: Layout | None,
         return attend_window(q, k, v, pattern.span, packing(layout), dropout)
     extent = q.size(2)
     if extent * extent > kernel.SHORT and not isinstance(pattern, Everything):
-        visits = _visits(pattern, causal)
+        visits = plan(pattern, causal)
         if sum(visit.area(extent) for visit in visits) < extent * extent:
             return _sparse(pattern, visits, heads, layout if padded else None, dropout)
     everything = isinstance(pattern, Everything)
@@ -167,7 +170,7 @@ def _attend(pattern: Pattern, heads: Heads, causal: bool, layout: Layout | None,
     return attend(q, store, causal=causal, layout=layout, positions=place, pattern=look, dropout=dropout)[0]
 
 
-def _visits(pattern: Pattern, causal: bool) -> list[Visit]:
+def plan(pattern: Pattern, causal: bool) -> list[Visit]:
     """Patterns that leave neighbouring queries together are looked at in one visit, the others in one each."""
     together = tuple(part for part in pattern.parts if not part.regroups)
     visits = []

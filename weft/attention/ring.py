@@ -20,7 +20,7 @@ class Ring:
     """Keys and values of the tokens fed last, in order, the newest at the end; what is older than the window is forgotten.
 
     k, v [B, H, N, D]: cells of earlier tokens, then the `new` cells of the last piece, of which the first `fed` [B] hold tokens
-    (None: all of them). length [B]: tokens fed in all. past: how many earlier tokens a query may look at.
+    (None: all of them). length [B]: tokens fed in all, in `pieces` calls. past: how many earlier tokens a query may look at.
     """
 
     k: Tensor
@@ -29,6 +29,7 @@ class Ring:
     past: int
     new: int = 0
     fed: Tensor | None = None
+    pieces: int = 0
 
     @staticmethod
     def empty(rows: int, heads: int, room: int, past: int, width: int, like: Tensor) -> Ring:
@@ -44,7 +45,7 @@ class Ring:
         k, v = (torch.cat([self._last(store), new.to(store.dtype)], 2) for store, new in ((self.k, k), (self.v, v)))
         extent = k.size(2) - self.k.size(2) + self.new
         fed = None if layout is None else layout.lengths
-        return Ring(k, v, self.length + (extent if fed is None else fed), self.past, extent, fed)
+        return Ring(k, v, self.length + (extent if fed is None else fed), self.past, extent, fed, self.pieces + 1)
 
     def _last(self, cells: Tensor) -> Tensor:
         """[B, H, N − new, D]: the cells that end with the last token."""

@@ -1,0 +1,301 @@
+"""Attention by pattern: each pattern against its paper's definition, in its limits, and against the masked full matrix."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from weft.attention import banded
+from weft.attention.base import Attended, Attention, Site, Use
+from weft.attention.bigbird import BigBird
+from weft.attention.local import Local
+from weft.attention.longformer import Longformer
+from weft.attention.pattern import Pattern
+from weft.attention.random_ import Random
+from weft.attention.strided import Strided
+from weft.batch import Layout
+from weft.errors import ConfigError
+from weft.registry import build, fill
+from weft.state import State, leaves, select
+
+DIM, HEADS = 16, 4
+USES: tuple[Use, ...] = ("encoder", "causal")
+
+LONG: dict[str, dict[str, Any]] = {
+    "local": {"kind": "local", "window": 11},
+    "wide": {"kind": "local", "window": 70},
+    "strided": {"kind": "strided", "stride": 7},
+    "fixed": {"kind": "fixed", "block": 20, "summary": 3},
+    "global": {"kind": "global", "tokens": 3},
+    "random": {"kind": "random", "block": 16, "blocks": 2},
+    "longformer": {"kind": "longformer", "window": 9, "tokens": 2},
+    "bigbird": {"kind": "bigbird", "window": 5, "tokens": 2, "block": 16, "blocks": 2},
+    "sparse": {"kind": "joined", "patterns": [{"kind": "local", "window": 8}, {"kind": "strided", "stride": 8}]},
+    "three": {
+        "kind": "joined",
+        "patterns": [
+            "strided",
+            {"kind": "fixed", "block": 24},
+            {"kind": "random", "block": 8},
+            {"kind": "strided", "stride": 9},
+        ],
+    },
+    "heads": {
+        "kind": "mixed",
+        "heads": [{"kind": "local", "window": 3}, "local", {"kind": "strided", "stride": 8}, "longformer"],
+    },
+}
+"""Patterns that are worth going a short way to in a sequence of a few hundred tokens."""
+
+
+def make(spec: dict[str, Any], use: Use) -> Attention:
+    torch.manual_seed(3)
+    part: Attention = build("weft.attention:ATTENTIONS", spec, Site(use, DIM, HEADS))
+    with torch.no_grad():
+        for parameter in part.parameters():
+            parameter += 0.1 * torch.randn_like(parameter)
+    return part.eval()
+
+
+def whole(part: nn.Module, x: Tensor) -> Tensor:
+    found: Tensor = part(x, part.start(rows=x.size(0)), append=x).context
+    return found
+
+
+def step(part: Attention, token: Tensor, state: State) -> Attended:
+    found: Attended = part(token, state, append=token)
+    return found
+
+
+def same(a: Tensor, b: Tensor, atol: float = 2e-5) -> None:
+    torch.testing.assert_close(a, b, atol=atol, rtol=1e-3)
+
+
+def found_and_gradients(part: Attention, x: Tensor, layout: Layout | None, need_weights: bool) -> list[Tensor]:
+    part.zero_grad()
+    x = x.clone().requires_grad_()
+    context = part(x, part.start(rows=x.size(0)), append=x, layout=layout, need_weights=need_weights).context
+    context = context if layout is None else context[layout.ok]
+    (context * torch.linspace(-1, 1, context.numel()).view_as(context)).sum().backward()
+    assert x.grad is not None
+    grads = [parameter.grad for parameter in part.parameters() if parameter.grad is not None]
+    return [context.detach(), x.grad if layout is None else x.grad[layout.ok], *grads]
+
+
+LAYOUTS = {
+    "alone": (None, (2, 389)),
+    "padded": (Layout.padded((389, 200, 1, 77)), (4, 389)),
+    "packed": (Layout.pack((200, 1, 389, 60), 670), (1, 670)),
+}
+
+
+@pytest.mark.parametrize("use", USES)
+@pytest.mark.parametrize("rows", LAYOUTS)
+@pytest.mark.parametrize("name", LONG)
+def test_the_short_way_is_the_masked_matrix(name: str, rows: str, use: Use, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever is asked with weights is computed by the full matrix and a mask; without, it must not be, and is the same."""
+    part, (layout, shape) = make(LONG[name], use), LAYOUTS[rows]
+    x = torch.randn(*shape, DIM)
+    wanted = found_and_gradients(part, x, layout, need_weights=True)
+    monkeypatch.setattr(banded, "attend", None)
+    for mine, theirs in zip(found_and_gradients(part, x, layout, need_weights=False), wanted, strict=True):
+        same(mine, theirs, atol=2e-4)
+
+
+@pytest.mark.parametrize("use", USES)
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {"kind": "strided", "stride": 1},
+        {"kind": "fixed", "block": 1000},
+        {"kind": "fixed", "block": 10, "summary": 10},
+        {"kind": "global", "tokens": 1000},
+        {"kind": "random", "block": 1000},
+        {"kind": "longformer", "window": 1000},
+        {"kind": "bigbird", "window": 3, "tokens": 1000},
+        {"kind": "joined", "patterns": ["full", "strided"]},
+        {"kind": "mixed", "heads": ["full", {"kind": "strided", "stride": 1}, {"kind": "global", "tokens": 1000}, "full"]},
+    ],
+    ids=lambda spec: spec["kind"],
+)
+@pytest.mark.parametrize("extent", [71, 150])
+def test_a_pattern_of_everything_is_full_attention(spec: dict[str, Any], extent: int, use: Use) -> None:
+    full, part = make({"kind": "full"}, use), make(spec, use)
+    part.load_state_dict(full.state_dict())
+    x = torch.randn(2, extent, DIM)
+    same(whole(part, x), whole(full, x))
+
+
+def by_definition(name: str, i: int, j: int, causal: bool) -> bool:
+    """The sets of the papers, in their own words, for the settings of `test_patterns_are_those_of_the_papers`."""
+    if causal and j > i:
+        return False
+    return {
+        "strided": (i - j) % 4 == 0,  # Child et al. 2019, section 4.3: (i − j) mod l = 0
+        "fixed": i // 5 == j // 5 or j % 5 in (3, 4),  # ⌊j/l⌋ = ⌊i/l⌋; j mod l ∈ {l − c, …, l − 1}
+        "global": j in (0, 1, 2) or i in (0, 1, 2),  # Beltagy et al. 2020: symmetric
+        "longformer": (abs(i - j) < 3 if causal else abs(i - j) <= 3) or j in (0, 1) or i in (0, 1),
+    }[name]
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("strided", {"stride": 4}),
+        ("fixed", {"block": 5, "summary": 2}),
+        ("global", {"tokens": 3}),
+        ("longformer", {"window": 3, "tokens": 2}),
+    ],
+)
+def test_patterns_are_those_of_the_papers(name: str, options: dict[str, int], causal: bool) -> None:
+    seen = make({"kind": name, **options}, "causal" if causal else "encoder").sees(23)
+    assert seen.tolist() == [[by_definition(name, i, j, causal) for j in range(23)] for i in range(23)]
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_bigbird_joins_three_patterns(causal: bool) -> None:
+    pattern = BigBird(causal, window=2, tokens=3, block=4, blocks=2, seed=5)
+    near, drawn = Longformer(causal, window=2, tokens=3), Random(causal, block=4, blocks=2, seed=5)
+    assert torch.equal(pattern.sees(60, causal), near.sees(60, causal) | drawn.sees(60, causal))
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_what_is_drawn_does_not_depend_on_the_length(causal: bool) -> None:
+    """The same seed gives the same blocks to the same queries, however long the sequence is; another seed gives others."""
+    pattern = Random(causal, block=4, blocks=2)
+    longest = pattern.sees(300, causal)
+    for length in (1, 5, 64, 299):
+        assert torch.equal(pattern.sees(length, causal), longest[:length, :length])
+    assert not torch.equal(longest, Random(causal, block=4, blocks=2, seed=1).sees(300, causal))
+
+
+def test_blocks_are_drawn_from_everywhere() -> None:
+    """A causal block draws each of those up to itself about equally often, over many seeds; and never too many."""
+    block = torch.tensor([19])
+    counts = torch.zeros(20)
+    for seed in range(500):
+        own, *drawn = Random(True, blocks=3, seed=seed).draws(block)[0].tolist()
+        assert own == 19 and len({*drawn} - {-1}) == sum(number != -1 for number in drawn)
+        for number in drawn:
+            counts[number] += number != -1
+    expected = 500 * 3 / 20
+    assert (counts[:19] - expected).abs().max() < 5 * expected**0.5
+    seen = Random(False, block=4, blocks=2).sees(400, False).view(100, 4, 100, 4).any(-1).any(1)
+    assert seen.sum(1).max() <= 3 and seen.triu(1).any(0)[50:].any() and seen.tril(-1).any(0)[:50].any()
+
+
+def test_one_softmax_over_all_that_is_joined() -> None:
+    """A key that two patterns show counts once, and the weights of all patterns together sum to one."""
+    full = make({"kind": "full"}, "encoder")
+    part = make({"kind": "joined", "patterns": [{"kind": "local", "window": 2}, {"kind": "strided", "stride": 2}]}, "encoder")
+    part.load_state_dict(full.state_dict())
+    x = torch.randn(1, 301, DIM)
+    found = whole(part, x)
+    for i in (0, 1, 150, 300):
+        near = [j for j in range(301) if abs(i - j) <= 2 or (i - j) % 2 == 0]
+        same(found[:, i], whole(full, x[:, near].contiguous())[:, near.index(i)])
+
+
+def test_heads_look_each_by_its_own_pattern() -> None:
+    specs = [{"kind": "strided", "stride": 3}, {"kind": "local", "window": 4}, {"kind": "global"}, {"kind": "full"}]
+    part, x = make({"kind": "mixed", "heads": specs}, "causal"), torch.randn(1, 40, DIM)
+    weights = part(x, part.start(rows=1), append=x, need_weights=True).weights
+    for head, spec in enumerate(specs):
+        alone = make(spec, "causal")
+        alone.load_state_dict(part.state_dict())
+        same(weights[:, head], alone(x, alone.start(rows=1), append=x, need_weights=True).weights[:, head])
+
+
+def test_a_short_list_serves_several_heads() -> None:
+    part = make({"kind": "mixed", "heads": [{"kind": "local", "window": 2}, {"kind": "strided", "stride": 5}]}, "encoder")
+    each = make(
+        {"kind": "mixed", "heads": 2 * [{"kind": "local", "window": 2}] + 2 * [{"kind": "strided", "stride": 5}]}, "encoder"
+    )
+    x = torch.randn(1, 150, DIM)
+    same(whole(part, x), whole(each, x))
+
+
+@pytest.mark.parametrize(
+    ("spec", "text"),
+    [
+        ({"kind": "mixed", "heads": ["local", "global", "strided"]}, "3 are named for 4 heads"),
+        ({"kind": "mixed", "heads": []}, "0 are named for 4 heads"),
+        ({"kind": "mixed", "heads": ["locale"]}, r"heads.0.kind: there is no 'locale'; did you mean 'local'\?"),
+        ({"kind": "mixed", "heads": [{"kind": "local", "stride": 3}]}, r"heads.0.stride: there is no such option"),
+        ({"kind": "joined", "patterns": []}, "name at least one"),
+        ({"kind": "joined", "patterns": ["random", {"kind": "bigbird", "block": 8}]}, "blocks of one size, not of 8, 64"),
+        ({"kind": "fixed", "block": 4, "summary": 5}, "a block of 4 tokens has no 5"),
+        ({"kind": "joined", "patterns": [{"kind": "fixed", "block": 4, "summary": 5}]}, "a block of 4 tokens has no 5"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(spec: dict[str, Any], text: str) -> None:
+    with pytest.raises(ConfigError, match=text):
+        build("weft.attention:ATTENTIONS", spec, Site("encoder", DIM, HEADS))
+
+
+def test_a_saved_mixture_has_every_default() -> None:
+    spec = fill("weft.attention:ATTENTIONS", {"kind": "mixed", "heads": ["local", {"kind": "strided", "stride": 3}]})
+    assert spec["heads"] == [{"kind": "local", "window": 64}, {"kind": "strided", "stride": 3}]
+
+
+def pairs(pattern: Pattern, extent: int) -> int:
+    return sum(visit.area(extent) for visit in banded.plan(pattern, causal=True))
+
+
+@pytest.mark.parametrize("pattern", [Local(True), Longformer(True), BigBird(True)], ids=lambda pattern: type(pattern).__name__)
+def test_the_short_way_grows_with_the_length(pattern: Pattern) -> None:
+    """Twice the length, twice the pairs that are formed; and a stride divides them."""
+    assert pairs(pattern, 8192) == 2 * pairs(pattern, 4096) < 4096**2 / 4
+    assert pairs(Strided(True, stride=32), 4096) == 4096**2 // 32
+
+
+@pytest.mark.parametrize("window", [1, 2, 5, 64])
+def test_a_window_decodes_from_a_ring(window: int) -> None:
+    """Token by token from the last few keys: the same as the mask, and not a number more is kept after any step."""
+    part, count = make({"kind": "local", "window": window}, "causal"), 300
+    x = torch.randn(2, count, DIM)
+    wanted = whole(part, x)
+    with torch.no_grad():
+        state, sizes = part.start(rows=2, room=4096), set()
+        for t in range(count):
+            found = step(part, x[:, t : t + 1], state)
+            state = found.state
+            same(found.context, wanted[:, t : t + 1])
+            sizes.add(sum(leaf.numel() for leaf in leaves(state)))
+    assert sizes == {2 * (2 * DIM * window + 1)}
+
+
+def test_the_ring_does_not_grow_for_thousands_of_steps() -> None:
+    """Beams change places on the way, and the tokens of each are its own."""
+    part, count, window = make({"kind": "local", "window": 6}, "causal"), 4096, 6
+    x, beams = torch.randn(2, count, DIM), torch.tensor([1, 0])
+    with torch.no_grad():
+        state = part.start(rows=2, room=8)
+        for t in range(count):
+            found = step(part, x[:, t : t + 1], state)
+            state = select(found.state, beams) if t == count - 3 else found.state
+        assert sum(leaf.numel() for leaf in leaves(state)) == 2 * (2 * DIM * window + 1)
+        swapped = torch.cat([x.flip(0)[:, -window:-2], x[:, -2:]], 1)
+        same(found.context, whole(part, swapped)[:, -1:])
+
+
+@pytest.mark.parametrize("first", [1, 30, 300])
+def test_pieces_go_through_the_ring(first: int) -> None:
+    part, x = make({"kind": "local", "window": 20}, "causal"), torch.randn(2, 400, DIM)
+    state, found = part.start(rows=2, room=400), []
+    for piece in x.split([first, 1, 330 - first, 69], 1):
+        result = step(part, piece, state)
+        state = result.state
+        found.append(result.context)
+    same(torch.cat(found, 1), whole(part, x))
+
+
+def test_short_rows_go_the_plain_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where all tokens fit into a window's reach, nothing is cut into groups."""
+    monkeypatch.setattr(banded, "mix", None)
+    part = make({"kind": "local", "window": 64}, "encoder")
+    assert whole(part, torch.randn(1, 120, DIM)).isfinite().all()
