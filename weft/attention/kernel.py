@@ -117,7 +117,7 @@ def mix(
         return F.scaled_dot_product_attention(q, k, v, attn_mask=both, dropout_p=share), None
     scores = q @ k.transpose(-1, -2) / math.sqrt(q.size(-1))
     weights = masked_softmax(scores if bias is None else scores + bias, mask)
-    return dropout(weights, share) @ v, weights if need_weights else None
+    return dropout(weights, share).to(v.dtype) @ v, weights if need_weights else None
 
 
 def _fused(q: Tensor, keys: int, need_weights: bool) -> bool:
