@@ -8,12 +8,13 @@ import pytest
 import torch
 from torch import Tensor
 
+from weft.attention.base import Attended
 from weft.attention.record import record
 from weft.batch import BOS, EOS, PAD, UNK, Layout
 from weft.errors import ConfigError
 from weft.layers.readout import IMPOSSIBLE, smoothed_loss
 from weft.models.base import Model, Sizes
-from weft.models.pointer import Pointer, PointerDecoder, mixture
+from weft.models.pointer import Pointer, PointerDecoder, PointerState, joined_mass, mixture
 from weft.registry import build
 
 SIZE = 12
@@ -58,11 +59,12 @@ def by_hand(generated: Tensor, gate: float, weights: Tensor, source: list[int]) 
     return torch.tensor(chances) / sum(chances)
 
 
-@pytest.mark.parametrize("generate", [True, False])
+@pytest.mark.parametrize("kind", ["generator", "network"])
 @pytest.mark.parametrize("name", BASES)
 @torch.no_grad()
-def test_every_word_has_the_probability_of_the_formula(name: str, generate: bool) -> None:
+def test_every_word_has_the_probability_of_the_formula(name: str, kind: str) -> None:
     base, attention = BASES[name]
+    generate = kind == "generator"
     model = made(base, generate=generate)
     decoder = model.decoder
     assert isinstance(decoder, PointerDecoder)
@@ -87,6 +89,17 @@ def test_every_word_has_the_probability_of_the_formula(name: str, generate: bool
             possible = set(words) | (set(range(SIZE)) if generate else {EOS})
             assert {word for word in range(SIZE + 7) if found[row, step, word] > 0} <= possible
     torch.testing.assert_close(found.sum(-1), torch.ones(3, 5))
+
+
+def test_weights_are_joined_in_full_precision() -> None:
+    """Three hundred small weights of one word, under autocast."""
+    weights = torch.full((1, 1, 1, 300), 1 / 300)
+    joins = torch.zeros(1, 300, 300)
+    joins[..., 0] = 1
+    state = PointerState(None, torch.zeros(1, 300, dtype=torch.long), joins)
+    with torch.autocast("cpu", torch.bfloat16):
+        mass = joined_mass([Attended(weights, weights=weights)], state)
+    torch.testing.assert_close(mass[0, 0, 0], torch.tensor(1.0), atol=1e-5, rtol=0.0)
 
 
 def test_a_layer_can_be_chosen() -> None:

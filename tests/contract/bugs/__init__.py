@@ -6,6 +6,7 @@ from contract.bugs.aligned import ALIGNED
 from contract.bugs.attention import ATTENTION
 from contract.bugs.attention_free import ATTENTION_FREE
 from contract.bugs.convolutional import CONVOLUTIONAL
+from contract.bugs.copying import COPYING
 from contract.bugs.kernel import CACHE, KERNEL
 from contract.bugs.mixers import MIXERS
 from contract.bugs.models import LAYERS, MODELS
@@ -16,5 +17,5 @@ from contract.bugs.sorting import REVERSIBLE, SORTING
 
 BUGS = [
     *KERNEL, *CACHE, *ATTENTION, *RUNNING, *SHORTENED, *MIXERS, *MODELS, *LAYERS, *CONVOLUTIONAL, *RECURRENT, *SINGLE, *ALIGNED,
-    *ATTENTION_FREE, *SORTING, *REVERSIBLE,
+    *ATTENTION_FREE, *SORTING, *REVERSIBLE, *COPYING,
 ]  # fmt: skip
