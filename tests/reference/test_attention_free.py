@@ -30,7 +30,10 @@ from weft.state import leaves
 
 DIM, HEADS, EXTENT = 12, 3, 53
 LENGTHS = (53, 1, 37, 48, 2)
-"""Among them primes, a single token, and twice three times a power of two."""
+"""Among them primes, a single token, and three times a power of two."""
+
+LONG = 150
+"""More than two blocks of queries and the windows around them."""
 
 
 def site(use: Use = "encoder", dim: int = DIM) -> Site:
@@ -88,7 +91,7 @@ def weighed(part: AttentionFreeMixer, x: Tensor, bias: Tensor) -> Tensor:
     return part.out(torch.sigmoid(q) * (weights * v[:, None]).sum(2)).float()
 
 
-def future(extent: int = EXTENT) -> Tensor:
+def future(extent: int) -> Tensor:
     return torch.where(torch.ones(extent, extent).tril() > 0, 0.0, -torch.inf)
 
 
@@ -100,19 +103,19 @@ def aft(form: str, use: Use, **options: Any) -> AttentionFreeMixer:
 @pytest.mark.parametrize("use", ["encoder", "causal"])
 @pytest.mark.parametrize("form", ["simple", "local", "full", "conv"])
 def test_aft_is_its_formula(form: str, use: Use) -> None:
-    part, x = aft(form, use, window=5, rank=4), tokens()
-    apart = torch.arange(EXTENT)[:, None] - torch.arange(EXTENT)
-    bias = torch.zeros(1, EXTENT, EXTENT)
+    part, x = aft(form, use, window=5, rank=4), tokens(extent=LONG)
+    apart = torch.arange(LONG)[:, None] - torch.arange(LONG)
+    bias = torch.zeros(1, LONG, LONG)
     if form == "conv":
-        bias = torch.zeros(HEADS, EXTENT, EXTENT)
+        bias = torch.zeros(HEADS, LONG, LONG)
         for tap in range(5):
             bias[:, apart == tap - (2 if use == "encoder" else 0)] = part.taps.detach()[:, tap, None]
     elif form != "simple":
         assert part.columns is not None
-        bias = (part.rows @ part.columns.T).detach()[None, :EXTENT, :EXTENT]
+        bias = (part.rows @ part.columns.T).detach()[None, :LONG, :LONG]
         bias = bias if form == "full" else torch.where(apart.abs() < 5, bias, 0.0)
     found = mixed(part, x)
-    same(found, weighed(part, x, bias + (future() if use == "causal" else 0)))
+    same(found, weighed(part, x, bias + (future(LONG) if use == "causal" else 0)))
 
 
 @pytest.mark.parametrize("use", ["encoder", "causal"])

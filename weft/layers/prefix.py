@@ -63,6 +63,10 @@ class Weighted:
         some = self.weight > 0
         return torch.where(some, self.total / torch.where(some, self.weight, 1.0), 0.0)
 
+    def flip(self) -> Weighted:
+        """From the last place to the first."""
+        return Weighted(self.total.flip(1), self.weight.flip(1), self.top.flip(1))
+
     def at(self, places: slice) -> Weighted:
         return Weighted(self.total[:, places], self.weight[:, places], self.top[:, places])
 

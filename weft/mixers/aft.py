@@ -22,6 +22,9 @@ from weft.state import State
 CHUNK = 16
 """Queries handled at once in causal use: keys before them by one matrix product, those among them one by one."""
 
+BLOCK = 64
+"""Queries handled at once in an encoder where w has a window: keys near them by one matrix product, the others by sums."""
+
 Form = Literal["simple", "local", "full", "conv"]
 
 
@@ -38,7 +41,7 @@ class AttentionFreeMixer(RowMixer):
     """
 
     paper = "Zhai et al. 2021"
-    cost = "n (simple), n²"
+    cost = "n (simple), n·window, n² (full)"
     uses = frozenset({"encoder", "causal"})
 
     def __init__(
@@ -99,8 +102,24 @@ class AttentionFreeMixer(RowMixer):
         ok = None if layout is None else layout.ok[..., None]
         if self.form == "simple":
             return Weighted.over(k, v, ok, 1).mean().expand_as(v)
-        place = torch.arange(k.size(1), device=k.device)
-        return self._product(k, v, ok, self._positions(place, place)).mean()
+        extent = k.size(1)
+        place = torch.arange(extent, device=k.device)
+        if self.form == "full" or extent <= BLOCK:
+            return self._product(k, v, ok, self._positions(place, place)).mean()
+        each = Weighted.of(k, v, ok)
+        before, behind = prefixes(each), prefixes(each.flip()).flip()
+        found = []
+        for begin in range(0, extent, BLOCK):
+            own = place[begin : begin + BLOCK]
+            near = slice(max(0, begin - self.window), min(extent, begin + BLOCK + self.window))
+            bias = self._positions(own, place[near])
+            here = self._product(k[:, near], v[:, near], None if ok is None else ok[:, near], bias)
+            if near.start > 0:
+                here = here.join(before.at(slice(near.start - 1, near.start)))
+            if near.stop < extent:
+                here = here.join(behind.at(slice(near.stop, near.stop + 1)))
+            found.append(here.mean())
+        return torch.cat(found, 1)
 
     def _product(self, k: Tensor, v: Tensor, ok: Tensor | None, bias: Tensor) -> Weighted:
         """Every query over all keys by a matrix product: bias [H, T, S], k and v [B, S, D]."""
@@ -115,16 +134,20 @@ class AttentionFreeMixer(RowMixer):
         """Causal, from the first token on. Keys are weighed relative to the largest before the chunk: never by one to come."""
         extent = k.size(1)
         place = torch.arange(extent, device=k.device)
+        before = None if self.form == "full" else prefixes(Weighted.of(k, v))
         found = []
         for begin in range(0, extent, CHUNK):
             own = place[begin : begin + CHUNK]
+            near = slice(0 if before is None else max(0, begin - self.window), begin)
             among = self._spread(self._positions(own, own).permute(1, 2, 0), k.size(-1))  # [T, S, D]
             seen = (own <= own[:, None])[..., None]
             keys, values = (part[:, None, begin : begin + CHUNK] for part in (k, v))
             here = Weighted.over(keys + among, values, seen, 2)
             here = Weighted(here.total[:, :, 0], here.weight[:, :, 0], here.top[:, :, 0])
             if begin:
-                here = here.join(self._product(k[:, :begin], v[:, :begin], None, self._positions(own, place[:begin])))
+                here = here.join(self._product(k[:, near], v[:, near], None, self._positions(own, place[near])))
+            if before is not None and near.start > 0:
+                here = here.join(before.at(slice(near.start - 1, near.start)))
             found.append(here.mean())
         return torch.cat(found, 1)
 

@@ -48,6 +48,20 @@ ATTENTION_FREE = [
         ("aft-full-causal-future",),
     ),
     Bug(
+        "keys behind the window of a block are forgotten",
+        "mixers.aft",
+        "if near.stop < extent:",
+        "if False:",
+        ("attention_free: aft_is_its_formula(local, encoder)",),
+    ),
+    Bug(
+        "a window before a chunk is two tokens short",
+        "mixers.aft",
+        "max(0, begin - self.window), begin)",
+        "max(0, begin - self.window + 2), begin)",
+        ("attention_free: aft_is_its_formula(conv, causal)",),
+    ),
+    Bug(
         "the sums of prefixes take padding for tokens",
         "mixers.aft",
         "Weighted.of(k, v, None if layout is None else layout.ok[..., None])",
