@@ -2,6 +2,7 @@
 
 ATTENTIONS = {
     "full": "weft.attention.full:FullAttention",
+    "xl_relative": "weft.attention.xl_relative:XlRelativeAttention",
     "local": "weft.attention.local:LocalAttention",
     "strided": "weft.attention.strided:StridedAttention",
     "fixed": "weft.attention.fixed:FixedAttention",

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -18,14 +19,26 @@ from weft.batch import Layout
 from weft.layers.dropout import dropout as drop
 
 
+@dataclass(frozen=True)
+class Places:
+    """How many positions each key is after each query, away [B or 1, T, S].
+
+    in_line: in every row the keys are tokens one after the other and the queries the last T of them, so that
+    away[t, s] = s − t − (S − T).
+    """
+
+    away: Tensor
+    in_line: bool
+
+
 class RelativeLook(nn.Module, ABC):
     """Looking with relative positions, in place of `kernel.attend`."""
 
     @abstractmethod
     def find(
-        self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, away: Tensor, dropout: float, need_weights: bool
+        self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, places: Places, dropout: float, need_weights: bool
     ) -> tuple[Tensor, Tensor | None]:
-        """What q [B, H, T, D] finds among k, v [B, H, S, D] that are `away` [B or 1, T, S] positions after it."""
+        """What q [B, H, T, D] finds among k, v [B, H, S, D]."""
 
     def forward(
         self,
@@ -50,21 +63,22 @@ class RelativeLook(nn.Module, ABC):
             return by_rows((q, store.k, store.v), layout, look), None
         k, v, mask = visible(store, q.size(2), causal=causal, layout=layout, positions=positions)
         place, at = positions, store.key_positions()
-        if whole and not (layout is not None and layout.packed):  # all rows count from 0
+        in_line = isinstance(store, Plain) and (store.segments is None or (whole and not (layout and layout.packed)))
+        if in_line:  # all rows count alike
             place, at = place[:1], at[:1]
-        return self.find(q, k, v, mask, at[:, None, :] - place[:, :, None], dropout, need_weights)
+        return self.find(q, k, v, mask, Places(at[:, None, :] - place[:, :, None], in_line), dropout, need_weights)
 
 
 class Alibi(RelativeLook):
     """A score falls with the distance, in each head at another rate: − m_h · |i − j|, m_h = 2^(−8h/H) (Press et al. 2022)."""
 
     def find(
-        self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, away: Tensor, dropout: float, need_weights: bool
+        self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, places: Places, dropout: float, need_weights: bool
     ) -> tuple[Tensor, Tensor | None]:
         heads = q.size(1)
         rates = torch.exp2(torch.arange(1, heads + 1, device=q.device) * (-8 / heads))
         # In float32, whatever the weights are in: bf16 has no 257.
-        bias = -away.abs().float()[:, None] * rates[:, None, None]
+        bias = -places.away.abs().float()[:, None] * rates[:, None, None]
         return mix(q, k, v, mask, dropout, need_weights, bias)
 
 
@@ -84,9 +98,9 @@ class Shaw(RelativeLook):
             nn.init.xavier_uniform_(table)
 
     def find(
-        self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, away: Tensor, dropout: float, need_weights: bool
+        self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, places: Places, dropout: float, need_weights: bool
     ) -> tuple[Tensor, Tensor | None]:
-        which = (away.clamp(-self.furthest, self.furthest) + self.furthest)[:, None]
+        which = (places.away.clamp(-self.furthest, self.furthest) + self.furthest)[:, None]
         which = which.expand(q.size(0), q.size(1), q.size(2), k.size(2))
         scores = q @ k.transpose(-1, -2) + (q @ self.keys.t().to(q.dtype)).gather(-1, which)
         weights = masked_softmax(scores / math.sqrt(q.size(-1)), mask)

@@ -11,11 +11,12 @@ from contract.bugs.kernel import CACHE, KERNEL
 from contract.bugs.mixers import MIXERS
 from contract.bugs.models import LAYERS, MODELS
 from contract.bugs.recurrent import RECURRENT
+from contract.bugs.relative import RELATIVE
 from contract.bugs.running import RUNNING, SHORTENED
 from contract.bugs.single import SINGLE
 from contract.bugs.sorting import REVERSIBLE, SORTING
 
 BUGS = [
     *KERNEL, *CACHE, *ATTENTION, *RUNNING, *SHORTENED, *MIXERS, *MODELS, *LAYERS, *CONVOLUTIONAL, *RECURRENT, *SINGLE, *ALIGNED,
-    *ATTENTION_FREE, *SORTING, *REVERSIBLE, *COPYING,
+    *ATTENTION_FREE, *SORTING, *REVERSIBLE, *COPYING, *RELATIVE,
 ]  # fmt: skip

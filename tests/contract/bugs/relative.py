@@ -1,0 +1,43 @@
+"""Bugs of Transformer-XL's attention."""
+
+from __future__ import annotations
+
+from contract.planting import Bug
+
+RELATIVE = [
+    Bug(
+        "rows are moved one place too far",
+        "attention.xl_relative",
+        "[..., extent - 1 : extent - 1 + extent * (count - 1)]",
+        "[..., extent - 2 : extent - 2 + extent * (count - 1)]",
+        ("xl_relative: it_is_the_equation_of_the_paper_pair_by_pair(causal)",),
+    ),
+    Bug(
+        "steps ask for the distance the other way round",
+        "attention.xl_relative",
+        "place = (away + keys - 1)",
+        "place = (keys - 1 - away)",
+        ("xl_relative-causal-chunks", "xl_relative-causal-earlier-segment"),
+    ),
+    Bug(
+        "content and distance share one bias",
+        "attention.xl_relative",
+        "asked = (q + self.distance_bias",
+        "asked = (q + self.content_bias",
+        ("xl_relative: it_is_the_equation_of_the_paper_pair_by_pair(encoder)", "xl_relative-encoder-gradients"),
+    ),
+    Bug(
+        "distances are not scaled",
+        "attention.xl_relative",
+        ") / math.sqrt(q.size(-1))",
+        ") / math.sqrt(1)",
+        ("xl_relative: it_is_the_equation_of_the_paper_pair_by_pair(causal)",),
+    ),
+    Bug(
+        "after an earlier segment rows are taken to be whole",
+        "attention.relative",
+        "store.segments is None or (whole and",
+        "store.segments is not None or (whole and",
+        ("xl_relative-causal-earlier-segment",),
+    ),
+]

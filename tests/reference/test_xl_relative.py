@@ -1,0 +1,106 @@
+"""Transformer-XL's attention against its equation, term by term, and in its limits."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from contract.looking import same, scattered
+from torch import Tensor
+
+from weft.attention.base import Site, Use, join_heads, split_heads
+from weft.attention.full import FullAttention
+from weft.attention.xl_relative import XlLook, XlRelativeAttention
+from weft.batch import Layout
+from weft.layers.position import SinusoidalPosition
+
+DIM, HEADS, EXTENT = 12, 3, 21
+WIDTH = DIM // HEADS
+USES: tuple[Use, ...] = ("encoder", "causal")
+
+
+def make(use: Use) -> XlRelativeAttention:
+    return scattered(XlRelativeAttention(Site(use, DIM, HEADS)))
+
+
+def whole(part: torch.nn.Module, x: Tensor) -> Tensor:
+    return part(x, part.start(rows=x.size(0)), append=x).context
+
+
+def look_of(part: XlRelativeAttention) -> XlLook:
+    look = part.heads.look
+    assert isinstance(look, XlLook)
+    return look
+
+
+@pytest.mark.parametrize("use", USES)
+def test_it_is_the_equation_of_the_paper_pair_by_pair(use: Use) -> None:
+    """A_ij = q_i·k_j + q_i·R + u·k_j + v·R with R = W_R · sinusoids(i − j), section 3.3."""
+    part, x = make(use), torch.randn(1, EXTENT, DIM)
+    look = look_of(part)
+    q, k, v = (split_heads(each, HEADS)[0] for each in part.heads.query_key_value(x).chunk(3, -1))
+    found = torch.zeros(HEADS, EXTENT, WIDTH)
+    for head in range(HEADS):
+        own = slice(head * WIDTH, (head + 1) * WIDTH)
+        u, w = look.content_bias[head, 0], look.distance_bias[head, 0]
+        for i in range(EXTENT):
+            scores = []
+            for j in range(i + 1 if use == "causal" else EXTENT):
+                waves = SinusoidalPosition(DIM)(torch.tensor([[i - j]]))[0, 0]
+                r = look.distances.weight[own] @ waves
+                terms = q[head, i] @ k[head, j], q[head, i] @ r, u @ k[head, j], w @ r
+                scores.append(sum(terms) / math.sqrt(WIDTH))
+            found[head, i] = torch.stack(scores).softmax(0) @ v[head, : len(scores)]
+    same(whole(part, x), part.heads.out(join_heads(found[None])))
+
+
+@pytest.mark.parametrize("use", USES)
+def test_without_distances_and_biases_it_is_full_attention(use: Use) -> None:
+    part, full = make(use), FullAttention(Site(use, DIM, HEADS), bias=False).eval()
+    with torch.no_grad():
+        look = look_of(part)
+        for table in (look.distances.weight, look.content_bias, look.distance_bias):
+            table.zero_()
+    full.heads.load_state_dict({name: value for name, value in part.heads.state_dict().items() if "look" not in name})
+    x = torch.randn(2, EXTENT, DIM)
+    same(whole(part, x), whole(full, x))
+
+
+@pytest.mark.parametrize("use", USES)
+def test_it_does_not_see_where_a_sequence_begins(use: Use) -> None:
+    """With content out of the way, all that is left is the distance: every diagonal of the scores is one number."""
+    part = make(use)
+    with torch.no_grad():
+        part.heads.query_key_value.weight[: 2 * DIM].zero_()
+    x = torch.randn(1, EXTENT, DIM)
+    weights = part(x, part.start(rows=1), append=x, need_weights=True).weights[0]
+    for away in range(1, EXTENT - 2):
+        along = (weights.diagonal(-away, 1, 2) / weights.diagonal(0, 1, 2)[:, away:]).log()
+        same(along, along[:, :1].expand_as(along))
+        assert along.abs().max() > 1e-3, f"distance {away} is like none"
+
+
+def test_queries_in_line_find_what_queries_anywhere_find() -> None:
+    """The same segment after the same memory, once as plain rows and once where rows say how long they are."""
+    part, memory, x = make("causal"), torch.randn(2, 9, DIM), torch.randn(2, 5, DIM)
+    plain = part(x, part.start(memory), append=x, need_weights=True)
+    laid = part(x, part.start(memory, Layout.padded([9, 9])), append=x, layout=Layout.padded([5, 5]), need_weights=True)
+    same(plain.context, laid.context)
+    same(plain.weights, laid.weights)
+
+
+def test_no_vector_is_made_for_each_pair() -> None:
+    """What is saved for the way back grows with T · S · H, not with T · S · D."""
+    extent, dim = 96, 128
+    part = XlRelativeAttention(Site("causal", dim, 2))
+    largest = 0
+
+    def note(tensor: Tensor) -> Tensor:
+        nonlocal largest
+        largest = max(largest, tensor.numel())
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
+        whole(part, torch.randn(1, extent, dim))
+    assert largest <= 2 * extent * (extent + 1) * 2
