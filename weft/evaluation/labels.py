@@ -7,21 +7,24 @@ from collections.abc import Sequence
 import numpy as np
 
 from weft.errors import DataError
-from weft.evaluation.metrics import Counts, Metric
+from weft.evaluation.metrics import Counts, ExactMatch, Metric
 from weft.registry import suggest
 
 
 class LabelAccuracy(Metric):
-    """The share of texts whose label is the right one."""
+    """The share of texts whose label is the right one: exact match, under the name it has for labels."""
 
     name = "accuracy"
-    signature = "labels equal to their reference"
+    signature = "labels equal to their reference|strip:yes"
+
+    def __init__(self) -> None:
+        self.exact = ExactMatch()
 
     def count(self, hypotheses: Sequence[str], references: Sequence[str]) -> Counts:
-        return np.array([[ours.strip() == theirs.strip(), 1] for ours, theirs in zip(hypotheses, references)], np.float64)
+        return self.exact.count(hypotheses, references)
 
     def value(self, sums: Counts) -> Counts:
-        return 100 * sums[..., 0] / np.maximum(sums[..., 1], 1)
+        return self.exact.value(sums)
 
 
 class MacroF1(Metric):

@@ -93,7 +93,7 @@ def _model(config: Config, task: Task, device: torch.device) -> Network:
     if limit is not None and config.data.max_length >= limit:
         raise ConfigError(
             f"data.max_length: texts of {config.data.max_length} tokens and their end do not fit the model's {limit} "
-            f"positions; set data.max_length to at most {limit - 1}, or raise model.max_length"
+            f"positions; set data.max_length to at most {limit - 1}, or raise max_length of the model or of its mixers"
         )
     return model
 
