@@ -58,6 +58,7 @@ class TrainSection(Section):
     """How the weights are found."""
 
     steps: PositiveInt = Field(default=10_000, description="optimiser steps in all")
+    seconds: float = Field(default=0.0, ge=0, description="stop after so many seconds of training, if before; 0: no limit")
     batch_tokens: PositiveInt = Field(default=4096, description="tokens of the longer side in one micro-batch, padding counted")
     accumulate: PositiveInt = Field(
         default=1, description="micro-batches to one step, shared by all processes: a multiple of their number"

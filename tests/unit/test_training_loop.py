@@ -153,6 +153,20 @@ def test_patience_stops_and_the_best_is_published(tmp_path: Path) -> None:
     assert read_metadata(tmp_path / "model.safetensors")["step"] == "4"
 
 
+def test_time_that_is_used_up_ends_training_as_the_last_step_does(tmp_path: Path) -> None:
+    log = open_log(tmp_path, 100, tensorboard=False, terminal=False)
+    result, _ = train(tmp_path, steps=100, seconds=1e-9, validate_every=0, save_every=50, log=log)
+    assert (result.update, result.stopped) == (1, "time")
+    assert checkpoint.steps(tmp_path) == [1]
+    [summary] = records(tmp_path, "summary")
+    assert summary["stopped"] == "time" and summary["loss"] == result.scores["loss"]
+    assert summary["peak_memory"] > 10_000_000 and summary["seconds"] > 0
+    again, _ = train(tmp_path, steps=100, seconds=1e-9, resume=True)
+    assert (again.update, again.stopped) == (1, "time")
+    more, _ = train(tmp_path, steps=3, seconds=1e9, resume=True)
+    assert (more.update, more.stopped) == (3, "steps")
+
+
 def test_patience_is_counted_across_a_resume(tmp_path: Path) -> None:
     task = SmallTask(interrupt_at=6)
     task.scores = [2.0, 2.5, 2.5]

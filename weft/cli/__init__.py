@@ -94,7 +94,9 @@ def spread_sets(arguments: list[str]) -> list[str]:
     following = False
     for argument in arguments:
         key, equals, _ = argument.partition("=")
-        if following and equals and "." in key and not argument.startswith("-") and spread[-2:-1] == ["--set"]:
+        # A comma is in no key: such an argument is an entry of `weft compare`.
+        setting = equals and "." in key and "," not in key and not argument.startswith("-")
+        if following and setting and spread[-2:-1] == ["--set"]:
             spread.append("--set")
         following = argument == "--set" or (following and not argument.startswith("-"))
         spread.append(argument)

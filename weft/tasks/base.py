@@ -8,12 +8,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Protocol
 
+import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from weft.batch import Batch, Position
+from weft.batch import BOS, Batch, Layout, Position
 from weft.config import Config, DecodeSection
-from weft.data.tokenizer import Tokenizer
+from weft.data.tokenizer import RESERVED, Tokenizer
 from weft.evaluation.metrics import Metric, make_metrics
 from weft.models.base import Network, Sizes
 from weft.registry import build
@@ -45,14 +46,30 @@ class Loss:
     optimizer: str = "model"
 
 
+@dataclass(frozen=True)
+class Headline:
+    """The score of `evaluate` by which trained models of a task are compared: its key, how people call it, its direction."""
+
+    key: str
+    title: str
+    higher_is_better: bool = True
+
+
+LOSS = Headline("loss", "loss", higher_is_better=False)
+
+
 class Task(ABC):
     """A task knows its data and its losses; the trainer knows neither.
 
     steady: whether `losses` asks for the same operations for all batches of one size, whatever the update and whatever is in
         them, so that they may be recorded once and replayed.
+    headline: the score that says best how good a model is, where `evaluate` gives it; the loss does elsewhere.
+    counts: what the count of a loss is of, and so what the speed of training is measured in.
     """
 
     steady: bool = False
+    headline: Headline = LOSS
+    counts: str = "target tokens"
 
     @abstractmethod
     def prepare(self) -> Sizes:
@@ -88,6 +105,21 @@ class Task(ABC):
     def describe(self) -> dict[str, Any]:
         """Facts worth a line in the log: how many pairs, what was dropped."""
         return {}
+
+    def made_up(self, length: int, sizes: Sizes) -> Batch:
+        """One row of `length` made-up tokens, on both sides where there are two: what time and memory are measured by."""
+        return made_up_pair(length, length, sizes)
+
+
+def made_up_pair(source: int, target: int, sizes: Sizes) -> Batch:
+    """A pair of so many tokens a side, the same at every call."""
+    generator = torch.Generator().manual_seed(source)
+    ids, labels = (
+        torch.randint(RESERVED, max(RESERVED + 1, size), (1, length), generator=generator)
+        for size, length in ((sizes.source, source), (sizes.target, target))
+    )
+    fed = torch.cat([torch.full((1, 1), BOS), labels[:, :-1]], 1)
+    return Batch(ids, Layout.padded([source]), fed, Layout.padded([target]), labels, torch.zeros(1, dtype=torch.long))
 
 
 class Decodes(Protocol):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import chain
 from typing import Annotated, Any
 
@@ -24,7 +25,7 @@ from weft.evaluation.metrics import Metric, score
 from weft.models.base import Model, Network, Sizes
 from weft.models.classifier import Classifier, Vote
 from weft.registry import Among, build
-from weft.tasks.base import Loss, Setting, Share, TextTask
+from weft.tasks.base import Headline, Loss, Setting, Share, TextTask, made_up_pair
 from weft.tasks.corpora import cache_of, read_corpus
 from weft.tasks.labelling import Labelling
 
@@ -41,6 +42,9 @@ class ClassificationTask(TextTask):
     dropout: share dropped of the pooled vector
     diversity_weight: penalty on questions of a self-attentive pooling that ask the same (Lin et al. 2017)
     """
+
+    headline = Headline("accuracy", "accuracy")
+    counts = "texts"
 
     def __init__(
         self,
@@ -126,6 +130,10 @@ class ClassificationTask(TextTask):
     def describe(self) -> dict[str, Any]:
         facts = {"ids": self.source.size, "labels": len(self.target.names), "training texts": len(self.train)}
         return facts | ({} if self.valid is None else {"validation texts": len(self.valid)})
+
+    def made_up(self, length: int, sizes: Sizes) -> Batch:
+        """The label is the first."""
+        return made_up_pair(length, 1, replace(sizes, target=RESERVED + 1))
 
     def _learn(self, train: list[Pairs]) -> None:
         """Finds the labels and trains the tokenizer, and saves both, so that resuming never changes them."""

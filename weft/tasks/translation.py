@@ -22,7 +22,7 @@ from weft.models import MODELS
 from weft.models.base import Model, Network, Sizes
 from weft.models.ensemble import Ensemble
 from weft.registry import Among, build, load
-from weft.tasks.base import Loss, Setting, Share, TextTask
+from weft.tasks.base import LOSS, Headline, Loss, Setting, Share, TextTask
 from weft.tasks.corpora import cache_of, read_corpus
 from weft.tasks.decoding import Decoding
 from weft.tasks.outputs import log_likelihoods
@@ -64,6 +64,7 @@ class TranslationTask(TextTask):
         sampling: Annotated[dict[str, Any], Among("weft.tasks:SAMPLINGS")] = {"kind": "none"},  # noqa: B006
     ) -> None:
         self.config, self.run, self.tell = setting.config, setting.run, setting.tell
+        self.headline = Headline("bleu", "BLEU") if self.config.train.validate_bleu else LOSS
         self.smoothing = label_smoothing
         self.reinforce = Reinforce(reinforce_weight, entropy_weight, reinforce_discount, draws)
         weights = {"guided": guided_weight, "coverage": coverage_weight, "doubly_stochastic": doubly_stochastic_weight}

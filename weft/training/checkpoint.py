@@ -43,6 +43,7 @@ class Progress:
     position  where the next update begins in the stream of batches
     stale     validations since the best one
     in_row    the last so many steps were skipped
+    memory    the most bytes that training needed, up to the first validation of each process
     """
 
     update: int = 0
@@ -53,6 +54,7 @@ class Progress:
     skipped: int = 0
     in_row: int = 0
     seconds: float = 0.0
+    memory: int = 0
 
 
 @dataclass(frozen=True)

@@ -50,7 +50,7 @@ def fit(
     log: Log,
     begun: Callable[[], None] = lambda: None,
 ) -> Result:
-    """Train `model` until `config.steps` updates are made or patience ends; it then holds the weights that were published.
+    """Train `model` until all steps are made, or time or patience ends; it then holds the weights that were published.
 
     The caller holds the `RunLock` of the folder `run`. `dim` is the model's width, for schedules that depend on it.
     `begun` is called when all is loaded and checked, before the first step.
@@ -94,6 +94,7 @@ def fit(
             _refresh(refreshed, seed_for(config.seed, update))
             meter.settle(sums, norms[0], bad)
             progress.update, progress.position = update, work.after
+            session.look_at_clock()
             _report(session, meter, rate)
             with meter.paused():
                 stop = _keep(session, meter, interrupts)

@@ -20,6 +20,7 @@ from weft.training.checkpoint import Progress, Trained, folder_of
 from weft.training.distributed import World, same_start
 from weft.training.folder import remove_stale
 from weft.training.log import Log
+from weft.training.memory import peak_memory
 from weft.training.meter import Health
 from weft.training.weights import put_tensors, read_metadata
 
@@ -28,7 +29,7 @@ from weft.training.weights import put_tensors, read_metadata
 class Result:
     """How training ended.
 
-    stopped  "steps" if all were made, "patience" if the score did not get better any more
+    stopped  "steps" if all were made, "time" if it was used up, "patience" if the score did not get better any more
     weights  which weights `model.safetensors` holds: "best", "average", "ema" or "last"; `scores` are theirs
     """
 
@@ -52,6 +53,7 @@ class Session:
     log: Log
     progress: Progress = field(default_factory=Progress)
     scores: dict[str, float] = field(default_factory=dict)
+    out_of_time: bool = False
 
     def __post_init__(self) -> None:
         self.autocast = torch.autocast(self.world.device.type, torch.bfloat16, enabled=self.config.precision == "bf16")
@@ -69,6 +71,8 @@ class Session:
             self.progress = checkpoint.load(newest, self.trained)
         same_start(self.trained.model, self.world)
         self._began = time.perf_counter() - self.progress.seconds
+        if newest is not None:
+            self.look_at_clock()
         self.log.begin(self.progress.update)
         if resume and newest is None:
             self.log.note("no checkpoint had been saved: training begins at the beginning")
@@ -84,7 +88,12 @@ class Session:
 
     @property
     def ended(self) -> bool:
-        return self.progress.update >= self.config.steps or self.out_of_patience
+        return self.progress.update >= self.config.steps or self.out_of_patience or self.out_of_time
+
+    def look_at_clock(self) -> None:
+        """Settle, once a step and for all processes alike, whether there is time for another."""
+        if self.config.seconds:
+            self.out_of_time = self.world.any(self.seconds >= self.config.seconds)
 
     def check(self, health: Health) -> None:
         """Note how many steps were skipped, and stop if too many in a row were."""
@@ -102,6 +111,7 @@ class Session:
         A task without validation data gives no scores.
         """
         by, progress = self.config.best_by, self.progress
+        self._note_memory()
         self.scores = self.world.broadcast(self._evaluate() if self.world.first else {})
         if not self.scores:
             return False  # there is nothing to validate on, so nothing is ranked, and the newest weights are published
@@ -118,6 +128,7 @@ class Session:
     def save(self) -> None:
         """Write a checkpoint, remove those that are too old, and keep the run's model up to date."""
         self.progress.seconds = self.seconds
+        self._note_memory()
         if self.world.first:
             checkpoint.save(self.run, self.trained, self.progress)
             kept = max(self.config.keep_last, self.config.average_last)
@@ -135,10 +146,21 @@ class Session:
             elif weights != "best":
                 scores = self.scores or self._evaluate(plain=True)
         weights, scores = self.world.broadcast((weights, scores))
-        stopped = "steps" if self.progress.update >= self.config.steps else "patience"
-        result = Result(self.progress.update, stopped, weights, scores, self.progress.skipped, self.progress.seconds)
-        self.log.summary({"step": result.update, "stopped": stopped, "weights": weights, "run": str(self.run), **scores})
+        result = Result(self.progress.update, self._stopped, weights, scores, self.progress.skipped, self.progress.seconds)
+        facts = {"step": result.update, "stopped": result.stopped, "weights": weights, "run": str(self.run)}
+        self.log.summary({**facts, "seconds": result.seconds, "peak_memory": self.progress.memory, **scores})
         return result
+
+    @property
+    def _stopped(self) -> str:
+        if self.progress.update >= self.config.steps:
+            return "steps"
+        return "patience" if self.out_of_patience else "time"
+
+    def _note_memory(self) -> None:
+        """Keep how much memory training needed. From the first validation on, the peak may be the validation's."""
+        if not self.scores:
+            self.progress.memory = max(self.progress.memory, peak_memory(self.world.device))
 
     def _publish(self, average: bool) -> tuple[str, dict[str, Tensor]]:
         """Make the run's model: an average, else the best weights, else the newest. Gives which it is and the tensors."""
