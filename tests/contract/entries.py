@@ -48,6 +48,13 @@ VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
     "performer": {"few": {"features": 5, "orthogonal": False}},
     "linformer": {"rank-30": {"rank": 30, "share": "none", "max_length": 75}, "one-mix": {"rank": 80, "share": "key_value"}},
     "compressed": {"stride-5": {"stride": 5}, "stride-1": {"stride": 1}},
+    "synthesizer": {
+        "one-layer": {"layers": 1, "max_length": 430},
+        "random": {"form": "random"},
+        "fixed": {"form": "fixed"},
+        "factored-dense": {"form": "factored_dense", "layers": 1},
+        "factored-random": {"form": "factored_random", "rank": 3},
+    },
     "additive": {"hidden-7": {"hidden": 7}},
     "dot": {"scaled": {"scale": True}},
     "local_m": {"window-2-concat": {"window": 2, "score": "concat"}},

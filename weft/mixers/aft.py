@@ -14,9 +14,9 @@ from torch import Tensor, nn
 from weft.attention.base import Site
 from weft.batch import Layout
 from weft.errors import ConfigError
+from weft.layers.history import History
 from weft.layers.prefix import Weighted, prefixes
 from weft.mixers.base import RowMixer
-from weft.mixers.history import History
 from weft.state import State
 
 CHUNK = 16

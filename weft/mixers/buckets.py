@@ -22,8 +22,8 @@ from weft.attention.base import Attended, Site, join_heads, split_heads
 from weft.attention.kernel import masked_softmax
 from weft.batch import Layout
 from weft.layers.dropout import dropout
+from weft.layers.history import History
 from weft.mixers.base import Mixer
-from weft.mixers.history import History
 from weft.state import State
 
 ITSELF = 1e5

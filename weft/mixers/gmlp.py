@@ -9,8 +9,8 @@ from torch import Tensor, nn
 
 from weft.attention.base import Site
 from weft.batch import Layout
+from weft.layers.history import History
 from weft.mixers.base import RowMixer
-from weft.mixers.history import History
 from weft.state import State
 
 

@@ -17,8 +17,8 @@ from weft.attention.base import Site
 from weft.attention.kernel import mix
 from weft.batch import Layout
 from weft.errors import DataError
+from weft.layers.history import History
 from weft.mixers.base import RowMixer
-from weft.mixers.history import History
 from weft.state import State
 
 FEW = 16

@@ -70,14 +70,14 @@ ATTENTION_FREE = [
     ),
     Bug(
         "a history counts padding",
-        "mixers.history",
+        "layers.history",
         "(extent if layout is None else layout.lengths)",
         "extent",
         ("gmlp-causal-ragged", "aft-local-causal-ragged"),
     ),
     Bug(
         "a history forgets how long it is",
-        "mixers.history",
+        "layers.history",
         "place = self.length[:, None] + ",
         "place = 0 * self.length[:, None] + ",
         ("gmlp-causal-chunks",),

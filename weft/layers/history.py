@@ -1,4 +1,4 @@
-"""What a causal mixer remembers that looks back at every token: a row's tokens by position."""
+"""What a causal layer remembers that looks back at every token: a row's tokens by position."""
 
 from __future__ import annotations
 

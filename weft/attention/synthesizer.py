@@ -1,0 +1,158 @@
+"""Attention whose weights come without a look at the keys."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from pydantic import PositiveInt
+from torch import Tensor, nn
+
+from weft.attention.base import Attended, Attention, Site, join_heads, split_heads
+from weft.attention.kernel import masked_softmax
+from weft.attention.single import Source
+from weft.attention.synthetic import DenseScores, FactoredDenseScores, FactoredRandomScores, RandomScores, Synthetic
+from weft.batch import Layout
+from weft.errors import DataError
+from weft.layers.dropout import dropout
+from weft.layers.history import History
+from weft.state import State
+
+Form = Literal["dense", "random", "fixed", "factored_dense", "factored_random"]
+
+
+@dataclass
+class Asked:
+    """The values of a source, and how many queries each row has asked [B]."""
+
+    source: Source
+    asked: Tensor
+
+
+class SynthesizerAttention(Attention):
+    """softmax(B) V, where B is synthesized: from the query's token alone (dense), or a table of positions (random, fixed).
+
+    The published mechanism looks at its own sequence. Looking at another one, in cross use, is our extension: scores are then
+    over the source's positions, and a table's rows are the target's, of which those after the last are like the last.
+
+    form: dense (from the token), random (a trained table), fixed (a table as it was drawn), factored_dense (from two vectors of
+      the token, multiplied out), factored_random (a trained table of low rank)
+    layers: of the network that makes scores from a token, for the dense forms
+    rank: of the table of factored_random
+    max_length: positions there are; no sequence may be longer
+    bias: whether the projections have one
+    """
+
+    paper = "Tay et al. 2020"
+    uses = frozenset({"encoder", "causal", "cross"})
+    weights_sum = "one"
+    packs = True
+
+    def __init__(
+        self,
+        site: Site,
+        *,
+        form: Form = "dense",
+        layers: Literal[1, 2] = 2,
+        rank: PositiveInt = 8,
+        max_length: PositiveInt = 512,
+        bias: bool = True,
+    ) -> None:
+        super().__init__(site)
+        self.max_length: int = max_length
+        self.width = site.head_dim
+        self.value = nn.Linear(site.memory_dim, site.dim, bias=bias)
+        self.out = nn.Linear(site.dim, site.dim, bias=bias)
+        self.scores = _scores(form, site, layers, rank, max_length)
+
+    def start(
+        self, memory: Tensor | None = None, layout: Layout | None = None, *, rows: int = 1, room: int | None = None
+    ) -> State:
+        if self.site.use == "cross":
+            assert memory is not None
+            self._check(memory, layout)
+            values = self.value(memory)
+            asked = torch.zeros(memory.size(0), dtype=torch.long, device=memory.device)
+            return Asked(Source.of(values, values, layout), asked)
+        if self.site.use == "encoder":
+            return None
+        state = History.empty(rows, self.site.dim, room, self.out.weight)
+        return state if memory is None else state.append(self.value(memory), layout)[0]
+
+    def forward(
+        self,
+        query: Tensor,
+        state: State,
+        *,
+        append: Tensor | None = None,
+        layout: Layout | None = None,
+        need_weights: bool = False,
+    ) -> Attended:
+        rows, extent = query.shape[:2]
+        rank = torch.arange(extent, device=query.device)[None] if layout is None else layout.positions
+        if append is None:
+            source, place = state.source, state.asked[:, None] + rank
+            state = Asked(source, state.asked + (extent if layout is None else layout.lengths))
+        else:
+            self._check(append, layout)
+            source, place, state = self._own(append, state, layout, rank)
+        mask = source.mask(rows, layout)
+        if self.site.use == "causal":
+            before = source.places(rows)[:, None] <= place[..., None]
+            mask = before if mask is None else mask & before
+        weights = self._weights(query, place, source, None if mask is None else mask[:, None])
+        context = self._mix(weights, source)
+        return Attended(self.out(join_heads(context).to(query.dtype)), state, weights if need_weights else None)
+
+    def _own(self, x: Tensor, state: State, layout: Layout | None, rank: Tensor) -> tuple[Source, Tensor, State]:
+        """The sequence itself as a source, and where its new tokens stand in it."""
+        values = self.value(x)
+        if state is None:
+            return Source.of(values, values, layout), rank, None
+        fresh = state.fresh
+        state, place = state.append(values, layout)
+        if fresh:
+            return Source.of(values, values, layout), rank, state
+        # A cell's number is its token's position, so what lies after a query is what was never fed, too.
+        return Source(state.tokens, state.tokens), place, state
+
+    def _weights(self, query: Tensor, place: Tensor, source: Source, mask: Tensor | None) -> Tensor:
+        """[B, H, T, S]. Padding may stand further out than there are positions; it is masked."""
+        scores = self.scores(query, place.clamp_max(self.max_length - 1))
+        rows, count = query.size(0), source.keys.size(1)
+        if source.positions is None and count <= self.max_length:
+            scores = scores[..., :count]
+        else:
+            key = source.places(rows).clamp_max(self.max_length - 1)
+            key = key[:, None, None].expand(rows, scores.size(1), scores.size(2), count)
+            scores = scores.expand(rows, -1, -1, -1).gather(-1, key)
+        weights = masked_softmax(scores, mask)
+        return weights.expand(rows, -1, -1, -1)
+
+    def _mix(self, weights: Tensor, source: Source) -> Tensor:
+        """What the weights find, [B, H, T, D]; the beams of a source look at its values as at those of one row."""
+        values = split_heads(source.values, self.site.heads)
+        kept = dropout(weights, self.site.dropout, self.training).to(values.dtype)
+        sources, beams = values.size(0), weights.size(0) // values.size(0)
+        if beams == 1:
+            return kept @ values
+        return (kept.unflatten(0, (sources, beams)) @ values[:, None]).flatten(0, 1)
+
+    def _check(self, tokens: Tensor, layout: Layout | None) -> None:
+        longest = tokens.size(1) if layout is None else layout.longest
+        if longest > self.max_length:
+            raise DataError(
+                f"a synthesizer with {self.max_length} positions cannot look at {longest} tokens; "
+                f"raise its max_length and train again, or shorten the text"
+            )
+
+
+def _scores(form: Form, site: Site, layers: int, rank: int, length: int) -> Synthetic:
+    if form == "dense":
+        return DenseScores(site.dim, site.heads, length, layers)
+    if form == "factored_dense":
+        return FactoredDenseScores(site.dim, site.heads, length, layers)
+    if form == "factored_random":
+        return FactoredRandomScores(site.heads, length, rank)
+    return RandomScores(site.heads, length, trained=form == "random")
