@@ -108,7 +108,6 @@ VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
     },
     "pointer": {
         "network": {"base": {"kind": "rnn", "style": "luong", **SMALL["rnn"]}, "generate": False},
-        "local-p": {"base": {"kind": "rnn", "attention": {"kind": "local_p", "window": 2}, **SMALL["rnn"]}},
         "transformer": {"base": {"kind": "transformer", **SMALL["transformer"]}, "layer": 0},
         "convs2s": {"base": {"kind": "convs2s", **SMALL["convs2s"]}, "generate": False},
     },
