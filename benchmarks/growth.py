@@ -1,0 +1,264 @@
+"""How time and memory of every mechanism grow with length, beside fused full attention in the same run.
+
+    python benchmarks/growth.py --device cuda [--causal] [--kinds full,linear] [--out growth]     lengths 512 to 16,384
+    python benchmarks/growth.py --device cpu --lengths 512 1024 2048 4096 8192
+    python benchmarks/growth.py --device cuda --decode 4096                                       single steps, first to last
+
+One layer, batch 1, d = 512, 8 heads; forward and backward, in training. On a GPU under bf16 autocast; memory is the peak of
+what was allocated beyond weights and input. On a CPU in float32; memory is how far the resident size of a process of its own
+rises above its peak after a run over 64 tokens (read from /proc, so on Linux alone). The exponent is that of a power law
+fitted to lengths from 2,048 on. Mechanisms with a maximum length get the longest; options that are not the defaults stand
+in the table.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import math
+import re
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import weft
+from weft.attention.base import Site
+from weft.errors import WeftError
+from weft.mixers import SELF, build_self
+from weft.mixers.base import Mixer
+from weft.registry import fill, load
+from weft.state import State, grow, leaves
+
+DIM, HEADS = 512, 8
+LENGTHS = (512, 1024, 2048, 4096, 8192, 16384)
+FROM = 2048
+"""Lengths from here on are fitted: below it a GPU is busy with starting kernels."""
+OPTIONS: dict[str, dict[str, Any]] = {"local": {"window": 256}, "compressed": {"stride": 16}}
+"""What is not left at its default."""
+DECODED = ("full", "local", "linear", "performer", "rfa", "gated_rfa", "efficient")
+Row = dict[str, Any]
+
+
+def make(kind: str, use: str, longest: int, device: str) -> Mixer:
+    options = fill("weft.mixers:SELF", {"kind": kind, **OPTIONS.get(kind, {})})
+    if "max_length" in options:
+        options["max_length"] = longest
+    torch.manual_seed(0)
+    return build_self(options, Site(use, DIM, HEADS)).to(device).train()  # type: ignore[arg-type]
+
+
+def worker(kind: str, use: str, length: int, longest: int, device: str) -> Callable[[], None]:
+    """A function that runs a sequence forth and back once."""
+    part = make(kind, use, longest, device)
+    x = torch.randn(1, length, DIM, device=device, requires_grad=True)
+    slope = torch.randn(1, length, DIM, device=device)
+
+    def run() -> None:
+        with torch.autocast(device, torch.bfloat16, enabled=device == "cuda"):
+            found: Tensor = part(x, part.start(rows=1)).context
+        found.backward(slope.to(found.dtype))
+        x.grad = None
+        part.zero_grad(set_to_none=True)
+
+    return run
+
+
+def seconds(run: Callable[[], None], device: str, rounds: int) -> float:
+    """The best of some rounds, after two that do not count (one on a CPU)."""
+    for _ in range(2 if device == "cuda" else 1):
+        run()
+    taken = []
+    for _ in range(rounds):
+        _wait(device)
+        began = time.perf_counter()
+        run()
+        _wait(device)
+        taken.append(time.perf_counter() - began)
+    return min(taken)
+
+
+def peak_on_gpu(run: Callable[[], None]) -> int:
+    gc.collect()
+    torch.cuda.synchronize()
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    run()
+    torch.cuda.synchronize()
+    return torch.cuda.max_memory_allocated() - before
+
+
+def peak_on_cpu(kind: str, use: str, length: int, longest: int) -> int | None:
+    """In a process of its own, since a resident size never falls."""
+    command = [sys.executable, __file__, "--alone", kind, use, str(length), str(longest)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    return int(done.stdout.split()[-1]) if done.returncode == 0 else None
+
+
+def alone(kind: str, use: str, length: int, longest: int) -> None:
+    worker(kind, use, 64, longest, "cpu")()
+    run = worker(kind, use, length, longest, "cpu")
+    before = _high_water()
+    run()
+    print(_high_water() - before)
+
+
+def _high_water() -> int:
+    """The largest resident size of this process. That of `resource` begins with its parent's."""
+    found = re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())
+    assert found is not None
+    return int(found[1]) * 1024
+
+
+def measure(kind: str, options: argparse.Namespace) -> Row:
+    """Times and peaks by length; what cannot be, is too long or too slow is said in `left_out`."""
+    use, device, longest = "causal" if options.causal else "encoder", options.device, max(options.lengths)
+    row: Row = {"kind": kind, "options": OPTIONS.get(kind, {}), "seconds": {}, "bytes": {}, "left_out": {}}
+    for length in options.lengths:
+        slowest = max(row["seconds"].values(), default=0.0)
+        if slowest > options.patience:
+            row["left_out"][length] = f"too slow: {slowest:.0f} s at half the length"
+            continue
+        try:
+            run = worker(kind, use, length, longest, device)
+            row["seconds"][length] = seconds(run, device, options.rounds)
+            row["bytes"][length] = peak_on_gpu(run) if device == "cuda" else peak_on_cpu(kind, use, length, longest)
+        except (WeftError, RuntimeError) as error:
+            row["left_out"][length] = str(error).splitlines()[0][:160]
+    row["time_exponent"], row["memory_exponent"] = exponent(row["seconds"]), exponent(row["bytes"])
+    return row
+
+
+def exponent(values: dict[int, float | None]) -> float | None:
+    """The slope of a line through the logarithms, from `FROM` on."""
+    points = [(math.log(length), math.log(value)) for length, value in values.items() if length >= FROM and value]
+    if len(points) < 2:
+        return None
+    return statistics.linear_regression(*zip(*points, strict=True)).slope
+
+
+def table(rows: Sequence[Row], lengths: Sequence[int]) -> str:
+    """Markdown: milliseconds and mebibytes by length, exponents, and both beside full attention at the longest length."""
+    full = next((row for row in rows if row["kind"] == "full"), None)
+    shown = [length for length in lengths if length >= FROM] or list(lengths)
+    times, sizes = ([f"{unit} at {length:,}" for length in shown] for unit in ("ms", "MiB"))
+    lines = [["mechanism", *times, "time ~ n^", *sizes, "memory ~ n^", "times as fast as full", "of full's memory"]]
+    for row in rows:
+        name = row["kind"] + "".join(f" {option} {value}" for option, value in row["options"].items())
+        times = [_cell(row["seconds"].get(length), 1e3) for length in shown]
+        sizes = [_cell(row["bytes"].get(length), 2**-20) for length in shown]
+        ratios = [_ratio(full, row, "seconds"), _ratio(row, full, "bytes")]
+        slopes = [_cell(row[f"{what}_exponent"], 1.0) for what in ("time", "memory")]
+        lines.append([name, *times, slopes[0], *sizes, slopes[1], *ratios])
+    lines.insert(1, ["---"] + ["---:"] * (len(lines[0]) - 1))
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+
+
+def _cell(value: float | None, unit: float) -> str:
+    return "–" if value is None else f"{value * unit:,.2f}" if abs(value * unit) < 100 else f"{value * unit:,.0f}"
+
+
+def _ratio(over: Row | None, under: Row | None, what: str) -> str:
+    """That of two mechanisms at the longest length both have."""
+    if over is None or under is None:
+        return "–"
+    both = [n for n in over[what] if over[what][n] and under[what].get(n)]
+    return f"{over[what][both[-1]] / under[what][both[-1]]:.2f}" if both else "–"
+
+
+@torch.no_grad()
+def decode(kind: str, steps: int, device: str) -> Row:
+    """Microseconds a step and bytes of the state at the beginning and at the end, the store growing as in a search."""
+    part = make(kind, "causal", steps, device).eval()
+    tokens, room, marks = torch.randn(steps, 1, 1, DIM, device=device), 64, {}
+    count = min(256, steps // 4)
+    with torch.autocast(device, torch.bfloat16, enabled=device == "cuda"):
+        state = part.start(rows=1, room=room)
+        began = time.perf_counter()
+        for step in range(steps):
+            if step == room:
+                room *= 2
+                state = grow(state, room)
+            state = part(tokens[step], state).state
+            if (step + 1) % count == 0:
+                _wait(device)
+                now = time.perf_counter()
+                marks[step + 1] = {"microseconds": (now - began) / count * 1e6, "bytes": _size(state)}
+                began = time.perf_counter()
+    return {"kind": kind, "options": OPTIONS.get(kind, {}), "steps": marks}
+
+
+def decoding_table(rows: Sequence[Row]) -> str:
+    lines = ["| mechanism | tokens | µs a step | state, KiB |", "|---|---:|---:|---:|"]
+    for row in rows:
+        marks = list(row["steps"].items())
+        for step, mark in (marks[1], marks[len(marks) // 2], marks[-1]):
+            lines.append(f"| {row['kind']} | {step:,} | {mark['microseconds']:,.0f} | {mark['bytes'] / 1024:,.0f} |")
+    return "\n".join(lines)
+
+
+def _size(state: State) -> int:
+    return sum(leaf.numel() * leaf.element_size() for leaf in leaves(state))
+
+
+def _wait(device: str) -> None:
+    if device == "cuda":
+        torch.cuda.synchronize()
+
+
+def report(title: str, rows: Sequence[Row], text: str, out: Path | None) -> None:
+    print(f"{title}\n\n{text}")
+    for row in rows:
+        for length, why in row.get("left_out", {}).items():
+            print(f"{row['kind']} at {length:,}: {why}")
+    if out is not None:
+        out.with_suffix(".json").write_text(json.dumps({"title": title, "rows": rows}, indent=1))
+        out.with_suffix(".md").write_text(f"{title}\n\n{text}\n")
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--lengths", type=int, nargs="+", default=list(LENGTHS))
+    parser.add_argument("--causal", action="store_true", help="causal use instead of an encoder's")
+    parser.add_argument("--kinds", help="only these, separated by commas")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--threads", type=int, default=0, help="of the CPU; 0: torch's own choice")
+    parser.add_argument("--patience", type=float, default=20.0, help="seconds after which no longer length is tried")
+    parser.add_argument("--decode", type=int, default=0, metavar="STEPS", help="measure so many single steps instead")
+    parser.add_argument("--out", type=Path, help="where to write OUT.md and OUT.json")
+    parser.add_argument("--alone", nargs=4, metavar=("KIND", "USE", "LENGTH", "LONGEST"), help=argparse.SUPPRESS)
+    return parser.parse_args()
+
+
+def main() -> None:
+    options = arguments()
+    if options.alone:
+        kind, use, length, longest = options.alone
+        return alone(kind, use, int(length), int(longest))
+    if options.threads:
+        torch.set_num_threads(options.threads)
+    machine = torch.cuda.get_device_name() if options.device == "cuda" else f"CPU, {torch.get_num_threads()} threads"
+    versions = f"torch {torch.__version__} · weft {weft.__version__}"
+    where = f"{time.strftime('%Y-%m-%d')} · {machine} · {versions} · d {DIM}, {HEADS} heads"
+    chosen = options.kinds.split(",") if options.kinds else None
+    if options.decode:
+        rows = [decode(kind, options.decode, options.device) for kind in chosen or DECODED]
+        return report(f"{where} · single steps", rows, decoding_table(rows), options.out)
+    use = "causal" if options.causal else "encoder"
+    rows = []
+    for kind in chosen or [kind for kind in SELF if use in load(SELF, kind).uses]:
+        rows.append(measure(kind, options))
+        print(f"{kind}: n^{_cell(rows[-1]['time_exponent'], 1.0)}", file=sys.stderr, flush=True)
+    report(f"{where} · {use} use, forward and backward", rows, table(rows, options.lengths), options.out)
+
+
+if __name__ == "__main__":
+    main()
