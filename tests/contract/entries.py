@@ -48,6 +48,10 @@ VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
     "performer": {"few": {"features": 5, "orthogonal": False}},
     "linformer": {"rank-30": {"rank": 30, "share": "none", "max_length": 75}, "one-mix": {"rank": 80, "share": "key_value"}},
     "compressed": {"stride-5": {"stride": 5}, "stride-1": {"stride": 1}},
+    "parts": {
+        "four": {"parts": [{"kind": "local", "window": 3}, {"kind": "full", "position": "alibi"}, "strided", "global"]},
+        "compressed": {"parts": [{"kind": "local", "window": 5}, "compressed"]},
+    },
     "synthesizer": {
         "one-layer": {"layers": 1, "max_length": 430},
         "random": {"form": "random"},

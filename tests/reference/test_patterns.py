@@ -210,6 +210,19 @@ def test_heads_look_each_by_its_own_pattern() -> None:
         same(weights[:, head], alone(x, alone.start(rows=1), append=x, need_weights=True).weights[:, head])
 
 
+def test_parts_share_the_width() -> None:
+    """Each part is its attention on its share of the channels; with one part and no mixing of channels it is that attention."""
+    part, x = make({"kind": "parts", "parts": ["linear", {"kind": "local", "window": 3}]}, "causal"), torch.randn(2, 40, DIM)
+    found = [whole(own, share.contiguous()) for own, share in zip(part.parts, part.share(x).chunk(2, -1), strict=True)]
+    same(whole(part, x), part.out(torch.cat(found, -1)))
+    alone = make({"kind": "parts", "parts": ["full"]}, "causal")
+    with torch.no_grad():
+        for projection in (alone.share, alone.out):
+            projection.weight.copy_(torch.eye(DIM))
+            projection.bias.zero_()
+    same(whole(alone, x), whole(alone.parts[0], x))
+
+
 def test_a_short_list_serves_several_heads() -> None:
     part = make({"kind": "mixed", "heads": [{"kind": "local", "window": 2}, {"kind": "strided", "stride": 5}]}, "encoder")
     each = make(
@@ -227,6 +240,8 @@ def test_a_short_list_serves_several_heads() -> None:
         ({"kind": "mixed", "heads": ["locale"]}, r"heads.0.kind: there is no 'locale'; did you mean 'local'\?"),
         ({"kind": "mixed", "heads": [{"kind": "local", "stride": 3}]}, r"heads.0.stride: there is no such option"),
         ({"kind": "joined", "patterns": []}, "name at least one"),
+        ({"kind": "parts", "parts": ["local", "linear", "full"]}, "3 are named for 4 heads and a width of 16"),
+        ({"kind": "parts", "parts": ["additive", "local"]}, "cannot serve as encoder attention"),
         ({"kind": "joined", "patterns": ["random", {"kind": "bigbird", "block": 8}]}, "blocks of one size, not of 8, 64"),
         ({"kind": "fixed", "block": 4, "summary": 5}, "a block of 4 tokens has no 5"),
         ({"kind": "joined", "patterns": [{"kind": "fixed", "block": 4, "summary": 5}]}, "a block of 4 tokens has no 5"),

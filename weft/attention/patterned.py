@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import reduce
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -17,6 +18,9 @@ class PatternAttention(MultiHeadAttention):
     """Softmax over the keys that a pattern of positions allows: one pattern for all heads, or one for each."""
 
     uses = frozenset({"encoder", "causal"})
+    instead: ClassVar[dict[str, str]] = {
+        "cross": "a pattern compares positions, which two sequences do not share; use full, or local_m or local_p"
+    }
     weights_sum = "one"
     reach = "pattern"
     packs = True
