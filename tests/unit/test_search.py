@@ -323,3 +323,25 @@ def test_a_recorded_step_is_the_step(variant, name):
             plain, _ = generate(model.decoder, encoded, chooser, **asked)
             recorded, _ = generate(model.decoder, encoded, chooser, **asked, stepping=recorder.stepping("one"))
             assert recorded == plain
+
+
+def test_a_model_that_cannot_be_recorded_is_searched_as_usual():
+    tried = []
+
+    def capture(work):
+        tried.append(work)
+        raise RuntimeError("operation not permitted when stream is capturing")
+
+    model, recorder = make(9), Recorder(capture)
+    plain, _ = generate(model.decoder, encode(model, 9), Beam(4), first=bos(SOURCES), limits=limits(SOURCES))
+    for _ in range(3):
+        found, _ = generate(
+            model.decoder,
+            encode(model, 9),
+            Beam(4),
+            first=bos(SOURCES),
+            limits=limits(SOURCES),
+            stepping=recorder.stepping("one"),
+        )
+        assert found == plain
+    assert len(tried) == 1

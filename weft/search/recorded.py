@@ -44,13 +44,15 @@ class Recording:
 class Recorder:
     """Makes the steps of searches with one model. `capture` turns work into something that does the same work again.
 
-    A step is made as usual when its size is new, and recorded when the size comes again.
+    A step is made as usual when its size is new, and recorded when the size comes again. A model with an operation that
+    cannot be captured (it asks the host for something) is never recorded again.
     """
 
     def __init__(self, capture: Callable[[Work], Work]) -> None:
         self._capture = capture
         self._recordings: dict[Hashable, Recording] = {}
         self._seen: set[Hashable] = set()
+        self._refused = False
 
     def stepping(self, setting: Hashable) -> Stepping:
         """A way of making steps. `setting`: whatever changes what a step does besides the sizes of its tensors."""
@@ -60,18 +62,24 @@ class Recorder:
         size = (setting, tuple((leaf.shape, leaf.dtype) for leaf in leaves(now)))
         recording = self._recordings.get(size)
         if recording is None:
-            if size not in self._seen or len(self._recordings) == MOST:
-                self._seen.add(size)
+            new = size not in self._seen
+            self._seen.add(size)
+            recording = None if new or self._refused or len(self._recordings) == MOST else self._record(step, now)
+            if recording is None:
                 return step(now)
-            recording = self._recordings[size] = self._record(step, now)
+            self._recordings[size] = recording
         # After a replay the search already stands where the recording reads it, and nothing is copied.
         write_(recording.state, now)
         recording.replay()
         return _handle(recording.state)
 
-    def _record(self, step: Step, now: Running) -> Recording:
+    def _record(self, step: Step, now: Running) -> Recording | None:
         state = clone(now)
-        return Recording(self._capture(lambda: write_(state, step(_handle(state)))), state)
+        try:
+            return Recording(self._capture(lambda: write_(state, step(_handle(state)))), state)
+        except RuntimeError:
+            self._refused = True
+            return None
 
 
 def _handle(state: Running) -> Running:

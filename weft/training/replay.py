@@ -49,8 +49,8 @@ class Replayed:
     """`work` on a CUDA device, recorded for sizes of batches that come again.
 
     The work must be the same for all batches of a size, whatever the update: nothing in it may depend on numbers that the
-    host computes or reads. Parameters, buffers and gradients must stay where they are: between updates gradients are set
-    to zero, never dropped.
+    host computes or reads. Work with an operation that cannot be captured is not recorded at all. Parameters, buffers and
+    gradients must stay where they are: between updates gradients are set to zero, never dropped.
     """
 
     def __init__(self, work: Work, device: torch.device) -> None:
@@ -58,6 +58,7 @@ class Replayed:
         self._seen: Counter[tuple[Any, ...]] = Counter()
         self._recordings: dict[tuple[Any, ...], Recording] = {}
         self._pool = torch.cuda.graph_pool_handle()
+        self._refused = False
 
     def __call__(self, batch: Batch, update: int) -> list[Loss]:
         # Which rows these are matters to reports alone, and there are as many as there are sentences.
@@ -66,18 +67,28 @@ class Replayed:
         recording = self._recordings.get(size)
         if recording is None:
             self._seen[size] += 1
-            if self._seen[size] <= WARM or len(self._recordings) == MOST:
+            wanted = self._seen[size] > WARM and len(self._recordings) < MOST and not self._refused
+            recording = self._record(batch, update) if wanted else None
+            if recording is None:
                 return self.work(batch.to(self.device, non_blocking=True), update)
-            recording = self._recordings[size] = self._record(batch, update)
+            self._recordings[size] = recording
         return recording(batch)
 
-    def _record(self, batch: Batch, update: int) -> Recording:
+    def _record(self, batch: Batch, update: int) -> Recording | None:
         # A copy with layouts of its own: what layers keep in a layout must be computed inside the graph.
         batch = batch.to(self.device)
         graph = torch.cuda.CUDAGraph()
         # Other threads pin memory meanwhile, which a stricter mode forbids.
-        with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
-            losses = self.work(batch, update)
+        seed = torch.initial_seed()
+        try:
+            with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
+                losses = self.work(batch, update)
+        except torch.OutOfMemoryError:
+            raise
+        except RuntimeError:
+            self._refused = True
+            torch.manual_seed(seed)
+            return None
         return Recording(graph, batch, losses)
 
 
