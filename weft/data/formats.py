@@ -29,6 +29,9 @@ __all__ = ["Pairs", "open_pairs", "read_lines"]
 
 FORMS = "'a.en,a.de', 'pairs.tsv', 'pairs.jsonl' (each also .gz), 'hf:NAME#SOURCE,TARGET' or 'generated:dates?count=1000'"
 
+KEPT = 50_000
+"""The most generated pairs that are kept in memory: long ones take a while to make, and training reads them several times."""
+
 
 class Pairs(ABC):
     """Pairs (source, target) of texts that can be read any number of times, in constant memory."""
@@ -213,14 +216,17 @@ class HuggingFacePairs(Pairs):
 
 
 class GeneratedPairs(Pairs):
-    """A generated task, made anew whenever it is read."""
+    """A generated task: a small one is made once and kept, a large one is made anew whenever it is read."""
 
     def __init__(self, spec: str) -> None:
         super().__init__(spec)
         self.task: Generated = parse_generated(spec.removeprefix("generated:"))
+        self._kept: list[tuple[str, str]] = []
 
     def __iter__(self) -> Iterator[tuple[str, str]]:
-        return iter(self.task)
+        if not self._kept and len(self.task) <= KEPT:
+            self._kept = list(self.task)
+        return iter(self._kept or self.task)
 
     def digest(self) -> str:
         return _combine("generated", self.task.digest())
