@@ -10,6 +10,7 @@ from contract.bugs.copying import COPYING
 from contract.bugs.kernel import CACHE, KERNEL
 from contract.bugs.mixers import MIXERS
 from contract.bugs.models import LAYERS, MODELS
+from contract.bugs.patterns import DISTANCES, PARTS, PATTERNS, RING, SYNTHESIZER
 from contract.bugs.recurrent import RECURRENT
 from contract.bugs.relative import RELATIVE
 from contract.bugs.running import RUNNING, SHORTENED
@@ -19,4 +20,5 @@ from contract.bugs.sorting import REVERSIBLE, SORTING
 BUGS = [
     *KERNEL, *CACHE, *ATTENTION, *RUNNING, *SHORTENED, *MIXERS, *MODELS, *LAYERS, *CONVOLUTIONAL, *RECURRENT, *SINGLE, *ALIGNED,
     *ATTENTION_FREE, *SORTING, *REVERSIBLE, *COPYING, *RELATIVE,
+    *PATTERNS, *RING, *DISTANCES, *SYNTHESIZER, *PARTS,
 ]  # fmt: skip

@@ -1,0 +1,202 @@
+"""Bugs of attention by pattern, of relative positions and of the Synthesizer."""
+
+from __future__ import annotations
+
+from contract.planting import Bug
+
+PATTERNS = [
+    Bug(
+        "chunks begin one token late",
+        "attention.pattern",
+        "(before, fill + after))",
+        "(before + 1, fill + after - 1 if fill + after else 0))",
+        ("local-window-3-encoder-weights",),
+    ),
+    Bug(
+        "what is beyond the ends is seen",
+        "attention.banded",
+        "part.allows(query, key) & (key >= 0)",
+        "part.allows(query, key)",
+        ("local-window-3-encoder-padding-length",),
+    ),
+    Bug(
+        "a key that two patterns show counts twice",
+        "attention.banded",
+        "allowed &= ~other.allows(query, key)",
+        "pass",
+        ("longformer-window-3-encoder-weights", "joined-sparse-encoder-weights"),
+    ),
+    Bug(
+        "groups see padding",
+        "attention.banded",
+        "mask = mask & _beside(self.keys(ok))[:, :, None]",
+        "pass",
+        ("strided-stride-3-encoder-padding-content",),
+    ),
+    Bug(
+        "groups see the future",
+        "attention.banded",
+        "masks.append(allowed & (key <= query) if self.causal else allowed)",
+        "masks.append(allowed)",
+        ("strided-stride-3-causal-future", "global-three-causal-future"),
+    ),
+    Bug(
+        "global tokens see as little as others",
+        "attention.banded",
+        "if pattern.rows and not visits[0].causal:",
+        "if False:",
+        ("global-three-encoder-reach",),
+    ),
+    Bug(
+        "global tokens see padding",
+        "attention.banded",
+        "None if ok is None else ok[:, None, None], dropout, False)",
+        "None, dropout, False)",
+        ("longformer-window-3-encoder-padding-content",),
+    ),
+    Bug(
+        "joined patterns have even shares",
+        "attention.banded",
+        "torch.stack(weights).softmax(0)",
+        "torch.stack(weights).mul(0).softmax(0)",
+        ("joined-sparse-causal-weights",),
+    ),
+    Bug(
+        "heads by pattern change places",
+        "attention.banded",
+        "torch.cat(found, 1)",
+        "torch.cat(found[::-1], 1)",
+        ("mixed-four-encoder-weights",),
+    ),
+    Bug(
+        "blocks are drawn by length",
+        "attention.random_",
+        "drawn = self.draws(torch.arange(count, device=x.device))",
+        "drawn = self.draws(torch.arange(count, device=x.device)) % count",
+        ("random-block-8-encoder-weights",),
+    ),
+    Bug(
+        "a block that is drawn twice counts twice",
+        "attention.random_",
+        "return torch.where(again, -1, drawn)",
+        "return drawn",
+        ("random-block-8-causal-weights",),
+    ),
+    Bug(
+        "the rest of a stride is that of the row",
+        "attention.strided",
+        "return (query - key) % self.stride == 0",
+        "return key % self.stride + 0 * query == 0",
+        ("patterns: one_softmax_over_all_that_is_joined",),
+    ),
+]
+
+RING = [
+    Bug(
+        "a ring forgets a token too many",
+        "attention.banded",
+        "return max(span[0] for span in spans if span)",
+        "return max(span[0] - 1 for span in spans if span)",
+        ("local-window-3-causal-chunks",),
+    ),
+    Bug(
+        "a ring keeps the cells of padding",
+        "attention.ring",
+        "cell = self.fed[:, None] + torch.arange",
+        "cell = self.new + 0 * self.fed[:, None] + torch.arange",
+        ("local-window-3-causal-ragged",),
+    ),
+    Bug(
+        "a ring counts padding",
+        "attention.ring",
+        "fed = None if layout is None else layout.lengths",
+        "fed = None",
+        ("local-window-3-causal-ragged",),
+    ),
+    Bug(
+        "a ring's empty cells are seen",
+        "attention.ring",
+        "return position, (position >= 0) & (position < self.length[:, None])",
+        "return position, position < self.length[:, None]",
+        ("local-causal-beams",),
+    ),
+    Bug(
+        "a ring grows at its end",
+        "attention.ring",
+        "k=F.pad(self.k, (0, 0, more, 0))",
+        "k=F.pad(self.k, (0, 0, 0, more))",
+        ("local-causal-chunks",),
+    ),
+    Bug(
+        "weights of a ring are over its cells",
+        "attention.ring",
+        "place = torch.where(real, position, 0)[:, None, None]",
+        "place = torch.where(real, position - position.amin(1, keepdim=True), 0).clamp_max(size - 1)[:, None, None]",
+        ("local-window-3-causal-step-weights",),
+    ),
+]
+
+DISTANCES = [
+    Bug(
+        "distances count from another row's positions",
+        "attention.relative",
+        "        if in_line:  # all rows count alike",
+        "        if True:",
+        ("full-alibi-causal-ragged",),
+    ),
+    Bug(
+        "alibi favours what is far",
+        "attention.relative",
+        "bias = -places.away.abs()",
+        "bias = places.away.abs()",
+        ("relative: the_formula_pair_by_pair(alibi, causal)",),
+    ),
+    Bug(
+        "a bias is forgotten by the fused kernel",
+        "attention.kernel",
+        "both = mask if bias is None else _biased(bias.to(q.dtype), mask)",
+        "both = mask",
+        ("full-alibi-encoder-weights",),
+    ),
+    Bug(
+        "shaw's values are those of the other side",
+        "attention.relative",
+        "share @ self.values.to(v.dtype)",
+        "share.flip(-1) @ self.values.to(v.dtype)",
+        ("relative: the_formula_pair_by_pair(shaw, causal)",),
+    ),
+]
+
+SYNTHESIZER = [
+    Bug(
+        "a table's row is that of the call",
+        "attention.synthesizer",
+        "source, place = state.source, state.asked[:, None] + rank",
+        "source, place = state.source, 0 * state.asked[:, None] + rank",
+        ("synthesizer-random-cross-chunks",),
+    ),
+    Bug(
+        "a synthesizer sees the future",
+        "attention.synthesizer",
+        "<= place[..., None]",
+        "<= place[..., None] + 1",
+        ("synthesizer-causal-future",),
+    ),
+    Bug(
+        "a synthesizer's packed sentences are read by place in the row",
+        "attention.synthesizer",
+        "if source.positions is None and count <= self.max_length:",
+        "if count <= self.max_length:",
+        ("synthesizer-encoder-packed",),
+    ),
+]
+
+PARTS = [
+    Bug(
+        "parts look at each other's share",
+        "attention.parts",
+        "shares = self.share(query).chunk(len(self.parts), -1)",
+        "shares = self.share(query).chunk(len(self.parts), -1)[::-1]",
+        ("parts-causal-earlier-segment",),
+    ),
+]
