@@ -103,7 +103,7 @@ class CompressedAttention(Attention):
                 after = self._append(key_value, state, layout)
                 context = self._look_back(q, state, after, layout, share)
                 state = after
-        return Attended(self.heads.join(context, query), state)
+        return Attended(self.heads.join(context), state)
 
     def _own(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Queries [B, H, T, D / H], and keys and values side by side [B, T, 2D]."""

@@ -80,7 +80,7 @@ class EfficientAttention(Attention):
             context = _mix(q, _means(k, v, layout))
         else:
             context, state = self._recur(*self.heads.own(append), state, layout)
-        return Attended(self.heads.join(context, query), state)
+        return Attended(self.heads.join(context), state)
 
     def _recur(self, q: Tensor, k: Tensor, v: Tensor, state: Means, layout: Layout | None) -> tuple[Tensor, Means]:
         """Chunk by chunk, as in `running`, but every channel of the keys has a scale of its own: the level of its past."""

@@ -78,7 +78,7 @@ class FeatureAttention(Attention):
                 seen = self._look(q, state)
         else:
             seen, state = self._append(append, state, layout)
-        return Attended(self.heads.join(divide(seen, self.least()), query), state)
+        return Attended(self.heads.join(divide(seen, self.least())), state)
 
     def _append(self, x: Tensor, state: Sums, layout: Layout | None) -> tuple[Seen, Sums]:
         """Self-attention: to the past (causal) or to everything (encoder)."""

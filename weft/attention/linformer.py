@@ -74,7 +74,7 @@ class LinformerAttention(Attention):
             memory = self._shorten(k, v, layout)
         dropout = self.site.dropout if self.training else 0.0
         context, _ = attend_memory(q, memory, layout=None, dropout=dropout)
-        return Attended(self.heads.join(context, query), state)
+        return Attended(self.heads.join(context), state)
 
     def _shorten(self, k: Tensor, v: Tensor, layout: Layout | None) -> Memory:
         """k, v [B, H, S, D] → [B, H, rank, D]."""

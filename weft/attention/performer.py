@@ -46,31 +46,31 @@ class PerformerAttention(FeatureAttention):
 
 
 class _Positive(torch.autograd.Function):
-    """exp(ωᵀx − ‖x‖²/2 − c) and c, its logarithm's maximum over features, so that the largest feature of each token is 1.
+    """exp(ωᵀx − ‖x‖²/2) as φ · exp(c): the largest feature φ of each token is 1, so φ = exp(ωᵀx − max ωᵀx) without ‖x‖².
 
     x [..., D] is scaled by D^−¼ first. The exponent is in float32: half precision would err by percents. Kept for the backward
-    pass are x and the features alone, a third of what automatic differentiation would keep. c has no gradient: it cancels
-    when what was found is divided.
+    pass are x and the features alone, a third of what automatic differentiation would keep. c has no gradient, since it
+    cancels when what was found is divided: the gradient is that of exp(ωᵀx − ‖x‖²/2 − c) with c held fixed.
     """
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, directions: Tensor) -> tuple[Tensor, Tensor]:
-        y = x.float() * x.size(-1) ** -0.25
-        power = y @ directions.T
-        power -= y.square().sum(-1, keepdim=True) / 2
+        scale = x.size(-1) ** -0.25
+        power = x.float() @ (scale * directions).T
         top = power.amax(-1, keepdim=True)
-        phi = power.sub_(top).exp_().to(x.dtype)
+        phi = torch.exp(power.sub_(top), out=torch.empty_like(power, dtype=x.dtype))
+        log_scale = top[..., 0] - (scale * torch.linalg.vector_norm(x, dim=-1, dtype=power.dtype)).square() / 2
         ctx.save_for_backward(x, directions, phi)
-        ctx.mark_non_differentiable(top)
-        return phi, top[..., 0]
+        ctx.mark_non_differentiable(log_scale)
+        return phi, log_scale
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
         x, directions, phi = ctx.saved_tensors
         scale = x.size(-1) ** -0.25
         slope = gradients[0] * phi
-        found = slope @ directions.to(slope.dtype) - x * (scale * slope.sum(-1, keepdim=True))
-        return found * scale, None
+        along = slope @ (scale * directions).to(slope.dtype)
+        return torch.addcmul(along, x, slope.sum(-1, keepdim=True), value=-(scale**2)), None
 
 
 def _directions(count: int, width: int, orthogonal: bool, generator: torch.Generator | None) -> Tensor:

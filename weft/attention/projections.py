@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor, nn
 
 from weft.attention.base import Site, join_heads, split_heads
@@ -48,7 +49,10 @@ class Projections(nn.Module):
         q, k, v = (split_heads(part, self.site.heads) for part in self.query_key_value(x).chunk(3, -1))
         return q, k, v
 
-    def join(self, context: Tensor, like: Tensor) -> Tensor:
-        """What the heads found, [B, H, T, D] → [B, T, H·D], in the precision of the tokens they looked from."""
-        found: Tensor = self.out(join_heads(context).to(like.dtype))
+    def join(self, context: Tensor) -> Tensor:
+        """What the heads found, [B, H, T, D] in whatever precision → [B, T, H·D]."""
+        joined = join_heads(context)
+        if not torch.is_autocast_enabled(joined.device.type):
+            joined = joined.to(self.out.weight.dtype)
+        found: Tensor = self.out(joined)
         return found

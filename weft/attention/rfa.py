@@ -41,12 +41,13 @@ class RandomFeatureAttention(FeatureAttention):
         return SHARPEST * self.sharpness.float().sigmoid()
 
     def phi(self, x: Tensor) -> Features:
+        """Without the factor 1/√m, which cancels."""
         angle = (F.normalize(x.float(), dim=-1) * self.sigma()) @ self.directions().T
-        return Features(torch.cat([angle.sin(), angle.cos()], -1) * self.directions().size(0) ** -0.5)
+        return Features(torch.cat([angle.sin().to(x.dtype), angle.cos().to(x.dtype)], -1))
 
     def least(self) -> Tensor:
         """Unit vectors are at most 2 apart."""
-        return (-2 * self.sigma().amax(-1).square()).exp()
+        return self.features / 2 * (-2 * self.sigma().amax(-1).square()).exp()
 
     def refresh(self, generator: torch.Generator) -> None:
         self.directions.redraw(generator)

@@ -214,7 +214,10 @@ def divide(seen: Seen, least: Tensor | float = 0.0) -> Tensor:
 
 def cut(x: Tensor, size: int, value: float = 0.0) -> Tensor:
     """[..., T, W] → [..., N, size, W], filled up with `value`."""
-    return F.pad(x, (0, 0, 0, -x.size(-2) % size), value=value).unflatten(-2, (-1, size))
+    missing = -x.size(-2) % size
+    if missing:  # padding with nothing would copy
+        x = F.pad(x, (0, 0, 0, missing), value=value)
+    return x.unflatten(-2, (-1, size))
 
 
 def _real(k: Tensor, v: Tensor, log_weight: Tensor | None, ok: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:

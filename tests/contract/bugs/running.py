@@ -43,8 +43,8 @@ RUNNING = [
     Bug(
         "what was found is rounded to eight bits",
         "attention.features",
-        "self.heads.join(divide(seen, self.least()), query)",
-        "self.heads.join(divide(seen, self.least()).to(torch.float8_e5m2 if query.dtype == torch.bfloat16 else None), query)",
+        "self.heads.join(divide(seen, self.least()))",
+        "self.heads.join(divide(seen, self.least()).to(torch.float8_e5m2 if query.dtype == torch.bfloat16 else None))",
         ("linear-encoder-half",),
     ),
     Bug(
@@ -85,8 +85,8 @@ RUNNING = [
     Bug(
         "something small is added to features",
         "attention.performer",
-        "power.sub_(top).exp_().to(x.dtype)",
-        "power.sub_(top).exp_().add_(1e-4).to(x.dtype)",
+        "out=torch.empty_like(power, dtype=x.dtype))",
+        "out=torch.empty_like(power, dtype=x.dtype)).add_(1e-4)",
         ("running_sums: performer_is_its_quadratic_form(causal)",),
     ),
     Bug(
