@@ -6,22 +6,22 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from contract.patterned import DIM, HEADS, make, same, whole
+from torch import Tensor
 
 from weft.attention import banded
-from weft.attention.base import Attended, Attention, Site, Use
+from weft.attention.base import Attention, Site, Use
 from weft.attention.bigbird import BigBird
 from weft.attention.local import Local
 from weft.attention.longformer import Longformer
 from weft.attention.pattern import Pattern
+from weft.attention.ragged import Packing
 from weft.attention.random_ import Random
 from weft.attention.strided import Strided
 from weft.batch import Layout
 from weft.errors import ConfigError
 from weft.registry import build, fill
-from weft.state import State, leaves, select
 
-DIM, HEADS = 16, 4
 USES: tuple[Use, ...] = ("encoder", "causal")
 
 LONG: dict[str, dict[str, Any]] = {
@@ -51,29 +51,6 @@ LONG: dict[str, dict[str, Any]] = {
 """Patterns that are worth going a short way to in a sequence of a few hundred tokens."""
 
 
-def make(spec: dict[str, Any], use: Use) -> Attention:
-    torch.manual_seed(3)
-    part: Attention = build("weft.attention:ATTENTIONS", spec, Site(use, DIM, HEADS))
-    with torch.no_grad():
-        for parameter in part.parameters():
-            parameter += 0.1 * torch.randn_like(parameter)
-    return part.eval()
-
-
-def whole(part: nn.Module, x: Tensor) -> Tensor:
-    found: Tensor = part(x, part.start(rows=x.size(0)), append=x).context
-    return found
-
-
-def step(part: Attention, token: Tensor, state: State) -> Attended:
-    found: Attended = part(token, state, append=token)
-    return found
-
-
-def same(a: Tensor, b: Tensor, atol: float = 2e-5) -> None:
-    torch.testing.assert_close(a, b, atol=atol, rtol=1e-3)
-
-
 def found_and_gradients(part: Attention, x: Tensor, layout: Layout | None, need_weights: bool) -> list[Tensor]:
     part.zero_grad()
     x = x.clone().requires_grad_()
@@ -101,6 +78,29 @@ def test_the_short_way_is_the_masked_matrix(name: str, rows: str, use: Use, monk
     x = torch.randn(*shape, DIM)
     wanted = found_and_gradients(part, x, layout, need_weights=True)
     monkeypatch.setattr(banded, "attend", None)
+    for mine, theirs in zip(found_and_gradients(part, x, layout, need_weights=False), wanted, strict=True):
+        same(mine, theirs, atol=2e-4)
+
+
+def windowed(q: Tensor, k: Tensor, v: Tensor, window: tuple[int, int], packing: Packing | None, dropout: float) -> Tensor:
+    """What the fused kernel for windows computes: it knows of pieces, and of no padding."""
+    place = torch.arange(q.size(2))
+    piece = torch.zeros_like(place) if packing is None else torch.bucketize(place, packing.offsets[1:].long(), right=True)
+    away = place[:, None] - place
+    mask = (away <= window[0]) & (away >= -window[1]) & (piece[:, None] == piece)
+    return torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+
+
+@pytest.mark.parametrize("use", USES)
+@pytest.mark.parametrize("rows", LAYOUTS)
+@pytest.mark.parametrize("name", ["wide", "heads"])
+def test_a_fused_window_gets_what_it_can_serve(name: str, rows: str, use: Use, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the kernel of a GPU played by its definition, all layouts give what the masked matrix gives."""
+    part, (layout, shape) = make(LONG[name], use), LAYOUTS[rows]
+    x = torch.randn(*shape, DIM)
+    wanted = found_and_gradients(part, x, layout, need_weights=True)
+    monkeypatch.setattr(banded, "window_serves", lambda q, real: real)
+    monkeypatch.setattr(banded, "attend_window", windowed)
     for mine, theirs in zip(found_and_gradients(part, x, layout, need_weights=False), wanted, strict=True):
         same(mine, theirs, atol=2e-4)
 
@@ -266,47 +266,6 @@ def test_the_short_way_grows_with_the_length(pattern: Pattern) -> None:
     """Twice the length, twice the pairs that are formed; and a stride divides them."""
     assert pairs(pattern, 8192) == 2 * pairs(pattern, 4096) < 4096**2 / 4
     assert pairs(Strided(True, stride=32), 4096) == 4096**2 // 32
-
-
-@pytest.mark.parametrize("window", [1, 2, 5, 64])
-def test_a_window_decodes_from_a_ring(window: int) -> None:
-    """Token by token from the last few keys: the same as the mask, and not a number more is kept after any step."""
-    part, count = make({"kind": "local", "window": window}, "causal"), 300
-    x = torch.randn(2, count, DIM)
-    wanted = whole(part, x)
-    with torch.no_grad():
-        state, sizes = part.start(rows=2, room=4096), set()
-        for t in range(count):
-            found = step(part, x[:, t : t + 1], state)
-            state = found.state
-            same(found.context, wanted[:, t : t + 1])
-            sizes.add(sum(leaf.numel() for leaf in leaves(state)))
-    assert sizes == {2 * (2 * DIM * window + 1)}
-
-
-def test_the_ring_does_not_grow_for_thousands_of_steps() -> None:
-    """Beams change places on the way, and the tokens of each are its own."""
-    part, count, window = make({"kind": "local", "window": 6}, "causal"), 4096, 6
-    x, beams = torch.randn(2, count, DIM), torch.tensor([1, 0])
-    with torch.no_grad():
-        state = part.start(rows=2, room=8)
-        for t in range(count):
-            found = step(part, x[:, t : t + 1], state)
-            state = select(found.state, beams) if t == count - 3 else found.state
-        assert sum(leaf.numel() for leaf in leaves(state)) == 2 * (2 * DIM * window + 1)
-        swapped = torch.cat([x.flip(0)[:, -window:-2], x[:, -2:]], 1)
-        same(found.context, whole(part, swapped)[:, -1:])
-
-
-@pytest.mark.parametrize("first", [1, 30, 300])
-def test_pieces_go_through_the_ring(first: int) -> None:
-    part, x = make({"kind": "local", "window": 20}, "causal"), torch.randn(2, 400, DIM)
-    state, found = part.start(rows=2, room=400), []
-    for piece in x.split([first, 1, 330 - first, 69], 1):
-        result = step(part, piece, state)
-        state = result.state
-        found.append(result.context)
-    same(torch.cat(found, 1), whole(part, x))
 
 
 def test_short_rows_go_the_plain_way(monkeypatch: pytest.MonkeyPatch) -> None:

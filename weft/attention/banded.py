@@ -154,15 +154,15 @@ def _beside(keys: list[Tensor]) -> Tensor:
 def _attend(pattern: Pattern, heads: Heads, causal: bool, layout: Layout | None, dropout: float) -> Tensor:
     """Heads of one pattern over whole rows: by a fused kernel for windows, by visits if they form fewer pairs, or plainly."""
     q, k, v = heads
-    padded = layout is not None and layout.known != (q.size(2),) * q.size(0)
+    extent = q.size(2)
+    padded = layout is not None and not layout.packed and layout.known != (extent,) * q.size(0)
     if pattern.span and window_serves(q, causal or not padded):
         return attend_window(q, k, v, pattern.span, packing(layout), dropout)
-    extent = q.size(2)
-    if extent * extent > kernel.SHORT and not isinstance(pattern, Everything):
+    everything = isinstance(pattern, Everything)
+    if extent * extent > kernel.SHORT and not everything:
         visits = plan(pattern, causal)
         if sum(visit.area(extent) for visit in visits) < extent * extent:
             return _sparse(pattern, visits, heads, layout if padded else None, dropout)
-    everything = isinstance(pattern, Everything)
     look = None if everything else (lambda query, key: pattern.allows(query, key)[:, None])
     segments, positions = (None, None) if layout is None else (layout.segments, layout.positions)
     place = torch.arange(extent, device=q.device)[None] if positions is None else positions
@@ -186,33 +186,36 @@ def plan(pattern: Pattern, causal: bool) -> list[Visit]:
 
 
 def _sparse(pattern: Pattern, visits: list[Visit], heads: Heads, layout: Layout | None, dropout: float) -> Tensor:
+    """What all visits together find; in an encoder the queries that see everything look for themselves."""
     q, k, v = heads
     rows, extent, ok = q.size(0), q.size(2), None if layout is None else layout.ok
-    found, weights = [], []
+    if len(visits) == 1:
+        found, _ = mix(*visits[0].tiles(heads), _mask(visits[0], q, layout), dropout, False)
+        context = visits[0].back(found, rows, extent)
+    else:
+        context = _merged(visits, heads, layout, dropout)
+    if pattern.rows == 0 or visits[0].causal:
+        return context
+    first, _ = mix(q[:, :, : pattern.rows], k, v, None if ok is None else ok[:, None, None], dropout, False)
+    return torch.cat([first, context[:, :, pattern.rows :]], 2)
+
+
+def _merged(visits: list[Visit], heads: Heads, layout: Layout | None, dropout: float) -> Tensor:
+    """One softmax over the keys of several visits: each has a share by the sum of exp(scores) that it found."""
+    q, found, sums = heads[0], [], []
     for visit in visits:
-
-        def make(visit: Visit = visit) -> Tensor:
-            return visit.mask(rows, extent, ok, q.device)
-
-        mask = make() if layout is None else layout.remember(("visit", visit), make)
-        if len(visits) == 1:
-            found.append(visit.back(mix(*visit.tiles(heads), mask, dropout, False)[0], rows, extent))
-        else:
-            context, total = _unmixed(*visit.tiles(heads), mask, dropout)
-            found.append(visit.back(context, rows, extent))
-            weights.append(visit.back(total, rows, extent))
-    context = found[0]
-    if len(visits) > 1:
-        # The softmax over all visits' keys: each visit has a share by the log of its sum.
-        context = (torch.stack(weights).softmax(0).to(q.dtype) * torch.stack(found)).sum(0)
-    if pattern.rows and not visits[0].causal:
-        first, _ = mix(q[:, :, : pattern.rows], k, v, None if ok is None else ok[:, None, None], dropout, False)
-        context = torch.cat([first, context[:, :, pattern.rows :]], 2)
-    return context
+        mine, keys, values = visit.tiles(heads)
+        mask = _mask(visit, q, layout)
+        scores = (mine @ keys.transpose(-1, -2)).float() / math.sqrt(q.size(-1))
+        total = scores.masked_fill(~mask, torch.finfo(scores.dtype).min).logsumexp(-1, keepdim=True)
+        context = drop(masked_softmax(scores, mask).to(values.dtype), dropout) @ values
+        found.append(visit.back(context, q.size(0), q.size(2)))
+        sums.append(visit.back(total, q.size(0), q.size(2)))
+    return (torch.stack(sums).softmax(0).to(q.dtype) * torch.stack(found)).sum(0)
 
 
-def _unmixed(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, dropout: float) -> tuple[Tensor, Tensor]:
-    """What q finds among its keys, [·, H, T, D], and the log of the sum of exp(scores) in float32, [·, H, T, 1]."""
-    scores = (q @ k.transpose(-1, -2)).float() / math.sqrt(q.size(-1))
-    total = scores.masked_fill(~mask, torch.finfo(scores.dtype).min).logsumexp(-1, keepdim=True)
-    return drop(masked_softmax(scores, mask).to(v.dtype), dropout) @ v, total
+def _mask(visit: Visit, q: Tensor, layout: Layout | None) -> Tensor:
+    """The visit's mask, made once for all layers; a layout is given where rows are padded."""
+    if layout is None:
+        return visit.mask(q.size(0), q.size(2), None, q.device)
+    return layout.remember(("visit", visit), lambda: visit.mask(q.size(0), q.size(2), layout.ok, q.device))

@@ -51,8 +51,9 @@ def attend_ragged(q: Tensor, k: Tensor, v: Tensor, queries: Packing, keys: Packi
 
 
 def window_serves(q: Tensor, real: bool) -> bool:
-    """Whether FlashAttention can look through a window: on a GPU, in half precision, where no `real` query meets padding."""
-    return real and q.device.type == "cuda" and q.dtype in (torch.bfloat16, torch.float16) and q.size(-1) % 8 == 0
+    """Whether FlashAttention can look through a window: on a GPU, in half precision, and at `real` keys only."""
+    width = q.size(-1)
+    return real and q.device.type == "cuda" and q.dtype in (torch.bfloat16, torch.float16) and width % 8 == 0 and width <= 256
 
 
 def attend_window(q: Tensor, k: Tensor, v: Tensor, window: tuple[int, int], packing: Packing | None, dropout: float) -> Tensor:

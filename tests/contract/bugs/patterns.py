@@ -43,8 +43,8 @@ PATTERNS = [
     Bug(
         "global tokens see as little as others",
         "attention.banded",
-        "if pattern.rows and not visits[0].causal:",
-        "if False:",
+        "if pattern.rows == 0 or visits[0].causal:",
+        "if True:",
         ("global-three-encoder-reach",),
     ),
     Bug(
@@ -57,8 +57,8 @@ PATTERNS = [
     Bug(
         "joined patterns have even shares",
         "attention.banded",
-        "torch.stack(weights).softmax(0)",
-        "torch.stack(weights).mul(0).softmax(0)",
+        "torch.stack(sums).softmax(0)",
+        "torch.stack(sums).mul(0).softmax(0)",
         ("joined-sparse-causal-weights",),
     ),
     Bug(
