@@ -8,35 +8,26 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import platform
-import signal
-import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
 
-import weft
-from weft.config import Config, load_config
+from weft.compare.processes import Failure, Processes, Stopped
+from weft.compare.results import about as facts
+from weft.compare.trainings import Training, records, train
+from weft.config import Config
 from weft.data.tokenizer import load_tokenizers
 from weft.errors import WeftError
 from weft.models.base import Model, Sizes
 from weft.registry import build
 from weft.tasks.base import Setting
-
-SAVING = 60
-"""Seconds a training has to save itself when time is up."""
-
-TAIL = 12
-"""Lines shown of the log of a run that failed."""
 
 
 @dataclass(frozen=True)
@@ -50,10 +41,12 @@ class Run:
     tests: Mapping[str, str] = field(default_factory=dict)
     beam: int = 5
 
+    @property
+    def training(self) -> Training:
+        return Training(self.recipe, (self.data,), (), self.sets)
+
     def config(self) -> Config:
-        config = load_config(self.recipe, self.sets)
-        config.data.train = [self.data]
-        return config
+        return self.training.config()
 
 
 @dataclass
@@ -71,10 +64,6 @@ class Outcome:
         return about | {"parameters": self.parameters, "seconds": self.seconds, "scores": self.scores, "error": self.error}
 
 
-class Failure(Exception):
-    """A run cannot go on; the text says why."""
-
-
 class Sweep:
     """Trains and scores runs in `out`, `at_once` of them at a time, for at most `minutes`.
 
@@ -83,85 +72,44 @@ class Sweep:
 
     def __init__(self, out: Path, *, at_once: int = 4, minutes: float = 0.0) -> None:
         self.out, self.at_once = out, at_once
-        self.until = time.monotonic() + 60 * minutes if minutes else float("inf")
+        until = time.monotonic() + 60 * minutes if minutes else float("inf")
+        self.processes = Processes(out / "logs", at_once=at_once, until=until)
 
     def __call__(self, runs: Sequence[Run]) -> list[Outcome]:
-        for folder in ("logs", "scores", "texts"):
+        for folder in ("scores", "texts"):
             (self.out / folder).mkdir(parents=True, exist_ok=True)
         with ThreadPoolExecutor(self.at_once) as workers:
             try:
                 return list(workers.map(self._whole, runs))
             except KeyboardInterrupt:
-                self.until = 0.0
+                self.processes.stop()
                 raise
 
     def _whole(self, run: Run) -> Outcome:
         outcome = Outcome(run)
         try:
             config = run.config()
-            self._train(run, config)
+            train(run.training, self.out / run.name, self.processes, f"{run.name}.train")
             source, target = load_tokenizers(self.out / run.name, config.data.tokenizer)
             outcome.parameters = count_parameters(config, Sizes(source.size, target.size, source is target))
             outcome.seconds = _seconds(self.out / run.name)
             for test, pairs in run.tests.items():
                 outcome.scores[test] = self._evaluate(run, test, pairs)
-        except (Failure, WeftError, OSError) as error:
+        except (Failure, Stopped, WeftError, OSError) as error:
             outcome.error = str(error)
         said = outcome.error or f"done, {outcome.seconds:.0f} s of training · {_describe(outcome.scores)}"
         print(f"[{time.strftime('%H:%M:%S')}] {run.name}: {said}", flush=True)
         return outcome
-
-    def _train(self, run: Run, config: Config) -> None:
-        folder = self.out / run.name
-        begun = (folder / "config.yaml").exists()
-        if begun and _settled(load_config(folder / "config.yaml"), config) != config:
-            raise Failure(f"{folder} holds a run with other settings; remove it or choose another --out")
-        if begun and complete(folder):
-            return
-        sets = [word for change in run.sets for word in ("--set", change)]
-        new = [run.recipe, "--data", run.data, "--out", str(folder), *sets]
-        self._weft(f"{run.name}.train", ["train", *(["--resume", str(folder)] if begun else new)])
 
     def _evaluate(self, run: Run, test: str, pairs: str) -> dict[str, float]:
         file = self.out / "scores" / f"{run.name}.{test}.json"
         if not file.exists():
             text = str(self.out / "texts" / f"{run.name}.{test}.txt")
             words = ["evaluate", str(self.out / run.name), "--data", pairs, "--beam", str(run.beam), "--json", "-o", text]
-            said = self._weft(f"{run.name}.{test}", words)
+            said = self.processes(f"{run.name}.{test}", words)
             file.write_text(said, "utf-8")
         found = json.loads(file.read_text("utf-8"))["metrics"]
         return {name: metric["value"] for name, metric in found.items()}
-
-    def _weft(self, name: str, words: list[str]) -> str:
-        """What `weft …` prints. Time being up, a training saves itself and is left for the next call."""
-        left = self.until - time.monotonic()
-        if left <= 0:
-            raise Failure("not begun: time is up; the same command goes on here")
-        log = self.out / "logs" / f"{name}.log"
-        with log.open("w") as said, tempfile.TemporaryFile("w+") as printed:
-            process = subprocess.Popen(
-                [sys.executable, "-m", "weft", *words], stdout=printed, stderr=said, env=_environment(self.at_once)
-            )
-            try:
-                process.wait(None if left == float("inf") else left)
-            except subprocess.TimeoutExpired:
-                process.send_signal(signal.SIGINT)
-                with suppress(subprocess.TimeoutExpired):
-                    process.wait(SAVING)
-                raise Failure("interrupted: time is up; the same command goes on here") from None
-            finally:
-                process.kill()
-            if process.returncode:
-                raise Failure(f"`weft {' '.join(words)}` failed:\n{_tail(log)}")
-            printed.seek(0)
-            return printed.read()
-
-
-def complete(folder: Path) -> bool:
-    """Whether a run has made all its steps."""
-    log = folder / "log.jsonl"
-    lines = log.read_text("utf-8").splitlines() if log.exists() else []
-    return bool(lines) and json.loads(lines[-1])["event"] == "summary"
 
 
 def count_parameters(config: Config, sizes: Sizes | None = None) -> int:
@@ -189,9 +137,9 @@ def common(out: Path) -> tuple[str, ...]:
 
 def about() -> str:
     """Date, device and versions, for the line above a table."""
-    device = torch.cuda.get_device_name() if torch.cuda.is_available() else f"{platform.machine()}, {os.cpu_count()} cores"
-    versions = f"Python {platform.python_version()} · torch {torch.__version__} · weft {weft.__version__}"
-    return f"{time.strftime('%Y-%m-%d')} · {device} · {versions}"
+    found = facts()
+    versions = (f"{name} {found[key]}" for name, key in (("Python", "python"), ("torch", "torch"), ("weft", "weft")))
+    return " · ".join([found["date"], found["device"], *versions])
 
 
 def markdown(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -234,28 +182,10 @@ def chosen(systems: Mapping[str, Any], only: str) -> list[str]:
     return [name for name in systems if name in wanted]
 
 
-def _settled(saved: Config, wanted: Config) -> Config:
-    """What a run has saved, but for what it was left to settle by itself."""
-    if wanted.train.packed == "auto":
-        saved.train.packed = "auto"
-    return saved
-
-
-def _environment(at_once: int) -> dict[str, str]:
-    threads = str(max(1, (os.cpu_count() or 1) // at_once))
-    paths = [str(Path(__file__).parent.parent), os.environ.get("PYTHONPATH", "")]
-    return {**os.environ, "OMP_NUM_THREADS": threads, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
-
-
 def _seconds(folder: Path) -> float:
     """How long a run was trained, by the last line of its log that says so."""
-    records = [json.loads(line) for line in (folder / "log.jsonl").read_text("utf-8").splitlines()]
-    return max((record["seconds"] for record in records if "seconds" in record), default=0.0)
+    return max((record["seconds"] for record in records(folder) if "seconds" in record), default=0.0)
 
 
 def _describe(scores: Mapping[str, Mapping[str, float]]) -> str:
     return " · ".join(f"{test}: BLEU {found['BLEU']:.2f}, exact {found['exact']:.2f}" for test, found in scores.items())
-
-
-def _tail(log: Path) -> str:
-    return "\n".join(log.read_text("utf-8", "replace").splitlines()[-TAIL:])

@@ -1,8 +1,10 @@
-"""A counter on the terminal for work whose end is not known."""
+"""What the terminal shows of work that takes a while."""
 
 from __future__ import annotations
 
+import shutil
 import sys
+import threading
 import time
 from types import TracebackType
 
@@ -37,3 +39,35 @@ class Counter:
             text += f", {(self.total - self.done) / rate:,.0f} s left"
         sys.stderr.write(f"\r\033[K{text}")
         sys.stderr.flush()
+
+
+class StatusLine:
+    """Sentences on standard error and, where that is a terminal, a last line that changes."""
+
+    def __init__(self) -> None:
+        self.shown = sys.stderr.isatty()
+        self._text = ""
+        self._lock = threading.Lock()
+
+    def __enter__(self) -> StatusLine:
+        return self
+
+    def say(self, text: str) -> None:
+        """A sentence that stays; from any thread."""
+        with self._lock:
+            clear = "\r\033[K" if self.shown else ""
+            sys.stderr.write(f"{clear}{text}\n{self._text}")
+            sys.stderr.flush()
+
+    def show(self, text: str) -> None:
+        """What the last line says from now on."""
+        if self.shown:
+            with self._lock:
+                self._text = text[: shutil.get_terminal_size().columns - 1]
+                sys.stderr.write(f"\r\033[K{self._text}")
+                sys.stderr.flush()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if self.shown:
+            sys.stderr.write("\r\033[K")
+            sys.stderr.flush()

@@ -116,12 +116,12 @@ def _worker(session: Session) -> Work:
     model, task, device = session.trained.model, session.task, session.world.device
 
     def work(batch: Batch, update: int) -> list[Loss]:
-        return _backward(task, model, batch.to(device, non_blocking=True), update, session.autocast)
+        return forward_backward(task, model, batch.to(device, non_blocking=True), update, session.autocast)
 
     return Replayed(work, device) if device.type == "cuda" and session.config.packed is True and task.steady else work
 
 
-def _backward(task: Task, model: nn.Module, batch: Batch, update: int, autocast: torch.autocast) -> list[Loss]:
+def forward_backward(task: Task, model: nn.Module, batch: Batch, update: int, autocast: torch.autocast) -> list[Loss]:
     """Forward and backward of one micro-batch: gradients are added to the parameters; the losses are given back, detached.
 
     A loss is computed under autocast, its gradient outside of it.

@@ -1,0 +1,142 @@
+"""`weft compare`."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+from rich.console import Console
+
+from weft.cli.progress import StatusLine
+from weft.errors import ConfigError, RunError
+
+if TYPE_CHECKING:
+    from weft.compare.entries import Entry
+
+LENGTHS = "256,512,1024,2048"
+
+
+def compare(
+    recipes: list[str] = typer.Argument(
+        None,
+        metavar="RECIPE…",
+        help="Recipes or YAML files, each also with changes after commas: transformer-small,model.encoder_self=local. "
+        "Among them, label=NAME names the entry.",
+        show_default=False,
+    ),
+    budget: str = typer.Option(
+        None, "--budget", help="What each may use: 10m, 90s, 1.5h of training, or 500-steps, 20k-steps.", show_default=False
+    ),
+    data: list[str] = typer.Option([], "--data", help="Training data, as for `weft train`. Repeatable.", metavar="FILES"),
+    valid: list[str] = typer.Option([], "--valid", help="Validation data. Repeatable.", metavar="FILES"),
+    test: list[str] = typer.Option(
+        [], "--test", help="Test data: entries are then ranked by their test scores. Repeatable.", metavar="FILES"
+    ),
+    out: Path = typer.Option(
+        None, "--out", help="Folder for runs and reports; the same command goes on there.", show_default=False
+    ),
+    slot: str = typer.Option(
+        None,
+        "--slot",
+        help="A slot of the model, such as model.encoder_self, to fill with each of --kinds.",
+        show_default=False,
+    ),
+    kinds: str = typer.Option(
+        None,
+        "--kinds",
+        help="What to put there: full,local,linear, also with options ('{kind: local, window: 8}'), or all.",
+        show_default=False,
+    ),
+    repeat: int = typer.Option(1, "--repeat", help="Trainings of each, from different seeds, for intervals.", min=1),
+    at_once: int = typer.Option(
+        1, "--at-once", help="Trainings side by side on one device (budget in steps); speeds are measured afterwards.", min=1
+    ),
+    lengths: str = typer.Option(
+        LENGTHS, "--lengths", help="At which time and memory are measured for their growth; none: not."
+    ),
+    sentences: int = typer.Option(
+        200,
+        "--sentences",
+        help="Of the validation data, decoded to measure the speed where there is no --test; 0: none.",
+        min=0,
+    ),
+    set: list[str] = typer.Option([], "--set", help="Any setting, for all entries. Repeatable.", metavar="KEY=VALUE"),
+    redraw: Path = typer.Option(
+        None, "--redraw", help="Write table, charts and page again from a results.json, into --out.", show_default=False
+    ),
+) -> None:
+    """Train several models under one budget and set them side by side: quality, speed, memory, growth with length.
+
+    Writes results.json, table.csv, chart.png, chart.svg and report.html, one offline page. What was stopped goes on where it
+    was; an entry that fails is reported, the others go on, and the status is then 1.
+    """
+    if out is None:
+        raise ConfigError("say with --out which folder the runs and the report go to")
+    if redraw is not None:
+        _redraw(redraw, out)
+        return
+    if budget is None:
+        raise ConfigError("say with --budget how long each may be trained, such as 10m or 2k-steps")
+    if (slot is None) != (kinds is None):
+        raise ConfigError("--slot and --kinds belong together: --slot model.encoder_self --kinds full,local,linear")
+    from weft.compare.budget import parse_budget
+    from weft.compare.plan import Comparison
+    from weft.compare.sweep import Sweep
+
+    with StatusLine() as line:
+        comparison = Comparison(
+            _entries(recipes or [], slot, kinds, line.say),
+            out,
+            parse_budget(budget),
+            tuple(data),
+            tuple(valid),
+            tuple(test),
+            tuple(set),
+            repeat=repeat,
+            at_once=at_once,
+            lengths=_lengths(lengths),
+            sentences=sentences,
+        )
+        document = Sweep(comparison, line.say, line.show)()
+    _finish(document, out)
+
+
+def _entries(recipes: list[str], slot: str | None, kinds: str, say: Callable[[str], None]) -> tuple[Entry, ...]:
+    from weft.compare.entries import labelled, parse_entry, slot_entries
+
+    entries = [parse_entry(text) for text in recipes]
+    return tuple(labelled(entries if slot is None else slot_entries(entries, slot, kinds, say)))
+
+
+def _finish(document: dict[str, Any], out: Path) -> None:
+    """Shows and writes the results. Raises RunError if a training failed: the rest was worth showing, the status says so."""
+    from weft.compare.report import write_report
+    from weft.compare.table import failures, terminal_table
+
+    Console(highlight=False).print(terminal_table(document))
+    _tell_written(write_report(document, out))
+    if failed := failures(document):
+        count = sum(len(row["runs"]) for row in document["entries"])
+        raise RunError(f"{len(failed)} of {count} trainings failed:\n" + "\n".join(failed))
+
+
+def _redraw(file: Path, out: Path) -> None:
+    from weft.compare.report import read_results, write_report
+
+    _tell_written(write_report(read_results(file), out))
+
+
+def _lengths(text: str) -> tuple[int, ...]:
+    if text.strip() in ("", "none", "0"):
+        return ()
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isdecimal() and int(part) for part in parts):
+        raise ConfigError(f"--lengths {text}: write numbers of tokens joined by commas, such as {LENGTHS}, or none")
+    return tuple(sorted({int(part) for part in parts}))
+
+
+def _tell_written(files: list[Path]) -> None:
+    typer.echo(f"written: {' '.join(shlex.quote(str(file)) for file in files)}", err=True)

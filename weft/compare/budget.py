@@ -1,0 +1,34 @@
+"""How long each entry of a comparison may be trained."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from weft.errors import ConfigError
+
+UNITS = {"s": 1, "m": 60, "h": 3600}
+FACTORS = {"": 1, "k": 1_000, "M": 1_000_000}
+
+
+@dataclass(frozen=True)
+class Budget:
+    """A number of steps, or seconds of training: the other is 0. text: as it was given."""
+
+    text: str
+    steps: int = 0
+    seconds: float = 0.0
+
+
+def parse_budget(text: str) -> Budget:
+    """The budget that "10m", "90s", "1.5h", "500-steps" or "20k-steps" means."""
+    number = r"(\d+(?:\.\d+)?)"
+    if found := re.fullmatch(rf"{number}([smh])", text.strip()):
+        seconds = float(found[1]) * UNITS[found[2]]
+        if seconds > 0:
+            return Budget(text, seconds=seconds)
+    if found := re.fullmatch(rf"{number}(k|M|)[- ]?steps?", text.strip()):
+        steps = round(float(found[1]) * FACTORS[found[2]])
+        if steps > 0:
+            return Budget(text, steps=steps)
+    raise ConfigError(f"--budget {text}: write a time such as 90s, 10m or 1.5h, or steps such as 500-steps or 20k-steps")

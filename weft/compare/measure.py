@@ -1,0 +1,139 @@
+"""What is measured of a trained run: test scores, speed of training and decoding, growth with length, what it looks at."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from weft.compare.growth import measure_growth
+from weft.compare.probe import SHORTEST, probe
+from weft.config import Config, load_config
+from weft.data.formats import open_pairs
+from weft.evaluation.metrics import score
+from weft.explain.picture import View, views
+from weft.models.base import Network, Sizes
+from weft.registry import build
+from weft.tasks.base import Setting, Task, TextTask
+from weft.training.checkpoint import MODEL
+from weft.training.distributed import choose_device
+from weft.training.weights import load_weights
+from weft.translator import Translator
+
+WARM = 8
+"""Sentences decoded before the clock starts."""
+
+LOOKED_AT, WORDS, MOST_TOKENS = 500, 10, 160
+"""The sentence that is drawn has about so many words, is among so many first ones, and has no more tokens than that."""
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What to measure. test: data to score · sentences: how many to decode for the speed, where there is no test · lengths: to
+    measure growth at · alone: train once more for a moment, for the speed · look: show what is looked at in one sentence.
+    """
+
+    test: tuple[str, ...] = ()
+    sentences: int = 0
+    lengths: tuple[int, ...] = ()
+    alone: bool = False
+    look: bool = False
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A trained run with its data."""
+
+    folder: Path
+    config: Config
+    task: Task
+    sizes: Sizes
+    model: Network
+
+    @property
+    def autocast(self) -> torch.autocast:
+        return torch.autocast(self.model.device.type, torch.bfloat16, enabled=self.config.train.precision == "bf16")
+
+
+def measure(folder: Path, wanted: Wanted) -> dict[str, Any]:
+    """Everything that is wanted, as plain data; what does not exist for a task is None or empty."""
+    run = _open(folder)
+    found: dict[str, Any] = {
+        "parameters": run.model.count_parameters(),
+        "counts": run.task.counts,
+        "headline": asdict(run.task.headline),
+        "alone": probe(run.config, SHORTEST).counts_a_second if wanted.alone else None,
+    }
+    found |= _at_work(run, wanted)
+    if wanted.lengths:
+        found["growth"] = measure_growth(run.model, run.task, run.sizes, wanted.lengths, run.autocast).document()
+    return found
+
+
+def _open(folder: Path) -> Opened:
+    config = load_config(folder / "config.yaml")
+    task: Task = build("weft.tasks:TASKS", config.task, Setting(config, folder), where="task")
+    sizes = task.reopen()
+    model = task.build(config.model, sizes)
+    load_weights(model, folder / MODEL)
+    return Opened(folder, config, task, sizes, model.to(choose_device(config.train.device)))
+
+
+def _at_work(run: Opened, wanted: Wanted) -> dict[str, Any]:
+    """Test scores, decoding speed and pictures, where the task answers lines of text; elsewhere test scores alone."""
+    if not isinstance(run.task, TextTask):
+        return {"test": _validated(run, wanted.test) if wanted.test else {}, "decoding": None, "views": []}
+    translator = Translator(run.model, run.task, run.config)
+    test = _pairs(wanted.test)
+    valid = _pairs(run.config.data.valid, max(wanted.sentences, LOOKED_AT))
+    pairs = test or valid[: wanted.sentences]
+    texts, seconds = _decode(translator, [source for source, _ in pairs])
+    scores = score(texts, [target for _, target in test], run.task.metrics()) if test else {}
+    drawn = _look(translator, [source for source, _ in valid or test]) if wanted.look else []
+    return {
+        "test": {name.lower().replace(" ", "_"): each.value for name, each in scores.items()},
+        "decoding": {"sentences": len(texts), "seconds": seconds, "per_second": len(texts) / seconds} if texts else None,
+        "views": [_plain(view) for view in drawn],
+    }
+
+
+def _pairs(data: Sequence[str], most: int | None = None) -> list[tuple[str, str]]:
+    return list(islice((pair for spec in data for pair in open_pairs(spec)), most))
+
+
+def _decode(translator: Translator, sources: list[str]) -> tuple[list[str], float]:
+    """Texts and the seconds they took, with the run's own settings of decoding."""
+    list(translator.stream(sources[:WARM]))
+    began = time.perf_counter()
+    texts = [found.text for found in translator.stream(sources)]
+    return texts, time.perf_counter() - began
+
+
+def _look(translator: Translator, sources: Sequence[str]) -> list[View]:
+    """Of one sentence, the same for all who read the same data."""
+    written = [source for source in sources[:LOOKED_AT] if source.strip()]
+    if not written:
+        return []
+    sentence = min(written, key=lambda source: abs(len(source.split()) - WORDS))
+    found = views(translator.translate(sentence, attention=True))
+    return [view for view in found if max(view.weights.shape) <= MOST_TOKENS]
+
+
+def _plain(view: View) -> dict[str, Any]:
+    """Rounded: a picture shows no more."""
+    return {**asdict(view), "weights": view.weights.astype(float).round(3).tolist()}
+
+
+def _validated(run: Opened, test: Sequence[str]) -> dict[str, float]:
+    """The scores of a validation on other data."""
+    config = run.config.model_copy(deep=True)
+    config.data.valid = list(test)
+    task: Task = build("weft.tasks:TASKS", config.task, Setting(config, run.folder), where="task")
+    task.prepare()
+    with torch.no_grad(), run.autocast:
+        return {name: float(value) for name, value in task.evaluate(run.model.eval()).items()}

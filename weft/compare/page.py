@@ -1,0 +1,130 @@
+"""The results of a comparison as one HTML page that needs nothing else: pictures inside, no network."""
+
+from __future__ import annotations
+
+import base64
+import io
+from collections.abc import Iterable
+from html import escape
+from typing import Any
+
+import numpy as np
+
+from weft.compare.chart import draw_chart
+from weft.compare.results import Row
+from weft.compare.table import columns, failures, title
+from weft.explain.picture import View, draw
+
+STYLE = """
+body { font: 15px/1.5 system-ui, sans-serif; margin: 2em auto; max-width: 75em; padding: 0 1em; color: #222; }
+table { border-collapse: collapse; margin: 1em 0; }
+th, td { padding: .3em .8em; text-align: right; border-bottom: 1px solid #ddd; white-space: nowrap; }
+th:first-child, td:first-child { text-align: left; white-space: normal; }
+th { cursor: pointer; background: #f5f5f5; }
+th:hover { background: #e8e8e8; }
+pre { white-space: pre-wrap; background: #f8f8f8; padding: .6em; }
+figure { display: inline-block; margin: .5em; vertical-align: top; }
+figcaption { font-size: 13px; color: #555; }
+img { max-width: 100%; }
+.note { color: #555; font-size: 13px; }
+"""
+
+SCRIPT = """
+document.querySelectorAll("th").forEach((heading, place) => heading.addEventListener("click", () => {
+  const body = heading.closest("table").tBodies[0], down = heading.dataset.down !== "yes";
+  heading.dataset.down = down ? "yes" : "no";
+  const key = row => row.cells[place].dataset.value;
+  const order = (a, b) => {
+    if (key(a) === "" || key(b) === "") return (key(a) === "") - (key(b) === "");
+    const by = place ? key(a) - key(b) : key(a).localeCompare(key(b));
+    return down === (place > 0) ? -by : by;
+  };
+  [...body.rows].sort(order).forEach(row => body.append(row));
+}));
+"""
+
+
+def write_page(document: dict[str, Any], pictures: bool = True) -> str:
+    """The page; without `pictures`, which need matplotlib, it has tables alone."""
+    parts = [
+        f"<h1>{escape(title(document))}</h1>",
+        _table(document),
+        _failed(failures(document)),
+        f"<h2>Quality, speed and memory</h2><p>{_picture(_chart(document), 'svg+xml', 'bubble chart')}</p>" if pictures else "",
+        _settings(document),
+        _attention(document["entries"]) if pictures else "",
+    ]
+    head = f'<meta charset="utf-8"><title>weft compare</title><style>{STYLE}</style>'
+    body = "\n".join(filter(None, parts))
+    return f'<!doctype html>\n<html lang="en"><head>{head}</head>\n<body>\n{body}\n<script>{SCRIPT}</script></body></html>\n'
+
+
+def _table(document: dict[str, Any]) -> str:
+    found = columns(document)
+    headings = "".join(f'<th title="{escape(column.note)}">{escape(column.heading)}</th>' for column in found)
+    lines = []
+    for row in document["entries"]:
+        cells = [f'<td data-value="{escape(row["label"])}">{escape(row["label"])}</td>']
+        for column in found:
+            value = column.value(row)
+            cells.append(f'<td data-value="{"" if value is None else value}">{escape(column.shown(row))}</td>')
+        lines.append(f"<tr>{''.join(cells)}</tr>")
+    notes = [f"{column.heading.strip(' ↑↓')}: {column.note}" for column in found if column.note]
+    if document["settings"]["repeat"] > 1:
+        notes.append("± half the 95 % interval of the mean over seeds, by Student's t")
+    body = "\n".join(lines)
+    table = f"<table><thead><tr><th>entry</th>{headings}</tr></thead><tbody>\n{body}\n</tbody></table>"
+    return f'{table}<p class="note">Click a heading to sort. {escape("; ".join(notes))}.</p>'
+
+
+def _failed(errors: list[str]) -> str:
+    return f"<h2>Failed</h2>{''.join(f'<pre>{escape(error)}</pre>' for error in errors)}" if errors else ""
+
+
+def _settings(document: dict[str, Any]) -> str:
+    facts = {**document["about"], **document["settings"]}
+    lines = [f"<tr><td>{escape(name)}</td><td>{escape(_said(value))}</td></tr>" for name, value in facts.items()]
+    entries = [
+        f"<tr><td>{escape(row['label'])}</td><td>{escape(' '.join([row['recipe'], *row['set']]))}</td></tr>"
+        for row in document["entries"]
+    ]
+    return f"<h2>Settings</h2><table><tbody>{''.join(lines)}{''.join(entries)}</tbody></table>"
+
+
+def _said(value: Any) -> str:
+    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+def _attention(rows: Iterable[Row]) -> str:
+    """What each entry looks at in one sentence, where it shows weights."""
+    parts = []
+    for row in rows:
+        figures = [_figure(view) for view in row["views"]]
+        if figures:
+            parts.append(f"<h3>{escape(row['label'])}</h3>{''.join(figures)}")
+    if not parts:
+        return ""
+    told = "One sentence; the mean over layers and heads. Entries that show no weights are not here."
+    return f'<h2>Attention</h2><p class="note">{told}</p>{"".join(parts)}'
+
+
+def _figure(view: dict[str, Any]) -> str:
+    name = str(view["title"])
+    return f"<figure>{_picture(_heat_map(view), 'png', name)}<figcaption>{escape(name)}</figcaption></figure>"
+
+
+def _chart(document: dict[str, Any]) -> bytes:
+    file = io.BytesIO()
+    draw_chart(document, file, "svg")
+    return file.getvalue()
+
+
+def _heat_map(view: dict[str, Any]) -> bytes:
+    file = io.BytesIO()
+    weights = np.array(view["weights"], np.float32)
+    draw(View(view["title"], weights, view["rows"], view["columns"], tuple(view["sides"])), file, dpi=70)
+    return file.getvalue()
+
+
+def _picture(data: bytes, kind: str, told: str) -> str:
+    return f'<img alt="{escape(told)}" src="data:image/{kind};base64,{base64.b64encode(data).decode()}">'

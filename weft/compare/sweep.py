@@ -1,0 +1,180 @@
+"""A comparison from its settings to its results: planned, trained, measured, and gone on with where it was stopped.
+
+OUT/runs: a run folder for each entry and seed · OUT/plans: how many steps fit into a time · OUT/measures: what was measured of
+each run · OUT/logs: what each process said.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import asdict
+from functools import partial
+from typing import Any
+
+from weft.compare.measure import Wanted
+from weft.compare.plan import Comparison, Run, check, runs_of, training
+from weft.compare.processes import Failure, Processes, Stopped
+from weft.compare.results import UNMEASURED, collect
+from weft.compare.trainings import Training, complete, records, train
+from weft.compare.worker import Job, work
+from weft.errors import Interrupted
+from weft.training.folder import RunLock
+from weft.training.interrupt import Interrupts
+from weft.training.log import duration
+
+Tell = Callable[[str], None]
+TICK = 0.3
+"""Seconds between looks at how far the processes are."""
+
+
+class Sweep:
+    """Runs a comparison. `say` hears what happens, `show` how far it is, often."""
+
+    def __init__(self, comparison: Comparison, say: Tell = lambda message: None, show: Tell = lambda message: None) -> None:
+        self.comparison, self.say, self.show = comparison, say, show
+        self.runs = [run for entry in comparison.entries for run in runs_of(comparison, entry)]
+        self.errors: dict[str, str] = {}
+        self.done = 0
+        self.took: list[float] = []
+        self.underway: dict[str, Run] = {}
+        self.logs = comparison.out / "logs"
+        self._asked: Callable[[], bool] = lambda: False
+
+    def __call__(self) -> dict[str, Any]:
+        """The results as plain data, which `weft.compare.report` writes; see `weft.compare.results`."""
+        for doubt in check(self.comparison):
+            self.say(f"note: {doubt}")
+        self.comparison.out.mkdir(parents=True, exist_ok=True)
+        with RunLock(self.comparison.out), Interrupts() as interrupts:
+            self._asked = lambda: interrupts.asked
+            self._prepare()
+            self._train()
+            self._measure()
+        jobs = {run.name: self._job(run) for run in self.runs if run.name not in self.errors}
+        return collect(self.comparison, self.runs, self.errors, jobs)
+
+    def _prepare(self) -> None:
+        """With a time, finds out how many steps it is long enough for; with trainings side by side, makes their data ready."""
+        budget, out = self.comparison.budget, self.comparison.out
+        jobs, plans = [], out / "plans"
+        for run in [run for run in self.runs if run.number == 0]:
+            begin = training(self.comparison, run.entry)
+            if budget.seconds:
+                file = plans / f"{run.entry.name}.json"
+                jobs.append(Job("plan", str(file), begin, options={"seconds": budget.seconds}))
+        if self.comparison.at_once > 1 and not all(complete(run.folder) for run in self.runs):
+            jobs.append(Job("prepare", str(plans / "data.json"), training(self.comparison, self.runs[0].entry)))
+        if missing := [job for job in jobs if job.found() is None]:
+            what = "finding out how many steps fit into the time" if budget.seconds else "making the data ready"
+            self.say(f"{what} ({len(missing)} {'entry' if len(missing) == 1 else 'entries'})")
+            self._work("plan", jobs, what)
+
+    def _train(self) -> None:
+        count = len(self.runs)
+        left = [run for run in self.runs if not complete(run.folder)]
+        self.done = count - len(left)
+        said = f"{count} trainings" + (f", {self.done} of them done before" if self.done else "")
+        self.say(f"{said}; what they say is in {self.logs}")
+        processes = Processes(self.logs, at_once=self.comparison.at_once)
+        self._side_by_side([partial(self._one, run, processes) for run in self.runs], processes, self._status)
+
+    def _one(self, run: Run, processes: Processes) -> None:
+        before = complete(run.folder)
+        if not before:
+            self.underway[run.name] = run
+            self.say(f"training {run}")
+        try:
+            train(self._training(run), run.folder, processes, run.name)
+        except Failure as failure:
+            self.errors[run.name] = str(failure)
+        finally:
+            self.underway.pop(run.name, None)
+        self.done += not before
+        if run.name in self.errors:
+            self.say(f"failed: {run}: {self.errors[run.name]}")
+        elif not before:
+            self.took.append(records(run.folder)[-1]["seconds"])
+            self.say(f"trained {run} ({self.done} of {len(self.runs)})")
+
+    def _training(self, run: Run) -> Training:
+        budget = self.comparison.budget
+        if not budget.seconds:
+            return training(self.comparison, run.entry, f"train.steps={budget.steps}", f"train.seed={run.seed}")
+        plan = Job("plan", str(self.comparison.out / "plans" / f"{run.entry.name}.json"), options={"seconds": budget.seconds})
+        found = plan.found()
+        if found is None:
+            raise Failure(plan.error())
+        limits = (f"train.steps={found['steps']}", f"train.seconds={budget.seconds:g}", f"train.seed={run.seed}")
+        return training(self.comparison, run.entry, *limits)
+
+    def _measure(self) -> None:
+        trained = [run for run in self.runs if run.name not in self.errors]
+        jobs = [self._job(run) for run in trained]
+        if missing := sum(job.found() is None for job in jobs):
+            self.say(f"measuring {missing} {'run' if missing == 1 else 'runs'}, one after the other")
+            self._work("measure", jobs, "measured")
+        for run, job in zip(trained, jobs, strict=True):
+            if error := job.error():
+                self.say(f"failed: {run}: {UNMEASURED}{error}")
+
+    def _job(self, run: Run) -> Job:
+        """Speed and growth do not depend on the seed, so they are measured of the first run of each entry."""
+        asked = self.comparison
+        wanted = Wanted(asked.test, asked.sentences, asked.lengths, alone=asked.at_once > 1, look=True)
+        if run.number:
+            wanted = Wanted(asked.test)
+        options = {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(wanted).items()}
+        return Job("measure", str(asked.out / "measures" / f"{run.name}.json"), folder=str(run.folder), options=options)
+
+    def _work(self, name: str, jobs: Sequence[Job], what: str) -> None:
+        processes = Processes(self.logs)
+
+        def status() -> str:
+            return f"{what}: {sum(job.file.exists() for job in jobs)} of {len(jobs)}"
+
+        self._side_by_side([lambda: work(name, jobs, processes)], processes, status)
+
+    def _side_by_side(self, works: Sequence[Callable[[], None]], processes: Processes, status: Callable[[], str]) -> None:
+        """Does all of it, `at_once` at a time, in threads that wait for processes, while this one looks on."""
+        with ThreadPoolExecutor(self.comparison.at_once) as workers:
+            waiting: set[Future[None]] = {workers.submit(one) for one in works}
+            finished: set[Future[None]] = set()
+            try:
+                while waiting:
+                    ended, waiting = wait(waiting, TICK, FIRST_COMPLETED)
+                    finished |= ended
+                    if self._asked():
+                        processes.stop()
+                    self.show(status())
+            except BaseException:
+                processes.stop()
+                raise
+        problems = [each.exception() for each in finished]
+        if any(isinstance(problem, Stopped) for problem in problems):
+            raise Interrupted("stopped; the same command goes on where it was")
+        for problem in problems:
+            if problem is not None:
+                raise problem
+
+    def _status(self) -> str:
+        parts = [f"{self.done} of {len(self.runs)} trained"]
+        lasts = {run: _last(run) for run in list(self.underway.values())}
+        parts += [f"{run}: step {last['step']:,}, loss {last['loss'] or 0:.3f}" for run, last in lasts.items() if last]
+        if left := self._seconds_left(lasts):
+            parts.append(f"about {duration(left)} left")
+        return " · ".join(parts)
+
+    def _seconds_left(self, lasts: dict[Run, dict[str, Any]]) -> float:
+        """By what trainings took that are done, or will take that are under way; 0 where nothing is known."""
+        took = self.took + [last["seconds"] + last["seconds_left"] for last in lasts.values() if last]
+        if not took:
+            return 0.0
+        under_way = sum(last["seconds_left"] for last in lasts.values() if last)
+        waiting = max(0, len(self.runs) - self.done - len(lasts))
+        return (under_way + waiting * sum(took) / len(took)) / self.comparison.at_once
+
+
+def _last(run: Run) -> dict[str, Any]:
+    """The last line of a run's log about a step."""
+    return next((line for line in reversed(records(run.folder)) if line["event"] == "train"), {})
