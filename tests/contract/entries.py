@@ -33,7 +33,6 @@ VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
         "rotary": {"position": "rotary"},
         "alibi": {"position": "alibi"},
         "shaw": {"position": "shaw", "shaw_distance": 5},
-        "shaw-keys": {"position": "shaw", "shaw_values": False},
         "one-head": {"site.heads": 1},
     },
     "local": {"window-3": {"window": 3}},
@@ -48,12 +47,8 @@ VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
     "performer": {"few": {"features": 5, "orthogonal": False}},
     "linformer": {"rank-30": {"rank": 30, "share": "none", "max_length": 75}, "one-mix": {"rank": 80, "share": "key_value"}},
     "compressed": {"stride-5": {"stride": 5}, "stride-1": {"stride": 1}},
-    "parts": {
-        "four": {"parts": [{"kind": "local", "window": 3}, {"kind": "full", "position": "alibi"}, "strided", "global"]},
-        "compressed": {"parts": [{"kind": "local", "window": 5}, "compressed"]},
-    },
+    "parts": {"weights": {"parts": [{"kind": "local", "window": 3}, {"kind": "full", "position": "alibi"}]}},
     "synthesizer": {
-        "one-layer": {"layers": 1, "max_length": 430},
         "random": {"form": "random"},
         "fixed": {"form": "fixed"},
         "factored-dense": {"form": "factored_dense", "layers": 1},
@@ -217,8 +212,10 @@ def refusals() -> Iterator[tuple[str, dict[str, Any], Use]]:
 
 def _of_kind(kind: str, wrapped: bool) -> Iterator[Entry]:
     refused = [(name, options, use) for name, options, use in REFUSED if name == kind]
+    # The adapter of a self slot is one for all options, so there the defaults are enough.
+    variants = {"": {}} if wrapped else {"": {}, **VARIANTS.get(kind, {})}
     for use in sorted(load(SELF, kind).uses - ({"cross"} if wrapped else set())):
-        for variant, given in {"": {}, **VARIANTS.get(kind, {})}.items():
+        for variant, given in variants.items():
             options = {name: value for name, value in given.items() if name != "site.heads"}
             if (kind, options, use) not in refused:
                 yield Entry(kind, use, variant, options, given.get("site.heads", HEADS), wrapped)

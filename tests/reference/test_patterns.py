@@ -163,9 +163,10 @@ def test_bigbird_joins_three_patterns(causal: bool) -> None:
     assert torch.equal(pattern.sees(60, causal), near.sees(60, causal) | drawn.sees(60, causal))
 
 
-@pytest.mark.parametrize("causal", [False, True])
-def test_what_is_drawn_does_not_depend_on_the_length(causal: bool) -> None:
+@pytest.mark.parametrize("use", USES)
+def test_what_is_drawn_does_not_depend_on_the_length(use: Use) -> None:
     """The same seed gives the same blocks to the same queries, however long the sequence is; another seed gives others."""
+    causal = use == "causal"
     pattern = Random(causal, block=4, blocks=2)
     longest = pattern.sees(300, causal)
     for length in (1, 5, 64, 299):
@@ -179,11 +180,11 @@ def test_blocks_are_drawn_from_everywhere() -> None:
     counts = torch.zeros(20)
     for seed in range(500):
         own, *drawn = Random(True, blocks=3, seed=seed).draws(block)[0].tolist()
-        assert own == 19 and len({*drawn} - {-1}) == sum(number != -1 for number in drawn)
+        assert own == 19
         for number in drawn:
-            counts[number] += number != -1
+            counts[number] += 1
     expected = 500 * 3 / 20
-    assert (counts[:19] - expected).abs().max() < 5 * expected**0.5
+    assert (counts - expected).abs().max() < 5 * expected**0.5
     seen = Random(False, block=4, blocks=2).sees(400, False).view(100, 4, 100, 4).any(-1).any(1)
     assert seen.sum(1).max() <= 3 and seen.triu(1).any(0)[50:].any() and seen.tril(-1).any(0)[:50].any()
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import KW_ONLY, dataclass
-from functools import reduce
 
 import torch
 import torch.nn.functional as F
@@ -42,25 +41,22 @@ class Random(Pattern):
         return self.block
 
     def draws(self, block: Tensor) -> Tensor:
-        """Numbers of blocks [C] → the blocks that each sees, [C, 1 + blocks], its own first; −1 where one came up before."""
+        """Numbers of blocks [C] → the blocks that each sees, [C, 1 + blocks]: its own, then those drawn, some perhaps twice."""
         lot = torch.arange(1, self.blocks + 1, device=block.device)
         span = (block + 1).clamp_min(1) if self.causal else (2 * block + 2).clamp_min(NEAREST)
-        drawn = torch.cat([block[:, None], _hash(block[:, None], lot, self.seed) % span[:, None]], 1)
-        again = (drawn[:, :, None] == drawn[:, None]).tril(-1).any(-1)
-        return torch.where(again, -1, drawn)
+        return torch.cat([block[:, None], _hash(block[:, None], lot, self.seed) % span[:, None]], 1)
 
     def allows(self, query: Tensor, key: Tensor) -> Tensor:
-        mine = query.long().div(self.block, rounding_mode="floor")
-        theirs = key.div(self.block, rounding_mode="floor")
-        drawn = self.draws(mine.flatten()).view(*mine.shape, -1)
-        return reduce(torch.logical_or, (one == theirs for one in drawn.unbind(-1)))
+        mine, theirs = (place.long().div(self.block, rounding_mode="floor") for place in (query, key))
+        return (self.draws(mine.flatten()).view(*mine.shape, -1) == theirs[..., None]).any(-1)
 
     def keys(self, x: Tensor, chunk: int) -> Tensor:
         blocks = neighbours(x, self.block, 0, 0)
         count = blocks.size(1)
         drawn = self.draws(torch.arange(count, device=x.device))
-        # One more block, of zeros, stands for those that are not there.
-        drawn = torch.where((drawn < 0) | (drawn >= count), count, drawn)
+        again = (drawn[:, :, None] == drawn[:, None]).tril(-1).any(-1)
+        # One more block, of zeros, stands for those that are not there, or came up before.
+        drawn = torch.where(again | (drawn >= count), count, drawn)
         blocks = F.pad(blocks, (0, 0) * (x.dim() - 1) + (0, 1))
         return blocks.index_select(1, drawn.flatten()).unflatten(1, drawn.shape).flatten(2, 3)
 
@@ -91,8 +87,6 @@ class RandomAttention(PatternAttention):
 
 
 def _hash(block: Tensor, lot: Tensor, seed: int) -> Tensor:
-    """31 bits well mixed (after Wellons' search for 32-bit hashes); products wrap, and their low bits are kept."""
-    x = (block * 0x9E3779B1 + lot * 0x85EBCA77 + seed * 0xC2B2AE3D) & 0xFFFFFFFF
-    for factor in (0x7FEB352D, 0x846CA68B):
-        x = ((x ^ (x >> 16)) * factor) & 0xFFFFFFFF
-    return (x ^ (x >> 16)) & 0x7FFFFFFF
+    """24 bits well mixed: products wrap, and of their low 32 bits the higher ones are the better mixed."""
+    x = (block * 0x9E3779B1 + lot * 0x85EBCA77 + (seed + 1) * 0xC2B2AE3D) & 0xFFFFFFFF
+    return (((x ^ (x >> 15)) * 0x2C1B3C6D) & 0xFFFFFFFF) >> 8

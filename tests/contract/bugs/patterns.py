@@ -69,17 +69,24 @@ PATTERNS = [
         ("mixed-four-encoder-weights",),
     ),
     Bug(
-        "blocks are drawn by length",
+        "the blocks that are fetched are not those drawn",
         "attention.random_",
         "drawn = self.draws(torch.arange(count, device=x.device))",
-        "drawn = self.draws(torch.arange(count, device=x.device)) % count",
+        "drawn = self.draws(torch.arange(count, device=x.device)).flip(0)",
         ("random-block-8-encoder-weights",),
+    ),
+    Bug(
+        "blocks are drawn by length",
+        "attention.random_",
+        "(2 * block + 2).clamp_min(NEAREST)",
+        "torch.full_like(block, int(block.max()) + 1)",
+        ("patterns: what_is_drawn_does_not_depend_on_the_length(encoder)",),
     ),
     Bug(
         "a block that is drawn twice counts twice",
         "attention.random_",
-        "return torch.where(again, -1, drawn)",
-        "return drawn",
+        "torch.where(again | (drawn >= count), count, drawn)",
+        "torch.where(drawn >= count, count, drawn)",
         ("random-block-8-causal-weights",),
     ),
     Bug(
