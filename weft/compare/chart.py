@@ -12,10 +12,13 @@ from weft.compare.results import Row
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
     from matplotlib.transforms import Bbox
 
 SMALLEST, LARGEST = 60.0, 1600.0
 """Areas of bubbles, in square points."""
+
+DPI = 150
 
 WIDE = 4.0
 """From this ratio of the fastest to the slowest on, speeds are on a logarithmic axis."""
@@ -25,12 +28,18 @@ ANGLES, DISTANCES = 16, (8, 16, 26, 38, 52, 68)
 
 
 def draw_chart(document: dict[str, Any], file: str | Path | IO[bytes], kind: str | None = None) -> None:
-    """Writes the chart, as PNG or SVG by the path's ending or by `kind`. Entries without a score or a speed are not on it."""
+    """Writes the chart, as PNG or SVG by the path's ending or by `kind`."""
+    svg = kind == "svg" or (kind is None and str(file).endswith(".svg"))
+    chart(document).savefig(file, dpi=DPI, format=kind, metadata={"Date": None} if svg else None)
+
+
+def chart(document: dict[str, Any]) -> Figure:
+    """The chart. Entries without a score or a speed are not on it."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     rows = [row for row in document["entries"] if row["quality"] and row["speed"] and row["memory"]]
-    figure = Figure(figsize=(9.5, 6.2), layout="constrained")
+    figure = Figure(figsize=(9.5, 6.2), dpi=DPI, layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.subplots()
     _axes(axes, document)
@@ -39,11 +48,7 @@ def draw_chart(document: dict[str, Any], file: str | Path | IO[bytes], kind: str
         figure.canvas.draw()
         figure.set_layout_engine("none")  # labels are put where the bubbles are now
         _labels(axes, rows)
-    figure.savefig(file, dpi=150, format=kind, metadata={"Date": None} if _is_svg(file, kind) else None)
-
-
-def _is_svg(file: str | Path | IO[bytes], kind: str | None) -> bool:
-    return kind == "svg" or (kind is None and str(file).endswith(".svg"))
+    return figure
 
 
 def _axes(axes: Axes, document: dict[str, Any]) -> None:

@@ -38,21 +38,19 @@ def probe(config: Config, seconds: float) -> Speed:
     short.train.steps, short.train.seconds, short.train.log_every = ENDLESS, seconds, LOG_EVERY
     short.train.save_every, short.train.tensorboard, short.data.valid = ENDLESS, False, []
     with tempfile.TemporaryDirectory() as folder:
-        result = train_run(short, Path(folder) / "run")
-        return pace([each for each in records(Path(folder) / "run") if each["event"] == "train"], result.seconds)
+        train_run(short, Path(folder) / "run")
+        return pace([each for each in records(Path(folder) / "run") if each["event"] == "train"])
 
 
 def probe_seconds(budget: float) -> float:
     return min(max(SHARE * budget, SHORTEST), LONGEST)
 
 
-def pace(lines: list[dict[str, Any]], seconds: float) -> Speed:
-    """The speed over the later half of a log; over all of it where there are too few lines."""
-    last = lines[-1]
-    later = [line for line in lines if line["seconds"] > seconds / 2]
-    first = next((line for line in reversed(lines) if line not in later), later[0])
-    if first is last:
+def pace(lines: list[dict[str, Any]]) -> Speed:
+    """The speed over the later half of a log; of a single line, over all of it."""
+    last, middle = lines[-1], lines[(len(lines) - 1) // 2]
+    if middle is last:
         return Speed(0.0, last["step"] / max(last["seconds"], 1e-9), last["tokens_per_second"])
-    rate = (last["step"] - first["step"]) / max(last["seconds"] - first["seconds"], 1e-9)
-    counts = sum(line["tokens_per_second"] for line in later) / len(later)
-    return Speed(max(0.0, last["seconds"] - last["step"] / rate), rate, counts)
+    rate = (last["step"] - middle["step"]) / max(last["seconds"] - middle["seconds"], 1e-9)
+    later = [line["tokens_per_second"] for line in lines[lines.index(middle) + 1 :]]
+    return Speed(max(0.0, last["seconds"] - last["step"] / rate), rate, sum(later) / len(later))

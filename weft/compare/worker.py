@@ -19,7 +19,7 @@ from typing import Any
 from weft.compare.processes import Failure, Processes
 from weft.compare.trainings import Training
 
-RESULT = dict[str, Any]
+Result = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -39,10 +39,12 @@ class Job:
     def file(self) -> Path:
         return Path(self.result)
 
-    def found(self) -> RESULT | None:
+    def found(self) -> Result | None:
         """What the job has left, if that is what is wanted now and no error."""
-        document = json.loads(self.file.read_text("utf-8")) if self.file.exists() else {}
-        return document if document.get("options") == self.options and not document.get("error") else None
+        if not self.file.exists():
+            return None
+        document: Result = json.loads(self.file.read_text("utf-8"))
+        return document if document["options"] == self.options and "error" not in document else None
 
     def error(self) -> str:
         """Why the job failed, if it did."""
@@ -91,7 +93,7 @@ def main(file: str) -> None:
             job.leave(error=str(error) or type(error).__name__)
 
 
-def _do(job: Job) -> RESULT:
+def _do(job: Job) -> Result:
     from weft.compare.measure import Wanted, measure
     from weft.compare.probe import probe, probe_seconds
     from weft.registry import build

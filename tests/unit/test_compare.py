@@ -1,0 +1,303 @@
+"""The parts of a comparison: entries, budgets, intervals, growth, processes, and what is drawn from results."""
+
+from __future__ import annotations
+
+import csv
+import io
+import itertools
+import json
+import re
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from matplotlib.text import Text
+
+from weft.compare import worker
+from weft.compare.budget import parse_budget
+from weft.compare.chart import chart
+from weft.compare.entries import Entry, labelled, parse_entry, slot_entries, split
+from weft.compare.growth import exponent, measure_growth
+from weft.compare.page import write_page
+from weft.compare.probe import Speed, pace
+from weft.compare.processes import Failure, Processes, Stopped
+from weft.compare.report import read_results, write_report
+from weft.compare.results import interval, stat
+from weft.compare.table import write_csv
+from weft.compare.worker import Job, work
+from weft.config import make_config
+from weft.errors import ConfigError, DataError
+from weft.models.base import Sizes
+from weft.registry import build
+from weft.tasks.base import Setting
+
+
+def test_an_entry_is_a_recipe_with_changes_after_commas(tmp_path: Path) -> None:
+    assert parse_entry("transformer-tiny") == Entry("transformer-tiny")
+    assert parse_entry("a,model.dim=8,label=small,train.clip=0") == Entry("a", ("model.dim=8", "train.clip=0"), "small")
+    nested = "a,model.encoder_self={kind: local, window: 8},data.train=['x,y']"
+    assert parse_entry(nested).sets == ("model.encoder_self={kind: local, window: 8}", "data.train=['x,y']")
+    file = tmp_path / "with,comma.yaml"
+    file.write_text("")
+    assert parse_entry(str(file)) == Entry(str(file))
+    for wrong in ("a,b", "a,=8", ",a.b=1", "a,label=", "a,label=x,label=y"):
+        with pytest.raises(ConfigError, match=re.escape(wrong)):
+            parse_entry(wrong)
+
+
+def test_commas_in_brackets_and_quotes_part_nothing() -> None:
+    assert split("a,{b: [1, 2], c: d},'e,f',g") == ["a", "{b: [1, 2], c: d}", "'e,f'", "g"]
+
+
+def test_labels_say_what_tells_entries_apart() -> None:
+    def labels(*texts: str) -> list[str]:
+        return [entry.label for entry in labelled([parse_entry(text) for text in texts])]
+
+    assert labels("a,model.encoder_self=full", "a,model.encoder_self={kind: local, window: 8}") == [
+        "encoder_self=full",
+        "encoder_self=local window=8",
+    ]
+    assert labels("a", "b,model.dim=8") == ["a", "b dim=8"]
+    assert labels("a,model.x=1", "a,task.x=1") == ["a,model.x=1", "a,task.x=1"]
+    with pytest.raises(ConfigError, match="is there 2 times"):
+        labels("a", "a")
+
+
+def test_names_of_folders_depend_on_what_an_entry_is_and_not_on_its_label() -> None:
+    one = Entry("a", ("model.x={kind: local, window: 8}",), "near")
+    assert one.name == Entry("a", one.sets, "other").name
+    assert one.name != Entry("a", ("model.x={kind: local, window: 9}",)).name
+    assert re.fullmatch(r"[\w.=-]+", one.name)
+    assert Entry("dir/a.yaml").name != Entry("a").name
+
+
+def test_a_slot_is_filled_with_each_kind() -> None:
+    said: list[str] = []
+    base = [Entry("transformer-tiny", ("model.dim=32",))]
+    found = slot_entries(base, "model.encoder_self", "full,{kind: local, window: 8}", said.append)
+    assert [entry.label for entry in found] == ["full", "local window=8"]
+    assert found[1].sets == ("model.dim=32", "model.encoder_self={kind: local, window: 8}")
+    every = [entry.label for entry in slot_entries(base, "model.decoder_self", "all", said.append)]
+    assert {"full", "local", "linear"} <= set(every) and not {"fnet", "linformer"} & set(every)
+    assert any(text.startswith("fnet is left out: ") for text in said)
+    with pytest.raises(ConfigError, match=r"did you mean 'model\.encoder_self'"):
+        slot_entries(base, "model.encoder_slef", "all", said.append)
+
+
+@pytest.mark.parametrize(
+    ("text", "steps", "seconds"),
+    [("10m", 0, 600), ("90s", 0, 90), ("1.5h", 0, 5400), ("500-steps", 500, 0), ("20k-steps", 20_000, 0), ("1 step", 1, 0)],
+)
+def test_budgets(text: str, steps: int, seconds: float) -> None:
+    found = parse_budget(text)
+    assert (found.steps, found.seconds) == (steps, seconds)
+
+
+@pytest.mark.parametrize("text", ["", "10", "0s", "0-steps", "ten minutes", "-5m", "5 d"])
+def test_what_is_no_budget_is_said(text: str) -> None:
+    with pytest.raises(ConfigError, match="20k-steps"):
+        parse_budget(text)
+
+
+def test_intervals_are_student_s() -> None:
+    low, high = interval([1.0, 2.0, 3.0]) or (0, 0)
+    assert (low, high) == pytest.approx((2 - 4.303 / 3**0.5, 2 + 4.303 / 3**0.5))
+    many = [float(number % 5) for number in range(60)]
+    low, high = interval(many) or (0, 0)
+    deviation = (sum((value - 2) ** 2 for value in many) / 59) ** 0.5
+    assert high - low == pytest.approx(2 * 2.001 * deviation / 60**0.5, rel=1e-3)  # t of 59 degrees is 2.001
+    assert interval([1.0]) is None
+    assert stat([None, None]) is None
+    assert stat([4.0, None]) == {"mean": 4.0, "low": None, "high": None, "values": [4.0]}
+
+
+def test_exponents_are_those_of_power_laws() -> None:
+    assert exponent([64, 128, 512], [3 * length**1.5 for length in (64, 128, 512)]) == pytest.approx(1.5)
+    assert exponent([64], [1.0]) is None
+
+
+def growth_of(kind: str, lengths: list[int], **model: Any) -> Any:
+    slots = {"encoder_self": kind, "decoder_self": kind, "cross": kind}
+    spec = {"kind": "transformer", "dim": 16, "heads": 2, "feedforward": 16, "encoder_layers": 1, "decoder_layers": 1}
+    config = make_config({"model": {**spec, **slots, **model}})
+    task = build("weft.tasks:TASKS", config.task, Setting(config, Path()))
+    sizes = Sizes(20, 20, True)
+    return measure_growth(
+        task.build(config.model, sizes), task, sizes, lengths, torch.autocast("cpu", torch.bfloat16, enabled=False)
+    )
+
+
+def test_memory_of_full_attention_grows_faster_than_that_of_linear() -> None:
+    # Short enough for full attention to keep its matrix on a CPU.
+    full, linear = (growth_of(kind, [128, 32, 64]) for kind in ("full", "linear"))
+    assert full.lengths == linear.lengths == [32, 64, 128]
+    assert linear.memory == pytest.approx(1, abs=0.1)
+    assert full.memory > 1.3
+    assert len(full.seconds) == 3 and full.time is not None
+
+
+def test_growth_is_measured_where_the_model_has_positions() -> None:
+    found = growth_of("full", [16, 32, 64], position="learned", max_length=32)
+    assert found.lengths == [16, 32]
+
+
+def test_the_pace_is_that_of_the_later_half() -> None:
+    def line(step: int, seconds: float, speed: float) -> dict[str, Any]:
+        return {"step": step, "seconds": seconds, "tokens_per_second": speed}
+
+    found = pace([line(5, 4.0, 1.0), line(10, 5.0, 9.0), line(15, 6.0, 11.0), line(20, 7.0, 13.0)])
+    assert found == Speed(3.0, 5.0, 12.0)
+    assert found.planned(13.0) == 50
+    assert found.planned(1.0) == 1
+    assert pace([line(4, 2.0, 7.0)]) == Speed(0.0, 2.0, 7.0)
+
+
+def test_a_command_that_fails_says_why_and_one_that_is_stopped_is_no_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "sleeper.py").write_text("import time\ntime.sleep(600)\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    processes = Processes(tmp_path / "logs")
+    with pytest.raises(Failure, match=r"No module named weft\.nonsense"):
+        processes("one", [], module="weft.nonsense")
+    threading.Timer(0.5, processes.stop).start()
+    with pytest.raises(Stopped, match="interrupted"):
+        processes("two", [], module="sleeper")
+    with pytest.raises(Stopped, match="not begun"):
+        processes("three", [])
+    with pytest.raises(Stopped, match="not begun"):
+        Processes(tmp_path, until=time.monotonic())("four", [])
+
+
+def test_a_worker_that_dies_fails_its_job_and_the_rest_are_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    jobs = [Job("measure", str(tmp_path / f"{name}.json"), folder=name, options={}) for name in "abcd"]
+    jobs[0].leave(parameters=1)
+
+    def do(job: Job) -> dict[str, Any]:
+        if job.folder == "c":
+            raise ValueError("not good")
+        return {"parameters": 2}
+
+    class Killed(Processes):
+        """The process dies while it is at job b, and does the others."""
+
+        def __call__(self, name: str, words: Any, module: str = "weft") -> str:
+            if not jobs[1].file.exists():
+                raise Failure("killed")
+            worker.main(words[0])
+            return ""
+
+    monkeypatch.setattr(worker, "_do", do)
+    work("measure", jobs, Killed(tmp_path))
+    assert [job.error() for job in jobs] == ["", "killed", "not good", ""]
+    assert [job.found() and job.found()["parameters"] for job in jobs] == [1, None, None, 2]  # type: ignore[index]
+    other = Job("measure", jobs[0].result, folder="a", options={"look": True})
+    assert other.found() is None, "what was measured under other options does not count"
+
+
+def document(count: int = 20) -> dict[str, Any]:
+    """Results of `count` entries, many of them close together; the last one failed."""
+    rows = []
+    for number in range(count):
+        quality = stat([30 + (number % 5) * 0.2, 30.3 + (number % 5) * 0.2])
+        run = {"seed": 1, "folder": "x", "error": "", "steps": 5, "valid": {"bleu": 30.0}, "test": {}}
+        rows.append(
+            {
+                "label": f"mechanism <{number}>",
+                "recipe": "transformer-small",
+                "set": [f"model.encoder_self=kind{number}"],
+                "error": "",
+                "parameters": 1_000_000 + number,
+                "quality": quality,
+                "speed": stat([10_000.0 * (1 + number % 7)]),
+                "memory": stat([2**30 * (1.0 + number % 3)]),
+                "seconds": stat([60.0]),
+                "steps": stat([500]),
+                "decoding": 12.5,
+                "growth": {"lengths": [64, 128], "seconds": [1, 2], "bytes": [1, 4], "time": 1.0, "memory": 2.0},
+                "views": [
+                    {
+                        "title": "cross",
+                        "weights": [[0.5, 0.5], [1.0, 0.0]],
+                        "rows": ["a", "b"],
+                        "columns": ["c", "d"],
+                        "sides": ["written", "read"],
+                    }
+                ],
+                "scores": {"valid": {"bleu": quality, "loss": stat([1.5])}, "test": {}},
+                "runs": [run],
+            }
+        )
+    bad = rows[-1]
+    bad |= {"error": "cannot serve & be", "quality": None, "speed": None, "memory": None, "parameters": None, "growth": None}
+    bad["runs"] = [{**bad["runs"][0], "error": bad["error"], "steps": None}]
+    settings = {"budget": "500-steps", "repeat": 2, "at_once": 1, "sentences": 10, "data": ["a,b"], "valid": [], "test": []}
+    return {
+        "format": 1,
+        "about": {"date": "2026-01-01", "device": "CPU (x, 2 cores)", "python": "3", "torch": "2", "weft": "0"},
+        "settings": {**settings, "sets": ["model.dim=8"], "lengths": [64, 128]},
+        "headline": {"key": "bleu", "title": "BLEU", "higher_is_better": True, "data": "valid"},
+        "counts": "target tokens",
+        "entries": rows,
+    }
+
+
+def test_labels_of_twenty_bubbles_do_not_cover_each_other() -> None:
+    figure = chart(document())
+    texts = figure.axes[0].texts
+    assert [text.get_text() for text in texts].count("mechanism <3>") == 1 and len(texts) == 19
+    figure.canvas.draw()
+    boxes = [Text.get_window_extent(text) for text in texts]  # without the line to the bubble
+    assert not any(one.overlaps(other) for one, other in itertools.combinations(boxes, 2))
+
+
+def test_a_lower_loss_stands_higher() -> None:
+    lower = document(3)
+    lower["headline"] |= {"key": "loss", "title": "loss", "higher_is_better": False}
+    assert chart(lower).axes[0].yaxis_inverted()
+    assert not chart(document(3)).axes[0].yaxis_inverted()
+
+
+def test_the_page_needs_nothing_from_elsewhere_and_shows_everything() -> None:
+    page = write_page(document())
+    outside = re.sub(r'"data:image/[^"]*"', '""', page)
+    assert not re.search(r"https?:|//\w|@import|url\(|<link|<iframe|\bfetch\(", outside)
+    assert not re.search(r"""(src|href)\s*=\s*["'][^"']""", outside)
+    assert page.count("data:image/png") == 20 and page.count("data:image/svg+xml") == 1
+    for text in (
+        "mechanism &lt;3&gt;",
+        "cannot serve &amp; be",
+        "model.dim=8",
+        "30.15 ± 1.91",
+        "n^2.00",
+        "model.encoder_self=kind7",
+    ):
+        assert text in page, text
+    assert "mechanism <3>" not in page
+    assert "data:image" not in write_page(document(), pictures=False)
+
+
+def test_csv_has_plain_numbers() -> None:
+    first, *_, last = csv.DictReader(io.StringIO(write_csv(document())))
+    assert float(first["quality"]) == pytest.approx(30.15)
+    assert float(first["quality_low"]) < 30 < float(first["quality_high"])
+    assert (first["per_second"], first["growth_memory"], first["error"]) == ("10000.0", "2.0", "")
+    assert (last["quality"], last["error"]) == ("", "cannot serve & be")
+
+
+def test_reports_are_drawn_again_from_results(tmp_path: Path) -> None:
+    files = write_report(document(4), tmp_path / "one")
+    assert sorted(file.name for file in files) == ["chart.png", "chart.svg", "report.html", "results.json", "table.csv"]
+    again = write_report(read_results(tmp_path / "one" / "results.json"), tmp_path / "two")
+    for one, other in zip(files, again, strict=True):
+        assert one.stat().st_size > 100
+        if one.suffix in (".json", ".csv"):
+            assert one.read_bytes() == other.read_bytes()
+    assert json.loads((tmp_path / "two" / "results.json").read_text())["format"] == 1
+    for text in ("{}", "[", "[1]"):
+        (tmp_path / "bad.json").write_text(text)
+        with pytest.raises(DataError, match="not the results"):
+            read_results(tmp_path / "bad.json")
