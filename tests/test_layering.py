@@ -24,7 +24,7 @@ LADDER = (
     {"models"},
     {"search"},
     {"tasks"},
-    {"training", "translator"},
+    {"training", "translator", "generator"},
     {"api"},
     {"explain", "serve"},
     {"compare"},

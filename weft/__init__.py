@@ -11,17 +11,20 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
-__all__ = ["Translation", "Translator", "WeftError", "load", "train"]
+__all__ = ["Generator", "Translation", "Translator", "WeftError", "load", "load_generator", "train"]
 
 if TYPE_CHECKING:
     from weft.api import train
     from weft.errors import WeftError
+    from weft.generator import Generator, load_generator
     from weft.tasks.decoding import Translation
     from weft.translator import Translator, load
 
 _PLACES = {
     "train": "weft.api",
     "WeftError": "weft.errors",
+    "Generator": "weft.generator",
+    "load_generator": "weft.generator",
     "Translation": "weft.tasks.decoding",
     "Translator": "weft.translator",
     "load": "weft.translator",

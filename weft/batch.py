@@ -132,6 +132,7 @@ class Batch:
     """Pairs ready for a model. `target` begins with BOS and `labels` ends with EOS; both have the target layout.
 
     rows  [n] int64: which rows of the corpus these are, in order, for reports and tests.
+    group, fresh  where rows go on from batch to batch, as in running text: which batches they go on in, and whether they begin.
     """
 
     source: Tensor
@@ -140,6 +141,8 @@ class Batch:
     target_layout: Layout
     labels: Tensor
     rows: Tensor
+    group: int = 0
+    fresh: bool = True
 
     def to(self, device: torch.device | str, non_blocking: bool = False) -> Batch:
         return _move(self, device, non_blocking)

@@ -8,7 +8,7 @@ function by a method of the same name.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import field, fields, is_dataclass, replace
 from typing import Any, Protocol, runtime_checkable
 
@@ -111,6 +111,12 @@ def leaves(state: State) -> list[Tensor]:
 
     _map(note, state)
     return found
+
+
+def refill(state: State, tensors: Iterable[Tensor]) -> State:
+    """The same tree with other tensors, in the order of `leaves`."""
+    following = iter(tensors)
+    return _map(lambda leaf: next(following), state)
 
 
 def write_(old: State, new: State) -> State:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from pathlib import Path
 from typing import Any, overload
@@ -13,7 +13,7 @@ from weft.config import Config, DecodeSection, load_config
 from weft.errors import ConfigError, RunError
 from weft.models.base import Network
 from weft.registry import build, problems
-from weft.tasks.base import Decodes, Setting, TextTask
+from weft.tasks.base import Decodes, Setting, Task, TextTask
 from weft.tasks.decoding import Translation
 from weft.training.checkpoint import MODEL
 from weft.training.distributed import choose_device
@@ -66,12 +66,7 @@ class Translator:
 
     def decoding(self, **options: Any) -> Decodes:
         """The search with these options written over the run's own."""
-        wanted = {**self.config.decode.model_dump(), **options}
-        try:
-            section = DecodeSection(**wanted)
-        except ValidationError as error:
-            found = problems(error, DecodeSection, wanted)
-            raise ConfigError("; ".join(f"decode.{'.'.join(path)}: {text}" for path, text in found)) from None
+        section = changed(self.config.decode, options)
         return self.task.decoding(self._in(section.precision), section, self.warn)
 
     def _in(self, precision: str) -> Network:
@@ -81,6 +76,16 @@ class Translator:
         if self._half is None:
             self._half = deepcopy(self.model).bfloat16()
         return self._half
+
+
+def changed(section: DecodeSection, options: Mapping[str, Any]) -> DecodeSection:
+    """The section with these options written over its own."""
+    wanted = {**section.model_dump(), **options}
+    try:
+        return DecodeSection(**wanted)
+    except ValidationError as error:
+        found = problems(error, DecodeSection, wanted)
+        raise ConfigError("; ".join(f"decode.{'.'.join(path)}: {text}" for path, text in found)) from None
 
 
 def load(
@@ -105,16 +110,25 @@ def load(
 
 
 def _open(folder: Path) -> tuple[TextTask, Config, Network]:
+    task, config, model = open_run(folder)
+    if not isinstance(task, TextTask):
+        raise RunError(
+            f"{folder}: its task, {config.task['kind']}, is not one on lines of text; "
+            f"a language model goes on with a text: weft generate {folder} 'a beginning'"
+        )
+    return task, config, model
+
+
+def open_run(folder: Path, sets: Sequence[str] = ()) -> tuple[Task, Config, Network]:
+    """The task, the configuration (with `sets` written over it) and the model of a run folder, on the CPU."""
     if not folder.is_dir():
         raise RunError(f"{folder}: there is no such run folder")
     if not (folder / "config.yaml").is_file():
         raise RunError(f"{folder}: this is not a run folder: it has no config.yaml")
-    config = load_config(folder / "config.yaml")
+    config = load_config(folder / "config.yaml", sets)
     if not (folder / MODEL).is_file():
         raise RunError(f"{folder}: there is no {MODEL} yet; training saves the first one after train.save_every steps")
-    task = build("weft.tasks:TASKS", config.task, Setting(config, folder), where="task")
-    if not isinstance(task, TextTask):
-        raise RunError(f"{folder}: its task, {config.task['kind']}, is not one on lines of text")
+    task: Task = build("weft.tasks:TASKS", config.task, Setting(config, folder), where="task")
     model = task.build(config.model, task.reopen())
     load_weights(model, folder / MODEL)
     return task, config, model

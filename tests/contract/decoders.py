@@ -173,7 +173,7 @@ class DecoderSteps:
 
 
 def decoders() -> Iterator[DecoderEntry]:
-    for kind in MODELS:
+    for kind in (kind for kind in MODELS if issubclass(load(MODELS, kind), Model)):
         for variant, options in {"": {}, **VARIANTS.get(kind, {})}.items():
             yield DecoderEntry(kind, variant, options)
 

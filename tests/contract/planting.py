@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
+from itertools import chain
 from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any
@@ -100,7 +101,8 @@ def find(case: str) -> Callable[[], Any]:
         test, _, arguments = rest.partition("(")
         return lambda: getattr(limits, f"test_{test}")(*filter(None, arguments.rstrip(")").split(", ")))
     suite = importlib.import_module("contract.suite")
-    return {**dict(suite.of_mechanisms(case)), **dict(suite.of_decoders(case)), **dict(suite.of_poolings(case))}[case]
+    parts = suite.of_mechanisms, suite.of_decoders, suite.of_language_models, suite.of_poolings
+    return dict(chain.from_iterable(part(case) for part in parts))[case]
 
 
 def _loaded() -> dict[str, ModuleType]:

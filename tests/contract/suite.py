@@ -6,9 +6,10 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any, TypeVar
 
-from contract import crosses, decoders, facts, masking, poolings, stepping
+from contract import crosses, decoders, facts, language, masking, poolings, stepping
 from contract.decoders import DecoderEntry
 from contract.entries import Entry, entries
+from contract.language import LanguageEntry
 from contract.poolings import PoolingEntry
 from weft.attention import kernel, pattern
 
@@ -53,6 +54,17 @@ DECODER: dict[str, Callable[[DecoderEntry], None]] = {
     "loss": decoders.check_loss,
     "pure": decoders.check_pure,
     "half": decoders.check_half,
+}
+
+LANGUAGE: dict[str, Callable[[LanguageEntry], None]] = {
+    "chunks": stepping.check_chunks,
+    "rows": stepping.check_rows,
+    "ragged": stepping.check_ragged,
+    "beams": stepping.check_beams,
+    "padding": language.check_padding,
+    "causality": language.check_causality,
+    "recall": language.check_recall,
+    "loss": language.check_loss,
 }
 
 POOLING: dict[str, Callable[[PoolingEntry], None]] = {
@@ -106,6 +118,12 @@ def of_decoders(only: str | None = None) -> Iterator[Case]:
     for entry in _among(crosses.crosses(), only):
         for name in crosses.CHECKS:
             yield f"{entry}-{name}", partial(_with_fused_kernels, DECODER[name], entry)
+
+
+def of_language_models(only: str | None = None) -> Iterator[Case]:
+    for entry in _among(language.language_models(), only):
+        for name, check in LANGUAGE.items():
+            yield f"{entry}-{name}", partial(_with_fused_kernels, check, entry)
 
 
 def of_poolings(only: str | None = None) -> Iterator[Case]:

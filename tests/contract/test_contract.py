@@ -26,6 +26,11 @@ def test_decoder(check: Callable[[], None]) -> None:
     check()
 
 
+@pytest.mark.parametrize("check", [pytest.param(check, id=name) for name, check in suite.of_language_models()])
+def test_language_model(check: Callable[[], None]) -> None:
+    check()
+
+
 @pytest.mark.parametrize("check", [pytest.param(check, id=name) for name, check in suite.of_poolings()])
 def test_pooling(check: Callable[[], None]) -> None:
     check()

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 from rich.console import Console
+from rich.table import Table
 
 from weft.cli.options import decode_options, runs
 from weft.cli.output import opened
@@ -28,7 +29,10 @@ class Test(StrEnum):
 def evaluate(
     run: str = typer.Argument(help="Folder of a trained run; several, joined by commas, form an ensemble."),
     data: list[str] = typer.Option(
-        ..., "--data", help="Test pairs: SOURCE,TARGET files, a .tsv or a .jsonl. Repeatable.", metavar="FILES"
+        ...,
+        "--data",
+        help="Test pairs: SOURCE,TARGET files, a .tsv or a .jsonl; of a language model, files of text. Repeatable.",
+        metavar="FILES",
     ),
     against: str = typer.Option(
         None, "--against", help="Another run to compare with, with a test of significance.", show_default=False
@@ -43,11 +47,18 @@ def evaluate(
     device: str = typer.Option("auto", "--device", help="auto, cpu, cuda, cuda:1, …"),
     set: list[str] = typer.Option([], "--set", help="Any setting of decoding, e.g. --set decode.beam=5.", metavar="KEY=VALUE"),
 ) -> None:
-    """Score a run on test pairs: BLEU, chrF, TER (sacreBLEU), exact match, token accuracy; or, of labels, accuracy and F1."""
+    """Score a run on test pairs: BLEU, chrF, TER (sacreBLEU), exact match, token accuracy; or, of labels, accuracy and F1.
+
+    A language model is scored on text: loss, perplexity, bits per character. --set task.evaluation_memory=1024 and the like
+    change how.
+    """
     from weft.data.formats import open_pairs
     from weft.evaluation import report
     from weft.translator import load
 
+    if _models_language(run):
+        _score_text([name for name in (run, against) if name], data, device, set, as_json)
+        return
     options = decode_options(set, beam=beam)
     pairs = [pair for spec in data for pair in open_pairs(spec)]
     sources, references = [source for source, _ in pairs], [target for _, target in pairs]
@@ -73,6 +84,28 @@ def evaluate(
         typer.echo(json.dumps(found.document(), indent=2, ensure_ascii=False))
     else:
         Console().print(found.table())
+
+
+def _models_language(run: str) -> bool:
+    from weft.config import load_config
+
+    settings = Path(run) / "config.yaml"
+    return settings.is_file() and load_config(settings).task["kind"] == "language_model"
+
+
+def _score_text(names: Sequence[str], data: Sequence[str], device: str, sets: Sequence[str], as_json: bool) -> None:
+    from weft.generator import load_generator
+
+    scores = {name: load_generator(name, device=device, set=sets).score(data) for name in names}
+    if as_json:
+        typer.echo(json.dumps({"data": " ".join(data), "scores": scores}, indent=2, ensure_ascii=False))
+        return
+    table = Table(title=f"scores on {' '.join(data)}", title_justify="left")
+    for heading in ("run", *(name.replace("_", " ") for name in next(iter(scores.values())))):
+        table.add_column(heading, justify="left" if heading == "run" else "right")
+    for name, values in scores.items():
+        table.add_row(name, *(f"{value:.4f}" for value in values.values()))
+    Console().print(table)
 
 
 def _translations(name: str, translator: Translator, sources: Sequence[str], options: dict[str, Any]) -> list[str]:

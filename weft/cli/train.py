@@ -16,7 +16,7 @@ def train(
     data: list[str] = typer.Option(
         [],
         "--data",
-        help="Training pairs: SOURCE,TARGET text files, a .tsv or a .jsonl, each also .gz. Repeatable.",
+        help="Training pairs: SOURCE,TARGET text files, a .tsv or a .jsonl, each also .gz; or, for language models, texts.",
         metavar="FILES",
     ),
     valid: list[str] = typer.Option([], "--valid", help="Validation pairs, in the same forms. Repeatable.", metavar="FILES"),
@@ -30,6 +30,7 @@ def train(
 ) -> None:
     """Train a model: from a recipe or a file of settings, on pairs of your own."""
     from weft import api
+    from weft.config import load_config
 
     if (recipe is None) == (resume is None):
         raise ConfigError(
@@ -43,8 +44,12 @@ def train(
         return  # one of several processes; the first speaks for all
     _tell(f"\ndone: step {result.update:,}, {result.weights} weights in {folder}/model.safetensors")
     name = shlex.quote(str(folder))
-    _tell(f'  echo "a sentence" | weft translate {name}')
-    _tell(f"  weft evaluate {name} --data SOURCE,TARGET")
+    if load_config(folder / "config.yaml").task["kind"] == "language_model":
+        _tell(f'  weft generate {name} "a beginning"')
+        _tell(f"  weft evaluate {name} --data TEXT")
+    else:
+        _tell(f'  echo "a sentence" | weft translate {name}')
+        _tell(f"  weft evaluate {name} --data SOURCE,TARGET")
     _tell(f"  weft train --resume {name} --set train.steps={2 * result.update}")
 
 

@@ -19,11 +19,11 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,6 +33,11 @@ from weft.data.copying import number_pairs
 from weft.data.formats import Pairs
 from weft.data.tokenizer import Tokenizer
 from weft.errors import DataError
+
+Kept = TypeVar("Kept")
+
+BROKEN = (OSError, ValueError, KeyError, TypeError)
+"""What reading a cache raises that is not there or not whole."""
 
 VERSION = 1
 CHUNK = 1 << 14
@@ -112,19 +117,30 @@ def prepare(
     """
     digests = [some.digest() for some in pairs], source.digest(), target.digest()
     about = [VERSION, digests, max_length, max_ratio, drop_duplicates, *(["copying"] if copying else [])]
-    key = hashlib.blake2b(json.dumps(about).encode(), digest_size=16)
-    place = folder / key.hexdigest()
-    if (corpus := _find(place)) is not None:
-        return corpus
     filters = _Filters(max_length, max_ratio, _Seen() if drop_duplicates else None)
+
+    def build(aside: Path) -> None:
+        _build(aside, pairs, source, target, filters, copying, progress)
+
+    return find_or_build(folder, about, _whole, build)
+
+
+def find_or_build(folder: Path, about: Any, opened: Callable[[Path], Kept], build: Callable[[Path], None]) -> Kept:
+    """What `opened` makes of the place in the cache that `about`, plain data, names; `build` fills it if it is not there.
+
+    `opened` raises an error of files or of values where nothing is there, or where a failing disk has left something broken.
+    """
+    place = folder / hashlib.blake2b(json.dumps(about).encode(), digest_size=16).hexdigest()
+    with suppress(*BROKEN):
+        return opened(place)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         _sweep(folder)
         aside = Path(tempfile.mkdtemp(prefix=place.name + ".", suffix=".part", dir=folder))
         try:
             with _no_collector():
-                _build(aside, pairs, source, target, filters, copying, progress)
-            _rename(aside, place)
+                build(aside)
+            _rename(aside, place, opened)
         finally:
             shutil.rmtree(aside, ignore_errors=True)
     except OSError as error:
@@ -132,24 +148,23 @@ def prepare(
             f"{folder}: the tokenised data could not be written: {error.strerror or error}. "
             "The unfinished part was removed. Make room there, or set data.cache to another folder."
         ) from None
-    return Corpus(place)
+    return opened(place)
 
 
-def _find(place: Path) -> Corpus | None:
-    """The corpus at `place`, unless nothing is there or a failing disk has left something broken."""
-    try:
-        corpus = Corpus(place)
-        return corpus if corpus.offsets[-1] == len(corpus.tokens) else None
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
+def _whole(place: Path) -> Corpus:
+    corpus = Corpus(place)
+    if corpus.offsets[-1] != len(corpus.tokens):
+        raise ValueError("the tokens were cut short")
+    return corpus
 
 
-def _rename(aside: Path, place: Path) -> None:
+def _rename(aside: Path, place: Path, opened: Callable[[Path], Any]) -> None:
     """Put a complete cache in its place, unless another process was first."""
     try:
         os.rename(aside, place)
     except OSError:
-        if _find(place) is not None:
+        with suppress(*BROKEN):
+            opened(place)
             return
         shutil.rmtree(place)
         os.rename(aside, place)

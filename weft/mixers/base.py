@@ -25,6 +25,11 @@ class Mixer(Facts, ABC):
     def forward(self, x: Tensor, state: State, *, layout: Layout | None = None, need_weights: bool = False) -> Attended:
         """x [B, T, D] → context [B, T, D]. Tokens that are not `ok` in the layout were never fed."""
 
+    def recall(self, memory: Tensor) -> State:
+        """In causal use, the state after tokens [B, M, D] of which nothing is asked any more: an earlier segment."""
+        found: Attended = self(memory, self.start(rows=memory.size(0)))
+        return found.state
+
 
 class RowMixer(Mixer):
     """A mixer of one sentence a row; the sentences of a packed row are laid out as padded rows, mixed, and put back."""
@@ -64,6 +69,9 @@ class SelfAttention(Mixer):
     def forward(self, x: Tensor, state: State, *, layout: Layout | None = None, need_weights: bool = False) -> Attended:
         found: Attended = self.attention(x, state, append=x, layout=layout, need_weights=need_weights)
         return replace(found, context=self.project(found.context))
+
+    def recall(self, memory: Tensor) -> State:
+        return self.attention.start(memory, rows=memory.size(0))
 
     def sees(self, length: int) -> Tensor:
         return self.attention.sees(length)

@@ -6,4 +6,5 @@ MODELS = {
     "bytenet": "weft.models.bytenet:ByteNet",
     "rnn": "weft.models.rnn:RNN",
     "pointer": "weft.models.pointer:Pointer",
+    "language_model": "weft.models.lm:LanguageModel",
 }

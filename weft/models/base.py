@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from weft.batch import Layout
+from weft.errors import ConfigError
 from weft.layers.readout import smoothed_loss
 from weft.state import State
 
@@ -97,10 +98,12 @@ class Network(nn.Module, ABC):
     """What training, saving and loading know of a model, whatever its task.
 
     dim: its width, for schedules that depend on it · max_source, max_target: the most tokens it has positions for · packs:
-    whether it works on packed rows.
+    whether it works on packed rows · copies: whether it may write source tokens by their ids, so that unknown ones are given
+    ids of their own (`weft.data.copying`).
     """
 
     dim: int
+    copies: bool = False
     max_source: int | None = None
     max_target: int | None = None
     packs: bool = False
@@ -115,14 +118,10 @@ class Network(nn.Module, ABC):
 
 
 class Model(Network):
-    """An encoder and a decoder that belong together.
-
-    copies: it may write source tokens by their ids, so unknown ones are given ids of their own (`weft.data.copying`).
-    """
+    """An encoder and a decoder that belong together."""
 
     encoder: Encoder
     decoder: Decoder
-    copies: bool = False
 
     def forward(self, source: Tensor, source_layout: Layout | None, target: Tensor, target_layout: Layout | None) -> Features:
         """Teacher forcing: the hidden states from which each next target token is to be guessed.
@@ -138,3 +137,13 @@ class Model(Network):
     def encode(self, tokens: Tensor, layout: Layout | None = None) -> Encoded:
         encoded: Encoded = self.encoder(tokens, layout)
         return encoded
+
+
+def with_source(network: Network, where: str) -> Model:
+    """The network, if it reads a source and writes a target; otherwise an error about the key `where`."""
+    if isinstance(network, Model):
+        return network
+    raise ConfigError(
+        f"{where}: a {type(network).__name__} has no encoder to read a source with; name a model with an encoder and a "
+        "decoder, such as transformer"
+    )

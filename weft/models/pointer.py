@@ -19,7 +19,7 @@ from weft.attention.scores import at_least_float
 from weft.attention.single import fold, unfold
 from weft.batch import EOS, UNK, Layout
 from weft.errors import ConfigError
-from weft.models.base import Decoder, Encoded, Encoder, Features, Model, Sizes
+from weft.models.base import Decoder, Encoded, Encoder, Features, Model, Sizes, with_source
 from weft.registry import Among, build
 from weft.state import State, shared, spread
 
@@ -141,7 +141,7 @@ class Pointer(Model):
             )
         if base["kind"] == "pointer":
             raise ConfigError("model.base: a pointer cannot stand in a pointer; name the model that reads and writes")
-        model: Model = build("weft.models:MODELS", base, sizes, where="model.base")
+        model = with_source(build("weft.models:MODELS", base, sizes, where="model.base"), "model.base")
         self.dim, self.max_source, self.max_target = model.dim, model.max_source, model.max_target
         self.encoder = PointerEncoder(model.encoder, sizes.source)
         self.decoder = PointerDecoder(

@@ -3,6 +3,7 @@
 TASKS = {
     "translation": "weft.tasks.translation:TranslationTask",
     "classification": "weft.tasks.classification:ClassificationTask",
+    "language_model": "weft.tasks.language_model:LanguageModelTask",
 }
 
 SAMPLINGS = {

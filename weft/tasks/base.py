@@ -16,7 +16,7 @@ from weft.batch import BOS, Batch, Layout, Position
 from weft.config import Config, DecodeSection
 from weft.data.tokenizer import RESERVED, Tokenizer
 from weft.evaluation.metrics import Metric, make_metrics
-from weft.models.base import Network, Sizes
+from weft.models.base import Network, Sizes, with_source
 from weft.registry import build
 from weft.tasks.decoding import Translation
 
@@ -75,10 +75,13 @@ class Task(ABC):
     def prepare(self) -> Sizes:
         """Makes the data ready, and says how large the model's vocabularies have to be. Called once, before all else."""
 
+    def reopen(self) -> Sizes:
+        """What `prepare` says, of a run that has been trained: its folder is read and, where a task can do without, no data."""
+        return self.prepare()
+
     def build(self, spec: Mapping[str, Any], sizes: Sizes) -> Network:
         """The model, with its first weights, that `spec` (the section model) describes; a task may make another one of it."""
-        model: Network = build("weft.models:MODELS", spec, sizes, where="model")
-        return model
+        return with_source(build("weft.models:MODELS", spec, sizes, where="model"), "model.kind")
 
     @abstractmethod
     def batches(self, position: Position) -> Iterator[tuple[Batch, Position]]:
@@ -101,6 +104,13 @@ class Task(ABC):
     def parameters(self, model: nn.Module) -> dict[str, list[nn.Parameter]]:
         """Which parameters each optimiser moves. A task whose losses name other optimisers than "model" says so here."""
         return {"model": [parameter for parameter in model.parameters() if parameter.requires_grad]}
+
+    def carried(self) -> dict[str, Tensor]:
+        """What goes on from update to update beside the model, for checkpoints; in each process under names of its own."""
+        return {}
+
+    def carry(self, tensors: Mapping[str, Tensor]) -> None:  # noqa: B027 — most tasks carry nothing
+        """Goes on with what `carried` gave in all processes together when a checkpoint was written."""
 
     def describe(self) -> dict[str, Any]:
         """Facts worth a line in the log: how many pairs, what was dropped."""
@@ -136,10 +146,6 @@ class TextTask(Task):
 
     source: Tokenizer
     target: Tokenizer
-
-    @abstractmethod
-    def reopen(self) -> Sizes:
-        """What `prepare` says, of a run that has been trained: its folder is read, and no data."""
 
     @abstractmethod
     def join(self, models: Sequence[Network]) -> Network:

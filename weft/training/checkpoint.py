@@ -5,6 +5,7 @@ A checkpoint is the folder `checkpoints/step-00000500` of a run:
     model.safetensors      weights and buffers
     optimizer.safetensors  the optimisers' state, "<optimiser>/<parameter>/<entry>"
     ema.safetensors        the moving average, if there is one
+    carried.safetensors    what the task carries from update to update, if anything
     state.json             progress, the version of weft, the model's fingerprint, size and hash of each file
 
 No generator state is among them: the randomness of a micro-batch is a function of its place in the stream.
@@ -34,6 +35,7 @@ from weft.training.optimizer import named_state, names_of, restore_state
 from weft.training.weights import disk_errors, fingerprint, put_tensors, read_tensors, sync, tensors_of, write_tensors
 
 MODEL, OPTIMIZER, EMA, STATE = "model.safetensors", "optimizer.safetensors", "ema.safetensors", "state.json"
+CARRIED = "carried.safetensors"
 
 
 @dataclass
@@ -82,14 +84,14 @@ def latest(run: Path) -> Path | None:
     return folder_of(run, found[-1]) if found else None
 
 
-def save(run: Path, trained: Trained, progress: Progress) -> Path:
+def save(run: Path, trained: Trained, progress: Progress, carried: Mapping[str, Tensor] | None = None) -> Path:
     """Write a checkpoint of this update. If it fails, what was there before is untouched and nothing half written stays."""
     final = folder_of(run, progress.update)
     aside = final.with_name(ASIDE + final.name)
     with disk_errors(final):
         try:
             aside.mkdir(parents=True)
-            _write(aside, trained, progress)
+            _write(aside, trained, progress, carried or {})
             if final.exists():
                 _discard(final)
             os.rename(aside, final)
@@ -100,12 +102,14 @@ def save(run: Path, trained: Trained, progress: Progress) -> Path:
     return final
 
 
-def _write(folder: Path, trained: Trained, progress: Progress) -> None:
+def _write(folder: Path, trained: Trained, progress: Progress, carried: Mapping[str, Tensor]) -> None:
     tensors = tensors_of(trained.model)
     write_tensors(folder / MODEL, tensors)
     write_tensors(folder / OPTIMIZER, _optimizer_tensors(trained))
     if trained.ema is not None:
         write_tensors(folder / EMA, trained.ema.average)
+    if carried:
+        write_tensors(folder / CARRIED, carried)
     files = {file.name: {"bytes": file.stat().st_size, "sha256": _hash(file)} for file in sorted(folder.iterdir())}
     state = {"weft": _version(), "fingerprint": fingerprint(tensors), "files": files, "progress": asdict(progress)}
     with open(folder / STATE, "w", encoding="utf-8") as out:
@@ -127,6 +131,11 @@ def load(folder: Path, trained: Trained) -> Progress:
         _load_average(folder, trained.ema)
     found = dict(state["progress"])
     return Progress(**{**found, "position": Position(*found["position"])})
+
+
+def carried(folder: Path) -> dict[str, Tensor]:
+    """What the task carried when a checkpoint was written."""
+    return read_tensors(folder / CARRIED) if (folder / CARRIED).exists() else {}
 
 
 @torch.no_grad()

@@ -69,6 +69,14 @@ class World:
         names = sorted({name for one in every for name in one})
         return {name: sum(one.get(name, 0.0) for one in every) for name in names}
 
+    def collect(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """In the first process the tensors of all, by name; in the others their own."""
+        if self.size == 1:
+            return dict(tensors)
+        every: list[dict[str, Tensor]] | None = [{}] * self.size if self.first else None
+        dist.gather_object({name: tensor.cpu() for name, tensor in tensors.items()}, every, dst=0, group=self.control)
+        return {name: tensor for one in every or [dict(tensors)] for name, tensor in one.items()}
+
     def share(self, accumulate: int) -> range:
         """Which of an update's `accumulate` micro-batches are this process's: every size-th."""
         if accumulate % self.size:

@@ -69,6 +69,7 @@ class Session:
             raise RunError(f"{self.run}: there are checkpoints of an earlier training; {hint}")
         if newest is not None:
             self.progress = checkpoint.load(newest, self.trained)
+            self.task.carry(checkpoint.carried(newest))
         same_start(self.trained.model, self.world)
         self._began = time.perf_counter() - self.progress.seconds
         if newest is not None:
@@ -129,8 +130,9 @@ class Session:
         """Write a checkpoint, remove those that are too old, and keep the run's model up to date."""
         self.progress.seconds = self.seconds
         self._note_memory()
+        carried = self.world.collect(self.task.carried())
         if self.world.first:
-            checkpoint.save(self.run, self.trained, self.progress)
+            checkpoint.save(self.run, self.trained, self.progress, carried)
             kept = max(self.config.keep_last, self.config.average_last)
             checkpoint.prune(self.run, kept, self.progress.best_step if self.config.keep_best else None)
             self._publish(average=False)

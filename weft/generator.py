@@ -1,0 +1,54 @@
+"""Trained language models at work: what `weft.load_generator` gives back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from weft.config import Config
+from weft.data.text import TextFile
+from weft.errors import ConfigError, RunError
+from weft.models.lm import LanguageModel
+from weft.tasks.generating import Generated
+from weft.tasks.language_model import LanguageModelTask
+from weft.training.distributed import choose_device
+from weft.translator import changed, open_run
+
+
+class Generator:
+    """A trained language model, ready to go on with texts and to score them."""
+
+    def __init__(self, model: LanguageModel, task: LanguageModelTask, config: Config) -> None:
+        self.model, self.task, self.config = model.eval(), task, config
+
+    def generate(
+        self, prompt: str = "", *, tokens: int = 200, count: int = 1, hear: Callable[[str], None] | None = None, **options: Any
+    ) -> list[Generated]:
+        """`count` texts that go on from the prompt, each with so many tokens.
+
+        They are drawn unless a `beam` is asked for (1: greedy); `options` are those of the section decode: temperature=0.8,
+        top_k=40, seed=3, … Texts that are drawn differ, all others are alike. `hear` is told the first as it comes.
+        """
+        if tokens < 1 or count < 1:
+            raise ConfigError(f"there must be at least one token and one text, not {tokens} and {count}")
+        wanted: Mapping[str, Any] = {"sample": "beam" not in options, **options}
+        return self.task.generating(self.model, changed(self.config.decode, wanted)).generate(
+            prompt, tokens, count=count, hear=hear
+        )
+
+    @torch.inference_mode()
+    def score(self, files: str | Sequence[str]) -> dict[str, float]:
+        """Loss (nats a token), perplexity, bits per character and per byte of the text of these files."""
+        paths = [files] if isinstance(files, str) else list(files)
+        return self.task.score(self.model, self.task.read([TextFile(path) for path in paths], "test"))
+
+
+def load_generator(run: str | Path, *, device: str = "auto", set: Sequence[str] = ()) -> Generator:
+    """The language model of a run folder; `set` writes over its settings: ["task.evaluation_memory=1024"]."""
+    task, config, model = open_run(Path(run), set)
+    if not (isinstance(task, LanguageModelTask) and isinstance(model, LanguageModel)):
+        raise RunError(f"{run}: its task, {config.task['kind']}, is not language_model, so it cannot go on with a text")
+    return Generator(model.to(choose_device(device)), task, config)

@@ -1,0 +1,89 @@
+"""What a language model takes along from one segment of a text to the next.
+
+Shapes: B rows · T tokens of a segment · M remembered tokens · D width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from weft.errors import ConfigError
+from weft.models.base import Features
+from weft.models.lm import LanguageModel
+from weft.state import State, detach, leaves, refill
+
+Kind = Literal["nothing", "memory", "state"]
+
+
+@dataclass(frozen=True)
+class Carrying:
+    """How segments follow each other.
+
+    nothing: each segment begins anew. memory: every layer remembers what it was given in the last `memory` tokens, without
+    gradient, and looks at it again with the weights of now (Dai et al. 2019, section 3.2). state: every layer goes on with its
+    state, without gradient, as recurrent layers and running sums can, whose states do not grow.
+    """
+
+    kind: Kind
+    memory: int = 0
+
+    def read(self, model: LanguageModel, tokens: Tensor, carried: State = None) -> tuple[Features, State]:
+        """Hidden states of a segment [B, T] after what was carried (None: nothing was), and what is carried on."""
+        decoder = model.decoder
+        if carried is None:
+            state = decoder.start(model.nothing(tokens.size(0)))
+        else:
+            state = decoder.recall(carried) if self.kind == "memory" else carried
+        found, inputs = decoder.read(tokens, state)
+        if self.kind == "state":
+            return found, detach(found.state)
+        return found, self._remember(carried, inputs) if self.kind == "memory" else None
+
+    def _remember(self, before: Sequence[Tensor] | None, inputs: Sequence[Tensor]) -> list[Tensor] | None:
+        """The last M inputs of every layer, [B, M, D]."""
+        if self.memory == 0:
+            return None
+        both = inputs if before is None else [torch.cat(pair, 1) for pair in zip(before, inputs, strict=True)]
+        return [each[:, -self.memory :].detach() for each in both]
+
+    def restore(self, model: LanguageModel, tensors: Sequence[Tensor]) -> State:
+        """What was carried, from its tensors in their order."""
+        if self.kind == "memory":
+            return list(tensors)
+        return refill(model.decoder.start(model.nothing(tensors[0].size(0))), tensors)
+
+    def check(self, model: LanguageModel, segment: int) -> None:
+        """Raises ConfigError where a model cannot go through a text in this way."""
+        needed = segment + (self.memory if self.kind == "memory" else 0)
+        if model.longest is not None and needed > model.longest:
+            raise ConfigError(
+                f"task.segment: {needed:,} tokens at once, with those remembered, are more than the model's {model.longest:,}; "
+                "lower task.segment or task.memory, or raise the max_length of the model or of its decoder_self"
+            )
+        if self.kind != "nothing" and model.position != "none":
+            raise ConfigError(
+                f"model.position: {model.position} positions count from the beginning of a segment, so those of what is "
+                "carried into it would be wrong; use position: none with a decoder_self that knows distances (xl_relative, "
+                "full with position: rotary) or order (recurrent), or task.carry: nothing"
+            )
+        if self.kind == "state" and _grows(model):
+            raise ConfigError(
+                "task.carry: state: with this decoder_self the state grows with the text; use carry: memory, which keeps the "
+                "last task.memory tokens, or a decoder_self whose state has one size (recurrent, convolution, linear)"
+            )
+
+
+@torch.no_grad()
+def _grows(model: LanguageModel) -> bool:
+    """Whether a state is larger after two tokens than before."""
+    was_training, _ = model.training, model.eval()
+    before = model.decoder.start(model.nothing(1))
+    sizes = [leaf.shape for leaf in leaves(before)]
+    after = model.decoder.features(torch.zeros(1, 2, dtype=torch.long, device=model.device), before).state
+    model.train(was_training)
+    return [leaf.shape for leaf in leaves(after)] != sizes
