@@ -1,7 +1,9 @@
 """How fast text becomes a cache, and what a large corpus costs in memory.
 
     python benchmarks/prepare.py pairs.tsv.gz              tokenise and write a file of pairs with a trained BPE
-    python benchmarks/prepare.py --synthetic 2000000       the same with made-up pairs, then one epoch of batches over them
+    python benchmarks/prepare.py --synthetic 2000000       the same with made-up pairs
+
+Then one epoch of batches is read, and `weft train` makes its first step twice: with a cold cache, and with a warm one.
 
 Every measurement runs in a fresh process, so its peak memory is its own; importing torch is part of it.
 """
@@ -20,6 +22,7 @@ from typing import Any
 
 import numpy as np
 
+import weft
 from weft.batch import Position
 from weft.data.batching import Batches, collate
 from weft.data.cache import prepare
@@ -61,6 +64,17 @@ def read(spec: str, folder: Path, budget: int) -> Figures:
             break
     seconds = time.perf_counter() - begin
     return {"seconds to the first batch": first, "pairs": pairs, "batches/s": count / seconds, "filled": real / padded}
+
+
+def first_step(spec: str, folder: Path) -> Figures:
+    """A run of `weft train` of one step, its end and its checkpoint included. What the model takes is counted apart."""
+    begin = time.perf_counter()
+    out = folder / f"run-{time.monotonic_ns()}"
+    options = {"data.cache": str(folder / "cache"), "train.steps": 1, "train.validate_every": 0, "train.tensorboard": False}
+    weft.train("transformer-tiny", data=spec, out=out, set=options)
+    seconds = time.perf_counter() - begin
+    weights = (out / "model.safetensors").stat().st_size
+    return {"seconds to the first step": seconds, "MB of weights, gradients, optimiser and average": 5 * weights / 1e6}
 
 
 def measure(function: Callable[..., Figures], *arguments: Any) -> None:
@@ -113,6 +127,8 @@ def main() -> None:
         measure(train, spec, folder, options.vocabulary)
         measure(build, spec, folder)
         measure(read, spec, folder, options.budget)
+        for _ in range(2):  # the first trains its tokenizer and fills the cache
+            measure(first_step, spec, folder)
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 from weft.batch import Batch
 from weft.config import TrainSection
 from weft.data.prefetch import prefetch
-from weft.errors import Interrupted
+from weft.errors import DeviceError, Interrupted
 from weft.registry import build
 from weft.tasks.base import Loss, Task
 from weft.training.checkpoint import Trained
@@ -58,7 +58,7 @@ def fit(
     skipped on the device itself, so the weights are good at all times, and it is enough to look now and then how many
     were skipped.
     """
-    model.to(world.device).train()
+    _place(model, world.device)
     mine, groups = world.share(config.accumulate), task.parameters(model)
     optimizers = {name: build("weft.training:OPTIMIZERS", config.optimizer, group) for name, group in groups.items()}
     schedule: Schedule = build("weft.training:SCHEDULES", config.schedule, Plan(config.steps, dim))
@@ -101,6 +101,15 @@ def fit(
             if stop and not session.ended:
                 raise Interrupted(f"stopped at step {update} of {config.steps}; go on with `weft train --resume {run}`")
     return session.finish()
+
+
+def _place(model: nn.Module, device: torch.device) -> None:
+    try:
+        model.to(device).train()
+    except torch.OutOfMemoryError:
+        size = sum(tensor.nbytes for tensor in model.state_dict().values()) / 2**30
+        hint = "choose a smaller model (model.dim, the layers), or another train.device"
+        raise DeviceError(f"{device} has no room for the model's weights, {size:.1f} GiB: {hint}") from None
 
 
 def _ahead(session: Session, mine: range) -> Generator[Update, None, None]:
