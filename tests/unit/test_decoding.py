@@ -62,7 +62,7 @@ def test_a_text_does_not_depend_on_its_batch_or_place(translator: Translator, se
 def test_batches_of_these_budgets_have_one_to_64_sentences(translator: Translator, sentences: list[str]) -> None:
     """The test above would show nothing if the budgets did not change the batches."""
     decoding = translator.decoding(batch_tokens=10_000)
-    pieces = [piece for group in decoding._pieces(sentences, [""] * 64, 1) for piece in group]
+    pieces = [piece for group in decoding.pieces(sentences, [""] * 64, 1) for piece in group]
     sizes = {}
     for budget in (1, 60, 10_000):
         sizes[budget] = [len(batch) for batch in translator.decoding(batch_tokens=budget)._batches(pieces)]

@@ -50,12 +50,25 @@ class Found:
 
 
 @dataclass
+class Candidates:
+    """The best continuations of a step, [G, N] each, the best first: those that go on or end, and those just below them."""
+
+    score: Tensor
+    parent: Tensor
+    token: Tensor
+
+
+@dataclass
 class Choice:
-    """tokens [G, K] to feed next · parents [G, K] which hypothesis of the source each continues, None if its own."""
+    """tokens [G, K] to feed next · parents [G, K] which hypothesis of the source each continues, None if its own.
+
+    candidates: what was chosen from, where hypotheses compete.
+    """
 
     tokens: Tensor
     parents: Tensor | None
     found: Found
+    candidates: Candidates | None = None
 
 
 class Chooser(Protocol):
@@ -108,7 +121,7 @@ class Beam:
             score, chosen = F.pad(score, (0, missing), value=NEVER), F.pad(chosen, (0, missing))
         done = found.done | last[:, 0] | self._settled(score.amax(1), kept.best, t, limits)
         found = replace(kept, score=score, done=done)
-        return Choice(token.gather(1, chosen), parent.gather(1, chosen), found)
+        return Choice(token.gather(1, chosen), parent.gather(1, chosen), found, Candidates(top, parent, token))
 
     def _keep(self, found: Found, final: Tensor, parent: Tensor, token: Tensor, t: Tensor) -> Found:
         """The table with the new finished ones sorted in."""

@@ -14,13 +14,16 @@ from torch import Tensor
 
 from weft.batch import EOS, Layout
 from weft.models.base import Decoder
-from weft.search.choosers import Choice, Chooser, Found, Limits
+from weft.search.choosers import Candidates, Choice, Chooser, Found, Limits
 from weft.search.constraints import Constraint
 from weft.state import State, grow, select
 
 NEVER = float("-inf")
 ROOM = 16
 """Stores grow by this many tokens on a CPU, and double on a GPU, where every size is a graph of its own."""
+
+CHECK = 4
+"""After so many steps the host asks which sources are done."""
 
 
 @dataclass
@@ -33,19 +36,25 @@ class Hypothesis:
 
 @dataclass
 class Tables:
-    """What the loop wrote down: tokens, parents, running scores [T, G, K], and the finished ones. The beam tree is in here."""
+    """What the loop wrote down: tokens, parents, running scores [T, G, K], and the finished ones.
+
+    The beam tree is in here where it is traced: scores, NaN after the last step, and the candidates [T, G, N] of each step,
+    if the chooser has any.
+    """
 
     tokens: Tensor
     parents: Tensor
     scores: Tensor | None
     found: Found
+    candidates: Candidates | None = None
 
     @staticmethod
     def empty(steps: int, found: Found, trace: bool) -> Tables:
         sources, width = found.score.shape
         tokens = torch.zeros(steps, sources, width, dtype=torch.long, device=found.score.device)
         book = replace(found, **{part.name: getattr(found, part.name).clone() for part in fields(found)})
-        return Tables(tokens, torch.zeros_like(tokens), torch.zeros_like(tokens, dtype=torch.float32) if trace else None, book)
+        scores = torch.full_like(tokens, float("nan"), dtype=torch.float32) if trace else None
+        return Tables(tokens, torch.zeros_like(tokens), scores, book)
 
     def write(self, step: Tensor, owner: Tensor, choice: Choice) -> None:
         """Notes what was chosen at the step of this number, a scalar on the device."""
@@ -56,6 +65,17 @@ class Tables:
         self.parents.index_put_(place, own if choice.parents is None else choice.parents)
         if self.scores is not None:
             self.scores.index_put_(place, choice.found.score)
+            self._trace(place, choice.candidates)
+
+    def _trace(self, place: tuple[Tensor, Tensor], candidates: Candidates | None) -> None:
+        if candidates is None:
+            return
+        if self.candidates is None:
+            size = (*self.tokens.shape[:2], candidates.score.size(1))
+            parts = (candidates.score, candidates.parent, candidates.token)
+            self.candidates = Candidates(*(part.new_zeros(size) for part in parts))
+        for part in fields(candidates):
+            getattr(self.candidates, part.name).index_put_(place, getattr(candidates, part.name))
 
     def archive(self, owner: Tensor, found: Found) -> None:
         """Keeps what was found for sources that leave, or at the end."""
@@ -151,7 +171,7 @@ def generate(
     limits: Limits,
     first_layout: Layout | None = None,
     constraints: Sequence[Constraint] = (),
-    check: int = 4,
+    check: int = CHECK,
     best: int | None = None,
     trace: bool = False,
     stepping: Stepping = plainly,

@@ -11,7 +11,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from weft.attention.record import record
 from weft.batch import BOS, EOS, PAD, UNK, Layout
 from weft.config import DecodeSection
 from weft.data.copying import Numbering
@@ -20,8 +19,9 @@ from weft.errors import DataError
 from weft.models.base import Model
 from weft.search.choosers import Beam, Chooser, Greedy, Limits, Sample
 from weft.search.constraints import Constraint, Forbid, NoRepeat
-from weft.search.loop import Hypothesis, generate, plainly
+from weft.search.loop import CHECK, Hypothesis, Tables, generate, plainly
 from weft.search.recorded import recorder_of
+from weft.tasks.forcing import attention_of
 
 WINDOWS = (32, 128, 512, 2048)
 """Lines read at once: few at first, so that the first translations come soon, then more, so that batches fill well."""
@@ -51,7 +51,7 @@ class Translation:
 
 
 @dataclass
-class _Piece:
+class Piece:
     """A part of a line that is translated in one go: its ids (EOS at the end), the forced prefix, and its unknown words.
 
     Unknown words are here only where the model can copy them: the first has the first id beyond the vocabulary, and so on.
@@ -108,22 +108,22 @@ class Decoding:
             raise DataError(f"there are more prefixes than lines to translate: line {number} is missing")
 
     def _window(self, lines: Sequence[str], prefixes: Sequence[str], number: int, attention: bool) -> Iterator[Translation]:
-        pieces = self._pieces(lines, prefixes, number)
+        pieces = self.pieces(lines, prefixes, number)
         waiting = [piece for group in pieces for piece in group]
         for batch in self._batches(waiting):
-            self._decode(batch)
+            self.search(batch)
             if attention:
                 for piece in batch:
                     self._look(piece)
         for group in pieces:
             yield _join([piece.found for piece in group])
 
-    def _pieces(self, lines: Sequence[str], prefixes: Sequence[str], number: int) -> list[list[_Piece]]:
+    def pieces(self, lines: Sequence[str], prefixes: Sequence[str], number: int) -> list[list[Piece]]:
         """For each line its pieces: none if it is blank, one as a rule, several if it is too long."""
         room = max(1, self.max_source - 1)
         starts = self.target.encode_batch(list(prefixes))
         encoded = self.source.encode_batch(["" if line.isspace() else line for line in lines])
-        groups: list[list[_Piece]] = []
+        groups: list[list[Piece]] = []
         for at, (line, ids, start, prefix) in enumerate(zip(lines, encoded, prefixes, starts, strict=True), start=number):
             if self.model.max_target is not None and len(prefix) + 1 >= self.model.max_target:
                 raise DataError(
@@ -134,18 +134,18 @@ class Decoding:
             if len(ids) > room:
                 parts = cut(line, numbering or self.source, room)
                 self.warn(f"line {at} has {len(ids):,} tokens, more than {room:,}: translated in {len(parts)} parts")
-            group = [_Piece([*part, EOS], [] if k else prefix) for k, part in enumerate(parts)]
+            group = [Piece([*part, EOS], [] if k else prefix) for k, part in enumerate(parts)]
             groups.append(group if numbering is None else [self._copying(piece, numbering, start) for piece in group])
         return groups
 
-    def _copying(self, piece: _Piece, numbering: Numbering, start: str) -> _Piece:
+    def _copying(self, piece: Piece, numbering: Numbering, start: str) -> Piece:
         """A piece whose unknown words have ids of their own: those of the line, given anew; in the prefix `start` too."""
         ids, words = numbering.alone(piece.ids)
-        return _Piece(ids, Numbering(self.target, words).find(start, piece.prefix), words)
+        return Piece(ids, Numbering(self.target, words).find(start, piece.prefix), words)
 
-    def _batches(self, pieces: list[_Piece]) -> Iterator[list[_Piece]]:
+    def _batches(self, pieces: list[Piece]) -> Iterator[list[Piece]]:
         """Pieces of like length together, the longest first, within the token budget."""
-        batch: list[_Piece] = []
+        batch: list[Piece] = []
         for piece in sorted(pieces, key=lambda piece: -len(piece.ids)):
             if batch and len(batch[0].ids) * (len(batch) + 1) > self.options.batch_tokens:
                 yield batch
@@ -154,7 +154,8 @@ class Decoding:
         if batch:
             yield batch
 
-    def _decode(self, pieces: list[_Piece]) -> None:
+    def search(self, pieces: list[Piece], *, trace: bool = False) -> Tables:
+        """Finds the translations of some pieces. With `trace`, the beam tree is in the tables that come back."""
         options, device = self.options, self.model.device
         rows = pieces if self.recorder is None else _rounded(pieces)
         lengths = [len(piece.ids) for piece in rows]
@@ -169,7 +170,7 @@ class Decoding:
             block = pad([piece.ids for piece in rows], 1 if self.recorder is None else ROUND).to(device)
             full = set(lengths) == {block.size(1)}
             encoded = self.model.encode(block, None if full else Layout.padded(lengths, block.size(1)).to(device))
-            found, _ = generate(
+            found, tables = generate(
                 self.model.decoder,
                 encoded,
                 self._chooser(),
@@ -178,12 +179,15 @@ class Decoding:
                 limits=limits,
                 constraints=self._constraints(first.size(1) + int(limits.longest.max())),
                 best=options.n_best,
+                check=1 if trace else CHECK,
+                trace=trace,
                 stepping=plainly if self.recorder is None else self.recorder.stepping(options.model_dump_json()),
             )
         for piece, hypotheses in zip(pieces, found[: len(pieces)], strict=True):
             piece.found = [self._translation(piece, hypothesis) for hypothesis in hypotheses]
+        return tables
 
-    def _limits(self, pieces: list[_Piece], real: int) -> Limits:
+    def _limits(self, pieces: list[Piece], real: int) -> Limits:
         """How long texts may become; those of pieces behind the `real` ones end at once."""
         options, most = self.options, self.model.max_target
         longest = [min(options.max_length, int(options.max_ratio * len(piece.ids)) + 10) for piece in pieces]
@@ -207,35 +211,21 @@ class Decoding:
             constraints.append(NoRepeat(self.options.no_repeat_ngram, longest + 1))
         return constraints
 
-    def _translation(self, piece: _Piece, hypothesis: Hypothesis) -> Translation:
+    def _translation(self, piece: Piece, hypothesis: Hypothesis) -> Translation:
         ids = [*piece.prefix, *hypothesis.tokens]
         source, target = self.source.named(piece.words), self.target.named(piece.words)
         text = target.decode([token for token in ids if token != EOS])
         return Translation(text, hypothesis.score, ids, target.tokens(ids), source.tokens(piece.ids))
 
-    def _look(self, piece: _Piece) -> None:
+    def _look(self, piece: Piece) -> None:
         for best in piece.found[:1]:
             best.attention = attention_of(self.model, piece.ids, best.ids)
 
 
-def _rounded(pieces: list[_Piece]) -> list[_Piece]:
+def _rounded(pieces: list[Piece]) -> list[Piece]:
     """Pieces with more of them behind, to make up one of few sizes that a recorder can meet again."""
     missing = (1 << (len(pieces) - 1).bit_length()) - len(pieces)
-    return [*pieces, *(_Piece([EOS], []) for _ in range(missing))]
-
-
-@torch.inference_mode()
-def attention_of(model: Model, source: Sequence[int], target: Sequence[int]) -> dict[str, NDArray[np.float32]]:
-    """The weights of every layer that has any, [heads, T, S], as they were when each target token was chosen.
-
-    `source` and `target` are ids as the model reads and writes them. The found text is run once more, teacher-forced.
-    """
-    device = model.device
-    fed = torch.tensor([[BOS, *target[:-1]]], device=device)
-    with record(model) as tape:
-        encoded = model.encode(torch.tensor([list(source)], device=device))
-        model.decoder(fed, model.decoder.start(encoded))
-    return {name: torch.cat(weights, 2)[0].float().cpu().numpy() for name, weights in tape.items()}
+    return [*pieces, *(Piece([EOS], []) for _ in range(missing))]
 
 
 def cut(line: str, tokenizer: Encodes, room: int) -> list[list[int]]:

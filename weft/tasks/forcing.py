@@ -1,0 +1,45 @@
+"""A text that is already there, run through a model once more: what it would have said at each token, and where it looked.
+
+Shapes: T target tokens · S source tokens · V vocabulary · H heads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from weft.attention.record import record
+from weft.batch import BOS
+from weft.models.base import Model
+
+Weights = NDArray[np.float32]
+
+
+@dataclass
+class Forced:
+    """logp [T, V]: log-probabilities of every token at every place · weights [H, T, S] of every layer that has any, by name."""
+
+    logp: Tensor
+    weights: dict[str, Weights]
+
+
+@torch.inference_mode()
+def force(model: Model, source: Sequence[int], target: Sequence[int]) -> Forced:
+    """Teacher forcing. `source` and `target` are ids as the model reads and writes them."""
+    device = model.device
+    fed = torch.tensor([[BOS, *target[:-1]]], device=device)
+    with record(model) as tape:
+        encoded = model.encode(torch.tensor([list(source)], device=device))
+        logits = model.decoder(fed, model.decoder.start(encoded)).logits
+    weights = {name: np.asarray(torch.cat(each, 2)[0].float().cpu()) for name, each in tape.items()}
+    return Forced(logits[0].float().log_softmax(-1), weights)
+
+
+def attention_of(model: Model, source: Sequence[int], target: Sequence[int]) -> dict[str, Weights]:
+    """The weights of every layer that has any, [H, T, S], as they were when each target token was chosen."""
+    return force(model, source, target).weights
