@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import importlib
+import json
 import sys
 from pathlib import Path
 
 import pytest
+import torch
+
+from weft.config import load_config
+from weft.models.base import Sizes
+from weft.registry import build
 
 FOLDER = Path(__file__).parent.parent / "benchmarks"
 SCRIPTS = sorted(path.stem for path in FOLDER.glob("*.py") if "__main__" in path.read_text("utf-8"))
@@ -80,3 +86,33 @@ def test_pictures_are_linked_where_they_are_there(tmp_path: Path) -> None:
         assert page.read_text() == (
             "<!-- drawing: dot -->\n\n<!-- drawing: hard -->\n![weights of hard on one sentence](images/hard.png)\n\nend\n"
         )
+
+
+def test_every_mechanism_of_the_zoo_can_stand_where_it_is_put() -> None:
+    zoo = importlib.import_module("zoo")
+    for name, part in zoo.PARTS.items():
+        for kind in part.kinds:
+            spec = json.dumps({"kind": kind, **part.options.get(kind, {})})
+            config = load_config(part.recipe, [*part.sets, f"{part.slot}={spec}"])
+            with torch.device("meta"):
+                model = build("weft.models:MODELS", config.model, Sizes(50, 50, True))
+            limits = [limit for limit in (model.max_source, model.max_target) if limit is not None]
+            assert config.data.max_length < min(limits, default=1 << 20), (name, kind)
+
+
+def test_the_zoo_says_how_far_its_order_is_the_published_one(tmp_path: Path) -> None:
+    zoo = importlib.import_module("zoo")
+    assert zoo.correlation([1, 2, 3, 4], [10, 20, 30, 40]) == pytest.approx(1)
+    assert zoo.correlation([4, 3, 2, 1], [10, 20, 30, 40]) == pytest.approx(-1)
+    assert zoo.correlation([1, 1, 1], [1, 2, 3]) == 0
+    rows = [
+        {"label": label, "quality": {"mean": value}, "speed": {"mean": 1e4}, "memory": None}
+        for label, value in (("bigbird window=2", 3.0), ("fnet", 2.5), ("full", 2.0), ("local", 1.0))
+    ]
+    headline = {"title": "accuracy", "higher_is_better": True}
+    told = zoo.order({"headline": headline, "counts": "texts", "entries": [*rows, {"label": "bad", "quality": None}]})
+    assert "| bigbird window=2 | 3.00 | 10,000 | – | 55.0 |" in told and "| fnet | 2.50 | 10,000 | – | – |" in told
+    assert "+1.00 (3 entries)" in told
+    options = zoo.parser().parse_args(["--out", str(tmp_path), "--only", "full,local"])
+    words = zoo.PARTS["c"].words(tmp_path, options)
+    assert words[words.index("--kinds") + 1] == '{"kind": "full"},{"kind": "local", "window": 3}'

@@ -159,7 +159,7 @@ def test_a_time_is_turned_into_steps_that_fit(
 def test_trainings_side_by_side_are_timed_afterwards_and_scored_on_the_test(
     weft: tiny.Shell, tmp_path: Path, begun: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("weft.compare.measure.SHORTEST", 0.2)
+    monkeypatch.setattr("weft.compare.measure.MOMENT", 0.2)
     monkeypatch.setattr("weft.compare.sweep.ThreadPoolExecutor", one_thread)
     labels = tmp_path / "texts.tsv"
     labels.write_text("".join(f"{'a b ' * (number % 5)}{'c' if number % 2 else 'd'}\t{number % 2}\n" for number in range(60)))

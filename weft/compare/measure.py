@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from weft.compare.growth import measure_growth
-from weft.compare.probe import SHORTEST, probe
+from weft.compare.probe import probe
 from weft.config import Config, load_config
 from weft.data.formats import open_pairs
 from weft.evaluation.metrics import score
@@ -24,6 +24,9 @@ from weft.training.checkpoint import MODEL
 from weft.training.distributed import choose_device
 from weft.training.weights import load_weights
 from weft.translator import Translator
+
+MOMENT = 1.5
+"""Seconds of training for a speed that nothing beside it disturbs."""
 
 WARM = 8
 """Sentences decoded before the clock starts."""
@@ -67,7 +70,7 @@ def measure(folder: Path, wanted: Wanted) -> dict[str, Any]:
         "parameters": run.model.count_parameters(),
         "counts": run.task.counts,
         "headline": asdict(run.task.headline),
-        "alone": probe(run.config, SHORTEST).counts_a_second if wanted.alone else None,
+        "alone": probe(run.config, MOMENT).counts_a_second if wanted.alone else None,
     }
     found |= _at_work(run, wanted)
     if wanted.lengths:

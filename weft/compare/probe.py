@@ -14,7 +14,7 @@ from weft.training.run import train_run
 SHARE, SHORTEST, LONGEST = 0.05, 2.0, 20.0
 """Of a budget's time that goes into finding out how far it reaches, and the least and most of it in seconds."""
 
-LOG_EVERY = 5
+LOG_EVERY = 10
 ENDLESS = 1 << 40
 
 

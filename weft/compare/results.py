@@ -99,6 +99,7 @@ def about() -> dict[str, str]:
 def _run(run: Run, job: Job | None, error: str) -> Row:
     """What is known of one training: its log, and what was measured of it; of one that failed, the error alone."""
     lines = records(run.folder) if job else []
+    learned = [line for line in lines if line["event"] == "train"]
     if job and (problem := job.error()):
         error = f"{UNMEASURED}{problem}"
     summary = lines[-1] if lines and lines[-1]["event"] == "summary" else {}
@@ -109,9 +110,9 @@ def _run(run: Run, job: Job | None, error: str) -> Row:
         "error": error,
         "steps": summary.get("step"),
         "stopped": summary.get("stopped"),
-        "seconds": summary.get("seconds"),
+        "seconds": learned[-1]["seconds"] if summary else None,  # without the last validation
         "memory": summary.get("peak_memory"),
-        "speed": _speed([line["tokens_per_second"] for line in lines if line["event"] == "train"]) if summary else None,
+        "speed": _speed([line["tokens_per_second"] for line in learned]) if summary else None,
         "valid": {name: value for name, value in summary.items() if name not in plain},
         "measured": (job.found() if job else None) or {},
     }

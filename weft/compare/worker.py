@@ -6,6 +6,7 @@ a GPU take longer than most jobs, so there is one process for all of them.
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import sys
@@ -91,6 +92,7 @@ def main(file: str) -> None:
         except Exception as error:  # whatever is wrong with one entry must not keep the others from being measured
             traceback.print_exc()
             job.leave(error=str(error) or type(error).__name__)
+        gc.collect()  # the memory of one must not be missing for the next
 
 
 def _do(job: Job) -> Result:
