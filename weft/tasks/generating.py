@@ -135,7 +135,8 @@ class Generating:
     ) -> list[tuple[list[int], float]]:
         """What each text goes on with, all of them as long, and its log-probability."""
         device, options = self.model.device, self.options
-        numbers = torch.arange(len(texts), device=device) + window * len(texts)
+        # What is drawn depends on the number of the text and of the window, and not on how many texts there are.
+        numbers = torch.arange(len(texts), device=device) + (window << 32)
         longest = torch.full_like(numbers, room)
         chooser, single = self._chooser(), options.sample or options.beam == 1
         with torch.inference_mode(), torch.autocast(device.type, torch.bfloat16, enabled=options.precision == "bf16"):
