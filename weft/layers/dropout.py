@@ -15,7 +15,7 @@ def dropout(x: Tensor, share: float, training: bool = True) -> Tensor:
     """
     if not training or share == 0:
         return x
-    if x.device.type != "cpu":
+    if x.device.type != "cpu" or torch.compiler.is_compiling():
         return F.dropout(x, share, training)
     count = x.numel()
     bits = torch.empty(-(-count // 4), dtype=torch.int64).random_(-(2**63), None).view(torch.int16)[:count]

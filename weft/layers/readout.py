@@ -54,29 +54,37 @@ def linear_loss(
 
 
 class _LinearLoss(torch.autograd.Function):
-    """∂loss/∂logits = softmax − target needs from later layers only a factor, so both products with it are formed at once."""
+    """∂loss/∂logits = softmax − target needs from later layers only a factor, so both products with it are formed at once.
+
+    What smoothing takes evenly from all logits is a product with the mean of the table, so no pass over logits is made for it.
+    """
 
     @staticmethod
     def forward(
         ctx: Any, hidden: Tensor, weight: Tensor, labels: Tensor, smoothing: float, chunk: int
     ) -> tuple[Tensor, Tensor]:
-        wanted = any(ctx.needs_input_grad[:2])
-        table = weight.to(hidden.dtype)
+        wanted, real = any(ctx.needs_input_grad[:2]), (labels != PAD)[:, None]
+        table, hidden = weight.to(hidden.dtype), hidden.masked_fill(~real, 0.0)
+        mean = weight.to(_wide(weight)).mean(0)
         total = torch.zeros((), device=hidden.device, dtype=_wide(hidden))
         nll = torch.zeros_like(total)
         grad_hidden = torch.empty_like(hidden) if wanted else None
         grad_weight = torch.zeros_like(weight) if wanted else None
         for begin in range(0, hidden.size(0), chunk):
             rows, gold = hidden[begin : begin + chunk], labels[begin : begin + chunk]
-            part, likelihood, slope = _chunk(rows @ table.t(), gold, smoothing, wanted)
-            total += part
-            nll += likelihood
+            likelihood, norm, slope = _chunk(rows @ table.t(), gold, smoothing, wanted)
+            ok = gold != PAD
+            nll -= torch.where(ok, likelihood, 0.0).sum()
+            total += torch.where(ok, norm - rows.to(mean.dtype) @ mean, 0.0).sum()
             if slope is not None and grad_hidden is not None and grad_weight is not None:
                 grad_hidden[begin : begin + chunk] = slope @ table
                 grad_weight += slope.t() @ rows
+        if grad_hidden is not None and grad_weight is not None:
+            grad_hidden.sub_((smoothing * mean).to(hidden.dtype)).masked_fill_(~real, 0.0)
+            grad_weight.sub_(smoothing / table.size(0) * hidden.sum(0, dtype=mean.dtype))
         ctx.save_for_backward(grad_hidden, grad_weight)
         ctx.mark_non_differentiable(nll)
-        return total, nll
+        return (1 - smoothing) * nll + smoothing * total, nll
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
@@ -85,24 +93,16 @@ class _LinearLoss(torch.autograd.Function):
 
 
 def _chunk(logits: Tensor, gold: Tensor, smoothing: float, wanted: bool) -> tuple[Tensor, Tensor, Tensor | None]:
-    """(loss, negative log-likelihood, ∂loss/∂logits) of one chunk. The logits are used up."""
-    size, real = logits.size(-1), gold != PAD
-    scores = logits.to(_wide(logits))
-    chosen = scores.gather(-1, gold[:, None])[:, 0]
-    mean = scores.mean(-1) if smoothing else chosen
-    top = scores.amax(-1, keepdim=True)
-    chances = scores.sub_(top).exp_()
-    mass = chances.sum(-1)
-    norm = top[:, 0] + mass.log()
-    nll = torch.where(real, norm - chosen, 0.0).sum()
-    loss = (1 - smoothing) * nll + smoothing * torch.where(real, norm - mean, 0.0).sum()
-    if not wanted:
-        return loss, nll, None
-    slope = chances.div_(mass[:, None])
-    if smoothing:
-        slope.sub_(smoothing / size)
-    slope.scatter_add_(-1, gold[:, None], torch.full_like(chosen, smoothing - 1)[:, None])
-    return loss, nll, slope.masked_fill_(~real[:, None], 0.0).to(logits.dtype)
+    """Log-likelihoods [N], the logarithms of softmax's denominators [N], and softmax − (1 − ε) · gold, in the logits' place."""
+    gold = gold[:, None]
+    chosen = logits.gather(-1, gold)
+    logp = logits.log_softmax(-1, dtype=_wide(logits))
+    likelihood = logp.gather(-1, gold)
+    slope = None
+    if wanted:
+        slope = torch.exp(logp, out=logits)
+        slope.scatter_(-1, gold, (likelihood.exp() - (1 - smoothing)).to(slope.dtype))
+    return likelihood[:, 0], (chosen - likelihood)[:, 0], slope
 
 
 def _wide(tensor: Tensor) -> torch.dtype:

@@ -6,6 +6,7 @@ Shapes: G sources · B = G·K rows · T target positions · S source positions �
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -111,6 +112,11 @@ class Network(nn.Module, ABC):
     @property
     def device(self) -> torch.device:
         return next(self.parameters()).device
+
+    @property
+    def blocks(self) -> Sequence[nn.Module]:
+        """The parts to be compiled. Those that repeat are named one by one, for then what they do is compiled once."""
+        return [self]
 
     def count_parameters(self) -> int:
         """Trained numbers, those shared between parts counted once."""

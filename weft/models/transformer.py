@@ -5,7 +5,7 @@ Shapes: G sources · B rows · T target positions · S source positions · D wid
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, cast
 
@@ -218,6 +218,10 @@ class Transformer(Model):
         self.max_target = _least([limit, *(layer.mixer.max_length for layer in decoders)])
         mixers = [*(layer.mixer for layer in encoders), *(layer.mixer for layer in decoders)]
         self.packs = all(part.packs for part in [*mixers, *(layer.cross for layer in decoders)])
+
+    @property
+    def blocks(self) -> Sequence[nn.Module]:
+        return [module for module in self.modules() if isinstance(module, EncoderLayer | DecoderLayer)]
 
 
 def _least(limits: list[int | None]) -> int | None:

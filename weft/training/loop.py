@@ -16,6 +16,7 @@ from weft.batch import Batch
 from weft.config import TrainSection
 from weft.data.prefetch import prefetch
 from weft.errors import DeviceError, Interrupted
+from weft.models.base import Network
 from weft.registry import build
 from weft.tasks.base import Loss, Task
 from weft.training.checkpoint import Trained
@@ -70,7 +71,8 @@ def fit(
     progress = session.progress
     meter = Meter(list(groups), world.device, progress.skipped, progress.in_row)
     if config.compile:
-        model.compile()
+        for block in model.blocks if isinstance(model, Network) else [model]:
+            block.compile()
     backward = _worker(session)
 
     with ExitStack() as stack:
