@@ -10,8 +10,11 @@ from pathlib import Path
 import pytest
 import tiny
 
+from weft.attention import ATTENTIONS
+from weft.attention.base import Site
 from weft.config import load_config
 from weft.data.formats import open_pairs
+from weft.registry import build, load
 from weft.training.checkpoint import steps
 from weft.training.weights import read_metadata, read_tensors
 
@@ -168,6 +171,15 @@ def test_listing(weft: tiny.Shell, what: str, names: list[str], monkeypatch: pyt
     monkeypatch.setenv("COLUMNS", "200")
     listed = weft("list", what)
     assert all(name in listed for name in names)
+
+
+@pytest.mark.parametrize("kind", ATTENTIONS)
+def test_the_list_says_of_a_mechanism_what_it_is_when_built(kind: str) -> None:
+    """A class that leaves a fact to its instances would be listed wrongly."""
+    listed = load(ATTENTIONS, kind)
+    for use in listed.uses:
+        built = build("weft.attention:ATTENTIONS", kind, Site(use, 16, 2))
+        assert bool(built.weights_sum) == bool(listed.weights_sum)
 
 
 def test_listing_everything(weft: tiny.Shell, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -30,6 +30,7 @@ class KeyValueAttention(Attention):
     paper = "Daniluk et al. 2017"
     cost = "n²"
     uses = frozenset({"causal", "cross"})
+    weights_sum: Literal["one", "at most one"] | None = "at most one"
     ignores_key_order = True
     packs = True
 

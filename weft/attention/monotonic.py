@@ -54,6 +54,7 @@ class MonotonicAttention(SourceAttention):
 
     paper = "Raffel et al. 2017"
     cost = "n², and n after training"
+    weights_sum: Literal["one", "at most one"] | None = "at most one"
     reach = "data"
 
     def __init__(
@@ -71,7 +72,7 @@ class MonotonicAttention(SourceAttention):
         self.score = score
         self.bias = nn.Parameter(torch.full((1,), bias))
         self.noise, self.forced, self.hold = noise, forced, hold
-        self.weights_sum: Literal["one", "at most one"] = "one" if hold else "at most one"
+        self.weights_sum = "one" if hold else "at most one"
 
     def begin(self, source: Source) -> Scan:
         sources, extent, _ = source.keys.shape
