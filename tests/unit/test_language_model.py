@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -222,9 +223,14 @@ def test_what_was_carried_matters_after_a_resume(text: Path, tmp_path: Path) -> 
     assert isinstance(task, LanguageModelTask)
     model = task.build(task.config.model, task.prepare())
     batch, _ = next(task.batches(Position(0, 0, 3)))
-    without = _loss(task, model, batch)
-    task.carry(checkpoint.carried(checkpoint.folder_of(tmp_path / "run", 3)))
+    without, carried = _loss(task, model, batch), checkpoint.carried(checkpoint.folder_of(tmp_path / "run", 3))
+    task.carry(carried)
     assert _loss(task, model, batch) != without
+    task.carry(carried)
+    assert _loss(task, model, replace(batch, fresh=True)) == without  # streams that begin leave it behind
+    _loss(task, model, batch)
+    again = next(iter(task.losses(model, replace(batch, fresh=True), 1))).total.item()
+    assert again == without
 
 
 def _setting(run: Path) -> Setting:

@@ -153,7 +153,7 @@ class LanguageModel(Network):
         layers = [CausalLayer(block, mixer) for mixer in mixers]
         self.decoder = LanguageDecoder(TokenEmbedding(table, place, dropout), layers, block, output)
         limits = [max_length if position == "learned" else None, *(mixer.max_length for mixer in mixers)]
-        self.longest = min((limit for limit in limits if limit is not None), default=None)
+        self.max_target = min((limit for limit in limits if limit is not None), default=None)
 
     def nothing(self, rows: int) -> Encoded:
         """The source of a model that has none, for so many rows."""

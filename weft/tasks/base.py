@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from weft.batch import BOS, Batch, Layout, Position
 from weft.config import Config, DecodeSection
 from weft.data.tokenizer import RESERVED, Tokenizer
+from weft.errors import ConfigError
 from weft.evaluation.metrics import Metric, make_metrics
 from weft.models.base import Network, Sizes, with_source
 from weft.registry import build
@@ -82,6 +83,15 @@ class Task(ABC):
     def build(self, spec: Mapping[str, Any], sizes: Sizes) -> Network:
         """The model, with its first weights, that `spec` (the section model) describes; a task may make another one of it."""
         return with_source(build("weft.models:MODELS", spec, sizes, where="model"), "model.kind")
+
+    def check_length(self, model: Network, longest: int) -> None:
+        """Raises ConfigError if texts of `longest` tokens (data.max_length) are more than the model has positions for."""
+        limit = min((most for most in (model.max_source, model.max_target) if most is not None), default=None)
+        if limit is not None and longest >= limit:
+            raise ConfigError(
+                f"data.max_length: texts of {longest} tokens and their end do not fit the model's {limit} positions; "
+                f"set data.max_length to at most {limit - 1}, or raise max_length of the model or of its mixers"
+            )
 
     @abstractmethod
     def batches(self, position: Position) -> Iterator[tuple[Batch, Position]]:

@@ -60,9 +60,9 @@ class Carrying:
     def check(self, model: LanguageModel, segment: int) -> None:
         """Raises ConfigError where a model cannot go through a text in this way."""
         needed = segment + (self.memory if self.kind == "memory" else 0)
-        if model.longest is not None and needed > model.longest:
+        if model.max_target is not None and needed > model.max_target:
             raise ConfigError(
-                f"task.segment: {needed:,} tokens at once, with those remembered, are more than the model's {model.longest:,}; "
+                f"task.segment: {needed:,} tokens, with those remembered, are more than the model's {model.max_target:,}; "
                 "lower task.segment or task.memory, or raise the max_length of the model or of its decoder_self"
             )
         if self.kind != "nothing" and model.position != "none":

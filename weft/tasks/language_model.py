@@ -108,6 +108,9 @@ class LanguageModelTask(Task):
         self.scoring.check(model, self.segment)
         return model
 
+    def check_length(self, model: Network, longest: int) -> None:
+        """Text is read in segments, however long it is, and theirs was checked when the model was built."""
+
     def batches(self, position: Position) -> Iterator[tuple[Batch, Position]]:
         return self._streams().stream(position)
 

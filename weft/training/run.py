@@ -89,12 +89,7 @@ def _model(config: Config, task: Task, device: torch.device) -> Network:
         config.train.packed = device.type == "cuda" and config.train.precision == "bf16" and model.packs
     if config.train.packed and not model.packs:
         raise ConfigError("train.packed: a part of this model does not work on packed rows; set train.packed: false")
-    limit = min((most for most in (model.max_source, model.max_target) if most is not None), default=None)
-    if limit is not None and config.data.max_length >= limit:
-        raise ConfigError(
-            f"data.max_length: texts of {config.data.max_length} tokens and their end do not fit the model's {limit} "
-            f"positions; set data.max_length to at most {limit - 1}, or raise max_length of the model or of its mixers"
-        )
+    task.check_length(model, config.data.max_length)
     return model
 
 
