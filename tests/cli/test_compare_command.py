@@ -75,6 +75,8 @@ def test_entries_are_trained_measured_and_reported_and_one_that_fails_stops_no_o
     found = results(out)
     rows = {row["label"]: row for row in found["entries"]}
     assert list(rows)[-1] == "bad" and rows["bad"]["quality"] is None
+    best, second = (row["quality"]["mean"] for row in found["entries"][:2])
+    assert best >= second
     assert found["headline"]["title"] == "BLEU" and found["counts"] == "target tokens"
     for label in ("transformer-tiny", "near"):
         row = rows[label]

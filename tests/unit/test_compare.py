@@ -1,10 +1,7 @@
-"""The parts of a comparison: entries, budgets, intervals, growth, processes, and what is drawn from results."""
+"""The parts of a comparison: entries, budgets, growth, processes, and what is made of trained runs."""
 
 from __future__ import annotations
 
-import csv
-import io
-import itertools
 import json
 import re
 import threading
@@ -14,22 +11,18 @@ from typing import Any
 
 import pytest
 import torch
-from matplotlib.text import Text
 
 from weft.compare import worker
 from weft.compare.budget import parse_budget
-from weft.compare.chart import chart
 from weft.compare.entries import Entry, labelled, parse_entry, slot_entries, split
 from weft.compare.growth import exponent, measure_growth
-from weft.compare.page import write_page
+from weft.compare.plan import Comparison, Run
 from weft.compare.probe import Speed, pace
 from weft.compare.processes import Failure, Processes, Stopped
-from weft.compare.report import read_results, write_report
-from weft.compare.results import interval, stat
-from weft.compare.table import write_csv
+from weft.compare.results import collect, interval, stat
 from weft.compare.worker import Job, work
 from weft.config import make_config
-from weft.errors import ConfigError, DataError
+from weft.errors import ConfigError
 from weft.models.base import Sizes
 from weft.registry import build
 from weft.tasks.base import Setting
@@ -137,6 +130,11 @@ def test_memory_of_full_attention_grows_faster_than_that_of_linear() -> None:
     assert linear.memory == pytest.approx(1, abs=0.1)
     assert full.memory > 1.3
     assert len(full.seconds) == 3 and full.time is not None
+    assert full.bytes == growth_of("full", [32, 64, 128]).bytes, "what is kept does not depend on chance"
+
+
+def test_weights_of_the_model_are_no_memory_that_grows() -> None:
+    assert growth_of("linear", [16, 32], feedforward=4096).memory == pytest.approx(1, abs=0.1)
 
 
 def test_growth_is_measured_where_the_model_has_positions() -> None:
@@ -198,106 +196,48 @@ def test_a_worker_that_dies_fails_its_job_and_the_rest_are_done(tmp_path: Path, 
     assert other.found() is None, "what was measured under other options does not count"
 
 
-def document(count: int = 20) -> dict[str, Any]:
-    """Results of `count` entries, many of them close together; the last one failed."""
-    rows = []
-    for number in range(count):
-        quality = stat([30 + (number % 5) * 0.2, 30.3 + (number % 5) * 0.2])
-        run = {"seed": 1, "folder": "x", "error": "", "steps": 5, "valid": {"bleu": 30.0}, "test": {}}
-        rows.append(
-            {
-                "label": f"mechanism <{number}>",
-                "recipe": "transformer-small",
-                "set": [f"model.encoder_self=kind{number}"],
-                "error": "",
-                "parameters": 1_000_000 + number,
-                "quality": quality,
-                "speed": stat([10_000.0 * (1 + number % 7)]),
-                "memory": stat([2**30 * (1.0 + number % 3)]),
-                "seconds": stat([60.0]),
-                "steps": stat([500]),
-                "decoding": 12.5,
-                "growth": {"lengths": [64, 128], "seconds": [1, 2], "bytes": [1, 4], "time": 1.0, "memory": 2.0},
-                "views": [
-                    {
-                        "title": "cross",
-                        "weights": [[0.5, 0.5], [1.0, 0.0]],
-                        "rows": ["a", "b"],
-                        "columns": ["c", "d"],
-                        "sides": ["written", "read"],
-                    }
-                ],
-                "scores": {"valid": {"bleu": quality, "loss": stat([1.5])}, "test": {}},
-                "runs": [run],
-            }
-        )
-    bad = rows[-1]
-    bad |= {"error": "cannot serve & be", "quality": None, "speed": None, "memory": None, "parameters": None, "growth": None}
-    bad["runs"] = [{**bad["runs"][0], "error": bad["error"], "steps": None}]
-    settings = {"budget": "500-steps", "repeat": 2, "at_once": 1, "sentences": 10, "data": ["a,b"], "valid": [], "test": []}
-    return {
-        "format": 1,
-        "about": {"date": "2026-01-01", "device": "CPU (x, 2 cores)", "python": "3", "torch": "2", "weft": "0"},
-        "settings": {**settings, "sets": ["model.dim=8"], "lengths": [64, 128]},
-        "headline": {"key": "bleu", "title": "BLEU", "higher_is_better": True, "data": "valid"},
-        "counts": "target tokens",
-        "entries": rows,
-    }
+def trained(folder: Path, speeds: list[float], **scores: float) -> None:
+    """The log of a run that is complete."""
+    folder.mkdir(parents=True)
+    lines: list[dict[str, Any]] = [
+        {"event": "train", "step": 5 * number, "seconds": float(number), "tokens_per_second": speed}
+        for number, speed in enumerate(speeds, 1)
+    ]
+    end = {"event": "summary", "step": 20, "stopped": "steps", "weights": "last", "run": "x", "seconds": 99.0, "peak_memory": 7}
+    (folder / "log.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in [*lines, {**end, **scores}]))
 
 
-def test_labels_of_twenty_bubbles_do_not_cover_each_other() -> None:
-    figure = chart(document())
-    texts = figure.axes[0].texts
-    assert [text.get_text() for text in texts].count("mechanism <3>") == 1 and len(texts) == 19
-    figure.canvas.draw()
-    boxes = [Text.get_window_extent(text) for text in texts]  # without the line to the bubble
-    assert not any(one.overlaps(other) for one, other in itertools.combinations(boxes, 2))
+def collected(tmp_path: Path, *, test: bool, key: str = "bleu", higher: bool = True) -> dict[str, Any]:
+    """Two entries of two seeds each: the first is better on the validation data, the second on the test; a third failed."""
+    entries = [Entry("a", label="one"), Entry("b", label="two"), Entry("c", label="bad")]
+    asked = Comparison(tuple(entries), tmp_path, parse_budget("20-steps"), test=("x,y",) if test else (), repeat=2)
+    runs = [Run(entry, seed, seed - 1, tmp_path / f"{entry.name}.{seed}") for entry in entries for seed in (1, 2)]
+    jobs = {}
+    for run, valid, tested in zip(runs, (30, 32, 10, 12, 99, 99), (1.0, 2.0, 5.0, 6.0, 9.0, 9.0), strict=True):
+        trained(run.folder, [1.0, 10.0, 30.0, 20.0], bleu=valid, loss=valid / 10)
+        job = jobs[run.name] = Job("measure", str(tmp_path / "measures" / f"{run.name}.json"), options={})
+        headline = {"key": key, "title": key, "higher_is_better": higher}
+        first = {"views": [], "decoding": {"per_second": 3.0}, "growth": None, "alone": None} if run.seed == 1 else {}
+        job.leave(parameters=8, counts="target tokens", headline=headline, test={"bleu": tested} if test else {}, **first)
+    errors = {run.name: "failed" for run in runs[4:]}
+    return collect(asked, runs, errors, {name: job for name, job in jobs.items() if name not in errors})
 
 
-def test_a_lower_loss_stands_higher() -> None:
-    lower = document(3)
-    lower["headline"] |= {"key": "loss", "title": "loss", "higher_is_better": False}
-    assert chart(lower).axes[0].yaxis_inverted()
-    assert not chart(document(3)).axes[0].yaxis_inverted()
+def test_results_are_ranked_by_the_score_that_counts(tmp_path: Path) -> None:
+    def order(name: str, **options: Any) -> list[str]:
+        return [row["label"] for row in collected(tmp_path / name, **options)["entries"]]
+
+    assert order("valid", test=False) == ["one", "two", "bad"]
+    assert order("test", test=True) == ["two", "one", "bad"]
+    assert order("loss", test=False, key="loss", higher=False) == ["two", "one", "bad"]
+    missing = collected(tmp_path / "missing", test=False, key="chrf")
+    assert missing["headline"]["key"] == "loss" and missing["entries"][0]["label"] == "two"
 
 
-def test_the_page_needs_nothing_from_elsewhere_and_shows_everything() -> None:
-    page = write_page(document())
-    outside = re.sub(r'"data:image/[^"]*"', '""', page)
-    assert not re.search(r"https?:|//\w|@import|url\(|<link|<iframe|\bfetch\(", outside)
-    assert not re.search(r"""(src|href)\s*=\s*["'][^"']""", outside)
-    assert page.count("data:image/png") == 20 and page.count("data:image/svg+xml") == 1
-    for text in (
-        "mechanism &lt;3&gt;",
-        "cannot serve &amp; be",
-        "model.dim=8",
-        "30.15 ± 1.91",
-        "n^2.00",
-        "model.encoder_self=kind7",
-    ):
-        assert text in page, text
-    assert "mechanism <3>" not in page
-    assert "data:image" not in write_page(document(), pictures=False)
-
-
-def test_csv_has_plain_numbers() -> None:
-    first, *_, last = csv.DictReader(io.StringIO(write_csv(document())))
-    assert float(first["quality"]) == pytest.approx(30.15)
-    assert float(first["quality_low"]) < 30 < float(first["quality_high"])
-    assert (first["per_second"], first["growth_memory"], first["error"]) == ("10000.0", "2.0", "")
-    assert (last["quality"], last["error"]) == ("", "cannot serve & be")
-
-
-def test_reports_are_drawn_again_from_results(tmp_path: Path) -> None:
-    files = write_report(document(4), tmp_path / "one")
-    assert sorted(file.name for file in files) == ["chart.png", "chart.svg", "report.html", "results.json", "table.csv"]
-    again = write_report(read_results(tmp_path / "one" / "results.json"), tmp_path / "two")
-    for one, other in zip(files, again, strict=True):
-        assert one.stat().st_size > 100
-        if one.suffix in (".json", ".csv"):
-            assert one.read_bytes() == other.read_bytes()
-    assert json.loads((tmp_path / "two" / "results.json").read_text())["format"] == 1
-    for text in ("{}", "[", "[1]"):
-        (tmp_path / "bad.json").write_text(text)
-        with pytest.raises(DataError, match="not the results"):
-            read_results(tmp_path / "bad.json")
+def test_results_are_over_seeds_and_leave_out_what_failed(tmp_path: Path) -> None:
+    one, _, bad = collected(tmp_path, test=False)["entries"]
+    assert one["quality"]["values"] == [30, 32] and one["quality"]["mean"] == 31 and one["quality"]["low"] < 30
+    assert one["speed"]["mean"] == 20, "the median without the first"
+    assert one["seconds"]["mean"] == 4, "the last validation is not training"
+    assert (one["memory"]["mean"], one["parameters"], one["decoding"]) == (7, 8, 3.0)
+    assert bad["quality"] is None and bad["speed"] is None and bad["error"] == "failed"

@@ -15,8 +15,8 @@ from weft.models.base import Network, Sizes
 from weft.tasks.base import Task
 from weft.training.loop import forward_backward
 
-TIMES = 3
-"""How often a step is timed; the fastest counts, since nothing makes a step faster than it is."""
+TIMES, LONG_ENOUGH = 5, 3.0
+"""How often a step is timed, within so many seconds; the fastest counts, since nothing makes a step faster than it is."""
 
 SLOW = 20.0
 """Seconds after which longer texts are not tried: a step would take minutes."""
@@ -80,8 +80,8 @@ def _measure(model: Network, task: Task, sizes: Sizes, length: int, autocast: to
         forward_backward(task, model, batch, 1, autocast)
 
     needed = _memory(step, model)
-    times = []
-    for _ in range(TIMES):
+    times: list[float] = []
+    while not times or (len(times) < TIMES and sum(times) < LONG_ENOUGH):
         _finish(device)
         began = time.perf_counter()
         step()

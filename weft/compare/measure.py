@@ -80,6 +80,8 @@ def measure(folder: Path, wanted: Wanted) -> dict[str, Any]:
 
 def _open(folder: Path) -> Opened:
     config = load_config(folder / "config.yaml")
+    if config.train.threads:
+        torch.set_num_threads(config.train.threads)
     task: Task = build("weft.tasks:TASKS", config.task, Setting(config, folder), where="task")
     sizes = task.reopen()
     model = task.build(config.model, sizes)

@@ -1,0 +1,126 @@
+"""What is drawn and written from the results of a comparison: chart, page, CSV, and all of it again later."""
+
+from __future__ import annotations
+
+import csv
+import io
+import itertools
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from matplotlib.text import Text
+
+from weft.compare.chart import chart
+from weft.compare.page import write_page
+from weft.compare.report import read_results, write_report
+from weft.compare.results import stat
+from weft.compare.table import write_csv
+from weft.errors import DataError
+
+
+def document(count: int = 20) -> dict[str, Any]:
+    """Results of `count` entries, many of them close together; the last one failed."""
+    rows = []
+    for number in range(count):
+        quality = stat([30 + (number % 5) * 0.2, 30.3 + (number % 5) * 0.2])
+        run = {"seed": 1, "folder": "x", "error": "", "steps": 5, "valid": {"bleu": 30.0}, "test": {}}
+        rows.append(
+            {
+                "label": f"mechanism <{number}>",
+                "recipe": "transformer-small",
+                "set": [f"model.encoder_self=kind{number}"],
+                "error": "",
+                "parameters": 1_000_000 + number,
+                "quality": quality,
+                "speed": stat([10_000.0 * (1 + number % 7)]),
+                "memory": stat([2**30 * (1.0 + number % 3)]),
+                "seconds": stat([60.0]),
+                "steps": stat([500]),
+                "decoding": 12.5,
+                "growth": {"lengths": [64, 128], "seconds": [1, 2], "bytes": [1, 4], "time": 1.0, "memory": 2.0},
+                "views": [
+                    {
+                        "title": "cross",
+                        "weights": [[0.5, 0.5], [1.0, 0.0]],
+                        "rows": ["a", "b"],
+                        "columns": ["c", "d"],
+                        "sides": ["written", "read"],
+                    }
+                ],
+                "scores": {"valid": {"bleu": quality, "loss": stat([1.5])}, "test": {}},
+                "runs": [run],
+            }
+        )
+    bad = rows[-1]
+    bad |= {"error": "cannot serve & be", "quality": None, "speed": None, "memory": None, "parameters": None, "growth": None}
+    bad["runs"] = [{**bad["runs"][0], "error": bad["error"], "steps": None}]
+    settings = {"budget": "500-steps", "repeat": 2, "at_once": 1, "sentences": 10, "data": ["a,b"], "valid": [], "test": []}
+    return {
+        "format": 1,
+        "about": {"date": "2026-01-01", "device": "CPU (x, 2 cores)", "python": "3", "torch": "2", "weft": "0"},
+        "settings": {**settings, "sets": ["model.dim=8"], "lengths": [64, 128]},
+        "headline": {"key": "bleu", "title": "BLEU", "higher_is_better": True, "data": "valid"},
+        "counts": "target tokens",
+        "entries": rows,
+    }
+
+
+def test_labels_of_twenty_bubbles_do_not_cover_each_other() -> None:
+    figure = chart(document())
+    texts = figure.axes[0].texts
+    assert [text.get_text() for text in texts].count("mechanism <3>") == 1 and len(texts) == 19
+    figure.canvas.draw()
+    boxes = [Text.get_window_extent(text) for text in texts]  # without the line to the bubble
+    assert not any(one.overlaps(other) for one, other in itertools.combinations(boxes, 2))
+
+
+def test_a_lower_loss_stands_higher() -> None:
+    lower = document(3)
+    lower["headline"] |= {"key": "loss", "title": "loss", "higher_is_better": False}
+    assert chart(lower).axes[0].yaxis_inverted()
+    assert not chart(document(3)).axes[0].yaxis_inverted()
+
+
+def test_the_page_needs_nothing_from_elsewhere_and_shows_everything() -> None:
+    page = write_page(document())
+    outside = re.sub(r'"data:image/[^"]*"', '""', page)
+    assert not re.search(r"https?:|//\w|@import|url\(|<link|<iframe|\bfetch\(", outside)
+    assert not re.search(r"""(src|href)\s*=\s*["'][^"']""", outside)
+    assert page.count("data:image/png") == 20 and page.count("data:image/svg+xml") == 1
+    for text in (
+        "mechanism &lt;3&gt;",
+        "cannot serve &amp; be",
+        "model.dim=8",
+        "30.15 ± 1.91",
+        "n^2.00",
+        "model.encoder_self=kind7",
+    ):
+        assert text in page, text
+    assert "mechanism <3>" not in page
+    assert "data:image" not in write_page(document(), pictures=False)
+
+
+def test_csv_has_plain_numbers() -> None:
+    first, *_, last = csv.DictReader(io.StringIO(write_csv(document())))
+    assert float(first["quality"]) == pytest.approx(30.15)
+    assert float(first["quality_low"]) < 30 < float(first["quality_high"])
+    assert (first["per_second"], first["growth_memory"], first["error"]) == ("10000.0", "2.0", "")
+    assert (last["quality"], last["error"]) == ("", "cannot serve & be")
+
+
+def test_reports_are_drawn_again_from_results(tmp_path: Path) -> None:
+    files = write_report(document(4), tmp_path / "one")
+    assert sorted(file.name for file in files) == ["chart.png", "chart.svg", "report.html", "results.json", "table.csv"]
+    again = write_report(read_results(tmp_path / "one" / "results.json"), tmp_path / "two")
+    for one, other in zip(files, again, strict=True):
+        assert one.stat().st_size > 100
+        if one.suffix in (".json", ".csv"):
+            assert one.read_bytes() == other.read_bytes()
+    assert json.loads((tmp_path / "two" / "results.json").read_text())["format"] == 1
+    for text in ("{}", "[", "[1]"):
+        (tmp_path / "bad.json").write_text(text)
+        with pytest.raises(DataError, match="not the results"):
+            read_results(tmp_path / "bad.json")
