@@ -1,7 +1,7 @@
 """Imports go one way. Walks the source with ast, so that imports inside functions count too.
 
-From the bottom: errors, registry, batch and state, layers, attention with mixers and pooling, models, search, tasks, training
-and translator, api, explain and serve, compare, cli. Beside the ladder stand packages that know almost nothing and that only
+From the bottom: errors, registry, batch and state, layers, attention with mixers and pooling, models, search, tasks, explain,
+training and translator, api, serve, compare, cli. Beside the ladder stand packages that know almost nothing and that only
 tasks and what is above them may know: data, evaluation, and the configuration.
 """
 
@@ -24,9 +24,10 @@ LADDER = (
     {"models"},
     {"search"},
     {"tasks"},
+    {"explain"},
     {"training", "translator", "generator"},
     {"api"},
-    {"explain", "serve"},
+    {"serve"},
     {"compare"},
     {"cli"},
     {"__main__"},

@@ -11,10 +11,13 @@ from pydantic import ValidationError
 
 from weft.config import Config, DecodeSection, load_config
 from weft.errors import ConfigError, RunError
+from weft.explain.explain import explain
+from weft.explain.explanation import Explanation
 from weft.models.base import Network
 from weft.registry import build, problems
 from weft.tasks.base import Decodes, Setting, Task, TextTask
-from weft.tasks.decoding import Translation
+from weft.tasks.decoding import Decoding, Translation
+from weft.tasks.terms import Terms
 from weft.training.checkpoint import MODEL
 from weft.training.distributed import choose_device
 from weft.training.weights import load_weights
@@ -29,10 +32,18 @@ class Translator:
         self._half: Network | None = None
 
     @overload
-    def translate(self, texts: str, *, attention: bool = ..., prefix: str | None = ..., **options: Any) -> Translation: ...
+    def translate(
+        self, texts: str, *, attention: bool = ..., prefix: str | None = ..., terms: Terms | None = ..., **options: Any
+    ) -> Translation: ...
     @overload
     def translate(
-        self, texts: Sequence[str], *, attention: bool = ..., prefix: Sequence[str] | None = ..., **options: Any
+        self,
+        texts: Sequence[str],
+        *,
+        attention: bool = ...,
+        prefix: Sequence[str] | None = ...,
+        terms: Terms | Sequence[Terms] | None = ...,
+        **options: Any,
     ) -> list[Translation]: ...
 
     def translate(
@@ -41,28 +52,56 @@ class Translator:
         *,
         attention: bool = False,
         prefix: str | Sequence[str] | None = None,
+        terms: Terms | Sequence[Terms] | None = None,
         **options: Any,
     ) -> Translation | list[Translation]:
         """Translates one text or several. `options` are those of the section decode: beam=4, n_best=3, sample=True, …
 
-        `prefix` forces how translations begin; `attention` adds the weights of every layer that has any.
+        `prefix` forces how translations begin; `attention` adds the weights of every layer that has any; `terms` are words that
+        translations have to use and to avoid, the same for all texts or some for each.
         """
+        wanted = _for_each(terms, 1 if isinstance(texts, str) else len(texts))
         if isinstance(texts, str):
             if not (prefix is None or isinstance(prefix, str)):
                 raise ConfigError("with one text, give one prefix, not a list")
             forced = None if prefix is None else [prefix]
-            return next(self.stream([texts], attention=attention, prefixes=forced, **options))
+            return next(self.stream([texts], attention=attention, prefixes=forced, terms=wanted, **options))
         if isinstance(prefix, str):
             raise ConfigError("with several texts, give a list with one prefix for each")
         if prefix is not None and len(prefix) != len(texts):
             raise ConfigError(f"there are {len(texts)} texts and {len(prefix)} prefixes; give one for each")
-        return list(self.stream(texts, attention=attention, prefixes=prefix, **options))
+        return list(self.stream(texts, attention=attention, prefixes=prefix, terms=wanted, **options))
 
     def stream(
-        self, lines: Iterable[str], *, attention: bool = False, prefixes: Iterable[str] | None = None, **options: Any
+        self,
+        lines: Iterable[str],
+        *,
+        attention: bool = False,
+        prefixes: Iterable[str] | None = None,
+        terms: Iterable[Terms] | None = None,
+        **options: Any,
     ) -> Iterator[Translation]:
         """The same for any number of lines in constant memory, in order, as they are done."""
-        return self.decoding(**options).translate(lines, prefixes=prefixes, attention=attention)
+        return self.decoding(**options).translate(lines, prefixes=prefixes, terms=terms, attention=attention)
+
+    def explain(
+        self, text: str, *, target: str | None = None, influence: bool | None = None, run: str = "", **options: Any
+    ) -> Explanation:
+        """All that can be seen of how one text is translated; a notebook shows it as a page.
+
+        `target`: look at this translation instead of the model's own · `influence`: also how much each token depends on each of
+        the source · `run`: what the page calls the model · `options` are those of the section decode.
+        """
+        section = changed(self.config.decode, options)
+        if "n_best" not in options and not section.sample:
+            section = section.model_copy(update={"n_best": max(section.n_best, section.beam)})
+        decoding = self.task.decoding(self._in(section.precision), section, self.warn)
+        if not isinstance(decoding, Decoding):
+            raise ConfigError(
+                f"explain shows how a text is translated; the task {self.config.task['kind']} gives labels. "
+                "What they were given for is in translate(text, attention=True)"
+            )
+        return explain(decoding, text, target=target, run=run, influence=influence)
 
     def decoding(self, **options: Any) -> Decodes:
         """The search with these options written over the run's own."""
@@ -76,6 +115,16 @@ class Translator:
         if self._half is None:
             self._half = deepcopy(self.model).bfloat16()
         return self._half
+
+
+def _for_each(terms: Terms | Sequence[Terms] | None, count: int) -> list[Terms] | None:
+    if terms is None:
+        return None
+    if isinstance(terms, Terms):
+        return [terms] * count
+    if len(terms) != count:
+        raise ConfigError(f"there are {count} texts and terms for {len(terms)}; give them once, or for each")
+    return list(terms)
 
 
 def changed(section: DecodeSection, options: Mapping[str, Any]) -> DecodeSection:

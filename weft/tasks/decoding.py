@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
-from itertools import islice
+from itertools import islice, repeat
 
 import numpy as np
 import torch
@@ -15,21 +15,22 @@ from weft.batch import BOS, EOS, PAD, UNK, Layout
 from weft.config import DecodeSection
 from weft.data.copying import Numbering
 from weft.data.tokenizer import Tokenizer
-from weft.errors import DataError
+from weft.errors import ConfigError, DataError
 from weft.models.base import Model
 from weft.search.choosers import Beam, Chooser, Greedy, Limits, Sample
 from weft.search.constraints import Constraint, Forbid, NoRepeat
 from weft.search.loop import CHECK, Hypothesis, Tables, generate, plainly
 from weft.search.recorded import recorder_of
+from weft.search.terms import Avoid
+from weft.tasks.cutting import cut
 from weft.tasks.forcing import attention_of
+from weft.tasks.terms import Terms, book, constrained
 
 WINDOWS = (32, 128, 512, 2048)
 """Lines read at once: few at first, so that the first translations come soon, then more, so that batches fill well."""
 
 ROUND = 16
 """On a GPU sources are filled up to a multiple of so many tokens, so that searches come in few sizes."""
-
-Encodes = Tokenizer | Numbering
 
 
 @dataclass
@@ -52,7 +53,7 @@ class Translation:
 
 @dataclass
 class Piece:
-    """A part of a line that is translated in one go: its ids (EOS at the end), the forced prefix, and its unknown words.
+    """A part of a line that is translated in one go: its ids (EOS at the end), the forced prefix, its unknown words, its terms.
 
     Unknown words are here only where the model can copy them: the first has the first id beyond the vocabulary, and so on.
     """
@@ -60,6 +61,7 @@ class Piece:
     ids: list[int]
     prefix: list[int]
     words: list[str] = field(default_factory=list)
+    terms: Terms = field(default_factory=Terms)
     found: list[Translation] = field(default_factory=list)
 
     @property
@@ -92,23 +94,41 @@ class Decoding:
         self.max_source = min(limits)
 
     def translate(
-        self, lines: Iterable[str], *, prefixes: Iterable[str] | None = None, attention: bool = False, first_line: int = 1
+        self,
+        lines: Iterable[str],
+        *,
+        prefixes: Iterable[str] | None = None,
+        terms: Iterable[Terms] | None = None,
+        attention: bool = False,
+        first_line: int = 1,
     ) -> Iterator[Translation]:
         """A translation for each line, in order. Lines are read as they are needed, so any number of them will do."""
         texts = iter(lines)
         starts = None if prefixes is None else iter(prefixes)
+        wishes = repeat(Terms()) if terms is None else iter(terms)
         number, turn = first_line, 0
         while window := list(islice(texts, WINDOWS[min(turn, len(WINDOWS) - 1)])):
             forced = [""] * len(window) if starts is None else list(islice(starts, len(window)))
             if len(forced) < len(window):
                 raise DataError(f"line {number + len(forced)} has no prefix: there must be one for every line, if only empty")
-            yield from self._window(window, forced, number, attention)
+            pieces = self.pieces(window, forced, number)
+            self._give(pieces, list(islice(wishes, len(window))), number)
+            yield from self._window(pieces, attention)
             number, turn = number + len(window), turn + 1
         if starts is not None and next(starts, None) is not None:
             raise DataError(f"there are more prefixes than lines to translate: line {number} is missing")
 
-    def _window(self, lines: Sequence[str], prefixes: Sequence[str], number: int, attention: bool) -> Iterator[Translation]:
-        pieces = self.pieces(lines, prefixes, number)
+    def _give(self, groups: list[list[Piece]], terms: Sequence[Terms], number: int) -> None:
+        """Each piece gets its line's terms."""
+        for at, (group, wanted) in enumerate(zip(groups, terms, strict=True), start=number):
+            if wanted and self.model.copies:
+                raise ConfigError("a model that copies source words (model.kind: pointer) cannot be given terms")
+            if wanted.use and len(group) > 1:
+                raise DataError(f"line {at} is cut into {len(group)} parts, so no term can be asked of it; make it shorter")
+            for piece in group:
+                piece.terms = wanted
+
+    def _window(self, pieces: list[list[Piece]], attention: bool) -> Iterator[Translation]:
         waiting = [piece for group in pieces for piece in group]
         for batch in self._batches(waiting):
             self.search(batch)
@@ -144,10 +164,11 @@ class Decoding:
         return Piece(ids, Numbering(self.target, words).find(start, piece.prefix), words)
 
     def _batches(self, pieces: list[Piece]) -> Iterator[list[Piece]]:
-        """Pieces of like length together, the longest first, within the token budget."""
+        """Pieces of like length together, the longest first, within the token budget; those with terms apart."""
         batch: list[Piece] = []
-        for piece in sorted(pieces, key=lambda piece: -len(piece.ids)):
-            if batch and len(batch[0].ids) * (len(batch) + 1) > self.options.batch_tokens:
+        for piece in sorted(pieces, key=lambda piece: (bool(piece.terms), -len(piece.ids))):
+            full = batch and len(batch[0].ids) * (len(batch) + 1) > self.options.batch_tokens
+            if full or (batch and bool(batch[0].terms) != bool(piece.terms)):
                 yield batch
                 batch = []
             batch.append(piece)
@@ -160,10 +181,12 @@ class Decoding:
         rows = pieces if self.recorder is None else _rounded(pieces)
         lengths = [len(piece.ids) for piece in rows]
         prefixes = [[BOS, *piece.prefix] for piece in rows]
-        limits = self._limits(rows, len(pieces))
+        limits = self.limits(rows, len(pieces))
         ragged = len({len(prefix) for prefix in prefixes}) > 1
         first = pad(prefixes).to(device)
         first_layout = Layout.padded([len(prefix) for prefix in prefixes]).to(device) if ragged else None
+        use = book(self.target, [piece.terms.use for piece in rows], device)
+        avoid = book(self.target, [piece.terms.avoid for piece in rows], device)
         # Weights that are in half precision already need no autocast.
         autocast = options.precision == "bf16" and next(self.model.parameters()).dtype == torch.float32
         with torch.inference_mode(), torch.autocast(device.type, torch.bfloat16, enabled=autocast):
@@ -173,21 +196,21 @@ class Decoding:
             found, tables = generate(
                 self.model.decoder,
                 encoded,
-                self._chooser(),
+                self._chooser() if use is None else constrained(options, use, use.read(first, first_layout)),
                 first=first,
                 first_layout=first_layout,
                 limits=limits,
-                constraints=self._constraints(first.size(1) + int(limits.longest.max())),
+                constraints=[*self._constraints(first.size(1) + int(limits.longest.max())), *([Avoid(avoid)] if avoid else [])],
                 best=options.n_best,
                 check=1 if trace else CHECK,
                 trace=trace,
-                stepping=plainly if self.recorder is None else self.recorder.stepping(options.model_dump_json()),
+                stepping=self.recorder.stepping(options.model_dump_json()) if self.recorder and not (use or avoid) else plainly,
             )
         for piece, hypotheses in zip(pieces, found[: len(pieces)], strict=True):
             piece.found = [self._translation(piece, hypothesis) for hypothesis in hypotheses]
         return tables
 
-    def _limits(self, pieces: list[Piece], real: int) -> Limits:
+    def limits(self, pieces: list[Piece], real: int) -> Limits:
         """How long texts may become; those of pieces behind the `real` ones end at once."""
         options, most = self.options, self.model.max_target
         longest = [min(options.max_length, int(options.max_ratio * len(piece.ids)) + 10) for piece in pieces]
@@ -226,40 +249,6 @@ def _rounded(pieces: list[Piece]) -> list[Piece]:
     """Pieces with more of them behind, to make up one of few sizes that a recorder can meet again."""
     missing = (1 << (len(pieces) - 1).bit_length()) - len(pieces)
     return [*pieces, *(Piece([EOS], []) for _ in range(missing))]
-
-
-def cut(line: str, tokenizer: Encodes, room: int) -> list[list[int]]:
-    """The ids of a line in parts of at most `room`, cut between words where that is possible."""
-    words = [part for word in line.split() for part in _fit(word, tokenizer, room)]
-    sizes = [len(ids) for ids in tokenizer.encode_batch(words)]
-    # In some vocabularies a space is a token of its own.
-    space = -(-(len(tokenizer.encode(" ".join(words))) - sum(sizes)) // max(1, len(words) - 1))
-    parts: list[list[str]] = []
-    filled = room
-    for word, size in zip(words, sizes, strict=True):
-        filled += max(0, space) + size
-        if filled > room:
-            parts.append([])
-            filled = size
-        parts[-1].append(word)
-    return [ids for part in parts for ids in _checked(part, tokenizer, room)]
-
-
-def _checked(words: list[str], tokenizer: Encodes, room: int) -> list[list[int]]:
-    """The ids of some words together; of each half if they are too many, since a word may have more among others than alone."""
-    ids = tokenizer.encode(" ".join(words))
-    if len(ids) <= room or len(words) < 2:
-        return [ids[start : start + room] for start in range(0, len(ids), max(1, room))]
-    middle = len(words) // 2
-    return _checked(words[:middle], tokenizer, room) + _checked(words[middle:], tokenizer, room)
-
-
-def _fit(word: str, tokenizer: Encodes, room: int) -> list[str]:
-    """A word, halved as often as it takes to fit."""
-    if len(word) < 2 or len(tokenizer.encode(word)) <= room:
-        return [word]
-    middle = len(word) // 2
-    return _fit(word[:middle], tokenizer, room) + _fit(word[middle:], tokenizer, room)
 
 
 def _join(parts: list[list[Translation]]) -> Translation:

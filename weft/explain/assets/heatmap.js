@@ -1,0 +1,108 @@
+// A heat map on one canvas, however many tokens: rows look, columns are looked at.
+
+function paint(matrix, mirrored) {
+  const { rows, columns, values } = matrix;
+  const canvas = element("canvas", { width: columns, height: rows });
+  const context = canvas.getContext("2d"), image = context.createImageData(columns, rows);
+  const [red, green, blue] = colour("heat").split(",").map(Number);
+  let most = 1e-6;
+  for (const value of values) most = Math.max(most, value);
+  for (let r = 0; r < rows; r++) {
+    for (let c = 0; c < columns; c++) {
+      const at = 4 * (r * columns + (mirrored ? columns - 1 - c : c));
+      image.data.set([red, green, blue, 255 * Math.sqrt(values[r * columns + c] / most)], at);
+    }
+  }
+  context.putImageData(image, 0, 0);
+  return canvas;
+}
+
+class HeatMap {
+  constructor(tell) {
+    this.tell = tell;
+    this.canvas = element("canvas", {
+      tabindex: 0, role: "img", class: "map",
+      onmousemove: event => this.point(event), onkeydown: event => this.move(event),
+    });
+    this.at = null;
+  }
+
+  show(matrix, rows, columns, width) {
+    Object.assign(this, { matrix, rows, columns, at: null });
+    const context = this.canvas.getContext("2d");
+    context.font = "13px system-ui, sans-serif";
+    const widest = names => Math.min(130, Math.max(...names.map(name => context.measureText(name).width)) + 8);
+    this.left = widest(rows.names);
+    this.upright = widest(columns.names) <= 26;
+    this.top = this.upright ? 22 : widest(columns.names);
+    this.cell = Math.max(4, Math.min(28, Math.floor((width - this.left - 8) / matrix.columns)));
+    this.canvas.setAttribute("aria-label", `weights of ${matrix.rows} by ${matrix.columns}; arrow keys move`);
+    this.image = paint(matrix, columns.rtl);
+    this.draw();
+  }
+
+  draw() {
+    const { matrix, cell, left, top } = this, scale = window.devicePixelRatio || 1;
+    const width = left + matrix.columns * cell + 4, height = top + matrix.rows * cell + 4;
+    Object.assign(this.canvas, { width: width * scale, height: height * scale });
+    Object.assign(this.canvas.style, { width: `${width}px`, height: `${height}px` });
+    const context = this.canvas.getContext("2d");
+    context.scale(scale, scale);
+    context.imageSmoothingEnabled = false;
+    context.drawImage(this.image, left, top, matrix.columns * cell, matrix.rows * cell);
+    context.strokeStyle = colour("line");
+    context.strokeRect(left + 0.5, top + 0.5, matrix.columns * cell, matrix.rows * cell);
+    this.write(context);
+    if (this.at) {
+      context.strokeStyle = `rgb(${colour("mark")})`;
+      context.lineWidth = 2;
+      context.strokeRect(left + this.place(this.at[1]) * cell, top + this.at[0] * cell, cell, cell);
+    }
+  }
+
+  write(context) {
+    const { cell, left, top } = this, every = Math.ceil(11 / cell);
+    context.fillStyle = colour("ink");
+    context.font = `${Math.min(13, Math.max(9, cell))}px system-ui, sans-serif`;
+    context.textBaseline = "middle";
+    context.textAlign = "right";
+    this.rows.names.forEach((name, r) => {
+      if (r % every === 0) context.fillText(name, left - 5, top + (r + 0.5) * cell, left - 6);
+    });
+    this.columns.names.forEach((name, c) => {
+      if (c % every !== 0) return;
+      context.save();
+      context.translate(left + (this.place(c) + 0.5) * cell, top - 5);
+      if (!this.upright) context.rotate(-Math.PI / 2);
+      context.textAlign = this.upright ? "center" : "left";
+      context.fillText(name, 0, this.upright ? -6 : 0, this.upright ? cell * every : top - 6);
+      context.restore();
+    });
+  }
+
+  place(column) {
+    return this.columns.rtl ? this.matrix.columns - 1 - column : column;
+  }
+
+  point(event) {
+    const box = this.canvas.getBoundingClientRect();
+    const across = Math.floor((event.clientX - box.left - this.left) / this.cell);
+    this.choose(Math.floor((event.clientY - box.top - this.top) / this.cell), this.place(across));
+  }
+
+  move(event) {
+    const steps = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] }, by = steps[event.key];
+    if (!by) return;
+    event.preventDefault();
+    const [row, column] = this.at || [0, 0];
+    this.choose(row + by[0], column + (this.columns.rtl ? -by[1] : by[1]));
+  }
+
+  choose(row, column) {
+    const { matrix } = this;
+    if (row < 0 || column < 0 || row >= matrix.rows || column >= matrix.columns) return;
+    this.at = [row, column];
+    this.draw();
+    this.tell(`${this.rows.names[row]} → ${this.columns.names[column]}: ${matrix.values[row * matrix.columns + column].toFixed(3)}`);
+  }
+}

@@ -1,0 +1,70 @@
+// Alignment lines: what is looked at above, what looks below, and a line for every weight worth one.
+
+const WORTH = 0.04;
+const LINES_HEIGHT = 150;
+
+class Lines {
+  constructor(tell) {
+    this.tell = tell;
+    this.above = element("div", { class: "row" });
+    this.below = element("div", { class: "row" });
+    this.canvas = element("canvas");
+    this.box = element("div", { class: "lines" }, this.above, this.canvas, this.below);
+  }
+
+  show(matrix, rows, columns) {
+    Object.assign(this, { matrix, rows, columns, only: null });
+    this.fill(this.above, columns, "column");
+    this.fill(this.below, rows, "row");
+    this.draw();
+  }
+
+  fill(row, side, which) {
+    row.dir = side.rtl ? "rtl" : "ltr";
+    row.replaceChildren(...side.names.map((name, place) => element("span", {
+      tabindex: 0,
+      onmouseenter: () => this.pick(which, place), onfocus: () => this.pick(which, place),
+      onmouseleave: () => this.pick(which, null), onblur: () => this.pick(which, null),
+    }, element("bdi", {}, name))));
+  }
+
+  pick(which, place) {
+    this.only = place === null ? null : { which, place };
+    for (const [row, name] of [[this.above, "column"], [this.below, "row"]]) {
+      [...row.children].forEach((span, i) => span.classList.toggle("on", which === name && place === i));
+    }
+    this.draw();
+    if (place !== null) this.tell(this.strongest(which, place));
+  }
+
+  strongest(which, place) {
+    const { matrix } = this, count = which === "row" ? matrix.columns : matrix.rows;
+    const weight = other => which === "row" ? matrix.values[place * matrix.columns + other] : matrix.values[other * matrix.columns + place];
+    const [mine, theirs] = which === "row" ? [this.rows, this.columns] : [this.columns, this.rows];
+    const best = Array.from({ length: count }, (_, i) => i).sort((a, b) => weight(b) - weight(a)).slice(0, 4);
+    return `${mine.names[place]}: ${best.map(other => `${theirs.names[other]} ${weight(other).toFixed(2)}`).join(" · ")}`;
+  }
+
+  draw() {
+    const wide = Math.max(this.above.scrollWidth, this.below.scrollWidth, 1);
+    const scale = Math.min(window.devicePixelRatio || 1, 16000 / wide);
+    Object.assign(this.canvas, { width: wide * scale, height: LINES_HEIGHT * scale });
+    Object.assign(this.canvas.style, { width: `${wide}px`, height: `${LINES_HEIGHT}px` });
+    const context = this.canvas.getContext("2d"), { matrix, only } = this, heat = colour("heat");
+    context.scale(scale, scale);
+    const middles = row => [...row.children].map(span => span.offsetLeft - row.offsetLeft + span.offsetWidth / 2);
+    const tops = middles(this.above), bottoms = middles(this.below);
+    for (let r = 0; r < matrix.rows; r++) {
+      for (let c = 0; c < matrix.columns; c++) {
+        const weight = matrix.values[r * matrix.columns + c];
+        if (weight < WORTH || (only && (only.which === "row" ? r : c) !== only.place)) continue;
+        context.strokeStyle = `rgba(${heat}, ${Math.min(1, weight + 0.05)})`;
+        context.lineWidth = 0.5 + 3 * weight;
+        context.beginPath();
+        context.moveTo(tops[c], 0);
+        context.bezierCurveTo(tops[c], LINES_HEIGHT / 2, bottoms[r], LINES_HEIGHT / 2, bottoms[r], LINES_HEIGHT);
+        context.stroke();
+      }
+    }
+  }
+}

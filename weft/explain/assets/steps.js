@@ -1,0 +1,71 @@
+// The alignment step by step: what was looked at when each token was written.
+
+class Steps {
+  constructor(tell) {
+    this.tell = tell;
+    this.at = 0;
+    this.timer = null;
+    const button = (text, action) => element("button", { type: "button", onclick: action }, text);
+    this.play = button("play", () => this.run());
+    this.read = element("div");
+    this.written = element("div");
+    this.box = element("div", { class: "steps", tabindex: 0, role: "group", "aria-label": "step by step; arrow keys move", onkeydown: event => this.key(event) },
+      element("p", { class: "controls" }, button("←", () => this.go(-1)), button("→", () => this.go(1)), this.play),
+      this.read, this.written);
+  }
+
+  show(matrix, rows, columns) {
+    Object.assign(this, { matrix, rows, columns, at: Math.min(this.at, matrix.rows - 1) });
+    for (const [row, side] of [[this.read, columns], [this.written, rows]]) {
+      row.dir = side.rtl ? "rtl" : "ltr";
+      row.replaceChildren(...side.names.map((name, place) => element("span", {
+        onclick: () => { if (row === this.written) this.go(place - this.at); },
+      }, element("bdi", {}, name))));
+    }
+    this.draw();
+  }
+
+  draw() {
+    const { matrix, at } = this, heat = colour("heat");
+    [...this.read.children].forEach((span, c) => {
+      const weight = matrix.values[at * matrix.columns + c];
+      span.style.background = `rgba(${heat}, ${Math.min(1, Math.sqrt(weight)) * 0.85})`;
+      span.title = weight.toFixed(3);
+    });
+    [...this.written.children].forEach((span, r) => {
+      span.classList.toggle("on", r === at);
+      span.style.opacity = r > at ? 0.3 : 1;
+    });
+    const weights = Array.from(matrix.values.subarray(at * matrix.columns, (at + 1) * matrix.columns));
+    const most = weights.indexOf(Math.max(...weights));
+    this.tell(`step ${at + 1} of ${matrix.rows}: ${this.rows.names[at]} ← ${this.columns.names[most]} ${weights[most].toFixed(2)}`);
+  }
+
+  go(by) {
+    this.at = Math.max(0, Math.min(this.matrix.rows - 1, this.at + by));
+    this.draw();
+  }
+
+  key(event) {
+    const by = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
+    if (!by) return;
+    event.preventDefault();
+    this.go(by);
+  }
+
+  run() {
+    if (this.timer) return this.stop();
+    if (this.at === this.matrix.rows - 1) this.go(-this.matrix.rows);
+    this.play.textContent = "stop";
+    this.timer = setInterval(() => {
+      if (this.at === this.matrix.rows - 1) this.stop();
+      else this.go(1);
+    }, 700);
+  }
+
+  stop() {
+    clearInterval(this.timer);
+    this.timer = null;
+    this.play.textContent = "play";
+  }
+}

@@ -1,0 +1,41 @@
+// What was written, token by token, with probabilities; the n best; and where a model would have left a given text.
+
+function optionsTold(step) {
+  const said = `${step.token}: ${percent(Math.exp(step.logp))}`;
+  const rank = step.better ? `, ${step.better} likelier` : "";
+  const copied = step.copied === null ? "" : `, ${percent(step.copied)} by copying`;
+  const others = step.options.map(([token, logp]) => `${token} ${percent(Math.exp(logp))}`).join(" · ");
+  return `${said}${rank}${copied} — likeliest: ${others}`;
+}
+
+function tokenRow(explanation, tell) {
+  const row = element("div", { class: "tokens", dir: explanation.sides.target.rtl ? "rtl" : "ltr" });
+  explanation.steps.forEach(step => {
+    const chance = Math.exp(step.logp), told = () => tell(optionsTold(step));
+    const button = element("button", { type: "button", class: step.better ? "token other" : "token", onmouseenter: told, onfocus: told, onclick: told }, element("bdi", {}, step.token));
+    button.style.background = chance >= 0.5 ? `rgba(var(--good), ${(chance - 0.5) * 0.7})` : `rgba(var(--bad), ${(0.5 - chance) * 0.9})`;
+    row.append(button);
+  });
+  return row;
+}
+
+function tableOf(headings, rows) {
+  const cell = value => typeof value === "number"
+    ? element("td", { class: "number" }, value.toFixed(3))
+    : element("td", {}, element("bdi", {}, String(value)));
+  const head = element("tr", {}, ...headings.map(text => element("th", { scope: "col" }, text)));
+  return element("div", { class: "scroll" }, element("table", {},
+    element("thead", {}, head), element("tbody", {}, ...rows.map(row => element("tr", {}, ...row.map(cell))))));
+}
+
+function bestTable(explanation) {
+  return tableOf(["score", "translation"], explanation.best.map(([text, score]) => [score, text]));
+}
+
+function otherWays(explanation) {
+  const rows = explanation.steps.filter(step => step.better > 0).map(step => [
+    step.token, percent(Math.exp(step.logp)), step.options[0][0], percent(Math.exp(step.options[0][1])), step.instead ?? "…",
+  ]);
+  if (!rows.length) return element("p", { class: "note" }, "Nowhere: every token is the one the model finds likeliest.");
+  return tableOf(["given", "", "likeliest", "", "and the model would have written"], rows);
+}
