@@ -51,6 +51,8 @@ class DataSection(Section):
         default=None, description="pairs whose lengths differ by more than this factor are left out"
     )
     drop_duplicates: bool = Field(default=False, description="keep only the first of pairs that are the same")
+    source_language: str | None = Field(default=None, description="code of the source language, such as en, for weft serve")
+    target_language: str | None = Field(default=None, description="code of the target language, such as de, for weft serve")
     cache: str | None = Field(default=None, description="folder for tokenised data (by default the user's cache folder)")
 
 

@@ -21,10 +21,8 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 
 from weft.batch import SPECIALS, UNK
 from weft.data.symbols import BYTES, byte_name
-from weft.data.tokenizer import RESERVED, Tokenizer
+from weft.data.tokenizer import RESERVED, SPACE, Tokenizer
 from weft.errors import DataError
-
-SPACE = "▁"
 
 REMEMBERED = 200_000
 """Words whose pieces are remembered before all are forgotten again: some 60 MB."""

@@ -114,6 +114,10 @@ class WordTokenizer(_Counted):
             words.extend(parts if len(parts) == 1 else _marked(parts))
         return words
 
+    def spelling(self, number: int) -> str:
+        """Words are told apart by the spaces between them, and punctuation keeps its marks."""
+        return f" {self.units[number - RESERVED]}"
+
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         find = self.ids.get
         return [[find(word, UNK) for word in self.words(text)] for text in texts]

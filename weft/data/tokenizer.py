@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -23,6 +24,10 @@ from weft.data.formats import Pairs
 from weft.errors import RunError
 
 RESERVED = len(SPECIALS)
+SPACE = "▁"
+"""The mark of a space at the head of a piece."""
+
+BYTE = re.compile("<0x[0-9A-F]{2}>")
 
 SAMPLE = 1_000_000
 """The most texts that a vocabulary is learnt from."""
@@ -69,6 +74,14 @@ class Tokenizer(ABC):
     @abstractmethod
     def restore(self, content: bytes) -> None:
         """Undo `dump`. Raises ValueError on anything else."""
+
+    def spelling(self, number: int) -> str:
+        """What an id adds to a text, the space before it too. A byte that is no character by itself is half of a surrogate
+        pair, as Python's "surrogateescape" has it."""
+        (piece,) = self.tokens([number])
+        if BYTE.fullmatch(piece):
+            return bytes([int(piece[3:5], 16)]).decode("utf-8", "surrogateescape")
+        return piece.replace(SPACE, " ")
 
     def unknown(self, text: str) -> list[str]:
         """What `encode` makes UNK of a text, in order; nothing where a tokenizer cannot tell."""

@@ -20,6 +20,7 @@ from weft.evaluation.metrics import Metric, make_metrics
 from weft.models.base import Network, Sizes, with_source
 from weft.registry import build
 from weft.tasks.decoding import Translation
+from weft.tasks.terms import Terms
 
 Share = Annotated[float, Field(ge=0, lt=1)]
 
@@ -146,7 +147,13 @@ class Decodes(Protocol):
     """A trained model at work on lines of text."""
 
     def translate(
-        self, lines: Iterable[str], *, prefixes: Iterable[str] | None = None, attention: bool = False, first_line: int = 1
+        self,
+        lines: Iterable[str],
+        *,
+        prefixes: Iterable[str] | None = None,
+        terms: Iterable[Terms] | None = None,
+        attention: bool = False,
+        first_line: int = 1,
     ) -> Iterator[Translation]:
         """Something for each line, in order; lines are read as they are needed."""
 

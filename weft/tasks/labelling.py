@@ -18,6 +18,7 @@ from weft.errors import DataError
 from weft.models.base import Network
 from weft.models.classifier import Judged
 from weft.tasks.decoding import WINDOWS, Translation, pad
+from weft.tasks.terms import Terms
 
 
 class Labelling:
@@ -40,11 +41,19 @@ class Labelling:
         self.warn = warn or (lambda message: None)
 
     def translate(
-        self, lines: Iterable[str], *, prefixes: Iterable[str] | None = None, attention: bool = False, first_line: int = 1
+        self,
+        lines: Iterable[str],
+        *,
+        prefixes: Iterable[str] | None = None,
+        terms: Iterable[Terms] | None = None,
+        attention: bool = False,
+        first_line: int = 1,
     ) -> Iterator[Translation]:
         """A label for each line, in order: its text is the label and its score the log-probability. A blank line has none."""
-        if prefixes is not None:
-            raise DataError("a label is not written word by word, so it cannot be begun by a prefix; leave the prefixes away")
+        if prefixes is not None or terms is not None:
+            raise DataError(
+                "a label is not written word by word, so it cannot be begun by a prefix or be asked for terms; leave them away"
+            )
         texts, number, turn = iter(lines), first_line, 0
         while window := list(islice(texts, WINDOWS[min(turn, len(WINDOWS) - 1)])):
             yield from self._window(window, number, attention)

@@ -1,0 +1,173 @@
+"""Terms that a text has to hold, by a beam search with banks (Post & Vilar 2018, arXiv:1804.06609), and terms it may not.
+
+Every hypothesis follows each of its source's terms through an automaton over tokens, so it does not matter how a term is
+cut into tokens. Shapes: G sources · K hypotheses a source · B = G·K rows · M terms a source · C candidates · U automata ·
+S states · V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from weft.batch import EOS, Layout
+from weft.search.choosers import NEVER, Beam, Candidates, Choice, Found, Limits, top_k
+from weft.state import State
+
+MET, START = 0, 2
+"""States of every automaton: the term has been said · it may begin with the next token."""
+
+
+@dataclass(frozen=True)
+class Book:
+    """The automata of all terms of some sources. Number 0 is that of no term, which is always met.
+
+    follow [U, S, V] the state after each token · force [U, S] the token that brings a term on, −1 if there is none · left
+    [U, S] how many of them are missing · breaks [V] tokens with which the word before ends · which [G, M] the automata of
+    each source's terms.
+    """
+
+    follow: Tensor
+    force: Tensor
+    left: Tensor
+    breaks: Tensor
+    which: Tensor
+
+    def after(self, which: Tensor, at: Tensor, tokens: Tensor) -> Tensor:
+        """[…, M]: the states after tokens […], from the states `at`."""
+        return self.follow[which, at, tokens[..., None]].long()
+
+    def read(self, first: Tensor, layout: Layout | None) -> Tensor:
+        """[G, M]: the states after a forced beginning [G, P]."""
+        at = torch.where(self.which > 0, START, MET)
+        return self.walk(self.which, at, first, layout)
+
+    def walk(self, which: Tensor, at: Tensor, tokens: Tensor, layout: Layout | None) -> Tensor:
+        """[B, M]: the states after tokens [B, T], those that are not real left out."""
+        for place in range(tokens.size(1)):
+            after = self.after(which, at, tokens[:, place])
+            at = after if layout is None else torch.where(layout.ok[:, place, None], after, at)
+        return at
+
+
+class Avoid:
+    """Terms that are never said. A token that would complete one, or end the word that completes it, is forbidden."""
+
+    def __init__(self, book: Book) -> None:
+        self.book = book
+
+    def start(self, rows: int, device: torch.device) -> State:
+        which = self.book.which
+        return [which, torch.where(which > 0, START, MET)]
+
+    def __call__(self, logits: Tensor, tokens: Tensor, state: State, layout: Layout | None) -> tuple[Tensor, State]:
+        which, before = state
+        at = self.book.walk(which, before, tokens, layout)
+        # One that a forced beginning holds already cannot be helped any more.
+        met = (self.book.follow[which, at] == MET) & (at != MET)[..., None]
+        return logits.masked_fill(met.any(1), NEVER), [which, at]
+
+
+@dataclass
+class Tracked(Found):
+    """What is found, with the terms of each source [G, M] and how far every hypothesis is with them [G, K, M]."""
+
+    which: Tensor
+    at: Tensor
+
+
+class Require(Beam):
+    """Beam search for texts that hold every term of their source.
+
+    Hypotheses that have said equally much of their terms compete with each other alone, as a bank: the best of every bank
+    goes on before the second best of any. The bank that is furthest always has a place, and its next forced tokens are
+    always candidates, so every term is said unless the longest length comes first. A text ends only when all are.
+    """
+
+    def __init__(self, width: int, book: Book, at: Tensor, penalty: float = 1.0, keep: int | None = None) -> None:
+        super().__init__(width, penalty, keep, stop="length")
+        self.book, self.at = book, at
+
+    def start(self, sources: int, device: torch.device) -> Found:
+        at = self.at[:, None].expand(-1, self.width, -1)
+        return Tracked(**vars(super().start(sources, device)), which=self.book.which, at=at.contiguous())
+
+    def step(self, logits: Tensor, norm: Tensor, found: Found, t: Tensor, limits: Limits) -> Choice:
+        assert isinstance(found, Tracked)
+        width, size = logits.shape[1:]
+        scores = logits + (found.score - norm)[..., None]
+        parent, token = self._candidates(scores, found)
+        at = self.book.after(found.which[:, None], _of(found.at, parent), token)
+        complete = (self._left(found, at) == 0).all(-1)
+        value = scores.flatten(1).gather(1, parent * size + token)
+        value = value.masked_fill(_twice(parent * size + token) | ((token == EOS) & ~complete), NEVER)
+        order = self._order(found, at, value)
+        value, parent, token, complete = (part.gather(1, order) for part in (value, parent, token, complete))
+        last = (t + 1 >= limits.longest)[:, None]
+        ends = (token == EOS) | last
+        place = torch.arange(order.size(1), device=order.device)
+        final = value / (t + 1).to(value.dtype) ** self.penalty
+        final = torch.where(complete, final, final - 1e6)
+        final = torch.where(ends & (place < width) & (value > NEVER) & ~found.done[:, None], final, NEVER)
+        kept = self._keep(found, final, parent, token, t)
+        going = torch.where(ends | (value == NEVER), place + order.size(1), place).argsort(1)[:, :width]
+        score = torch.where(ends, NEVER, value).gather(1, going)
+        done = found.done | last[:, 0] | self._settled(score.amax(1), kept.best, t, limits)
+        tracked = Tracked(**{**vars(kept), "score": score, "done": done, "at": _of(_of(at, order), going)})
+        return Choice(token.gather(1, going), parent.gather(1, going), tracked, Candidates(value, parent, token))
+
+    def _candidates(self, scores: Tensor, found: Tracked) -> tuple[Tensor, Tensor]:
+        """parent, token [G, C]: the best of all, and for every hypothesis the best token, the best with which its last word
+        ends, and those that bring a term on. Where no token does that, the best stands again."""
+        sources, width, size = scores.shape
+        best = top_k(scores.view(sources, width * size), min(2 * width, width * size))[1]
+        own = scores.argmax(-1)
+        breaking = scores.masked_fill(~self.book.breaks, NEVER).argmax(-1)
+        forced = self.book.force[found.which[:, None], found.at]
+        forced = torch.where(forced >= 0, forced, own[..., None])
+        tokens = torch.cat([own[..., None], breaking[..., None], forced], -1)
+        parents = torch.arange(width, device=scores.device)[:, None].expand_as(tokens)
+        return torch.cat([best // size, parents.flatten(1)], 1), torch.cat([best % size, tokens.flatten(1)], 1)
+
+    def _left(self, found: Tracked, at: Tensor) -> Tensor:
+        """[G, C, M]: how many tokens of each term are missing."""
+        return self.book.left[found.which[:, None], at]
+
+    def _order(self, found: Tracked, at: Tensor, value: Tensor) -> Tensor:
+        """[G, C]: candidates in the order in which they get a place."""
+        whole = self.book.left[found.which, torch.where(found.which > 0, START, MET)]
+        bank = (whole[:, None] - self._left(found, at)).clamp_min(0).sum(-1)
+        bank = bank.masked_fill(value == NEVER, -1)
+        by_value = value.argsort(dim=1, descending=True, stable=True)
+        bank = bank.gather(1, by_value)
+        same = bank[:, :, None] == bank[:, None, :]
+        rank = same.tril(-1).sum(-1)
+        rank = torch.where((rank == 0) & (bank == bank.amax(1, keepdim=True)), -1, rank)
+        rank = torch.where(bank < 0, rank + bank.size(1), rank)
+        return by_value.gather(1, rank.argsort(dim=1, stable=True))
+
+
+def _of(values: Tensor, places: Tensor) -> Tensor:
+    """[G, C, M]: the rows `places` [G, C] of values [G, K, M]."""
+    return values.gather(1, places[..., None].expand(-1, -1, values.size(-1)))
+
+
+def _twice(numbers: Tensor) -> Tensor:
+    """[G, C]: whether a number stands earlier in its row, too."""
+    return (numbers[:, :, None] == numbers[:, None, :]).tril(-1).any(-1)
+
+
+def stack(follow: Sequence[Tensor], force: Sequence[Tensor], left: Sequence[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+    """Automata of different sizes as one block, behind the one of no term."""
+    states = max(part.size(0) for part in follow)
+    none = (torch.zeros_like(follow[0][:1]), torch.full_like(force[0][:1], -1), torch.zeros_like(left[0][:1]))
+    blocks = zip((follow, force, left), none, strict=True)
+    tables, forced, missing = (
+        torch.stack([F.pad(part, [0] * (2 * part.dim() - 1) + [states - part.size(0)]) for part in (empty, *parts)])
+        for parts, empty in blocks
+    )
+    return tables, forced, missing
