@@ -16,7 +16,7 @@ from weft.compare import worker
 from weft.compare.budget import parse_budget
 from weft.compare.entries import Entry, labelled, parse_entry, slot_entries, split
 from weft.compare.growth import exponent, measure_growth
-from weft.compare.plan import Comparison, Run
+from weft.compare.plan import Comparison, Run, training
 from weft.compare.probe import Speed, pace
 from weft.compare.processes import Failure, Processes, Stopped
 from weft.compare.results import collect, interval, stat
@@ -194,6 +194,17 @@ def test_a_worker_that_dies_fails_its_job_and_the_rest_are_done(tmp_path: Path, 
     assert [job.found() and job.found()["parameters"] for job in jobs] == [1, None, None, 2]  # type: ignore[index]
     other = Job("measure", jobs[0].result, folder="a", options={"look": True})
     assert other.found() is None, "what was measured under other options does not count"
+
+
+def test_a_step_is_the_same_for_all_unless_a_user_says_otherwise() -> None:
+    entry = Entry("transformer-tiny", ("train.clip=3",))
+
+    def packed(budget: str, *sets: str) -> Any:
+        train = training(Comparison((entry,), Path("x"), parse_budget(budget), sets=sets), entry).config().train
+        assert (train.validate_every, train.clip) == (0, 3)
+        return train.packed
+
+    assert (packed("5-steps"), packed("5s"), packed("5-steps", "train.packed=true")) == (False, "auto", True)
 
 
 def trained(folder: Path, speeds: list[float], **scores: float) -> None:
