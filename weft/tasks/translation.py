@@ -70,7 +70,8 @@ class TranslationTask(TextTask):
         weights = {"guided": guided_weight, "coverage": coverage_weight, "doubly_stochastic": doubly_stochastic_weight}
         self.penalties = Penalties(weights, guided_width, penalty_layers)
         self.sampling: Sampling = build("weft.tasks:SAMPLINGS", sampling)
-        self.steady = self.sampling.steady
+        # Weights of packed rows would be those of every pair of sentences.
+        self.steady = self.sampling.steady and not any(weights.values())
         self.source: Tokenizer
         self.target: Tokenizer
         self.train: Corpus

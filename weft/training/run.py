@@ -86,7 +86,8 @@ def _model(config: Config, task: Task, device: torch.device) -> Network:
     model = task.build(config.model, sizes)
     if config.train.packed == "auto":
         # Settled here once and for all: where a resumed run goes on in its data depends on it.
-        config.train.packed = device.type == "cuda" and config.train.precision == "bf16" and model.packs
+        fast = device.type == "cuda" and config.train.precision == "bf16"
+        config.train.packed = fast and model.packs and task.steady
     if config.train.packed and not model.packs:
         raise ConfigError("train.packed: a part of this model does not work on packed rows; set train.packed: false")
     task.check_length(model, config.data.max_length)
