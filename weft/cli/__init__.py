@@ -9,7 +9,7 @@ import sys
 import typer
 
 from weft import __version__
-from weft.cli import average, compare, demo, evaluate, generate, listing, new, train, translate
+from weft.cli import average, compare, demo, evaluate, generate, listing, new, serve, train, translate
 from weft.errors import Interrupted, WeftError
 
 NO_MEMORY = "error: out of memory; lower train.batch_tokens, or for translating decode.batch_tokens and decode.max_length"
@@ -24,6 +24,7 @@ app = typer.Typer(
 )
 app.command("train")(train.train)
 app.command("translate")(translate.translate)
+app.command("serve")(serve.serve)
 app.command("evaluate")(evaluate.evaluate)
 app.command("generate")(generate.generate)
 app.command("compare")(compare.compare)

@@ -1,0 +1,32 @@
+"""One text and everything its translation depends on."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from weft.tasks.terms import Terms
+
+if TYPE_CHECKING:
+    from weft.serve.models import Served
+
+
+@dataclass(frozen=True)
+class Ask:
+    """A text for a model. Equal asks have equal answers: this is what the cache knows them by.
+
+    options: those of the section decode that differ from the run's own, sorted by name.
+    """
+
+    model: Served
+    text: str
+    options: tuple[tuple[str, Any], ...] = ()
+    prefix: str = ""
+    terms: Terms = field(default_factory=Terms)
+    attention: bool = False
+
+    @property
+    def group(self) -> Hashable:
+        """Asks of one group may be decoded in one batch."""
+        return self.model, self.options, self.attention

@@ -1,0 +1,118 @@
+"""Which of a few languages a text is in, by its letters and its most frequent words. Needs no model and no download.
+
+For every language the letters are learnt from what Babel's locale data says in it (the names of languages, countries,
+months, units), and the frequent words are listed here for the languages that have them.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from functools import cache
+from typing import Any
+
+from babel import Locale, UnknownLocaleError
+
+WORDS = {
+    "bg": "и на в за се да от е с по не че са като това",
+    "ca": "de la i el que a en es per un una amb no els les del al",
+    "cs": "a se v na je že o s z do to i za pro jsou by jako ve u ale k po si",
+    "da": "og i at det en den til er som på de med han af for ikke der var et",
+    "de": "der die und in den von zu das mit sich des auf für ist im dem nicht ein eine als auch es an er sie",
+    "el": "και το να του η της με που την από για είναι ο οι στο",
+    "en": "the of and to in is that for it was on are as with his they at be this from have or by one had not but a an",
+    "es": "de la que el en y a los se del las un por con no una su para es al lo como más",
+    "et": "ja on ei et see kui ta oli ma mis ka aga",
+    "fi": "ja on ei että se hän oli mutta joka kun ovat myös niin",
+    "fr": "de la le et les des en un du une que est pour qui dans a par plus pas au sur ne se il",
+    "hr": "i je u na se da za su od s a što kao koji iz",
+    "hu": "a az és hogy nem is egy ez van volt de csak meg már",
+    "id": "yang dan di itu dengan untuk tidak ini dari dalam akan pada saya",
+    "it": "di e il la che in a per un è una con non del si da le i sono al",
+    "lt": "ir kad į yra su ne iš tai kaip bet jo",
+    "lv": "un ir ar no ka par uz bet tas kas tika",
+    "nl": "de van een het en in is dat op te zijn voor met die niet aan er om ook als",
+    "nb": "og i det er en på til som for at med de av ikke den har jeg var et",
+    "pl": "i w na z się do nie to że jest o jak a po co tak za od dla",
+    "pt": "de a o que e do da em um para com não uma os no se na por mais as dos é",
+    "ro": "de și în a la cu pe nu o un că din este pentru mai care",
+    "ru": "и в не на что с он по это как к но его из у за от так все она",
+    "sk": "a v na sa je že s z do to o i pre ako sú by za",
+    "sl": "in je v na se da za so ki z s pa ne tudi bi",
+    "sv": "och i att det som en på är av för med till den har de inte om ett han var",
+    "tr": "ve bir bu da için ile de ne çok gibi daha var ama o",
+    "uk": "і в не на що з до як у це за та від він але є",
+    "vi": "và của là có không được cho một trong người với các này",
+}
+WEIGHT = 2.5
+"""What a frequent word is worth, in nats; letters are worth what they say."""
+
+NOT_LETTERS = re.compile(r"[\W\d_]+")
+ORDER = 3
+
+
+@cache
+def language_name(code: str) -> str:
+    """The name of a language in English; its code if nobody knows it."""
+    locale = _locale(code)
+    return (locale and locale.get_display_name("en")) or Locale("en").languages.get(code) or code
+
+
+@cache
+def _locale(code: str) -> Locale | None:
+    try:
+        found = Locale.parse(code.replace("-", "_"))
+        # Of what it does not know, Babel makes the likeliest locale; that is no answer here.
+        return found if found.language == re.split("[-_]", code)[0].lower() else None
+    except (ValueError, UnknownLocaleError):
+        return None
+
+
+class Detector:
+    """Compares languages by how likely they make the letters of a text, and by the frequent words found in it."""
+
+    def detect(self, text: str, codes: Sequence[str]) -> list[dict[str, Any]]:
+        """All of `codes`, the likeliest first, each with a confidence in percent. One alone is certain."""
+        words = NOT_LETTERS.split(text[:2000].lower())
+        grams = [gram for word in words if word for gram in _grams(word)]
+        scores = {code: self._score(code, words, grams) for code in codes}
+        best = max(scores.values())
+        # Neighbouring letters depend on each other, so the sum of what they say is too sure of itself.
+        chances = {code: math.exp((score - best) / 4) for code, score in scores.items()}
+        total = sum(chances.values())
+        ranked = sorted(chances, key=lambda code: -chances[code])
+        return [{"confidence": round(100 * chances[code] / total, 1), "language": code} for code in ranked]
+
+    def _score(self, code: str, words: Sequence[str], grams: Sequence[str]) -> float:
+        counts, total = _letters(code)
+        said = sum(math.log((counts[gram] + 0.1) / (total + 2000)) for gram in grams)
+        known = set(WORDS.get(code.split("-")[0].lower(), "").split())
+        return said + WEIGHT * sum(word in known for word in words)
+
+
+@cache
+def _letters(code: str) -> tuple[Counter[str], int]:
+    """How often each group of letters comes in what is known of a language."""
+    counts = Counter(gram for word in _known_words(code) for gram in _grams(word))
+    return counts, sum(counts.values())
+
+
+def _known_words(code: str) -> Iterator[str]:
+    locale = _locale(code)
+    texts = list(WORDS.get(code.split("-")[0].lower(), "").split()) * 3
+    if locale is not None:
+        for names in (locale.languages, locale.territories, locale.currencies):
+            texts += map(str, names.values())
+        for forms in (locale.months, locale.days):
+            texts += [str(name) for width in forms.values() for name in width.get("wide", {}).values()]
+        texts += [str(text) for patterns in locale.unit_display_names.values() for text in patterns.values()]
+    for text in texts:
+        yield from filter(None, NOT_LETTERS.split(text.lower()))
+
+
+def _grams(word: str) -> Iterator[str]:
+    """Groups of up to three letters, beginning and end of the word counted as letters."""
+    padded = f" {word} "
+    return (padded[start : start + ORDER] for start in range(len(padded) - ORDER + 1))

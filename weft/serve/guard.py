@@ -1,0 +1,127 @@
+"""What every request passes first and last: limits on what arrives, headers on what leaves, one line in the log."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from weft.serve.metrics import Metrics
+from weft.serve.refusal import Refusal
+from weft.serve.settings import LOOPBACK, Settings
+
+HEADERS = {
+    b"x-content-type-options": b"nosniff",
+    b"referrer-policy": b"no-referrer",
+    b"content-security-policy": b"default-src 'self'; img-src 'self' data:; object-src 'none'; base-uri 'none'; "
+    b"frame-ancestors 'none'; form-action 'none'",
+}
+
+Log = Callable[[dict[str, Any]], None]
+
+
+def log_line(facts: dict[str, Any]) -> None:
+    """One JSON object a line on standard error."""
+    print(json.dumps(facts, ensure_ascii=True, default=str), file=sys.stderr, flush=True)
+
+
+class Guard:
+    """Around the whole application: no host of another name, no large or slow body, no traceback to a client."""
+
+    def __init__(self, app: ASGIApp, settings: Settings, metrics: Metrics, log: Log = log_line) -> None:
+        self.app, self.settings, self.metrics, self.log = app, settings, metrics, log
+        self.taken = self.answered = 0
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            if scope["type"] == "lifespan":
+                await self.app(scope, receive, send)
+            return
+        began, status = time.monotonic(), 0
+        self.taken += 1
+
+        async def watched(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                given = {name.lower() for name, _ in message["headers"]}
+                message["headers"] = [*message["headers"], *((k, v) for k, v in HEADERS.items() if k not in given)]
+            await send(message)
+
+        try:
+            await self._handle(scope, receive, watched)
+        except Refusal as error:
+            await _refuse(error, scope, receive, watched)
+        except Exception as error:
+            self.log({"event": "error", "error": repr(error), "trace": traceback.format_exc()})
+            if not status:
+                await _refuse(Refusal(500, "internal error"), scope, receive, watched)
+        finally:
+            self.answered += 1
+            self._note(scope, status, time.monotonic() - began)
+
+    async def _handle(self, scope: Scope, receive: Receive, send: Send) -> None:
+        headers = dict(scope["headers"])
+        if self.settings.local and _host(headers.get(b"host", b"")) not in LOOPBACK:
+            # A page of another site may have its name point to this machine; its requests carry that name.
+            raise Refusal(400, "this server answers to localhost alone; start it with --host to serve others")
+        body = await self._body(headers, receive)
+        read = False
+
+        async def again() -> Message:
+            nonlocal read
+            if read:
+                return await receive()
+            read = True
+            return {"type": "http.request", "body": body, "more_body": False}
+
+        await self.app(scope, again, send)
+
+    async def _body(self, headers: dict[bytes, bytes], receive: Receive) -> bytes:
+        """The whole body, if it is small enough and comes soon enough."""
+        most = self.settings.body
+        declared = headers.get(b"content-length", b"0")
+        if not declared.isdigit() or int(declared) > most:
+            raise Refusal(413, f"the request is larger than {most:,} bytes")
+        parts, size = [], 0
+        try:
+            async with asyncio.timeout(self.settings.arrive):
+                while True:
+                    message = await receive()
+                    if message["type"] == "http.disconnect":
+                        raise Refusal(400, "the client left in the middle of its request")
+                    parts.append(message.get("body", b""))
+                    size += len(parts[-1])
+                    if size > most:
+                        raise Refusal(413, f"the request is larger than {most:,} bytes")
+                    if not message.get("more_body"):
+                        return b"".join(parts)
+        except TimeoutError:
+            raise Refusal(408, f"the request did not arrive within {self.settings.arrive:g} s") from None
+
+    def _note(self, scope: Scope, status: int, seconds: float) -> None:
+        path = getattr(scope.get("route"), "path", "other")
+        self.metrics.request(path, status, seconds)
+        facts = {"event": "request", "method": scope["method"], "route": path, "status": status}
+        self.log({**facts, "ms": round(1000 * seconds, 1), **scope.get("weft.log", {})})
+
+
+async def _refuse(error: Refusal, scope: Scope, receive: Receive, send: Send) -> None:
+    """The connection ends with such an answer: what is left of the request will not be read."""
+    response = JSONResponse({"error": str(error)}, error.status, headers={**error.headers, "Connection": "close"})
+    await response(scope, receive, send)
+
+
+def _host(header: bytes) -> str:
+    """The name in a Host header, without port and brackets."""
+    name = header.decode("latin-1").strip()
+    if name.startswith("["):
+        return name[1:].partition("]")[0]
+    return name.rpartition(":")[0] if ":" in name else name

@@ -1,0 +1,204 @@
+"""weft's own JSON interface: everything a search knows about a translation, and everything it can be told."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Request
+from pydantic import BaseModel, ConfigDict, Field
+
+from weft.explain.picture import cross_attention
+from weft.serve.ask import Ask
+from weft.serve.models import Served
+from weft.serve.refusal import Refusal
+from weft.serve.service import Service
+from weft.tasks.decoding import Translation
+from weft.tasks.terms import Terms
+
+Text = Annotated[str, Field(max_length=1 << 20)]
+TermList = Annotated[list[Annotated[str, Field(min_length=1, max_length=200)]], Field(max_length=32)]
+
+SEARCH = ("beam", "n_best", "length_penalty", "max_length", "min_length", "no_repeat_ngram")
+SAMPLING = ("sample", "temperature", "top_k", "top_p", "seed")
+
+
+class TranslateRequest(BaseModel):
+    """Texts, a model or a pair of languages, and how to search. What is left out is as the run was configured."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    text: Text | Annotated[list[Text], Field(max_length=10_000)] = Field(description="one line of text, or several")
+    model: str | None = Field(None, description="name of a model, as /v1/models lists them")
+    source: str | None = Field(None, description="source language, where no model is named")
+    target: str | None = Field(None, description="target language, where no model is named")
+    beam: int | None = Field(None, ge=1, description="hypotheses kept; 1: greedy")
+    n_best: int | None = Field(None, ge=1, description="translations given for each text")
+    length_penalty: float | None = Field(None, ge=-10, le=10, description="scores are divided by length to this power")
+    max_length: int | None = Field(None, ge=1, description="most tokens of a translation")
+    min_length: int | None = Field(None, ge=0, le=10_000, description="fewest tokens of a translation")
+    no_repeat_ngram: int | None = Field(None, ge=0, le=100, description="no sequence of so many tokens twice; 0: off")
+    sample: bool | None = Field(None, description="draw instead of search")
+    temperature: float | None = Field(None, ge=0, le=100, description="of sampling")
+    top_k: int | None = Field(None, ge=0, le=1 << 30, description="sample among so many likeliest tokens; 0: all")
+    top_p: float | None = Field(None, gt=0, le=1, description="sample among the likeliest tokens of this probability together")
+    seed: int | None = Field(None, ge=0, lt=1 << 63, description="of sampling")
+    prefix: Text | list[Text] | None = Field(None, description="how translations begin: one for all texts, or one for each")
+    use: TermList = Field([], description="terms that each translation has to hold, by constrained beam search")
+    avoid: TermList = Field([], description="terms that no translation may hold")
+    attention: bool = Field(False, description="add the attention weights of every layer that shows them")
+    alignment: bool = Field(False, description="add how much each written token looked at each read one, over all layers")
+
+    @property
+    def texts(self) -> list[str]:
+        return [self.text] if isinstance(self.text, str) else self.text
+
+
+class TranslationDocument(BaseModel):
+    """One translation. `alignment` is [target tokens][source tokens]; `attention` [heads][tokens][tokens] by layer."""
+
+    text: str
+    score: float
+    tokens: list[str]
+    source_tokens: list[str] | None = None
+    alternatives: list[TranslationDocument] | None = None
+    alignment: list[list[float]] | None = None
+    attention: dict[str, list[list[list[float]]]] | None = None
+
+
+class TranslateResponse(BaseModel):
+    """The model that was used and a translation for each text."""
+
+    model: str
+    source: str
+    target: str
+    translations: list[TranslationDocument]
+
+
+class ModelDocument(BaseModel):
+    """A model that is served. `beam` is the run's own, `most_beam` the widest that may be asked for."""
+
+    name: str
+    source: str
+    target: str
+    kind: str
+    beam: int
+    most_beam: int
+
+
+class ErrorDocument(BaseModel):
+    """What went wrong."""
+
+    error: str
+
+
+ERRORS: dict[int | str, dict[str, Any]] = {
+    status: {"model": ErrorDocument, "description": about}
+    for status, about in {
+        400: "something in the request is not right",
+        403: "a key is missing or wrong",
+        408: "the request came too slowly",
+        413: "the request is too large",
+        422: "a field is missing or not what it should be",
+        429: "too many requests; see Retry-After",
+        503: "too many texts wait; see Retry-After",
+        504: "the translation took too long",
+    }.items()
+}
+
+
+def router(service: Service) -> APIRouter:
+    """/v1/translate, /v1/models and /v1/reload."""
+    routes = APIRouter(prefix="/v1", tags=["weft"], responses=ERRORS)
+
+    @routes.post("/translate", summary="Translate, with scores and all that a search knows", response_model_exclude_none=True)
+    async def translate(request: Request, body: TranslateRequest) -> TranslateResponse:
+        service.admit(request)
+        service.check(body.texts + _prefixes(body) + body.use + body.avoid)
+        model = _chosen(service, body)
+        found = await service.answer(request, _asks(service, body, model))
+        documents = [document(each, body) for each in found]
+        return TranslateResponse(model=model.name, source=model.source, target=model.target, translations=documents)
+
+    @routes.get("/models", summary="The models that are served")
+    async def models() -> list[ModelDocument]:
+        return [_model(model, service.settings.beam) for model in service.models.served]
+
+    @routes.post("/reload", summary="Read all models again, without a pause", status_code=200)
+    async def reload(request: Request) -> list[ModelDocument]:
+        if not service.door.keys:
+            raise Refusal(403, "this server has no keys, so nobody may do this over HTTP; send it the signal HUP instead")
+        service.admit(request)
+        await service.reload()
+        return await models()
+
+    return routes
+
+
+def _model(model: Served, most: int) -> ModelDocument:
+    config = model.translator.config
+    return ModelDocument(
+        name=model.name,
+        source=model.source,
+        target=model.target,
+        kind=config.model["kind"],
+        beam=config.decode.beam,
+        most_beam=most,
+    )
+
+
+def _chosen(service: Service, body: TranslateRequest) -> Served:
+    models = service.models
+    if body.model is not None:
+        return models.named(body.model)
+    if body.source is None and body.target is None:
+        if len(models.served) > 1:
+            raise Refusal(400, "several models are served: name one with model, or a pair of languages with source and target")
+        return models.served[0]
+    if body.source is None or body.target is None:
+        raise Refusal(400, "give both source and target, or a model")
+    return models.between(body.source, body.target)
+
+
+def _prefixes(body: TranslateRequest) -> list[str]:
+    if body.prefix is None:
+        return []
+    return [body.prefix] if isinstance(body.prefix, str) else body.prefix
+
+
+def _asks(service: Service, body: TranslateRequest, model: Served) -> list[Ask]:
+    texts, prefixes = body.texts, _prefixes(body) or [""]
+    if any(len(text.splitlines()) > 1 for text in texts):
+        raise Refusal(400, "a text is one line; send several lines as a list of texts")
+    prefixes = prefixes * len(texts) if len(prefixes) == 1 else prefixes
+    if len(prefixes) != len(texts):
+        raise Refusal(400, f"there are {len(texts)} texts and {len(prefixes)} prefixes; give one prefix, or one for each text")
+    options = _options(body, service.settings.beam, model)
+    terms = Terms(tuple(dict.fromkeys(body.use)), tuple(dict.fromkeys(body.avoid)))
+    look = body.attention or body.alignment
+    return [Ask(model, text, options, prefix, terms, look) for text, prefix in zip(texts, prefixes, strict=True)]
+
+
+def _options(body: TranslateRequest, most: int, model: Served) -> tuple[tuple[str, Any], ...]:
+    """Those that were given and change something; within the server's limits."""
+    own = model.translator.config.decode.model_dump()
+    given = {name: getattr(body, name) for name in sorted(SEARCH + SAMPLING)}
+    for name in ("beam", "n_best"):
+        if given[name] is not None and given[name] > most:
+            raise Refusal(400, f"{name}: {given[name]} is more than this server's limit of {most}")
+    if given["max_length"] is not None:
+        given["max_length"] = min(given["max_length"], own["max_length"])
+    return tuple((name, value) for name, value in given.items() if value is not None and value != own[name])
+
+
+def document(found: Translation, body: TranslateRequest) -> TranslationDocument:
+    """A translation as data, with as much of it as was asked for."""
+    plain = TranslationDocument(text=found.text, score=found.score, tokens=found.tokens, source_tokens=found.source_tokens)
+    if found.alternatives:
+        plain.alternatives = [
+            TranslationDocument(text=each.text, score=each.score, tokens=each.tokens) for each in found.alternatives
+        ]
+    if body.alignment and any(".cross" in name for name in found.attention):
+        plain.alignment = cross_attention(found).tolist()
+    if body.attention:
+        plain.attention = {name: weights.tolist() for name, weights in found.attention.items()}
+    return plain
