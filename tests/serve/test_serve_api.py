@@ -1,0 +1,215 @@
+"""What clients of the server get: LibreTranslate's interface with its own client, and weft's."""
+
+from __future__ import annotations
+
+import re
+import string
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import httpx
+import pytest
+from libretranslatepy import LibreTranslateAPI
+
+import weft
+from weft.errors import ConfigError
+from weft.serve.models import Models, Place, languages_of, parse_place
+from weft.tasks.terms import Terms
+
+
+def sentences(count: int, seed: int = 1) -> list[str]:
+    random = Random(seed)
+    return [" ".join(random.choices(string.ascii_lowercase[:20], k=random.randint(1, 7))) for _ in range(count)]
+
+
+def test_the_real_client_of_libretranslate_works(served: Any) -> None:
+    client = LibreTranslateAPI(served.url)
+    assert client.translate("a b c", "en", "de") == "c b a"
+    assert [(each["code"], each["targets"]) for each in client.languages()] == [("en", ["de"]), ("de", []), ("fr", ["de"])]
+    assert client.languages()[0]["name"] == "English"
+    found = client.detect("the dog and the cat are in the house")
+    assert found[0]["language"] == "en" and found[0]["confidence"] > 80
+
+
+def test_translate_takes_json_forms_and_lists(served: Any) -> None:
+    asked = {"q": "a b c", "source": "en", "target": "de"}
+    for body in ({"json": asked}, {"data": asked}, {"files": {name: (None, value) for name, value in asked.items()}}):
+        assert served.client.post("/translate", **body).json() == {"translatedText": "c b a"}
+    assert served.post("/translate", **{**asked, "q": ["a b", "c d", ""]}) == {"translatedText": ["b a", "d c", ""]}
+    assert served.post("/translate", **{**asked, "q": "a b\n\n c d \r\n"})["translatedText"] == "b a\n\nd c\r\n"
+    assert served.post("/translate", **{**asked, "source": "auto", "q": "the and of"})["detectedLanguage"]["language"] == "en"
+
+
+def test_alternatives_are_the_rest_of_the_n_best(served: Any, reverse_run: Path) -> None:
+    found = served.post("/translate", q=["a b c", "d e"], source="en", target="de", alternatives=3)
+    expected = weft.load(reverse_run).translate(["a b c", "d e"], n_best=4)
+    assert found["alternatives"] == [[other.text for other in each.alternatives] for each in expected]
+    assert len(found["alternatives"][0]) == 3
+
+
+def test_html_keeps_its_markup_and_what_is_said_cannot_open_a_tag(served: Any) -> None:
+    page = '<!DOCTYPE html><p class="x">a b <b>c d</b>&amp; e f<br/>\n<!-- g h --><code>a b</code><span translate="no">a b</span></p>'
+    text = served.post("/translate", q=page, source="en", target="de", format="html")["translatedText"]
+    assert re.sub(r">(\s*)[^<]*", r">\1", text) == re.sub(r">(\s*)[^<]*", r">\1", page)
+    assert "<b>d c</b>" in text and "<code>a b</code>" in text and "<!-- g h -->" in text and '"no">a b</span>' in text
+    assert "&amp;" not in text or "& " not in text
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "says"),
+    [
+        ({"source": "en", "target": "de"}, 400, "missing q"),
+        ({"q": "a", "target": "de"}, 400, "missing source"),
+        ({"q": "a", "source": "en"}, 400, "missing target"),
+        ({"q": "a", "source": "xx", "target": "de"}, 400, "xx is not supported"),
+        ({"q": "a", "source": "en", "target": "fr"}, 400, "fr is not supported"),
+        ({"q": 3, "source": "en", "target": "de"}, 400, "q has to be"),
+        ({"q": ["a", 3], "source": "en", "target": "de"}, 400, "q has to be"),
+        ({"q": "a", "source": "en", "target": "de", "format": "pdf"}, 400, "format"),
+        ({"q": "a", "source": "en", "target": "de", "alternatives": -1}, 400, "alternatives"),
+        ({"q": "a", "source": "en", "target": "de", "alternatives": 99}, 400, "alternatives"),
+        ({"q": "a\ud800", "source": "en", "target": "de"}, 400, "Unicode"),
+        ({"q": "a " * 6000, "source": "en", "target": "de"}, 400, "exceeds text limit"),
+    ],
+)
+def test_errors_have_the_shape_of_libretranslate(served: Any, body: dict[str, Any], status: int, says: str) -> None:
+    found = served.post("/translate", status=status, **body)
+    assert list(found) == ["error"] and says in found["error"]
+
+
+@pytest.mark.parametrize("raw", [b"{", b"[1]", b'"x"', b"[" * 100_000, b"\xff\xfe", b"1" * 5000])
+def test_bodies_that_say_nothing_are_refused(served: Any, raw: bytes) -> None:
+    for path in ("/translate", "/detect", "/v1/translate"):
+        answer = served.client.post(path, content=raw, headers={"content-type": "application/json"})
+        assert answer.status_code in (400, 422) and list(answer.json()) == ["error"]
+
+
+def test_small_addresses(served: Any) -> None:
+    assert served.client.get("/health").json() == {"status": "ok"}
+    settings = served.client.get("/frontend/settings").json()
+    assert settings["charLimit"] == 10_000 and settings["keyRequired"] is False
+    assert settings["language"]["source"] == {"code": "en", "name": "English"}
+    schema = served.client.get("/openapi.json").json()
+    assert {"/translate", "/v1/translate", "/languages", "/detect", "/health"} <= set(schema["paths"])
+    assert served.client.get("/nothing").json() == {"error": "Not Found"}
+    models = served.client.get("/v1/models").json()
+    assert [(each["name"], each["source"], each["target"]) for each in models] == [
+        ("reverse", "en", "de"),
+        ("other", "fr", "de"),
+    ]
+
+
+def test_many_clients_get_what_python_gets(served: Any, reverse_run: Path) -> None:
+    """The same text and the same score for every sentence, whatever it was batched with, by beams of several widths."""
+    texts = sentences(60)
+    before = _count(served, "weft_batches_total")
+    for options in ({}, {"beam": 3, "n_best": 2}):
+        expected = weft.load(reverse_run, device="cpu").translate(texts, **options)
+        with ThreadPoolExecutor(16) as pool:
+            found = list(pool.map(lambda text, o=options: served.translate(text, model="reverse", **o)[0], texts))
+        assert [each["text"] for each in found] == [each.text for each in expected]
+        assert [each["tokens"] for each in found] == [each.tokens for each in expected]
+        assert [each["score"] for each in found] == pytest.approx([each.score for each in expected], abs=1e-5)
+    assert _count(served, "weft_batches_total") - before < 2 * len(texts)
+
+
+def test_everything_a_search_can_be_told(served: Any, reverse_run: Path) -> None:
+    translator = weft.load(reverse_run, device="cpu")
+    (found,) = served.translate("a b c", model="reverse", prefix="c", n_best=3, beam=4)
+    expected = translator.translate("a b c", prefix="c", n_best=3, beam=4)
+    assert found["text"] == expected.text and found["text"].startswith("c")
+    assert [each["text"] for each in found["alternatives"]] == [each.text for each in expected.alternatives]
+    drawn = served.translate(["a b c"] * 2, model="reverse", sample=True, temperature=3.0, seed=5, n_best=4)
+    again = translator.translate("a b c", sample=True, temperature=3.0, seed=5, n_best=4)
+    assert drawn[0] == drawn[1] and drawn[0]["text"] == again.text
+    (seen,) = served.translate("a b c", model="reverse", attention=True, alignment=True)
+    layer = next(name for name in seen["attention"] if ".cross" in name)
+    assert len(seen["attention"][layer][0]) == len(seen["tokens"]) == len(seen["alignment"])
+    assert len(seen["alignment"][0]) == len(seen["source_tokens"]) == 4
+
+
+def test_terms_are_used_and_avoided(served: Any, reverse_run: Path) -> None:
+    (found,) = served.translate("a b c", model="reverse", use=["h", "e f"])
+    assert "h" in found["text"].split() and "e f" in found["text"]
+    (other,) = served.translate("a b c", model="reverse", avoid=["b"])
+    assert "b" not in other["text"].split()
+    expected = weft.load(reverse_run).translate("a b c", terms=Terms(("h", "e f")))
+    assert found["text"] == expected.text and found["score"] == pytest.approx(expected.score, abs=1e-5)
+    answer = served.post("/v1/translate", status=400, text="a", model="reverse", use=["ÄÖ"])
+    assert "'ÄÖ'" in answer["error"]
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "says"),
+    [
+        ({"text": "a"}, 400, "several models are served"),
+        ({"text": "a", "model": "none"}, 400, "there are: reverse, other"),
+        ({"text": "a", "model": "reverse", "beam": 99}, 400, "limit of 16"),
+        ({"text": "a", "model": "reverse", "beam": 0}, 422, "beam"),
+        ({"text": "a", "model": "reverse", "beem": 2}, 422, "beem"),
+        ({"text": "a\nb", "model": "reverse"}, 400, "one line"),
+        ({"text": ["a", "b"], "model": "reverse", "prefix": ["a", "b", "c"]}, 400, "2 texts and 3 prefixes"),
+        ({"text": "a", "model": "reverse", "use": ["b"], "sample": True}, 400, "sample"),
+        ({"text": ["a"] * 300, "model": "reverse"}, 400, "300 texts"),
+    ],
+)
+def test_what_is_wrong_is_said(served: Any, body: dict[str, Any], status: int, says: str) -> None:
+    assert says in served.post("/v1/translate", status=status, **body)["error"]
+
+
+def test_a_text_asked_for_again_comes_from_the_cache(serve: Any) -> None:
+    shown = serve(cache=2)
+    first = shown.translate(["a b", "c d"], model="reverse")
+    assert shown.translate(["a b", "c d", "a b"], model="reverse") == [*first, first[0]]
+    assert (_count(shown, "weft_texts_total"), _count(shown, "weft_cache_hits_total")) == (2, 2)
+    shown.translate("a b", model="reverse", beam=2)
+    shown.translate("e f", model="reverse")
+    shown.translate("c d", model="reverse")
+    assert _count(shown, "weft_texts_total") == 5
+
+
+def test_models_are_read_again_without_a_pause(reverse_run: Path, tmp_path: Path, other_run: Path, serve: Any) -> None:
+    import shutil
+
+    folder = tmp_path / "run"
+    shutil.copytree(other_run, folder, ignore=shutil.ignore_patterns("checkpoints"))
+    shown = serve(Models([Place((str(folder),))], device="cpu"), keys=frozenset({"key"}))
+    key = {"Authorization": "Bearer key"}
+
+    def ask(text: str) -> Any:
+        return httpx.post(f"{shown.url}/v1/translate", json={"text": text}, headers=key, timeout=30, trust_env=False)
+
+    before = ask("a b c d e").json()["translations"][0]["score"]
+    shutil.copy2(reverse_run / "model.safetensors", folder)
+    with ThreadPoolExecutor(4) as pool:
+        asked = [pool.submit(ask, text) for text in sentences(40)]
+        assert shown.client.post("/v1/reload").status_code == 403
+        assert shown.client.post("/v1/reload", headers=key).status_code == 200
+        assert {each.result().status_code for each in asked} == {200}
+    assert ask("a b c d e").json()["translations"][0]["score"] != before
+    (folder / "model.safetensors").write_bytes(b"broken")
+    assert shown.client.post("/v1/reload", headers=key).status_code == 400
+    assert ask("f g").status_code == 200
+
+
+def test_languages_come_from_the_command_line_the_configuration_or_the_files(reverse_run: Path) -> None:
+    assert parse_place("en-de=runs/a") == Place(("runs/a",), ("en", "de"))
+    assert parse_place("zh-Hans:en=a,b") == Place(("a", "b"), ("zh-Hans", "en"))
+    with pytest.raises(ConfigError, match="no pair of languages"):
+        parse_place("english-german=runs/a")
+    config = weft.load(reverse_run).config.model_copy(deep=True)
+    assert languages_of(config) == ("und", "und")
+    config.data.train = ["data/train.en.gz,data/train.de.gz"]
+    assert languages_of(config) == ("en", "de")
+    config.data.target_language = "gsw"
+    assert languages_of(config) == ("en", "gsw")
+    told: list[str] = []
+    models = Models([Place((str(reverse_run),)), Place((str(reverse_run),))], device="cpu", tell=told.append)
+    assert [model.name for model in models.served] == ["reverse", "reverse-2"] and "not known" in told[0]
+
+
+def _count(shown: Any, name: str) -> int:
+    text = shown.client.get("/metrics").text
+    return int(re.search(rf"^{name} (\d+)$", text, re.MULTILINE).group(1))  # type: ignore[union-attr]
