@@ -15,7 +15,7 @@ from weft.data.tokenizer import Tokenizer
 from weft.errors import DataError
 from weft.explain.explanation import Explanation, Node, Option, Step
 from weft.explain.looks import find_slots, look_closely
-from weft.explain.text import Side, make_side, shown
+from weft.explain.text import make_side, shown
 from weft.explain.tree import BeamTree
 from weft.models.base import Model
 from weft.models.pointer import PointerDecoder
@@ -54,8 +54,8 @@ def explain(
     return Explanation(
         run=run,
         model=type(model).__name__,
-        source=given_side(decoding.source, text),
-        target=make_side(named, ids) if target is None else given_side(decoding.target, target, piece.words),
+        source=make_side(*given_ids(decoding.source, text)),
+        target=make_side(named, ids) if target is None else make_side(*given_ids(decoding.target, target, piece.words)),
         score=piece.found[0].score if target is None else score,
         steps=steps,
         looks=looks,
@@ -88,11 +88,11 @@ def read_target(decoding: Decoding, target: str, piece: Piece) -> list[int]:
     return ids
 
 
-def given_side(tokenizer: Tokenizer, text: str, words: Sequence[str] = ()) -> Side:
-    """A side whose text was given: words that the tokenizer does not know are shown as they stand there."""
+def given_ids(tokenizer: Tokenizer, text: str, words: Sequence[str] = ()) -> tuple[Tokenizer, list[int]]:
+    """The ids of a text, EOS included, and a tokenizer to which words that are not in the vocabulary have names too."""
     numbering = Numbering(tokenizer, words)
     ids = [*numbering.encode(text), EOS]
-    return make_side(tokenizer.named(numbering.words), ids)
+    return tokenizer.named(numbering.words), ids
 
 
 def _steps(logp: Tensor, ids: Sequence[int], names: Tokenizer, gates: Sequence[Tensor]) -> list[Step]:

@@ -67,13 +67,18 @@ def find_slots(model: Model) -> list[Slot]:
 
 
 def look_closely(
-    model: Model, source: Sequence[int], target: Sequence[int], *, influence: bool | None = None
+    model: Model,
+    source: Sequence[int],
+    target: Sequence[int],
+    *,
+    influence: bool | None = None,
+    uses: Sequence[str] = ORDER,
 ) -> tuple[Forced, list[Look]]:
-    """Teacher forcing, and every look there is on the way; those at the source first.
+    """Teacher forcing, and every look there is on the way, of these uses; those at the source first.
 
     `influence`: also how much each token depends on those of the source; None: where nothing shows weights over the source.
     """
-    slots = find_slots(model)
+    slots = [slot for slot in find_slots(model) if slot.use in uses]
     with inputs_of({slot.name: slot.part for slot in slots if isinstance(slot.part, Mixer)}) as given:
         forced = force(model, source, target)
     counts = {"encoder": (len(source), len(source)), "cross": (len(target), len(source)), "causal": (len(target),) * 2}
