@@ -50,7 +50,10 @@ def test_alternatives_are_the_rest_of_the_n_best(served: Any, reverse_run: Path)
 
 
 def test_html_keeps_its_markup_and_what_is_said_cannot_open_a_tag(served: Any) -> None:
-    page = '<!DOCTYPE html><p class="x">a b <b>c d</b>&amp; e f<br/>\n<!-- g h --><code>a b</code><span translate="no">a b</span></p>'
+    page = (
+        '<!DOCTYPE html><p class="x">a b <b>c d</b>&amp; e f<br/>\n'
+        '<!-- g h --><code>a b</code><span translate="no">a b</span></p>'
+    )
     text = served.post("/translate", q=page, source="en", target="de", format="html")["translatedText"]
     assert re.sub(r">(\s*)[^<]*", r">\1", text) == re.sub(r">(\s*)[^<]*", r">\1", page)
     assert "<b>d c</b>" in text and "<code>a b</code>" in text and "<!-- g h -->" in text and '"no">a b</span>' in text

@@ -63,17 +63,24 @@ class Spelling:
         self._words = np.vectorize(lambda code: is_letter(chr(code)), otypes=[bool])(self._codes)
         self.breaks = np.array([bool(text) and not is_letter(text[0]) for text in self.texts])
         self.breaks[EOS] = True
+        self._long = np.array([len(text) > 1 for text in self.texts])
         self.automaton = lru_cache(256)(self._automaton)
 
-    def _automaton(self, term: str) -> Automaton:
-        """The automaton of a term. Raises DataError for one that the vocabulary cannot spell."""
+    def _automaton(self, term: str, early: bool = False) -> Automaton:
+        """The automaton of a term. Raises DataError for one that the vocabulary cannot spell.
+
+        early: a token of several letters that completes the term counts as saying it, although letters may follow: so long a
+        piece mostly ends a word, and once it is said, it is too late to avoid the term.
+        """
         ids = self.tokenizer.encode(" ".join(term.split()))
         word = "".join(self.texts[number] for number in ids).strip(" ")
-        if not word or len(word) > LONGEST:
-            raise DataError(f"the term {term!r} is {'empty' if not word else 'too long'}; a term has 1 to {LONGEST} letters")
         if UNK in ids:
             raise DataError(f"the term {term!r} has parts that the model's vocabulary does not have; it can never be written")
+        if not word or len(word) > LONGEST:
+            raise DataError(f"the term {term!r} is {'empty' if not word else 'too long'}; a term has 1 to {LONGEST} letters")
         follow = self._follow(word)
+        if early:
+            follow[(follow == START + len(word)) & self._long] = MET
         force = self._force(word, ids)
         return Automaton(follow, force, _distance(follow, force, len(word), is_letter(word[-1])))
 

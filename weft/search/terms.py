@@ -55,7 +55,7 @@ class Book:
 
 
 class Avoid:
-    """Terms that are never said. A token that would complete one, or end the word that completes it, is forbidden."""
+    """Terms that are never said: a token with which one of them would be is forbidden."""
 
     def __init__(self, book: Book) -> None:
         self.book = book
@@ -111,8 +111,10 @@ class Require(Beam):
         ends = (token == EOS) | last
         place = torch.arange(order.size(1), device=order.device)
         final = value / (t + 1).to(value.dtype) ** self.penalty
-        final = torch.where(complete, final, final - 1e6)
-        final = torch.where(ends & (place < width) & (value > NEVER) & ~found.done[:, None], final, NEVER)
+        may = ends & (place < width) & (value > NEVER) & ~found.done[:, None]
+        # Where the longest length came first, a text without its terms is better than none, and worse than any other.
+        alone = (found.best[:, :1] == NEVER) & ~(may & complete).any(1, keepdim=True)
+        final = torch.where(complete, final, torch.where(alone, final - 1e6, NEVER)).masked_fill(~may, NEVER)
         kept = self._keep(found, final, parent, token, t)
         going = torch.where(ends | (value == NEVER), place + order.size(1), place).argsort(1)[:, :width]
         score = torch.where(ends, NEVER, value).gather(1, going)

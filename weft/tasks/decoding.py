@@ -186,7 +186,7 @@ class Decoding:
         first = pad(prefixes).to(device)
         first_layout = Layout.padded([len(prefix) for prefix in prefixes]).to(device) if ragged else None
         use = book(self.target, [piece.terms.use for piece in rows], device)
-        avoid = book(self.target, [piece.terms.avoid for piece in rows], device)
+        avoid = book(self.target, [piece.terms.avoid for piece in rows], device, early=True)
         # Weights that are in half precision already need no autocast.
         autocast = options.precision == "bf16" and next(self.model.parameters()).dtype == torch.float32
         with torch.inference_mode(), torch.autocast(device.type, torch.bfloat16, enabled=autocast):

@@ -63,13 +63,16 @@ def read_glossary(path: Path) -> Glossary:
     return Glossary(entries)
 
 
-def book(target: Tokenizer, terms: Sequence[Sequence[str]], device: torch.device) -> Book | None:
-    """The automata of the terms of some texts; None if there are none. Raises DataError for a term that cannot be written."""
+def book(target: Tokenizer, terms: Sequence[Sequence[str]], device: torch.device, *, early: bool = False) -> Book | None:
+    """The automata of the terms of some texts; None if there are none. Raises DataError for a term that cannot be written.
+
+    early: they are to be avoided, so a piece that completes a term is as bad as the end of the word (`Spelling.automaton`).
+    """
     known = {term: number for number, term in enumerate(dict.fromkeys(term for each in terms for term in each), start=1)}
     if not known:
         return None
     spelling = spelling_of(target)
-    automata = [spelling.automaton(term) for term in known]
+    automata = [spelling.automaton(term, early) for term in known]
     most = max(len(each) for each in terms)
     which = [[*(known[term] for term in each), *[0] * (most - len(each))] for each in terms]
     blocks = stack(*([torch.from_numpy(getattr(each, part)) for each in automata] for part in ("follow", "force", "left")))
