@@ -35,6 +35,7 @@ VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
         "shaw": {"position": "shaw", "shaw_distance": 5},
         "one-head": {"site.heads": 1},
     },
+    "xl_relative": {"near": {"max_distance": 5}},
     "local": {"window-3": {"window": 3}},
     "strided": {"stride-3": {"stride": 3}},
     "fixed": {"block-5": {"block": 5, "summary": 2}},

@@ -20,8 +20,8 @@ WIDTH = DIM // HEADS
 USES: tuple[Use, ...] = ("encoder", "causal")
 
 
-def make(use: Use) -> XlRelativeAttention:
-    return scattered(XlRelativeAttention(Site(use, DIM, HEADS)))
+def make(use: Use, max_distance: int = 0) -> XlRelativeAttention:
+    return scattered(XlRelativeAttention(Site(use, DIM, HEADS), max_distance=max_distance))
 
 
 def whole(part: torch.nn.Module, x: Tensor) -> Tensor:
@@ -36,8 +36,17 @@ def look_of(part: XlRelativeAttention) -> XlLook:
 
 @pytest.mark.parametrize("use", USES)
 def test_it_is_the_equation_of_the_paper_pair_by_pair(use: Use) -> None:
-    """A_ij = q_i·k_j + q_i·R + u·k_j + v·R with R = W_R · sinusoids(i − j), section 3.3."""
-    part, x = make(use), torch.randn(1, EXTENT, DIM)
+    check_equation(make(use), use, EXTENT)
+
+
+@pytest.mark.parametrize("use", USES)
+def test_beyond_the_furthest_distance_all_are_alike(use: Use) -> None:
+    check_equation(make(use, max_distance=4), use, 4)
+
+
+def check_equation(part: XlRelativeAttention, use: Use, furthest: int) -> None:
+    """A_ij = q_i·k_j + q_i·R + u·k_j + v·R with R = W_R · sinusoids(i − j), section 3.3, up to the furthest distance."""
+    x = torch.randn(1, EXTENT, DIM)
     look = look_of(part)
     q, k, v = (split_heads(each, HEADS)[0] for each in part.heads.query_key_value(x).chunk(3, -1))
     found = torch.zeros(HEADS, EXTENT, WIDTH)
@@ -47,7 +56,7 @@ def test_it_is_the_equation_of_the_paper_pair_by_pair(use: Use) -> None:
         for i in range(EXTENT):
             scores = []
             for j in range(i + 1 if use == "causal" else EXTENT):
-                waves = SinusoidalPosition(DIM)(torch.tensor([[i - j]]))[0, 0]
+                waves = SinusoidalPosition(DIM)(torch.tensor([[max(-furthest, min(i - j, furthest))]]))[0, 0]
                 r = look.distances.weight[own] @ waves
                 terms = q[head, i] @ k[head, j], q[head, i] @ r, u @ k[head, j], w @ r
                 scores.append(sum(terms) / math.sqrt(WIDTH))

@@ -9,6 +9,7 @@ import math
 from typing import ClassVar
 
 import torch
+from pydantic import NonNegativeInt
 from torch import Tensor, nn
 
 from weft.attention.base import Site, split_heads
@@ -25,9 +26,9 @@ class XlLook(RelativeLook):
     is copied for each pair.
     """
 
-    def __init__(self, site: Site) -> None:
+    def __init__(self, site: Site, max_distance: int = 0) -> None:
         super().__init__()
-        self.causal, self.heads = site.use == "causal", site.heads
+        self.causal, self.heads, self.furthest = site.use == "causal", site.heads, max_distance
         self.sinusoids = SinusoidalPosition(site.dim)
         self.distances = nn.Linear(site.dim, site.dim, bias=False)
         self.content_bias = nn.Parameter(torch.zeros(site.heads, 1, site.head_dim))
@@ -64,6 +65,8 @@ class XlLook(RelativeLook):
     def _vectors(self, furthest: int, end: int, like: Tensor) -> Tensor:
         """R of the distances from `furthest` down to the one before `end`: [H, D, M]."""
         away = torch.arange(furthest, end, -1, device=like.device)[None]
+        if self.furthest:
+            away = away.clamp(-self.furthest, self.furthest)
         vectors = self.distances(self.sinusoids(away).to(self.distances.weight.dtype))
         return split_heads(vectors, self.heads)[0].transpose(-1, -2).to(like.dtype)
 
@@ -74,6 +77,7 @@ class XlRelativeAttention(MultiHeadAttention):
     It knows nothing of where a text begins, so what was read in earlier segments can be looked at: `task.carry: memory`.
     u and v belong to each layer.
 
+    max_distance: distances beyond this count as this, for memories longer than in training; 0: all differ
     bias: whether the projections have one; not as published
     """
 
@@ -83,6 +87,6 @@ class XlRelativeAttention(MultiHeadAttention):
     weights_sum = "one"
     packs = True
 
-    def __init__(self, site: Site, *, bias: bool = False) -> None:
+    def __init__(self, site: Site, *, max_distance: NonNegativeInt = 0, bias: bool = False) -> None:
         super().__init__(site)
-        self.heads = MultiHead(site, bias=bias, look=XlLook(site))
+        self.heads = MultiHead(site, bias=bias, look=XlLook(site, max_distance))
