@@ -1,0 +1,241 @@
+"""Explanations of one sentence: the arrays, for every family of models; words; the beam tree; a given target."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from matplotlib.font_manager import fontManager
+
+from weft.config import DecodeSection
+from weft.data.subword import BpeTokenizer
+from weft.data.symbols import ByteTokenizer, CharacterTokenizer, WordTokenizer
+from weft.data.tokenizer import Tokenizer
+from weft.errors import ConfigError, DataError
+from weft.explain import fonts
+from weft.explain.explain import explain
+from weft.explain.picture import View, draw, view_of
+from weft.explain.text import fed, find_words, join_words, make_side, right_to_left, token_texts
+from weft.models.base import Sizes
+from weft.registry import build
+from weft.tasks.decoding import Decoding
+
+TEXT = "a b c d"
+SMALL = {"dim": 16, "heads": 2, "feedforward": 16, "encoder_layers": 2, "decoder_layers": 2}
+MODELS: dict[str, dict[str, Any]] = {
+    "transformer": {"kind": "transformer", **SMALL},
+    "linear": {"kind": "transformer", **SMALL, "encoder_self": "fnet", "decoder_self": "linear", "cross": "linear"},
+    "rnn": {"kind": "rnn", "dim": 16},
+    "rnn without attention": {"kind": "rnn", "dim": 16, "style": "fixed"},
+    "convs2s": {"kind": "convs2s", "dim": 16, "channels": 16, "encoder_layers": 1, "decoder_layers": 2},
+    "bytenet": {"kind": "bytenet", "dim": 16, "dilations": (1, 2), "encoder_sets": 1, "decoder_sets": 1},
+    "pointer": {"kind": "pointer", "base": {"kind": "rnn", "dim": 16}},
+}
+
+
+def letters() -> WordTokenizer:
+    tokenizer = WordTokenizer()
+    tokenizer.train(["a b c d e f g"], 100)
+    return tokenizer
+
+
+def decoding(model: str | dict[str, Any] = "transformer", tokenizer: Tokenizer | None = None, **options: Any) -> Decoding:
+    """An untrained model over letters, with a search of its own."""
+    chosen = tokenizer or letters()
+    torch.manual_seed(1)
+    spec = MODELS[model] if isinstance(model, str) else model
+    network = build("weft.models:MODELS", spec, Sizes(chosen.size, chosen.size, shared=True)).eval()
+    section = DecodeSection(**{"beam": 3, "n_best": 3, "max_length": 12, **options})
+    return Decoding(network, chosen, chosen, section)
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_every_family_shows_what_it_has(model: str) -> None:
+    found = explain(decoding(model), TEXT)
+    count = len(found.target.tokens)
+    assert found.source.tokens == ["a", "b", "c", "d", "</s>"]
+    assert len(found.steps) == count
+    assert found.views("cross"), "something is known of every model's look at the source"
+    for look in found.looks:
+        rows, columns = found.sides(look)
+        assert look.weights.shape[1:] == (len(rows.tokens), len(columns.tokens))
+        assert np.allclose(look.weights.sum(-1), 1, atol=1e-4) or look.note
+        assert look.weights.min() >= 0
+        assert found.joined(look).shape[1:] == (len(rows.words), len(columns.words))
+    shows = model in ("transformer", "rnn", "convs2s", "pointer")
+    assert {look.how for look in found.views("cross")} == {"weights" if shows else "influence"}
+
+
+def test_which_looks_there_are_and_what_they_are_called() -> None:
+    found = explain(decoding("transformer"), TEXT)
+    titles = [(look.use, look.title, look.kind, look.weights.shape[0]) for look in found.looks]
+    assert titles == [(use, f"layer {layer}", "full", 2) for use in ("cross", "encoder", "causal") for layer in (1, 2)]
+    assert np.triu(found.views("causal")[0].mean, 1).max() == 0
+    assert found.notes == []
+
+
+def test_what_has_no_weights_says_so_and_shows_what_it_depends_on() -> None:
+    found = explain(decoding("linear"), TEXT)
+    assert {look.how for look in found.looks} == {"influence"}
+    assert all("has no weights to show" in look.note for look in found.looks if look.name)
+    assert np.triu(found.views("causal")[0].mean, 1).max() == 0, "no token depends on those to come"
+    bytenet = explain(decoding("bytenet"), TEXT)
+    assert any("no attention to the source" in note for note in bytenet.notes)
+
+
+def test_influence_finds_the_token_that_matters() -> None:
+    """A ByteNet whose convolutions see one token depends on the one in its own column alone."""
+    model = {**MODELS["bytenet"], "width": 1, "dilations": (1,)}
+    found = explain(decoding(model), TEXT, target="e f g a")
+    assert np.allclose(found.views("cross")[0].mean[:5], np.eye(5), atol=1e-3)
+
+
+def test_a_model_that_copies_says_how_much() -> None:
+    found = explain(decoding("pointer"), "a b zebra d", target="zebra b")
+    assert found.source.tokens[2] == "zebra"
+    assert [step.token for step in found.steps] == ["zebra", "b", "end"]
+    assert all(step.copied is not None and 0 < step.copied < 1 for step in found.steps)
+    assert explain(decoding("rnn"), "a b zebra d").notes[0] == "not in the vocabulary, so read as <unk>: zebra"
+
+
+def test_scores_and_probabilities_are_those_of_the_search() -> None:
+    found = explain(decoding(length_penalty=1.0), TEXT)
+    assert found.score == found.best[0].score
+    assert sum(step.logp for step in found.steps) / len(found.steps) == pytest.approx(found.score, abs=1e-4)
+    again = explain(decoding(length_penalty=1.0), TEXT, target=found.target.text)
+    if found.target.tokens[-1] == "</s>":
+        assert again.score == pytest.approx(found.score, abs=1e-4)
+    for step in found.steps:
+        assert [option.logp for option in step.options] == sorted((option.logp for option in step.options), reverse=True)
+
+
+def test_the_beam_tree_holds_everything_that_was_found_and_says_why_others_were_not() -> None:
+    found = explain(decoding(), TEXT)
+    tree = found.tree
+    ways = {}
+    for place, node in enumerate(tree):
+        assert node.parent < place
+        assert node.parent < 0 or tree[node.parent].step == node.step - 1
+        assert node.parent < 0 or node.score <= tree[node.parent].score + 1e-5
+        ways[place] = [*ways.get(node.parent, []), node.token]
+        assert node.why or node.fate == "kept"
+    finals = sorted((node.final for node in tree if node.fate == "finished" and node.final is not None), reverse=True)
+    assert finals[0] == pytest.approx(found.best[0].score)
+    best = [place for place, node in enumerate(tree) if node.best]
+    assert ways[best[-1]] == [step.token for step in found.steps]
+    for step in {node.step for node in tree}:
+        scores = {
+            fate: [node.score for node in tree if node.step == step and node.fate == fate] for fate in ("kept", "dropped")
+        }
+        assert len(scores["kept"]) <= 3
+        running = [node for node in tree if node.step == step and node.fate == "dropped" and node.final is None]
+        assert all(node.score <= min(scores["kept"], default=math.inf) for node in running)
+    assert explain(decoding(beam=1, n_best=1), TEXT).tree == []
+
+
+def test_a_given_target_is_followed_and_the_models_own_way_is_told() -> None:
+    own = explain(decoding(), TEXT, target="e f g")
+    assert own.forced
+    assert [step.token for step in own.steps] == ["e", "f", "g", "end"]
+    for place, step in enumerate(own.steps):
+        if step.instead is not None:
+            beginning = " ".join([*(each.token for each in own.steps[:place]), step.options[0].token])
+            assert step.instead.startswith(beginning.removesuffix(" end").removesuffix("end"))
+        assert (step.instead is not None) == (step.options[0].token != step.token)
+
+
+@pytest.mark.parametrize(
+    ("text", "target", "message"),
+    [
+        ("", None, "empty text"),
+        ("  ", None, "empty text"),
+        ("a " * 40, None, "more than 19 tokens"),
+        ("a", "b " * 40, "30 positions"),
+    ],
+)
+def test_what_cannot_be_explained_is_said(text: str, target: str | None, message: str) -> None:
+    model = {**MODELS["transformer"], "position": "learned", "max_length": 30}
+    with pytest.raises(DataError, match=message):
+        explain(decoding(model, max_source=20), text, target=target)
+
+
+def test_words_of_every_tokenizer() -> None:
+    words = WordTokenizer()
+    words.train(["Oh, no (really)"], 100)
+    assert _names(words, "Oh, no (really)") == ["Oh,", "no", "(really)"]
+    bpe = BpeTokenizer()
+    bpe.train(["the lower the newer the wider"] * 4, 275)
+    assert _names(bpe, "the lowest, newer") == ["the", "lowest,", "newer"]
+    assert _names(ByteTokenizer(), "é ü 年月") == ["é", "ü", "年", "月"]
+    characters = CharacterTokenizer()
+    characters.train(["3 mars 1999"], 300)
+    assert _names(characters, "3 mars 1999é") == ["3", "mars", "1999é"]
+    ids = ByteTokenizer().encode("é 年月")
+    pieces = token_texts(ByteTokenizer(), ids)
+    assert "".join(pieces) == "é 年月"
+    assert find_words(ids, pieces, apart=False) == [(0, 2), (2, 9)]
+
+
+def _names(tokenizer: Tokenizer, text: str) -> list[str]:
+    side = make_side(tokenizer, [*tokenizer.encode(text), 2])
+    assert side.names[-1] == "end"
+    assert [span for first, last in side.words for span in range(first, last)] == list(range(len(side.tokens)))
+    return side.names[:-1]
+
+
+def test_joined_weights_are_sums_over_what_is_looked_at_and_means_over_what_looks() -> None:
+    weights = np.array([[[0.1, 0.2, 0.7], [0.3, 0.3, 0.4]]], np.float32)
+    assert np.allclose(join_words(weights, [(0, 2)], [(0, 2), (2, 3)]), [[[0.45, 0.55]]])
+
+
+def test_what_a_decoder_is_fed_is_a_token_behind() -> None:
+    bpe = BpeTokenizer()
+    bpe.train(["the lower the newer the wider"] * 4, 275)
+    side = make_side(bpe, [*bpe.encode("the lowest"), 2])
+    before = fed(side)
+    assert before.tokens == ["<s>", *side.tokens[:-1]]
+    assert before.names == ["begin", "the", "lowest"]
+    assert before.words[-1][1] == len(before.tokens)
+
+
+def test_the_direction_of_writing() -> None:
+    assert right_to_left("٣ مارس ١٩٩٩")
+    assert right_to_left("ה-3 במרץ 2026")
+    assert not right_to_left("3 mars 1999")
+    assert not right_to_left("2026年3月3日")
+    assert not right_to_left("")
+
+
+def test_pictures_of_any_look(tmp_path: Path) -> None:
+    found = explain(decoding("transformer"), TEXT, target="e f")
+    view = view_of(found, use="causal", layer=2, head=1)
+    assert np.array_equal(view.weights, found.views("causal")[1].weights[0])
+    assert view.columns == ["begin", "e", "f"]
+    assert np.array_equal(view_of(found, layer=1, head="max").weights, found.views("cross")[0].weights.max(0))
+    for ending in ("png", "svg", "pdf"):
+        draw(view, tmp_path / f"look.{ending}")
+        assert (tmp_path / f"look.{ending}").stat().st_size > 1000
+    with pytest.raises(ConfigError, match="no layer 3: cross has 2"):
+        view_of(found, layer=3)
+    with pytest.raises(ConfigError, match="no head 9"):
+        view_of(found, head=9)
+    with pytest.raises(ConfigError, match="nothing to draw for encoder"):
+        view_of(explain(decoding("rnn"), TEXT), use="encoder")
+
+
+def test_glyphs_that_no_font_has_are_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[str] = []
+    view = View("x", np.eye(2, dtype=np.float32), ["a", "$x$"], ["مارس", "年"])
+    monkeypatch.setattr(fonts, "_glyphs", lambda path: frozenset("abcxmrs$مارس"))
+    draw(view, tmp_path / "a.svg", warn=told.append)
+    assert len(told) == 1
+    assert "no font on this machine has '年'" in told[0]
+    families = [entry.name for entry in fontManager.ttflist]
+    monkeypatch.setattr(
+        fonts, "_glyphs", lambda path: frozenset("a年") if path == fontManager.ttflist[-1].fname else frozenset("a")
+    )
+    assert fonts.fonts_for("a年") == ([fonts.FIRST, families[-1]], "")
