@@ -68,7 +68,7 @@ def serve(
     if not (settings.local or keys):
         _say(f"{host} can be reached from other machines and no --api-key is set: whoever reaches it may use it")
     server = Server(settings, Models([parse_place(text) for text in run], device=device, tell=_say))
-    _say(f"serving at {server.address}")
+    _say(f"{server.address} shows a page to try it; /docs says how to ask from programs")
     server.run()
 
 

@@ -87,6 +87,10 @@ def _add_errors(app: FastAPI) -> None:
     async def wrong(_: Request, error: WeftError) -> Response:
         return JSONResponse({"error": str(error)}, 400)
 
+    @app.exception_handler(Exception)
+    async def unexpected(_: Request, error: Exception) -> Response:
+        return JSONResponse({"error": "internal error"}, 500)  # what happened is in the log
+
     @app.exception_handler(RequestValidationError)
     async def invalid(_: Request, error: RequestValidationError) -> Response:
         said = "; ".join(f"{'.'.join(map(str, each['loc'][1:])) or 'body'}: {each['msg']}" for each in error.errors())

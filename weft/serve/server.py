@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import signal
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -27,6 +28,17 @@ HEADERS_WITHIN = 15.0
 """Seconds in which a new connection has to say what it wants."""
 
 
+class _Told(logging.Handler):
+    """Passes what uvicorn says on to the server's own log."""
+
+    def __init__(self, log: Log) -> None:
+        super().__init__(logging.WARNING)
+        self._log = log
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._log({"event": record.levelname.lower(), "message": record.getMessage()})
+
+
 class Patient(H11Protocol):
     """HTTP/1.1, with an end to connections that never say what they want."""
 
@@ -41,6 +53,12 @@ class Patient(H11Protocol):
 
 class _Quiet(uvicorn.Server):
     """uvicorn without its own signal handlers, which would end the process by the signal instead of with status 0."""
+
+    ready: Callable[[], None]
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self.ready()
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -69,6 +87,7 @@ class Server:
                 backlog=CONNECTIONS,
             )
         )
+        self._inner.ready = self._ready
         self._socket = _bind(settings.host, settings.port)
         self.address = f"http://{_written(settings.host)}:{self._socket.getsockname()[1]}"
 
@@ -95,9 +114,16 @@ class Server:
             for number in (signal.SIGTERM, signal.SIGINT):
                 loop.add_signal_handler(number, self.stop)
             loop.add_signal_handler(signal.SIGHUP, reload)
-        self.log({"event": "serving", "address": self.address, "models": [model.name for model in self.service.models.served]})
-        await self._inner.serve(sockets=[self._socket])
+        told, logger = _Told(self.log), logging.getLogger("uvicorn.error")
+        logger.addHandler(told)
+        try:
+            await self._inner.serve(sockets=[self._socket])
+        finally:
+            logger.removeHandler(told)
         self.log({"event": "stopped", "taken": self.guard.taken, "answered": self.guard.answered})
+
+    def _ready(self) -> None:
+        self.log({"event": "serving", "address": self.address, "models": [model.name for model in self.service.models.served]})
 
     async def _reload(self) -> None:
         try:
@@ -113,6 +139,7 @@ def _bind(host: str, port: int) -> socket.socket:
     try:
         made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         made.bind((host, port))
+        made.listen(CONNECTIONS)
     except OSError as error:
         made.close()
         raise WeftError(

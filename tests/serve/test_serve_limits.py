@@ -1,0 +1,251 @@
+"""What the server refuses, and that whatever is sent to it, it goes on serving."""
+
+from __future__ import annotations
+
+import json
+import re
+import socket
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from typing import Any
+
+import pytest
+
+from weft.serve.models import Served
+from weft.tasks.decoding import Translation
+
+
+class Slow:
+    """Holds every batch back until it is let go."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.go, self.began, self.batches = threading.Event(), threading.Event(), []
+        real = Served.translate
+
+        def translate(model: Served, asks: Any) -> list[Translation]:
+            self.batches.append([ask.text for ask in asks])
+            self.began.set()
+            assert self.go.wait(30)
+            return real(model, asks)
+
+        monkeypatch.setattr(Served, "translate", translate)
+
+
+@pytest.fixture
+def slow(monkeypatch: pytest.MonkeyPatch) -> Slow:
+    return Slow(monkeypatch)
+
+
+def wait_for(true: Any) -> None:
+    for _ in range(1000):
+        if true():
+            return
+        time.sleep(0.01)
+    raise AssertionError("it did not happen")
+
+
+def test_a_full_queue_says_when_to_come_back(serve: Any, slow: Slow) -> None:
+    shown = serve(queue=3)
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(shown.translate, "a b", model="reverse")
+        assert slow.began.wait(30)
+        second = pool.submit(shown.translate, ["c d", "e f", "g h"], model="reverse")
+        wait_for(lambda: shown.server.service.batcher.length == 3)
+        answer = shown.client.post("/translate", json={"q": "i j", "source": "en", "target": "de"})
+        assert answer.status_code == 503 and int(answer.headers["retry-after"]) >= 1 and "waiting" in answer.json()["error"]
+        slow.go.set()
+        assert first.result()[0]["text"] == "b a"
+        assert [each["text"] for each in second.result()] == ["d c", "f e", "h g"]
+    assert shown.translate("i j", model="reverse")
+
+
+def test_what_waits_is_decoded_together_but_within_the_budget(serve: Any, slow: Slow) -> None:
+    shown = serve(batch_tokens=12)
+    texts = [f"{a} {b}" for a, b in zip("abcdefgh", "ijklmnop", strict=True)]
+    with ThreadPoolExecutor(10) as pool:
+        first = pool.submit(shown.translate, "q r", model="reverse")
+        assert slow.began.wait(30)
+        rest = [pool.submit(shown.translate, text, model="reverse") for text in texts]
+        other = pool.submit(shown.translate, "a b", model="reverse", beam=2)
+        wait_for(lambda: shown.server.service.batcher.length == 9)
+        slow.go.set()
+        assert all(each.result() for each in [first, other, *rest])
+    assert sorted(map(len, slow.batches)) == [1, 1, 4, 4]
+
+
+def test_time_runs_out_and_what_waited_is_taken_back(serve: Any, slow: Slow) -> None:
+    shown = serve(timeout=0.3)
+    with ThreadPoolExecutor(2) as pool:
+        asked = [
+            pool.submit(shown.client.post, "/v1/translate", json={"text": text, "model": "reverse"}) for text in ("a", "b")
+        ]
+        assert {each.result().status_code for each in asked} == {504}
+    wait_for(lambda: shown.server.service.batcher.length == 0)
+    slow.go.set()
+    assert shown.translate("c d", model="reverse")[0]["text"] == "d c"
+
+
+def test_a_client_that_leaves_is_forgotten(serve: Any, slow: Slow) -> None:
+    shown = serve()
+    with ThreadPoolExecutor(1) as pool:
+        first = pool.submit(shown.translate, "a b", model="reverse")
+        assert slow.began.wait(30)
+        with connected(shown) as line:
+            line.sendall(post(b'{"text": "c d", "model": "reverse"}'))
+            wait_for(lambda: shown.server.service.batcher.length == 1)
+        wait_for(lambda: shown.server.service.batcher.length == 0)
+        slow.go.set()
+        assert first.result()
+    assert [text for batch in slow.batches for text in batch] == ["a b"]
+    wait_for(lambda: any(each.get("status") == 499 for each in shown.lines))
+
+
+def test_one_bad_text_harms_no_other(serve: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = Served.translate
+
+    def translate(model: Served, asks: Any) -> list[Translation]:
+        if any(ask.text == "bad" for ask in asks):
+            raise RuntimeError("no")
+        return real(model, asks)
+
+    monkeypatch.setattr(Served, "translate", translate)
+    shown = serve(window=0.05)
+    with ThreadPoolExecutor(4) as pool:
+        asked = [
+            pool.submit(shown.client.post, "/v1/translate", json={"text": text, "model": "reverse"})
+            for text in ("a b", "bad", "c d")
+        ]
+        answers = [each.result() for each in asked]
+    assert [each.status_code for each in answers] == [200, 500, 200]
+    assert answers[1].json() == {"error": "internal error"}
+    assert any("RuntimeError" in each.get("error", "") for each in shown.lines)
+
+
+def test_keys(serve: Any) -> None:
+    shown = serve(keys=frozenset({"one", "two"}))
+    asked = {"q": "a b", "source": "en", "target": "de"}
+    assert shown.post("/translate", **asked, api_key="two") == {"translatedText": "b a"}
+    assert shown.post("/translate", **asked, headers={"Authorization": "Bearer one"}) == {"translatedText": "b a"}
+    assert "Invalid API key" in shown.post("/translate", status=403, **asked, api_key="three")["error"]
+    assert "send an API key" in shown.post("/detect", status=403, q="a")["error"]
+    shown.post("/v1/translate", status=403, text="a", model="reverse", headers={"X-API-Key": "on"})
+    assert shown.client.get("/metrics").status_code == 403
+    assert shown.client.get("/health").status_code == 200
+    assert shown.client.get("/frontend/settings").json()["keyRequired"] is True
+
+
+def test_rates_are_of_each_key(serve: Any) -> None:
+    shown = serve(keys=frozenset({"one", "two"}), rate=2)
+    asked = {"q": "a b", "source": "en", "target": "de"}
+    for _ in range(2):
+        shown.post("/translate", **asked, api_key="one")
+    answer = shown.client.post("/translate", json={**asked, "api_key": "one"})
+    assert answer.status_code == 429 and 1 <= int(answer.headers["retry-after"]) <= 31
+    shown.post("/translate", **asked, api_key="two")
+
+
+def test_other_sites_are_kept_out_unless_named(served: Any, serve: Any) -> None:
+    asked = {"headers": {"Origin": "https://one.example", "Access-Control-Request-Method": "POST"}}
+    assert "access-control-allow-origin" not in served.client.options("/translate", **asked).headers
+    open_to_one = serve(origins=("https://one.example",))
+    answer = open_to_one.client.options("/translate", **asked)
+    assert answer.headers["access-control-allow-origin"] == "https://one.example"
+    # A page may have its own name point to this machine.
+    assert served.client.get("/health", headers={"Host": "evil.example"}).status_code == 400
+    assert served.client.get("/health", headers={"Host": "localhost:1"}).status_code == 200
+    assert "default-src 'self'" in served.client.get("/").headers["content-security-policy"]
+
+
+@pytest.mark.parametrize(
+    "path", ["/static/../server.py", "/static/%2e%2e/server.py", "/etc/passwd", "//etc/passwd", "/static/"]
+)
+def test_no_address_leads_to_a_file(served: Any, path: str) -> None:
+    assert served.client.get(path).status_code == 404
+
+
+def test_logs_hold_no_text_unless_asked(serve: Any) -> None:
+    quiet, open_ = serve(), serve(log_text=True)
+    for shown in (quiet, open_):
+        shown.translate("x y z", model="reverse")
+        wait_for(lambda s=shown: any(each["event"] == "request" for each in s.lines))
+    line = next(each for each in quiet.lines if each["event"] == "request")
+    assert line["route"] == "/v1/translate" and line["status"] == 200 and line["characters"] == 5 and line["model"] == "reverse"
+    assert "x y z" not in json.dumps(quiet.lines) and "x y z" in json.dumps(open_.lines)
+
+
+def test_metrics_are_in_prometheus_format(serve: Any) -> None:
+    shown = serve()
+    shown.translate(["a b", "c d"], model="reverse")
+    lines = shown.client.get("/metrics").text.splitlines()
+    assert "weft_texts_total 2" in lines and 'weft_requests_total{route="/v1/translate",status="200"} 1' in lines
+    sample = re.compile(r'[a-z_]+(\{[a-z]+="[^"]*"(,[a-z]+="[^"]*")*\})? [0-9.e+-]+')
+    assert all(line.startswith("# ") or sample.fullmatch(line) for line in lines)
+
+
+# --- whatever is sent ---------------------------------------------------------------------------------------------------
+
+
+def connected(shown: Any) -> socket.socket:
+    host, port = shown.url.removeprefix("http://").split(":")
+    return socket.create_connection((host, int(port)), timeout=20)
+
+
+def post(body: bytes, length: int | None = None, path: bytes = b"/v1/translate") -> bytes:
+    head = b"POST %s HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
+    return head % (path, len(body) if length is None else length) + body
+
+
+def answer(line: socket.socket) -> bytes:
+    received = b""
+    while b"\r\n\r\n" not in received and (part := line.recv(65536)):
+        received += part
+    return received
+
+
+def test_too_large_and_too_slow_bodies(serve: Any) -> None:
+    shown = serve(body=1000, arrive=0.3)
+    with connected(shown) as line:
+        line.sendall(post(b"{", length=10_000))
+        assert answer(line).startswith(b"HTTP/1.1 413")
+    with connected(shown) as line:
+        line.sendall(b"POST /translate HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n")
+        line.sendall(b"3e8\r\n" + b" " * 1000 + b"\r\n3e8\r\n" + b" " * 1000 + b"\r\n")
+        assert answer(line).startswith(b"HTTP/1.1 413")
+    with connected(shown) as line:
+        line.sendall(post(b"{", length=100))
+        assert answer(line).startswith(b"HTTP/1.1 408")
+    assert shown.translate("a b", model="reverse")[0]["text"] == "b a"
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
+        b"GET / HTTP/9.9\r\n\r\n",
+        b"POST /translate HTTP/1.1\r\nHost: localhost\r\nContent-Length: -5\r\n\r\n",
+        b"POST /translate HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\nabcde",
+        b"GET /" + b"a" * 100_000 + b" HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: localhost\r\nX: " + b"y" * 200_000,
+        b"POST /translate HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+        post(b'{"text": "a b"', length=1000),
+        post(b"\x00" * 500),
+    ],
+)
+def test_garbage_and_half_requests_leave_it_serving(served: Any, sent: bytes) -> None:
+    with connected(served) as line, suppress(OSError):  # it may hang up as soon as it has seen enough
+        line.sendall(sent)
+        line.shutdown(socket.SHUT_WR)
+        while line.recv(65536):
+            pass
+    assert served.client.get("/health").json() == {"status": "ok"}
+
+
+def test_silent_connections_are_closed(serve: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("weft.serve.server.HEADERS_WITHIN", 0.2)
+    shown = serve()
+    with connected(shown) as silent, connected(shown) as slow:
+        slow.sendall(b"GET /health HTT")
+        assert silent.recv(1) == slow.recv(1) == b""
+    assert shown.client.get("/health").status_code == 200

@@ -1,0 +1,95 @@
+"""`weft serve` as a process: signals, an end that loses nothing, and what it says when it cannot start."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import tiny
+
+
+@contextmanager
+def process(*arguments: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """`weft serve` with these arguments on a free port, and its address."""
+    command = [sys.executable, "-m", "weft", "serve", *arguments, "--port", "0", "--device", "cpu"]
+    started = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    try:
+        assert started.stderr is not None
+        said = ""
+        while not (found := re.search(r'"serving", "address": "([^"]+)"', said)):
+            line = started.stderr.readline()
+            assert line, f"it ended: {said}"
+            said += line
+        yield started, found.group(1)
+    finally:
+        started.kill()
+        started.wait()
+        started.stderr.close()  # type: ignore[union-attr]
+
+
+def test_sigterm_under_load_answers_everything_it_took(reverse_run: Path) -> None:
+    with process(f"en-de={reverse_run}", "--window", "20") as (started, url):
+        started.send_signal(signal.SIGHUP)
+        answers: list[Any] = []
+
+        def client(number: int) -> None:
+            """Asks until the server takes no more; each request on a connection of its own, so that none is reused."""
+            for turn in range(10_000):
+                text = " ".join("abcdefghijklmnopqrst"[(number + turn) % 14 :][:6])
+                try:
+                    answer = httpx.post(f"{url}/v1/translate", json={"text": text}, timeout=30, trust_env=False)
+                except httpx.TransportError:
+                    return
+                answers.append((text, answer))
+                if len(answers) == 150:
+                    started.send_signal(signal.SIGTERM)
+
+        with ThreadPoolExecutor(12) as pool:
+            list(pool.map(client, range(12)))
+        lines = [json.loads(line) for line in started.stderr if line.startswith("{")]  # type: ignore[union-attr]
+        assert started.wait(30) == 0
+    assert len(answers) >= 150 and {answer.status_code for _, answer in answers} == {200}
+    assert all(answer.json()["translations"][0]["text"] for _, answer in answers)
+    end = lines[-1]
+    assert end["event"] == "stopped" and end["taken"] == end["answered"] == len(answers)
+    assert any(line["event"] == "reloaded" for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["nowhere"], "nowhere: there is no such run folder"),
+        (["english-german=nowhere"], "no pair of languages"),
+        (["en-de="], "names no run folder"),
+    ],
+)
+def test_what_cannot_be_served_is_said(weft: tiny.Shell, arguments: list[str], says: str) -> None:
+    weft.fails("serve", *arguments, says=[says])
+
+
+def test_a_port_in_use_is_said(weft: tiny.Shell, reverse_run: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        weft.fails("serve", reverse_run, "--port", str(port), says=[f"port {port}", "--port"])
+
+
+def test_a_file_without_keys_is_refused(weft: tiny.Shell, reverse_run: Path, tmp_path: Path) -> None:
+    (tmp_path / "keys").write_text("\n \n")
+    weft.fails("serve", reverse_run, "--api-keys", tmp_path / "keys", says=["no key"])
+
+
+@pytest.mark.parametrize("package", ["fastapi", "uvicorn", "python_multipart"])
+def test_a_missing_package_is_named(weft: tiny.Shell, monkeypatch: pytest.MonkeyPatch, package: str) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+    weft.fails("serve", "runs/x", says=["pip install 'weft[serve]'"])
