@@ -254,7 +254,7 @@ def test_the_loop_does_not_wait_for_the_device(name):
             check=100,
             constraints=[Forbid([5])],
         )
-    assert len(waits.seen) <= 1  # how many steps there are at most
+    assert len(waits.seen) <= 2  # how many steps there are at most, and at the end how many were needed
 
 
 def test_an_ensemble_of_twins_equals_one_and_families_mix():
