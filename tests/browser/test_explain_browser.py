@@ -1,0 +1,128 @@
+"""The page of `weft explain`, opened from disk in a browser without network."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from selenium.webdriver.chrome.webdriver import WebDriver
+from selenium.webdriver.common.by import By
+from selenium.webdriver.common.keys import Keys
+from selenium.webdriver.remote.webelement import WebElement
+from selenium.webdriver.support.ui import WebDriverWait
+
+import weft
+from weft.explain.explanation import Explanation
+from weft.explain.page import page
+from weft.explain.text import Side
+from weft.translator import Translator
+
+INK = """[...document.querySelectorAll('canvas.map')].every(
+    map => map.getContext('2d').getImageData(0, 0, map.width, map.height).data.some(value => value > 0))"""
+
+
+@pytest.fixture(scope="module")
+def translator(reverse_run: Path) -> Translator:
+    return weft.load(reverse_run)
+
+
+def show(browser: WebDriver, folder: Path, explanations: list[Explanation]) -> None:
+    file = folder / "page.html"
+    file.write_text(page(explanations), encoding="utf-8")
+    browser.get(file.as_uri())
+    wait(browser, "document.querySelector('.panel .stage').children.length")
+
+
+def wait(browser: WebDriver, condition: str) -> None:
+    WebDriverWait(browser, 20).until(lambda driver: driver.execute_script(f"return {condition}"))
+
+
+def press(browser: WebDriver, key: str) -> None:
+    browser.find_element(By.TAG_NAME, "body").send_keys(key)
+
+
+def all_of(browser: WebDriver, selector: str) -> list[WebElement]:
+    return browser.find_elements(By.CSS_SELECTOR, selector)
+
+
+def told(browser: WebDriver) -> str:
+    return browser.find_element(By.CSS_SELECTOR, ".told").text
+
+
+def test_it_is_drawn_without_network_and_without_a_word_on_the_console(
+    offline: WebDriver, translator: Translator, tmp_path: Path
+) -> None:
+    show(offline, tmp_path, [translator.explain("a b c", beam=3, run="mine")])
+    assert [each.text for each in all_of(offline, ".text")] == ["a b c", "c b a"]
+    assert [each.text for each in all_of(offline, ".token")] == ["c", "b", "a", "end"]
+    assert offline.execute_script("return performance.getEntriesByType('resource').length") == 0
+    assert offline.execute_script(f"return {INK}")
+    assert len(all_of(offline, ".thumb")) == 4, "mean, max and two heads"
+    assert len(all_of(offline, ".tree g")) == len(translator.explain("a b c", beam=3).tree)
+
+
+def test_everything_is_within_reach_of_the_keyboard(offline: WebDriver, translator: Translator, tmp_path: Path) -> None:
+    show(offline, tmp_path, [translator.explain("a b c", beam=2), translator.explain("d e", beam=2)])
+    offline.find_element(By.CSS_SELECTOR, "canvas.map").send_keys(Keys.ARROW_RIGHT, Keys.ARROW_RIGHT)
+    assert told(offline).startswith("c → c: 0.")
+    press(offline, "s")
+    wait(offline, "document.querySelector('.steps')")
+    assert told(offline).startswith("step 1 of 4: c ← c")
+    offline.find_element(By.CSS_SELECTOR, ".steps").send_keys(Keys.ARROW_RIGHT)
+    assert told(offline).startswith("step 2 of 4: b ← b")
+    press(offline, "l")
+    wait(offline, "document.querySelectorAll('.row span').length == 8")
+    press(offline, "n")
+    wait(offline, "document.querySelector('.text').textContent == 'd e'")
+    press(offline, "t")
+    assert offline.find_element(By.TAG_NAME, "html").get_attribute("data-theme") == "light"
+    press(offline, "t")
+    dark = offline.execute_script("return getComputedStyle(document.body).backgroundColor")
+    assert dark == "rgb(21, 23, 28)"
+
+
+def test_two_runs_stand_side_by_side_and_turn_together(offline: WebDriver, translator: Translator, tmp_path: Path) -> None:
+    show(offline, tmp_path, [translator.explain("a b c", run="one"), translator.explain("a b c", target="c a", run="two")])
+    one, two = all_of(offline, ".panel")
+    assert one.location["y"] == two.location["y"]
+    assert one.location["x"] < two.location["x"]
+    assert "c b a" in [cell.text for cell in two.find_elements(By.TAG_NAME, "td")]
+    press(offline, "l")
+    wait(offline, "document.querySelectorAll('.lines').length == 2")
+
+
+def test_text_runs_in_its_own_direction(offline: WebDriver, translator: Translator, tmp_path: Path) -> None:
+    found = translator.explain("a b c")
+    names = ["٣", "مارس", "١٩٩٩", "end"]
+    found.source = Side(" ".join(names[:3]), names, [(place, place + 1) for place in range(4)], names, rtl=True)
+    show(offline, tmp_path, [found])
+    assert all_of(offline, ".text")[0].get_attribute("dir") == "rtl"
+    press(offline, "l")
+    wait(offline, "document.querySelector('.row')")
+    first, *_, last = all_of(offline, ".row:first-child span")
+    assert first.text == "٣"
+    assert first.location["x"] > last.location["x"]
+
+
+def test_two_hundred_tokens_can_be_used(offline: WebDriver, translator: Translator, tmp_path: Path) -> None:
+    text = " ".join("abcdefg"[place % 7] for place in range(199))
+    show(offline, tmp_path, [translator.explain(text, target=text)])
+    canvas = offline.find_element(By.CSS_SELECTOR, "canvas.map")
+    assert canvas.size["width"] >= 800
+    assert len(all_of(offline, "*")) < 3000
+    for key in "lsm":
+        press(offline, key)
+    wait(offline, "document.querySelector('canvas.map')")
+
+
+def test_no_text_becomes_markup(offline: WebDriver, translator: Translator, tmp_path: Path) -> None:
+    found = translator.explain("a b")
+    nasty = "</script><img src=x onerror=document.title='caught'>"
+    found.source = Side(nasty, [nasty, "b", "end"], [(0, 1), (1, 2), (2, 3)], [nasty, "b", "end"])
+    found.run = nasty
+    show(offline, tmp_path, [found])
+    for key in "lsm":
+        press(offline, key)
+    assert offline.title == "weft explain"
+    assert all_of(offline, "img") == []
+    assert all_of(offline, ".text")[0].text == nasty
