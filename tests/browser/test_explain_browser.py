@@ -104,6 +104,19 @@ def test_text_runs_in_its_own_direction(offline: WebDriver, translator: Translat
     assert first.location["x"] > last.location["x"]
 
 
+def test_tokens_become_words(offline: WebDriver, translator: Translator, tmp_path: Path) -> None:
+    found = translator.explain("a b c")
+    found.source = Side("ab c", ["a", "b", "c", "end"], [(0, 2), (2, 3), (3, 4)], ["ab", "c", "end"])
+    show(offline, tmp_path, [found])
+    press(offline, "w")
+    wait(offline, "document.querySelector('button[aria-pressed=true]:last-child').textContent == 'words'")
+    offline.find_element(By.CSS_SELECTOR, "canvas.map").send_keys(Keys.ARROW_DOWN)
+    weight = found.joined(found.views("cross")[0]).mean(0)[1, 0]
+    name, shown = told(offline).split(": ")
+    assert name == "b → ab"
+    assert float(shown) == pytest.approx(weight, abs=0.01)
+
+
 def test_two_hundred_tokens_can_be_used(offline: WebDriver, translator: Translator, tmp_path: Path) -> None:
     text = " ".join("abcdefg"[place % 7] for place in range(199))
     show(offline, tmp_path, [translator.explain(text, target=text)])

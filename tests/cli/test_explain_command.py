@@ -108,3 +108,8 @@ def test_options_of_explanations_are_checked(reverse_run: Path) -> None:
     assert len(translator.explain("a b", beam=3).best) == 3
     assert len(translator.explain("a b", beam=3, n_best=2).best) == 2
     assert translator.explain("a b", influence=True).views("cross")[-1].how == "influence"
+
+
+def test_an_ensemble_shows_the_looks_of_each_model(reverse_run: Path, other_run: Path) -> None:
+    found = package.load([reverse_run, other_run]).explain("a b")
+    assert [look.title for look in found.views("cross")] == ["model 1, layer 1", "model 2, layer 1"]

@@ -1,0 +1,132 @@
+"""Do the day, month and year that a model of dates writes point at the right characters of what it read?
+
+    python benchmarks/alignment.py OUT [--run RUN] [--count 500]
+
+Without --run, the recipe `demo-dates` is trained into OUT/run first (some minutes on two cores). Dates are drawn as the demo
+draws them, with the places of day, month and year known. For each part, the weights of the characters that write it are
+added up; the part points at the source character that got most. It is right if that character belongs to the same part.
+
+Which look is taken: of every layer, head and mean over heads, the one that is right most often on training dates. It is then
+measured on dates of the test split, which share no day with them; where the model wrote the wrong date is counted too.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import string
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from random import Random
+
+import numpy as np
+from babel.dates import tokenize_pattern
+from numpy.typing import NDArray
+
+from weft import api
+from weft.cli.demo import TRAIN, VALID
+from weft.data.generated import DIGITS, FIRST_DAY, LANGUAGES, LAST_DAY, Split, patterns, split_of, write_date
+from weft.tasks.decoding import Decoding
+from weft.tasks.forcing import force
+from weft.translator import load
+
+Span = tuple[int, int]
+PARTS: dict[str, Span] = {"year": (0, 4), "month": (5, 7), "day": (8, 10)}
+FIELDS = {"y": "year", "M": "month", "L": "month", "d": "day"}
+TUNING = 200
+"""Training dates on which the look is chosen."""
+
+
+@dataclass(frozen=True)
+class Dated:
+    """A date as people write it, its ISO form, and where in the text its parts stand."""
+
+    text: str
+    iso: str
+    parts: dict[str, Span]
+
+
+def draw_dates(count: int, seed: int, split: Split) -> Iterator[Dated]:
+    """Dates of one split, drawn as the generated task draws them."""
+    random = Random(seed)
+    while count:
+        day = FIRST_DAY + timedelta(days=random.randrange((LAST_DAY - FIRST_DAY).days + 1))
+        language = random.choice(LANGUAGES)
+        pattern = random.choice(patterns(language))
+        foreign = language in DIGITS and random.random() < 0.5
+        if split_of(f"dates {day.isoformat()}") != split:
+            continue
+        count -= 1
+        text, parts = "", {}
+        for kind, value in tokenize_pattern(pattern):
+            piece = value if kind == "chars" else write_date(day, language, value[0] * value[1])
+            if kind == "field" and value[0] in FIELDS:
+                parts[FIELDS[value[0]]] = (len(text), len(text) + len(piece))
+            text += piece
+        assert text == write_date(day, language, pattern), (text, pattern)
+        yield Dated(text.translate(str.maketrans(string.digits, DIGITS[language])) if foreign else text, day.isoformat(), parts)
+
+
+def pointed(decoding: Decoding, dated: Dated) -> dict[str, NDArray[np.bool_]]:
+    """For each layer, [heads + 1, 3]: whether year, month and day point right, by each head and by their mean."""
+    source = [*decoding.source.encode(dated.text), 2]
+    target = [*decoding.target.encode(dated.iso), 2]
+    found = {}
+    for name, weights in force(decoding.model, source, target).weights.items():
+        if ".cross" not in name:
+            continue
+        looks = np.concatenate([weights, weights.mean(0, keepdims=True)])[:, :, : len(source) - 1]
+        places = [looks[:, first:last].sum(1).argmax(-1) for first, last in PARTS.values()]
+        found[name] = np.stack(
+            [(at >= dated.parts[part][0]) & (at < dated.parts[part][1]) for part, at in zip(PARTS, places, strict=True)], -1
+        )
+    return found
+
+
+def rates(decoding: Decoding, dates: list[Dated]) -> dict[tuple[str, str], NDArray[np.float64]]:
+    """(layer, head) → the share of dates whose year, month and day point right."""
+    each = [pointed(decoding, dated) for dated in dates]
+    found = {}
+    for layer in each[0]:
+        right = np.mean([one[layer] for one in each], axis=0)
+        names = [*(f"head {head + 1}" for head in range(len(right) - 1)), "mean of heads"]
+        found |= {(layer, name): row for name, row in zip(names, right, strict=True)}
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("out", type=Path, help="folder for the run and the results")
+    parser.add_argument("--run", type=Path, help="a trained run on dates, by characters; default: train one")
+    parser.add_argument("--recipe", default="demo-dates", help="what to train without --run")
+    parser.add_argument("--count", type=int, default=500, help="dates to measure on")
+    options = parser.parse_args()
+    options.out.mkdir(parents=True, exist_ok=True)
+    run = options.run or options.out / "run"
+    if not (run / "model.safetensors").exists():
+        api.train(options.recipe, data=TRAIN, valid=VALID, out=run, tell=print)
+    translator = load(run)
+    decoding = translator.decoding(beam=1)
+    assert isinstance(decoding, Decoding)
+    tuned = rates(decoding, list(draw_dates(TUNING, 1, "train")))
+    chosen = max(tuned, key=lambda key: float(tuned[key].mean()))
+    tests = list(draw_dates(options.count, 2, "test"))
+    measured = rates(decoding, tests)
+    exact = np.mean([found.text == dated.iso for found, dated in zip(translator.translate([d.text for d in tests]), tests)])
+    result = {
+        "exact match": float(exact),
+        "chosen on training dates": " ".join(chosen),
+        "right": dict(zip(PARTS, measured[chosen].round(4).tolist(), strict=True)) | {"all": float(measured[chosen].mean())},
+        "every look": {" ".join(key): float(row.mean()) for key, row in measured.items()},
+    }
+    text = json.dumps(result, indent=2)
+    (options.out / "alignment.json").write_text(text)
+    print(text)
+    sys.exit(result["right"]["all"] < 0.95)
+
+
+if __name__ == "__main__":
+    main()
