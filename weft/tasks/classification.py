@@ -22,7 +22,7 @@ from weft.data.tokenizer import RESERVED, Tokenizer, has_tokenizers, load_tokeni
 from weft.errors import ConfigError, DataError
 from weft.evaluation.labels import LabelAccuracy, MacroF1
 from weft.evaluation.metrics import Metric, score
-from weft.models.base import Model, Network, Sizes
+from weft.models.base import Network, Sizes, with_source
 from weft.models.classifier import Classifier, Vote
 from weft.registry import Among, build
 from weft.tasks.base import Headline, Loss, Setting, Share, TextTask, made_up_pair
@@ -58,7 +58,7 @@ class ClassificationTask(TextTask):
         self.config, self.run, self.tell = setting.config, setting.run, setting.tell
         self.pooling, self.smoothing, self.dropout, self.diversity = pooling, label_smoothing, dropout, diversity_weight
         self.source: Tokenizer
-        self.target: Labels
+        self.target: Labels = Labels()
         self.train: Corpus
         self.valid: Corpus | None = None
 
@@ -82,10 +82,9 @@ class ClassificationTask(TextTask):
         return Sizes(self.source.size, self.source.size, shared=True)
 
     def build(self, spec: Mapping[str, Any], sizes: Sizes) -> Network:
-        base = super().build(spec, sizes)
-        assert isinstance(base, Model)
+        base = with_source(super().build(spec, Sizes(sizes.source, sizes.source, shared=True)), "model.kind")
         pooling = build("weft.pooling:POOLINGS", self.pooling, base.encoder.width, where="task.pooling")
-        return Classifier(base, pooling, len(self.target.names), self.dropout)
+        return Classifier(base, pooling, max(1, len(self.target.names)), self.dropout)
 
     def join(self, models: Sequence[Network]) -> Network:
         return Vote(models)

@@ -12,7 +12,7 @@ import torch
 
 from weft.config import Config, save_config, save_schema
 from weft.errors import ConfigError, Interrupted, RunError
-from weft.models.base import Network
+from weft.models.base import Network, Sizes
 from weft.registry import build
 from weft.tasks.base import Setting, Task
 from weft.training import checkpoint
@@ -81,17 +81,19 @@ def _in_turn(world: World, work: Callable[[], T]) -> T:
 
 def _model(config: Config, task: Task, device: torch.device) -> Network:
     """The model with its first weights, for the task's data, which is made ready here."""
-    sizes = task.prepare()
-    torch.manual_seed(config.train.seed)
-    model = task.build(config.model, sizes)
+    with torch.device("meta"):
+        # A model without weights or data: what is wrong with it is said before a large corpus is read.
+        outline = task.build(config.model, Sizes(8, 8, config.data.shared_vocabulary))
     if config.train.packed == "auto":
         # Settled here once and for all: where a resumed run goes on in its data depends on it.
         fast = device.type == "cuda" and config.train.precision == "bf16"
-        config.train.packed = fast and model.packs and task.steady
-    if config.train.packed and not model.packs:
+        config.train.packed = fast and outline.packs and task.steady
+    if config.train.packed and not outline.packs:
         raise ConfigError("train.packed: a part of this model does not work on packed rows; set train.packed: false")
-    task.check_length(model, config.data.max_length)
-    return model
+    task.check_length(outline, config.data.max_length)
+    sizes = task.prepare()
+    torch.manual_seed(config.train.seed)
+    return task.build(config.model, sizes)
 
 
 @contextlib.contextmanager
