@@ -33,8 +33,7 @@ class HeatMap {
     context.font = "13px system-ui, sans-serif";
     const widest = names => Math.min(130, Math.max(...names.map(name => context.measureText(name).width)) + 8);
     this.left = widest(rows.names);
-    this.upright = widest(columns.names) <= 26;
-    this.top = this.upright ? 22 : widest(columns.names);
+    this.top = Math.max(22, widest(columns.names));
     this.cell = Math.max(4, Math.min(28, Math.floor((width - this.left - 8) / matrix.columns)));
     this.canvas.setAttribute("aria-label", `weights of ${matrix.rows} by ${matrix.columns}; arrow keys move`);
     this.image = paint(matrix, columns.rtl);
@@ -73,9 +72,10 @@ class HeatMap {
       if (c % every !== 0) return;
       context.save();
       context.translate(left + (this.place(c) + 0.5) * cell, top - 5);
-      if (!this.upright) context.rotate(-Math.PI / 2);
-      context.textAlign = this.upright ? "center" : "left";
-      context.fillText(name, 0, this.upright ? -6 : 0, this.upright ? cell * every : top - 6);
+      const upright = context.measureText(name).width <= cell * every;
+      if (!upright) context.rotate(-Math.PI / 2);
+      context.textAlign = upright ? "center" : "left";
+      context.fillText(name, 0, upright ? -6 : 0, top - 6);
       context.restore();
     });
   }
