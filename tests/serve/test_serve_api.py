@@ -129,8 +129,10 @@ def test_everything_a_search_can_be_told(served: Any, reverse_run: Path) -> None
     assert drawn[0] == drawn[1] and drawn[0]["text"] == again.text
     (seen,) = served.translate("a b c", model="reverse", attention=True, alignment=True)
     layer = next(name for name in seen["attention"] if ".cross" in name)
-    assert len(seen["attention"][layer][0]) == len(seen["tokens"]) == len(seen["alignment"])
-    assert len(seen["alignment"][0]) == len(seen["source_tokens"]) == 4
+    assert len(seen["attention"][layer][0]) == len(seen["tokens"]) == 4
+    aligned = seen["alignment"]
+    assert "".join(aligned["target"]) == "c b a" and len(aligned["weights"]) == 3
+    assert {len(row) for row in aligned["weights"]} == {len(aligned["source"])} == {4}
 
 
 def test_terms_are_used_and_avoided(served: Any, reverse_run: Path) -> None:

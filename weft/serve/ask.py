@@ -1,4 +1,4 @@
-"""One text and everything its translation depends on."""
+"""What can be asked of a model: one text and everything its answer depends on."""
 
 from __future__ import annotations
 
@@ -27,6 +27,26 @@ class Ask:
     attention: bool = False
 
     @property
+    def kept(self) -> bool:
+        """Whether the answer is worth remembering. Weights of attention are large, and looked at once."""
+        return not self.attention
+
+    @property
     def group(self) -> Hashable:
         """Asks of one group may be decoded in one batch."""
         return self.model, self.options, self.attention
+
+
+@dataclass(frozen=True)
+class Explain:
+    """A text whose translation is to be explained on a page."""
+
+    model: Served
+    text: str
+    options: tuple[tuple[str, Any], ...] = ()
+    kept: bool = False
+
+    @property
+    def group(self) -> Hashable:
+        """None is like another: each is answered alone."""
+        return self

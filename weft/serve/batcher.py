@@ -11,22 +11,24 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from weft.serve.ask import Ask
+from weft.serve.ask import Ask, Explain
 from weft.serve.metrics import Metrics
 from weft.serve.refusal import Refusal
 from weft.serve.settings import Settings
 from weft.tasks.decoding import Translation
 
-Answer = Translation | Exception
+Question = Ask | Explain
+Answer = Translation | str
+"""A translation, or the page that explains one."""
 
 
 @dataclass(eq=False)
 class _Job:
-    """An ask, how many source tokens it has, who waits for it, and since when."""
+    """A question, how many source tokens it has, who waits for it, and since when."""
 
-    ask: Ask
+    ask: Question
     tokens: int
-    future: asyncio.Future[Translation]
+    future: asyncio.Future[Answer]
     since: float = field(default_factory=time.monotonic)
 
 
@@ -35,16 +37,15 @@ class Cache:
 
     def __init__(self, most: int) -> None:
         self.most = most
-        self._known: OrderedDict[Ask, Translation] = OrderedDict()
+        self._known: OrderedDict[Question, Answer] = OrderedDict()
 
-    def find(self, ask: Ask) -> Translation | None:
+    def find(self, ask: Question) -> Answer | None:
         if ask in self._known:
             self._known.move_to_end(ask)
         return self._known.get(ask)
 
-    def keep(self, ask: Ask, found: Translation) -> None:
-        # Weights of attention are large, and looked at once.
-        if self.most and not ask.attention:
+    def keep(self, ask: Question, found: Answer) -> None:
+        if self.most and ask.kept:
             self._known[ask] = found
             while len(self._known) > self.most:
                 self._known.popitem(last=False)
@@ -80,8 +81,8 @@ class Batcher:
         """Texts that wait."""
         return len(self._waiting)
 
-    async def answer(self, asks: Sequence[Ask]) -> list[Translation]:
-        """A translation for each ask. Cancelled, it takes back what has not begun; a full queue is a Refusal."""
+    async def answer(self, asks: Sequence[Question]) -> list[Answer]:
+        """An answer for each ask. Cancelled, it takes back what has not begun; a full queue is a Refusal."""
         found = {ask: known for ask in asks if (known := self.cache.find(ask)) is not None}
         self.metrics.count("cache_hits", len(found))
         missing = [ask for ask in dict.fromkeys(asks) if ask not in found]
@@ -89,7 +90,7 @@ class Batcher:
             found |= zip(missing, await self._ask(missing), strict=True)
         return [found[ask] for ask in asks]
 
-    async def _ask(self, asks: Sequence[Ask]) -> list[Translation]:
+    async def _ask(self, asks: Sequence[Question]) -> list[Answer]:
         if self.length + len(asks) > self.settings.queue:
             self.metrics.count("refused_busy", 1)
             wait = max(1, math.ceil(self.length * self._pace))
@@ -103,8 +104,8 @@ class Batcher:
             done = await asyncio.gather(*(job.future for job in jobs))
         finally:
             self._forget(jobs)
-        for ask, translation in zip(asks, done, strict=True):
-            self.cache.keep(ask, translation)
+        for ask, answer in zip(asks, done, strict=True):
+            self.cache.keep(ask, answer)
         return done
 
     def _forget(self, jobs: Sequence[_Job]) -> None:
@@ -155,9 +156,9 @@ class Batcher:
 
     def _run(self, batch: list[_Job]) -> None:
         """Answers all of a batch. If it fails, each is tried alone, so that one bad text harms no other."""
-        answers: Sequence[Answer]
+        answers: Sequence[Answer | Exception]
         try:
-            answers = batch[0].ask.model.translate([job.ask for job in batch])
+            answers = batch[0].ask.model.answer([job.ask for job in batch])
         except Exception as error:
             if len(batch) > 1:
                 for job in batch:
@@ -168,7 +169,7 @@ class Batcher:
             batch[0].future.get_loop().call_soon_threadsafe(_settle, batch, answers)
 
 
-def _settle(batch: Sequence[_Job], answers: Sequence[Answer]) -> None:
+def _settle(batch: Sequence[_Job], answers: Sequence[Answer | Exception]) -> None:
     for job, answer in zip(batch, answers, strict=True):
         if job.future.done():
             continue

@@ -21,7 +21,7 @@ HEADERS = {
     b"x-content-type-options": b"nosniff",
     b"referrer-policy": b"no-referrer",
     b"content-security-policy": b"default-src 'self'; img-src 'self' data:; object-src 'none'; base-uri 'none'; "
-    b"frame-ancestors 'none'; form-action 'none'",
+    b"frame-ancestors 'none'; form-action 'self'",
 }
 
 Log = Callable[[dict[str, Any]], None]

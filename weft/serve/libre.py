@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Sequence
 from typing import Any
 
 from fastapi import APIRouter, Request
-from starlette.datastructures import UploadFile
 
 from weft.serve.ask import Ask
 from weft.serve.detect import Detector, language_name
+from weft.serve.documents import ERRORS
+from weft.serve.fields import Fields, read_fields
 from weft.serve.html import Page
 from weft.serve.models import Served
-from weft.serve.native import ERRORS
 from weft.serve.refusal import Refusal
 from weft.serve.service import Service, note
 from weft.tasks.decoding import Translation
 
-Fields = dict[str, Any]
 ENDS = re.compile(r"(\r\n|[\n\r\v\f\x1c-\x1e\x85\u2028\u2029])")
 
 ONE_OR_MORE = {"oneOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}
@@ -40,7 +38,7 @@ def router(service: Service) -> APIRouter:
 
     @routes.post("/translate", summary="Translate text or HTML", openapi_extra=_body(TRANSLATE, ["q", "source", "target"]))
     async def translate(request: Request) -> Fields:
-        given = await _fields(request)
+        given = await read_fields(request)
         service.admit(request, given.get("api_key") or given.get("apiKey"))
         texts, many = _texts(given)
         service.check(texts)
@@ -60,7 +58,7 @@ def router(service: Service) -> APIRouter:
         "/detect", summary="Which of the source languages a text is in", openapi_extra=_body({"q": ONE_OR_MORE}, ["q"])
     )
     async def detect(request: Request) -> list[Fields]:
-        given = await _fields(request)
+        given = await read_fields(request)
         service.admit(request, given.get("api_key"))
         texts, _ = _texts(given)
         service.check(texts)
@@ -135,25 +133,6 @@ def _others(page: Lines | Page, group: Sequence[Translation], count: int) -> lis
     ranks = range(min(count, max((len(each.alternatives) for each in group), default=0)))
     ranked = [[each.alternatives[k] if k < len(each.alternatives) else each for each in group] for k in ranks]
     return [page.filled([each.text for each in rank]) for rank in ranked]
-
-
-async def _fields(request: Request) -> Fields:
-    """What a request says, as JSON or as a form, or behind the question mark."""
-    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    fields: Fields = dict(request.query_params)
-    if kind in ("application/x-www-form-urlencoded", "multipart/form-data"):
-        form = await request.form(max_files=0)
-        return fields | {name: value for name, value in form.items() if not isinstance(value, UploadFile)}
-    raw = await request.body()
-    if not raw.strip():
-        return fields
-    try:
-        given = json.loads(raw)
-    except (ValueError, RecursionError):
-        raise Refusal(400, "Invalid request: the body is neither JSON nor a form") from None
-    if not isinstance(given, dict):
-        raise Refusal(400, "Invalid request: the body has to be a JSON object")
-    return fields | given
 
 
 def _texts(given: Fields) -> tuple[list[str], bool]:

@@ -10,7 +10,8 @@ from pathlib import Path
 
 from weft.config import Config
 from weft.errors import ConfigError
-from weft.serve.ask import Ask
+from weft.explain.page import page
+from weft.serve.ask import Ask, Explain
 from weft.serve.refusal import Refusal
 from weft.tasks.decoding import Translation
 from weft.translator import Translator, load
@@ -39,6 +40,13 @@ class Served:
     target: str
     place: Place
     translator: Translator = field(repr=False)
+
+    def answer(self, asks: Sequence[Ask | Explain]) -> Sequence[Translation | str]:
+        """Answers asks of one group: a translation for each, or the page that explains the only one."""
+        first = asks[0]
+        if isinstance(first, Explain):
+            return [page([self.translator.explain(first.text, run=self.name, **dict(first.options))], "weft")]
+        return self.translate([ask for ask in asks if isinstance(ask, Ask)])
 
     def translate(self, asks: Sequence[Ask]) -> list[Translation]:
         """Answers asks that have the same options."""
@@ -144,6 +152,18 @@ class Models:
             if code.lower() not in {each.lower() for each in known}:
                 raise Refusal(400, f"{code} is not supported")
         raise Refusal(400, f"{target} is not available as a target language from {source}")
+
+    def chosen(self, name: str | None, source: str | None, target: str | None) -> Served:
+        """The model of this name, or for this pair of languages, or the only one."""
+        if name is not None:
+            return self.named(name)
+        if source is None and target is None:
+            if len(self.served) > 1:
+                raise Refusal(400, "several models are served: name one with model, or languages with source and target")
+            return self.served[0]
+        if source is None or target is None:
+            raise Refusal(400, "give both source and target, or a model")
+        return self.between(source, target)
 
     @property
     def sources(self) -> list[str]:

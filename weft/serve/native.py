@@ -5,18 +5,23 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Request
-from pydantic import BaseModel, ConfigDict, Field
+from fastapi.exceptions import RequestValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from starlette.responses import HTMLResponse, Response
 
-from weft.explain.picture import cross_attention
-from weft.serve.ask import Ask
+from weft.serve.ask import Ask, Explain
+from weft.serve.documents import ERRORS, ModelDocument, TranslateResponse, document
+from weft.serve.fields import read_fields
 from weft.serve.models import Served
 from weft.serve.refusal import Refusal
 from weft.serve.service import Service
-from weft.tasks.decoding import Translation
 from weft.tasks.terms import Terms
 
 Text = Annotated[str, Field(max_length=1 << 20)]
 TermList = Annotated[list[Annotated[str, Field(min_length=1, max_length=200)]], Field(max_length=32)]
+
+PAGE_POLICY = "sandbox allow-scripts; default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data:"
+"""The page carries its own script. It may run, but as a page of nowhere: it can neither ask this server nor read from it."""
 
 SEARCH = ("beam", "n_best", "length_penalty", "max_length", "min_length", "no_repeat_ngram")
 SAMPLING = ("sample", "temperature", "top_k", "top_p", "seed")
@@ -46,64 +51,23 @@ class TranslateRequest(BaseModel):
     use: TermList = Field([], description="terms that each translation has to hold, by constrained beam search")
     avoid: TermList = Field([], description="terms that no translation may hold")
     attention: bool = Field(False, description="add the attention weights of every layer that shows them")
-    alignment: bool = Field(False, description="add how much each written token looked at each read one, over all layers")
+    alignment: bool = Field(False, description="add how much each written word looked at each read one, over all layers")
 
     @property
     def texts(self) -> list[str]:
         return [self.text] if isinstance(self.text, str) else self.text
 
 
-class TranslationDocument(BaseModel):
-    """One translation. `alignment` is [target tokens][source tokens]; `attention` [heads][tokens][tokens] by layer."""
+class ExplainRequest(BaseModel):
+    """One text, a model or a pair of languages, and the beam."""
 
-    text: str
-    score: float
-    tokens: list[str]
-    source_tokens: list[str] | None = None
-    alternatives: list[TranslationDocument] | None = None
-    alignment: list[list[float]] | None = None
-    attention: dict[str, list[list[list[float]]]] | None = None
+    model_config = ConfigDict(extra="forbid")
 
-
-class TranslateResponse(BaseModel):
-    """The model that was used and a translation for each text."""
-
-    model: str
-    source: str
-    target: str
-    translations: list[TranslationDocument]
-
-
-class ModelDocument(BaseModel):
-    """A model that is served. `beam` is the run's own, `most_beam` the widest that may be asked for."""
-
-    name: str
-    source: str
-    target: str
-    kind: str
-    beam: int
-    most_beam: int
-
-
-class ErrorDocument(BaseModel):
-    """What went wrong."""
-
-    error: str
-
-
-ERRORS: dict[int | str, dict[str, Any]] = {
-    status: {"model": ErrorDocument, "description": about}
-    for status, about in {
-        400: "something in the request is not right",
-        403: "a key is missing or wrong",
-        408: "the request came too slowly",
-        413: "the request is too large",
-        422: "a field is missing or not what it should be",
-        429: "too many requests; see Retry-After",
-        503: "too many texts wait; see Retry-After",
-        504: "the translation took too long",
-    }.items()
-}
+    text: str = Field(max_length=2_000)
+    model: str | None = None
+    source: str | None = None
+    target: str | None = None
+    beam: int | None = Field(None, ge=1)
 
 
 def router(service: Service) -> APIRouter:
@@ -114,10 +78,25 @@ def router(service: Service) -> APIRouter:
     async def translate(request: Request, body: TranslateRequest) -> TranslateResponse:
         service.admit(request)
         service.check(body.texts + _prefixes(body) + body.use + body.avoid)
-        model = _chosen(service, body)
+        model = service.models.chosen(body.model, body.source, body.target)
         found = await service.answer(request, _asks(service, body, model))
-        documents = [document(each, body) for each in found]
+        pairs = zip(body.texts, found, strict=True)
+        documents = [document(model, text, each, attention=body.attention, alignment=body.alignment) for text, each in pairs]
         return TranslateResponse(model=model.name, source=model.source, target=model.target, translations=documents)
+
+    @routes.post("/explain", summary="A page that shows how a text is translated", response_class=HTMLResponse)
+    async def explain(request: Request) -> Response:
+        given = await read_fields(request)
+        service.admit(request, given.pop("api_key", None))
+        try:
+            body = ExplainRequest.model_validate(given)
+        except ValidationError as error:
+            raise RequestValidationError([{**each, "loc": ("body", *each["loc"])} for each in error.errors()]) from None
+        service.check([body.text])
+        model = service.models.chosen(body.model, body.source, body.target)
+        beam = (("beam", min(body.beam, service.settings.beam)),) if body.beam else ()
+        page = await service.explain(request, Explain(model, body.text, beam))
+        return HTMLResponse(page, headers={"Content-Security-Policy": PAGE_POLICY})
 
     @routes.get("/models", summary="The models that are served")
     async def models() -> list[ModelDocument]:
@@ -144,19 +123,6 @@ def _model(model: Served, most: int) -> ModelDocument:
         beam=config.decode.beam,
         most_beam=most,
     )
-
-
-def _chosen(service: Service, body: TranslateRequest) -> Served:
-    models = service.models
-    if body.model is not None:
-        return models.named(body.model)
-    if body.source is None and body.target is None:
-        if len(models.served) > 1:
-            raise Refusal(400, "several models are served: name one with model, or a pair of languages with source and target")
-        return models.served[0]
-    if body.source is None or body.target is None:
-        raise Refusal(400, "give both source and target, or a model")
-    return models.between(body.source, body.target)
 
 
 def _prefixes(body: TranslateRequest) -> list[str]:
@@ -188,17 +154,3 @@ def _options(body: TranslateRequest, most: int, model: Served) -> tuple[tuple[st
     if given["max_length"] is not None:
         given["max_length"] = min(given["max_length"], own["max_length"])
     return tuple((name, value) for name, value in given.items() if value is not None and value != own[name])
-
-
-def document(found: Translation, body: TranslateRequest) -> TranslationDocument:
-    """A translation as data, with as much of it as was asked for."""
-    plain = TranslationDocument(text=found.text, score=found.score, tokens=found.tokens, source_tokens=found.source_tokens)
-    if found.alternatives:
-        plain.alternatives = [
-            TranslationDocument(text=each.text, score=each.score, tokens=each.tokens) for each in found.alternatives
-        ]
-    if body.alignment and any(".cross" in name for name in found.attention):
-        plain.alignment = cross_attention(found).tolist()
-    if body.attention:
-        plain.attention = {name: weights.tolist() for name, weights in found.attention.items()}
-    return plain

@@ -11,8 +11,8 @@ from typing import Any
 
 from starlette.requests import Request
 
-from weft.serve.ask import Ask
-from weft.serve.batcher import Batcher
+from weft.serve.ask import Ask, Explain
+from weft.serve.batcher import Answer, Batcher
 from weft.serve.metrics import Metrics
 from weft.serve.models import Models
 from weft.serve.refusal import Refusal
@@ -93,9 +93,16 @@ class Service:
             note(request, text=[ask.text for ask in asks])
         if asks:
             note(request, model=asks[0].model.name)
-        return await self._in_time(request, self.batcher.answer(asks))
+        found = await self._in_time(request, self.batcher.answer(asks))
+        return [each for each in found if isinstance(each, Translation)]
 
-    async def _in_time(self, request: Request, work: Coroutine[Any, Any, list[Translation]]) -> list[Translation]:
+    async def explain(self, request: Request, ask: Explain) -> str:
+        """A page, within the same limits."""
+        note(request, characters=len(ask.text), model=ask.model.name)
+        (page,) = await self._in_time(request, self.batcher.answer([ask]))
+        return str(page)
+
+    async def _in_time(self, request: Request, work: Coroutine[Any, Any, list[Answer]]) -> list[Answer]:
         task, gone = asyncio.ensure_future(work), asyncio.ensure_future(_gone(request))
         try:
             done, _ = await asyncio.wait({task, gone}, timeout=self.settings.timeout, return_when=asyncio.FIRST_COMPLETED)

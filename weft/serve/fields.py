@@ -1,0 +1,32 @@
+"""Requests that come as JSON or as a form."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from fastapi import Request
+from starlette.datastructures import UploadFile
+
+from weft.serve.refusal import Refusal
+
+Fields = dict[str, Any]
+
+
+async def read_fields(request: Request) -> Fields:
+    """What a request says, as JSON or as a form, or behind the question mark."""
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    fields: Fields = dict(request.query_params)
+    if kind in ("application/x-www-form-urlencoded", "multipart/form-data"):
+        form = await request.form(max_files=0)
+        return fields | {name: value for name, value in form.items() if not isinstance(value, UploadFile)}
+    raw = await request.body()
+    if not raw.strip():
+        return fields
+    try:
+        given = json.loads(raw)
+    except (ValueError, RecursionError):
+        raise Refusal(400, "Invalid request: the body is neither JSON nor a form") from None
+    if not isinstance(given, dict):
+        raise Refusal(400, "Invalid request: the body has to be a JSON object")
+    return fields | given
