@@ -13,20 +13,27 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 TORCH := $(shell grep '^torch==' constraints.txt)
 INPUTS := pyproject.toml constraints.txt
 
-.PHONY: demo test lint clean
+.PHONY: demo test lint browser clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.weft-installed
 	$(BIN)/weft demo
 
 # One thread a process: the processes share the cores already.
-test: lint
+test: lint browser
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS)
 
 lint: $(VENV)/.weft-dev-installed
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
+
+# Tests of pages drive Debian's Chromium; without it they are skipped, and say so.
+browser:
+	@command -v chromium >/dev/null && command -v chromedriver >/dev/null || \
+	  { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && apt-get update -qq && \
+	    DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium chromium-driver >/dev/null; } || \
+	  echo "NO BROWSER TESTS: install chromium and chromium-driver to run them"
 
 clean:
 	rm -rf $(VENV)

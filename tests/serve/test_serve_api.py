@@ -218,3 +218,11 @@ def test_languages_come_from_the_command_line_the_configuration_or_the_files(rev
 def _count(shown: Any, name: str) -> int:
     text = shown.client.get("/metrics").text
     return int(re.search(rf"^{name} (\d+)$", text, re.MULTILINE).group(1))  # type: ignore[union-attr]
+
+
+def test_explain_is_a_page_that_can_reach_nothing(served: Any) -> None:
+    for body in ({"json": {"text": "a b c", "model": "reverse"}}, {"data": {"text": "a b c", "model": "reverse", "beam": "2"}}):
+        answer = served.client.post("/v1/explain", **body)
+        assert answer.status_code == 200 and answer.headers["content-type"].startswith("text/html")
+        assert "sandbox allow-scripts" in answer.headers["content-security-policy"] and "<script" in answer.text
+    assert "text" in served.post("/v1/explain", status=422, model="reverse")["error"]

@@ -30,3 +30,9 @@ async def read_fields(request: Request) -> Fields:
     if not isinstance(given, dict):
         raise Refusal(400, "Invalid request: the body has to be a JSON object")
     return fields | given
+
+
+def body_schema(schema: Fields) -> Fields:
+    """Such a body in OpenAPI's words: JSON, or the same as a form."""
+    kinds = ("application/json", "application/x-www-form-urlencoded")
+    return {"requestBody": {"required": True, "content": {kind: {"schema": schema} for kind in kinds}}}

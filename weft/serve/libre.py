@@ -11,7 +11,7 @@ from fastapi import APIRouter, Request
 from weft.serve.ask import Ask
 from weft.serve.detect import Detector, language_name
 from weft.serve.documents import ERRORS
-from weft.serve.fields import Fields, read_fields
+from weft.serve.fields import Fields, body_schema, read_fields
 from weft.serve.html import Page
 from weft.serve.models import Served
 from weft.serve.refusal import Refusal
@@ -36,7 +36,7 @@ def router(service: Service) -> APIRouter:
     routes = APIRouter(tags=["LibreTranslate"], responses=ERRORS)
     detector = Detector()
 
-    @routes.post("/translate", summary="Translate text or HTML", openapi_extra=_body(TRANSLATE, ["q", "source", "target"]))
+    @routes.post("/translate", summary="Translate text or HTML", openapi_extra=_body(TRANSLATE, "q", "source", "target"))
     async def translate(request: Request) -> Fields:
         given = await read_fields(request)
         service.admit(request, given.get("api_key") or given.get("apiKey"))
@@ -54,9 +54,7 @@ def router(service: Service) -> APIRouter:
         found = await service.answer(request, [Ask(model, part, options) for page in pages for part in page.parts])
         return _answer(pages, found, many, count, guess)
 
-    @routes.post(
-        "/detect", summary="Which of the source languages a text is in", openapi_extra=_body({"q": ONE_OR_MORE}, ["q"])
-    )
+    @routes.post("/detect", summary="Which of the source languages a text is in", openapi_extra=_body({"q": ONE_OR_MORE}, "q"))
     async def detect(request: Request) -> list[Fields]:
         given = await read_fields(request)
         service.admit(request, given.get("api_key"))
@@ -171,8 +169,5 @@ def _alternatives(given: Fields, most: int) -> int:
     return int(value)
 
 
-def _body(properties: Fields, required: list[str]) -> Fields:
-    """The body of a request in OpenAPI's words: JSON, or the same as a form."""
-    schema = {"type": "object", "properties": properties, "required": required}
-    kinds = ("application/json", "application/x-www-form-urlencoded")
-    return {"requestBody": {"required": True, "content": {kind: {"schema": schema} for kind in kinds}}}
+def _body(properties: Fields, *required: str) -> Fields:
+    return body_schema({"type": "object", "properties": properties, "required": list(required)})

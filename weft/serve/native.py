@@ -11,7 +11,7 @@ from starlette.responses import HTMLResponse, Response
 
 from weft.serve.ask import Ask, Explain
 from weft.serve.documents import ERRORS, ModelDocument, TranslateResponse, document
-from weft.serve.fields import read_fields
+from weft.serve.fields import body_schema, read_fields
 from weft.serve.models import Served
 from weft.serve.refusal import Refusal
 from weft.serve.service import Service
@@ -84,7 +84,12 @@ def router(service: Service) -> APIRouter:
         documents = [document(model, text, each, attention=body.attention, alignment=body.alignment) for text, each in pairs]
         return TranslateResponse(model=model.name, source=model.source, target=model.target, translations=documents)
 
-    @routes.post("/explain", summary="A page that shows how a text is translated", response_class=HTMLResponse)
+    @routes.post(
+        "/explain",
+        summary="A page that shows how a text is translated",
+        response_class=HTMLResponse,
+        openapi_extra=body_schema(ExplainRequest.model_json_schema()),
+    )
     async def explain(request: Request) -> Response:
         given = await read_fields(request)
         service.admit(request, given.pop("api_key", None))
