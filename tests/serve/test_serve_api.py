@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import string
 from concurrent.futures import ThreadPoolExecutor
@@ -11,9 +12,10 @@ from typing import Any
 
 import httpx
 import pytest
+import tiny
 from libretranslatepy import LibreTranslateAPI
 
-import weft
+from weft import load
 from weft.errors import ConfigError
 from weft.serve.models import Models, Place, languages_of, parse_place
 from weft.tasks.terms import Terms
@@ -44,7 +46,7 @@ def test_translate_takes_json_forms_and_lists(served: Any) -> None:
 
 def test_alternatives_are_the_rest_of_the_n_best(served: Any, reverse_run: Path) -> None:
     found = served.post("/translate", q=["a b c", "d e"], source="en", target="de", alternatives=3)
-    expected = weft.load(reverse_run).translate(["a b c", "d e"], n_best=4)
+    expected = load(reverse_run).translate(["a b c", "d e"], n_best=4)
     assert found["alternatives"] == [[other.text for other in each.alternatives] for each in expected]
     assert len(found["alternatives"][0]) == 3
 
@@ -104,12 +106,16 @@ def test_small_addresses(served: Any) -> None:
     ]
 
 
-def test_many_clients_get_what_python_gets(served: Any, reverse_run: Path) -> None:
+def test_many_clients_get_what_python_and_the_command_line_get(served: Any, reverse_run: Path, weft: tiny.Shell) -> None:
     """The same text and the same score for every sentence, whatever it was batched with, by beams of several widths."""
-    texts = sentences(60)
+    texts = sentences(200)
     before = _count(served, "weft_batches_total")
     for options in ({}, {"beam": 3, "n_best": 2}):
-        expected = weft.load(reverse_run, device="cpu").translate(texts, **options)
+        expected = load(reverse_run, device="cpu").translate(texts, **options)
+        flags = [f"--set={name}={value}" for name, value in options.items()]
+        said = weft("translate", reverse_run, "--json", *flags, stdin="\n".join(texts) + "\n").splitlines()
+        assert [json.loads(line)["text"] for line in said] == [each.text for each in expected]
+        assert [json.loads(line)["score"] for line in said] == pytest.approx([each.score for each in expected], abs=1e-5)
         with ThreadPoolExecutor(16) as pool:
             found = list(pool.map(lambda text, o=options: served.translate(text, model="reverse", **o)[0], texts))
         assert [each["text"] for each in found] == [each.text for each in expected]
@@ -119,7 +125,7 @@ def test_many_clients_get_what_python_gets(served: Any, reverse_run: Path) -> No
 
 
 def test_everything_a_search_can_be_told(served: Any, reverse_run: Path) -> None:
-    translator = weft.load(reverse_run, device="cpu")
+    translator = load(reverse_run, device="cpu")
     (found,) = served.translate("a b c", model="reverse", prefix="c", n_best=3, beam=4)
     expected = translator.translate("a b c", prefix="c", n_best=3, beam=4)
     assert found["text"] == expected.text and found["text"].startswith("c")
@@ -140,7 +146,7 @@ def test_terms_are_used_and_avoided(served: Any, reverse_run: Path) -> None:
     assert "h" in found["text"].split() and "e f" in found["text"]
     (other,) = served.translate("a b c", model="reverse", avoid=["b"])
     assert "b" not in other["text"].split()
-    expected = weft.load(reverse_run).translate("a b c", terms=Terms(("h", "e f")))
+    expected = load(reverse_run).translate("a b c", terms=Terms(("h", "e f")))
     assert found["text"] == expected.text and found["score"] == pytest.approx(expected.score, abs=1e-5)
     answer = served.post("/v1/translate", status=400, text="a", model="reverse", use=["ÄÖ"])
     assert "'ÄÖ'" in answer["error"]
@@ -204,7 +210,7 @@ def test_languages_come_from_the_command_line_the_configuration_or_the_files(rev
     assert parse_place("zh-Hans:en=a,b") == Place(("a", "b"), ("zh-Hans", "en"))
     with pytest.raises(ConfigError, match="no pair of languages"):
         parse_place("english-german=runs/a")
-    config = weft.load(reverse_run).config.model_copy(deep=True)
+    config = load(reverse_run).config.model_copy(deep=True)
     assert languages_of(config) == ("und", "und")
     config.data.train = ["data/train.en.gz,data/train.de.gz"]
     assert languages_of(config) == ("en", "de")

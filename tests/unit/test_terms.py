@@ -8,10 +8,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import tiny
 import torch
 from test_search import Waits, bos, encode, limits, log_probability, make
 
-import weft
+from weft import load
 from weft.batch import BOS, EOS, PAD, UNK, Layout
 from weft.data.spelling import FAR, INSIDE, MET, START, Spelling, spelling_of
 from weft.data.subword import BpeTokenizer
@@ -218,7 +219,7 @@ def test_avoided_terms_are_avoided_by_every_chooser(chooser: Callable[[], Choose
 
 
 def test_terms_for_each_text_from_python(reverse_run: Path) -> None:
-    translator = weft.load(reverse_run, device="cpu")
+    translator = load(reverse_run, device="cpu")
     texts = ["a b c", "d e", "f g h i"]
     terms = [Terms(("x y",)), Terms(), Terms(avoid=("g",))]
     first, second, third = translator.translate(texts, terms=terms)
@@ -242,3 +243,10 @@ def test_a_glossary_says_terms_for_texts_that_hold_a_word(tmp_path: Path) -> Non
     file.write_text("house\tHaus\nonly one\n", "utf-8")
     with pytest.raises(DataError, match="line 2: expected a source term, a tab"):
         read_glossary(file)
+
+
+def test_the_command_line_reads_a_glossary(weft: tiny.Shell, reverse_run: Path, tmp_path: Path) -> None:
+    (tmp_path / "terms.tsv").write_text("a\tx y\nb\t!b\n", "utf-8")
+    said = weft("translate", reverse_run, "--glossary", tmp_path / "terms.tsv", stdin="a c\nd e\nb c\n").splitlines()
+    assert "x y" in said[0] and said[1] == "e d" and "b" not in said[2].split()
+    weft.fails("translate", reverse_run, "--glossary", tmp_path / "none.tsv", says=["none.tsv"], stdin="a\n")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from itertools import tee
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +25,13 @@ def translate(
     beam: int = typer.Option(None, "--beam", help="Beam size; 1 is greedy.", show_default=False),
     n_best: int = typer.Option(None, "--n-best", help="So many translations a line, as JSON lines.", show_default=False),
     prefix: Path = typer.Option(None, "--prefix", help="File with a forced beginning for each line.", show_default=False),
+    glossary: Path = typer.Option(
+        None,
+        "--glossary",
+        help="File with a source term, a tab and a target term a line: lines that have the one get the other, or with ! before "
+        "it never.",
+        show_default=False,
+    ),
     as_json: bool = typer.Option(False, "--json", help="JSON lines with text, score and tokens instead of plain text."),
     device: str = typer.Option("auto", "--device", help="auto, cpu, cuda, cuda:1, …"),
     set: list[str] = typer.Option(
@@ -32,16 +40,24 @@ def translate(
 ) -> None:
     """Translate a file, or standard input to standard output, line for line."""
     from weft.data.lines import check_file, read_lines
+    from weft.tasks.terms import read_glossary
     from weft.translator import load
 
     options = decode_options(set, beam=beam, n_best=n_best)
     file = None if text in (None, "-") else check_file(text)
-    for read in filter(None, (file, prefix)):
+    for read in filter(None, (file, prefix, glossary)):
         _keep_apart(check_file(read), output)
+    known = None if glossary is None else read_glossary(glossary)
     translator = load(runs(run), device=device, warn=_warn)
+    lines = read_lines(sys.stdin.buffer, "standard input") if file is None else read_lines(file)
+    wanted = None
+    if known is not None:
+        lines, again = tee(lines)
+        wanted = map(known.terms, again)
     found = translator.stream(
-        read_lines(sys.stdin.buffer, "standard input") if file is None else read_lines(file),
+        lines,
         prefixes=None if prefix is None else read_lines(prefix),
+        terms=wanted,
         **options,
     )
     with opened(output) as target, Counter("translated", "lines", shown=output is not None) as counter:
