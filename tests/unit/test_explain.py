@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import math
 from pathlib import Path
 from typing import Any
@@ -111,6 +112,13 @@ def test_scores_and_probabilities_are_those_of_the_search() -> None:
         assert again.score == pytest.approx(found.score, abs=1e-4)
     for step in found.steps:
         assert [option.logp for option in step.options] == sorted((option.logp for option in step.options), reverse=True)
+
+
+def test_what_a_search_never_says_is_no_option(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = importlib.import_module("weft.explain.explain")
+    monkeypatch.setattr(module, "OPTIONS", 100)
+    for step in explain(decoding(), TEXT).steps:
+        assert sorted(option.token for option in step.options) == sorted([*"abcdefg", "end"])
 
 
 def test_the_beam_tree_holds_everything_that_was_found_and_says_why_others_were_not() -> None:

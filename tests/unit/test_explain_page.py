@@ -110,6 +110,7 @@ def test_no_text_can_leave_its_place() -> None:
     assert reader.tags.count("script") == 2
     assert "img" not in reader.tags
     assert "b" not in reader.tags
+    assert not set("<>&") & set(reader.texts["data"])
     ((document,),) = json.loads(reader.texts["data"])
     assert document["sides"]["source"]["tokens"][0] == NASTY
     assert document["sides"]["target"]["tokens"][2] == "{{data}}"

@@ -298,6 +298,11 @@ def test_the_trace_is_the_beam_tree():
         at = int(tables.parents[t, source, at])
     expected = log_probability(model, encode(model, size, slice(source, source + 1)), text[::-1])
     assert float(tables.scores[step, source, beam]) == pytest.approx(expected, abs=1e-3)
+    for each in range(SOURCES):
+        parts = (tables.candidates.parent, tables.candidates.token, tables.candidates.score)
+        considered = {(parent, token): score for parent, token, score in zip(*(part[step, each].tolist() for part in parts))}
+        kept = zip(*(part[step, each].tolist() for part in (tables.parents, tables.tokens, tables.scores)), strict=True)
+        assert all(considered[parent, token] == score for parent, token, score in kept)
 
 
 @pytest.mark.parametrize("extent", [100, 5000, 32001, 40000])

@@ -28,8 +28,6 @@ OPTIONS = 5
 WAYS = 12
 """Places of a given target for which the model's own continuation is worked out: the first where it would go another way."""
 
-NEVER_SAID = [PAD, BOS, UNK]
-
 
 def explain(
     decoding: Decoding, text: str, *, target: str | None = None, run: str = "", influence: bool | None = None
@@ -99,9 +97,7 @@ def _steps(logp: Tensor, ids: Sequence[int], names: Tokenizer, gates: Sequence[T
     """Every written token with what else could have been written. logp [T, V]."""
     said = logp[torch.arange(len(ids)), torch.tensor(ids, device=logp.device)]
     better = (logp > said[:, None]).sum(-1).tolist()
-    allowed = logp.clone()
-    allowed[:, NEVER_SAID] = float("-inf")
-    top, tokens = allowed.topk(min(OPTIONS, logp.size(-1)))
+    top, tokens = _sayable(logp).topk(min(OPTIONS, logp.size(-1)))
     copied = (1 - torch.stack([gate.sigmoid() for gate in gates]).mean(0)).tolist() if gates else [None] * len(ids)
     found = zip(names.tokens(ids), said.tolist(), better, top.tolist(), tokens.tolist(), copied, strict=True)
     return [
@@ -110,15 +106,18 @@ def _steps(logp: Tensor, ids: Sequence[int], names: Tokenizer, gates: Sequence[T
     ]
 
 
+def _sayable(logp: Tensor) -> Tensor:
+    """[T, V] with −inf for the special ids that a search never says."""
+    return logp.index_fill(-1, torch.tensor([PAD, BOS, UNK], device=logp.device), float("-inf"))
+
+
 def _options(scores: Sequence[float], tokens: Sequence[str]) -> list[Option]:
     return [Option(shown(token), score) for token, score in zip(tokens, scores, strict=True) if score > float("-inf")]
 
 
 def _other_ways(decoding: Decoding, piece: Piece, ids: Sequence[int], logp: Tensor, steps: list[Step]) -> list[Step]:
     """The steps of a given target, with the text that the model would have written where its likeliest token is another."""
-    allowed = logp.clone()
-    allowed[:, NEVER_SAID] = float("-inf")
-    likeliest = allowed.argmax(-1).tolist()
+    likeliest = _sayable(logp).argmax(-1).tolist()
     places = [place for place, (token, own) in enumerate(zip(ids, likeliest, strict=True)) if token != own][:WAYS]
     names = decoding.target.named(piece.words)
     ended = {place: names.decode(ids[:place]) for place in places if likeliest[place] == EOS}
