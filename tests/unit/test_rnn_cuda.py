@@ -1,4 +1,7 @@
-"""Recurrent models, mixed blocks and bags of n-grams on a GPU: the numbers of the CPU, and no pass over a ragged batch waits for the device."""
+"""Recurrent models, mixed blocks and bags of n-grams on a GPU: the numbers of the CPU.
+
+No pass over a ragged batch waits for the device.
+"""
 
 from __future__ import annotations
 
