@@ -3,9 +3,9 @@
     python benchmarks/recurrent.py [--device cuda] [--batch-tokens 12288] [--rounds 3]
 
 The models of the recipes rnn-luong (with and without input feeding) and rnn-bahdanau, vocabulary 10,000, lengths around 15.
-The loop is the decoder's own interface, token by token with the state between them. Encoder, output layer, optimiser and
-batches are the same on both sides, and so is the loss, which is checked first. The two take turns, and the best round of each
-counts. In bf16 on a GPU, in float32 on a CPU. Padding is not counted.
+The loop is how the equations read: the encoder's cells token by token, each way, and the decoder token by token with the state
+between them. Weights, output layer, optimiser and batches are alike on both sides, and so is the loss, which is checked first.
+The two take turns, and the best round of each counts. In bf16 on a GPU, in float32 on a CPU. Padding is not counted.
 """
 
 from __future__ import annotations
@@ -19,8 +19,11 @@ import torch
 from batches import Batch, Hidden, Step, make_batches, shifted, tokens_of, training_step, whole
 
 import weft
+from weft.batch import Layout
 from weft.config import load_config
-from weft.models.base import Model, Sizes
+from weft.layers.recurrent import Cell, RecurrentLayer
+from weft.models.base import Encoded, Model, Sizes
+from weft.models.rnn import RecurrentEncoder
 from weft.registry import build
 
 VOCABULARY = 10_000
@@ -33,10 +36,41 @@ MODELS: dict[str, tuple[str, dict[str, bool]]] = {
 """Title → recipe, and what is changed in its model."""
 
 
+def encoded(model: Model, source: torch.Tensor, layout: Layout) -> Encoded:
+    """What the encoder finds, one cell after the other."""
+    encoder = model.encoder
+    assert isinstance(encoder, RecurrentEncoder)
+    x, final = encoder.embedding(source), []
+    for number, layer in enumerate(encoder.stack.layers):
+        assert isinstance(layer, RecurrentLayer)
+        outputs, ends = zip(
+            *(one_way(layer, way, encoder.stack.noise(x) if number else x, layout.ok) for way in range(layer.ways))
+        )
+        x = torch.cat(outputs, -1)
+        final.append(tuple(torch.cat(parts, -1) for parts in zip(*ends)))
+    return Encoded(x, layout, final=final)
+
+
+def one_way(layer: RecurrentLayer, way: int, x: torch.Tensor, ok: torch.Tensor) -> tuple[torch.Tensor, Cell]:
+    """The outputs [B, T, W] of a layer in one direction, and its last states."""
+    weights = layer.rnn.all_weights[way]
+    state = tuple(x.new_zeros(x.size(0), layer.rnn.hidden_size) for _ in range(layer.parts))
+    found = []
+    for t in range(x.size(1))[:: -1 if way else 1]:
+        if layer.parts == 1:
+            new: Cell = (torch.gru_cell(x[:, t], state[0], *weights),)
+        else:
+            new = torch.lstm_cell(x[:, t], state, *weights)
+        real = ok[:, t, None]
+        state = tuple(torch.where(real, after, before.to(after.dtype)) for after, before in zip(new, state))
+        found.append(torch.where(real, state[0], 0.0))
+    return torch.stack(found[:: -1 if way else 1], 1), state
+
+
 def looped(model: Model, batch: Batch) -> torch.Tensor:
     """Hidden states of one target token after the other."""
     source, labels, layout = batch
-    state = model.decoder.start(model.encode(source, layout))
+    state = model.decoder.start(encoded(model, source, layout))
     steps = []
     for token in shifted(labels).split(1, 1):
         found = model.decoder.features(token, state)
