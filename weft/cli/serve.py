@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
@@ -28,6 +29,9 @@ def serve(
     proxy: str = typer.Option("", "--proxy", help="Address of a proxy that names its clients.", show_default=False),
     log_text: bool = typer.Option(False, "--log-text", help="Write the texts to the log, too."),
     device: str = typer.Option("auto", "--device", help="auto, cpu, cuda, cuda:1, …"),
+    threads: int = typer.Option(
+        0, "--threads", help="CPU threads of the model; 0: one less than cores, so that requests are read meanwhile.", min=0
+    ),
 ) -> None:
     """Serve trained runs over HTTP: a web page, LibreTranslate's interface, and a JSON one with everything a search knows.
 
@@ -64,6 +68,7 @@ def serve(
         origins=tuple(cors),
         proxies=proxy,
         log_text=log_text,
+        threads=threads or max(1, (os.cpu_count() or 2) - 1),
     )
     if not (settings.local or keys):
         _say(f"{host} can be reached from other machines and no --api-key is set: whoever reaches it may use it")

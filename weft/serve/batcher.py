@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
+import torch
+
 from weft.serve.ask import Ask, Explain
 from weft.serve.metrics import Metrics
 from weft.serve.refusal import Refusal
@@ -118,6 +120,8 @@ class Batcher:
                 self._waiting = deque(job for job in self._waiting if id(job) not in gone)
 
     def _work(self) -> None:
+        if self.settings.threads:
+            torch.set_num_threads(self.settings.threads)  # each thread has its own number
         while batch := self._take():
             began = time.monotonic()
             self._run(batch)

@@ -124,7 +124,7 @@ class Models:
     def _open(self, place: Place, name: str) -> Served:
         translator = load(place.folders, device=self.device)
         source, target = place.languages or languages_of(translator.config)
-        if UNKNOWN in (source, target):
+        if place.languages is None and UNKNOWN in (source, target):
             self.tell(
                 f"{place.folders[0]}: its languages are not known, so it is served as {source} to {target}; "
                 f"name them with en-de={place.folders[0]}, or with data.source_language and data.target_language"

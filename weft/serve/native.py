@@ -87,7 +87,8 @@ def router(service: Service) -> APIRouter:
     @routes.post(
         "/explain",
         summary="A page that shows how a text is translated",
-        response_class=HTMLResponse,
+        response_model=None,
+        responses={200: {"description": "a page", "content": {"text/html": {"schema": {"type": "string"}}}}},
         openapi_extra=body_schema(ExplainRequest.model_json_schema()),
     )
     async def explain(request: Request) -> Response:

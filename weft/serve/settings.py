@@ -17,7 +17,8 @@ class Settings:
     `arrive` its body to arrive · window: seconds in which requests are gathered into a batch · batch_tokens: source tokens of
     a batch; 0: every text alone · cache: translations remembered · beam: the widest beam a request may ask for · origins:
     pages of other sites that may ask (CORS) · proxies: addresses whose word on the client's address is believed · log_text:
-    whether texts are written to the log · grace: seconds that running requests are given at the end.
+    whether texts are written to the log · threads: of the model on a CPU; 0: as torch has it · grace: seconds that running
+    requests are given at the end.
     """
 
     host: str = "127.0.0.1"
@@ -37,6 +38,7 @@ class Settings:
     origins: tuple[str, ...] = ()
     proxies: str = ""
     log_text: bool = False
+    threads: int = 0
     grace: float = 60.0
 
     @property

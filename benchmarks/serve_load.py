@@ -1,0 +1,214 @@
+"""A server under load, on this machine alone: sentences a second with requests batched together and without.
+
+    python benchmarks/serve_load.py RUN [--data FILE] [--clients 64] [--seconds 60] [--beam 4] [--fuzz]
+
+Starts `weft serve` twice, without a cache: as it is, and with --batch-tokens 0, where every text is decoded alone. Clients keep
+a connection each and ask for one sentence after the other. The table gives sentences a second, the times that half and 99 % of
+requests stay below, errors, and the server's memory after a fifth of the time and at the end. Afterwards the first server gets
+SIGTERM under load, and has to have answered everything that it took. --fuzz sends what schemathesis makes up from the
+server's own OpenAPI description (pip install schemathesis), 60 cases an operation, and checks that nothing but what the
+description says comes back.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import httpx
+
+from weft.data.formats import open_pairs
+
+DATES = "generated:dates?count=20000&seed=9&split=test"
+
+
+class Server:
+    """`weft serve` as a process on a free port of this machine."""
+
+    def __init__(self, run: str, *options: str) -> None:
+        command = [sys.executable, "-m", "weft", "serve", run, "--port", "0", "--cache", "0", *options]
+        self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+        self.events: list[dict[str, object]] = []
+        self._ready = threading.Event()
+        self._reader = threading.Thread(target=self._read)
+        self._reader.start()
+        self._ready.wait()
+        if not self.events:
+            raise SystemExit("the server did not start; see above")
+        self.url = str(self.events[0]["address"])
+
+    def _read(self) -> None:
+        assert self.process.stderr is not None
+        for line in self.process.stderr:
+            if not line.startswith("{"):
+                print(line, end="", file=sys.stderr)
+                continue
+            said = json.loads(line)
+            if said["event"] != "request":
+                self.events.append(said)
+                self._ready.set()
+        self._ready.set()
+
+    def memory(self) -> float:
+        """MiB that the process has in memory."""
+        status = Path(f"/proc/{self.process.pid}/status").read_text()
+        return int(next(line for line in status.splitlines() if line.startswith("VmRSS")).split()[1]) / 1024
+
+    def end(self) -> dict[str, object]:
+        """Asks it to end; what it says last."""
+        self.process.send_signal(signal.SIGTERM)
+        self.process.wait()
+        self._reader.join()
+        return self.events[-1]
+
+
+@contextmanager
+def serving(run: str, *options: str) -> Iterator[Server]:
+    server = Server(run, *options)
+    try:
+        yield server
+    finally:
+        if server.process.poll() is None:
+            server.end()
+
+
+@dataclass
+class Load:
+    """What clients saw: seconds each answer took, and what went wrong."""
+
+    times: list[float] = field(default_factory=list)
+    errors: list[str] = field(default_factory=list)
+    memory: list[float] = field(default_factory=list)
+
+    def row(self, name: str, seconds: float) -> str:
+        ordered = sorted(self.times)
+        half, most = (1000 * ordered[int(share * (len(ordered) - 1))] for share in (0.5, 0.99))
+        rate = len(ordered) / seconds
+        grown = f"{self.memory[0]:.0f} → {self.memory[-1]:.0f}" if self.memory else "–"
+        return f"| {name} | {rate:.1f} | {half:.0f} | {most:.0f} | {len(self.errors)} | {grown} |"
+
+
+class Line:
+    """One connection that asks one thing after the other: as little as HTTP needs, so that clients cost the server no core."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader, self.writer = reader, writer
+
+    @staticmethod
+    async def open(url: str) -> Line:
+        host, port = url.removeprefix("http://").split(":")
+        return Line(*await asyncio.open_connection(host, int(port)))
+
+    async def ask(self, body: dict[str, object]) -> tuple[int, bytes]:
+        """The status and the body of the answer."""
+        raw = json.dumps(body).encode()
+        head = f"POST /v1/translate HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(raw)}\r\n"
+        self.writer.write(head.encode() + b"Content-Type: application/json\r\n\r\n" + raw)
+        said = (await self.reader.readuntil(b"\r\n\r\n")).lower()
+        length = int(said.split(b"content-length: ")[1].split(b"\r\n")[0])
+        return int(said[9:12]), await self.reader.readexactly(length)
+
+
+async def client(url: str, texts: list[str], number: int, body: dict[str, object], end: float, load: Load) -> None:
+    """Asks for one text after the other until the time is up."""
+    line, turn = await Line.open(url), number
+    while (began := time.monotonic()) < end:
+        try:
+            status, said = await line.ask({**body, "text": texts[(turn * 7919) % len(texts)]})
+            if status != 200:
+                load.errors.append(f"{status}: {said[:200]!r}")
+        except (OSError, EOFError) as error:
+            load.errors.append(repr(error))
+            line = await Line.open(url)
+        load.times.append(time.monotonic() - began)
+        turn += 64
+    line.writer.close()
+
+
+async def drive(server: Server, texts: list[str], options: argparse.Namespace) -> Load:
+    load, body = Load(), {} if options.beam is None else {"beam": options.beam}
+    await client(server.url, texts, 0, body, time.monotonic() + 0.2, Load())
+    end = time.monotonic() + options.seconds
+    watch = asyncio.create_task(watched(server, load, options.seconds))
+    await asyncio.gather(*(client(server.url, texts, number, body, end, load) for number in range(options.clients)))
+    watch.cancel()
+    load.memory.append(server.memory())
+    return load
+
+
+async def watched(server: Server, load: Load, seconds: float) -> None:
+    await asyncio.sleep(seconds / 5)
+    load.memory.append(server.memory())
+
+
+def ended_under_load(server: Server, texts: list[str], clients: int) -> str:
+    """SIGTERM while clients ask: whether every request that was taken was answered."""
+    answered: list[int] = []
+
+    def ask(number: int) -> None:
+        for turn in range(100_000):
+            text = texts[(number + turn * clients) % len(texts)]
+            try:
+                answered.append(httpx.post(f"{server.url}/v1/translate", json={"text": text}, trust_env=False).status_code)
+            except httpx.TransportError:
+                return
+
+    threads = [threading.Thread(target=ask, args=(number,)) for number in range(clients)]
+    for thread in threads:
+        thread.start()
+    time.sleep(2)
+    last = server.end()
+    for thread in threads:
+        thread.join()
+    wrong = sum(status != 200 for status in answered)
+    return f"SIGTERM under load: {last['taken']} taken in all, {last['answered']} answered; {wrong} bad answers seen"
+
+
+def fuzz(server: Server) -> int:
+    """schemathesis on the server's own description."""
+    command = [sys.executable, "-m", "schemathesis.cli", "run", f"{server.url}/openapi.json", "--max-examples", "60"]
+    found = subprocess.run([*command, "--checks", "not_a_server_error,status_code_conformance,content_type_conformance"])
+    healthy = httpx.get(f"{server.url}/health", trust_env=False).status_code == 200
+    print(f"still serving: {'yes' if healthy else 'NO'}")
+    return found.returncode or not healthy
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("run", help="folder of a trained run")
+    parser.add_argument("--data", default=DATES, help="pairs whose sources are sent; default: generated dates")
+    parser.add_argument("--clients", type=int, default=64)
+    parser.add_argument("--seconds", type=float, default=60.0)
+    parser.add_argument("--beam", type=int, default=None)
+    parser.add_argument("--fuzz", action="store_true", help="send what schemathesis makes up, and nothing else")
+    options = parser.parse_args()
+    if options.fuzz:
+        with serving(options.run) as server:
+            sys.exit(fuzz(server))
+    texts = list(dict.fromkeys(source for source, _ in open_pairs(options.data)))[:20_000]
+    print("| server | sentences/s | p50 ms | p99 ms | errors | memory MiB |\n|---|---|---|---|---|---|")
+    rates = []
+    for name, flags in (("batching", ()), ("every text alone", ("--batch-tokens", "0"))):
+        with serving(options.run, *flags) as server:
+            load = asyncio.run(drive(server, texts, options))
+            print(load.row(name, options.seconds), flush=True)
+            rates.append(len(load.times))
+            if load.errors:
+                print(f"first error: {load.errors[0]}", file=sys.stderr)
+            if not flags:
+                told = ended_under_load(server, texts, 16)
+    print(f"\n{rates[0] / max(1, rates[1]):.1f} × as many sentences; {told}")
+
+
+if __name__ == "__main__":
+    main()
