@@ -28,7 +28,8 @@ class Graphs:
     def __call__(self, work: Work) -> Work:
         """What does `work` again; now it is only written down."""
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._pool):
+        # In training other threads pin memory meanwhile, which a stricter mode forbids them.
+        with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
             work()
         return graph.replay
 
