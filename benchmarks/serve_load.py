@@ -19,6 +19,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -182,7 +183,8 @@ def fuzz(server: Server) -> int:
     if program is None:
         raise SystemExit("schemathesis is not on the path: pip install schemathesis")
     command = [program, "run", f"{server.url}/openapi.json", "--max-examples", "60", "--checks", CHECKS]
-    found = subprocess.run(command)
+    with tempfile.TemporaryDirectory() as folder:  # it leaves its findings where it runs
+        found = subprocess.run(command, cwd=folder)
     healthy = httpx.get(f"{server.url}/health", trust_env=False).status_code == 200
     print(f"still serving: {'yes' if healthy else 'NO'}")
     return found.returncode or not healthy

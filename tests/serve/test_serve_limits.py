@@ -7,6 +7,7 @@ import re
 import socket
 import threading
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any
@@ -22,6 +23,7 @@ class Slow:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.go, self.began, self.batches = threading.Event(), threading.Event(), []
+        self.pool = ThreadPoolExecutor(10)
         real = Served.translate
 
         def translate(model: Served, asks: Any) -> list[Translation]:
@@ -34,8 +36,11 @@ class Slow:
 
 
 @pytest.fixture
-def slow(monkeypatch: pytest.MonkeyPatch) -> Slow:
-    return Slow(monkeypatch)
+def slow(monkeypatch: pytest.MonkeyPatch) -> Iterator[Slow]:
+    made = Slow(monkeypatch)
+    with made.pool:
+        yield made
+        made.go.set()  # also when a test has failed: clients wait
 
 
 def wait_for(true: Any) -> None:
@@ -48,40 +53,38 @@ def wait_for(true: Any) -> None:
 
 def test_a_full_queue_says_when_to_come_back(serve: Any, slow: Slow) -> None:
     shown = serve(queue=3)
-    with ThreadPoolExecutor(2) as pool:
-        first = pool.submit(shown.translate, "a b", model="reverse")
-        assert slow.began.wait(30)
-        second = pool.submit(shown.translate, ["c d", "e f", "g h"], model="reverse")
-        wait_for(lambda: shown.server.service.batcher.length == 3)
-        answer = shown.client.post("/translate", json={"q": "i j", "source": "en", "target": "de"})
-        assert answer.status_code == 503 and int(answer.headers["retry-after"]) >= 1 and "waiting" in answer.json()["error"]
-        slow.go.set()
-        assert first.result()[0]["text"] == "b a"
-        assert [each["text"] for each in second.result()] == ["d c", "f e", "h g"]
+    first = slow.pool.submit(shown.translate, "a b", model="reverse")
+    assert slow.began.wait(30)
+    second = slow.pool.submit(shown.translate, ["c d", "e f", "g h"], model="reverse")
+    wait_for(lambda: shown.server.service.batcher.length == 3)
+    answer = shown.client.post("/translate", json={"q": "i j", "source": "en", "target": "de"})
+    assert answer.status_code == 503 and int(answer.headers["retry-after"]) >= 1 and "waiting" in answer.json()["error"]
+    slow.go.set()
+    assert first.result()[0]["text"] == "b a"
+    assert [each["text"] for each in second.result()] == ["d c", "f e", "h g"]
     assert shown.translate("i j", model="reverse")
 
 
 def test_what_waits_is_decoded_together_but_within_the_budget(serve: Any, slow: Slow) -> None:
     shown = serve(batch_tokens=12)
-    texts = [f"{a} {b}" for a, b in zip("abcdefgh", "ijklmnop", strict=True)]
-    with ThreadPoolExecutor(10) as pool:
-        first = pool.submit(shown.translate, "q r", model="reverse")
-        assert slow.began.wait(30)
-        rest = [pool.submit(shown.translate, text, model="reverse") for text in texts]
-        other = pool.submit(shown.translate, "a b", model="reverse", beam=2)
-        wait_for(lambda: shown.server.service.batcher.length == 9)
-        slow.go.set()
-        assert all(each.result() for each in [first, other, *rest])
-    assert sorted(map(len, slow.batches)) == [1, 1, 4, 4]
+    texts = [f"{a} {b}" for a, b in zip("abcdefg", "ijklmno", strict=True)]
+    first = slow.pool.submit(shown.translate, "q r", model="reverse")
+    assert slow.began.wait(30)
+    rest = [slow.pool.submit(shown.translate, text, model="reverse") for text in texts]
+    other = slow.pool.submit(shown.translate, "a b", model="reverse", beam=2, n_best=2)
+    wait_for(lambda: shown.server.service.batcher.length == 8)
+    slow.go.set()
+    assert all(each.result() for each in [first, other, *rest])
+    assert sorted(map(len, slow.batches)) == [1, 1, 3, 4]
+    assert "alternatives" in other.result()[0]
 
 
 def test_time_runs_out_and_what_waited_is_taken_back(serve: Any, slow: Slow) -> None:
     shown = serve(timeout=0.3)
-    with ThreadPoolExecutor(2) as pool:
-        asked = [
-            pool.submit(shown.client.post, "/v1/translate", json={"text": text, "model": "reverse"}) for text in ("a", "b")
-        ]
-        assert {each.result().status_code for each in asked} == {504}
+    asked = [
+        slow.pool.submit(shown.client.post, "/v1/translate", json={"text": text, "model": "reverse"}) for text in ("a", "b")
+    ]
+    assert {each.result().status_code for each in asked} == {504}
     wait_for(lambda: shown.server.service.batcher.length == 0)
     slow.go.set()
     assert shown.translate("c d", model="reverse")[0]["text"] == "d c"
@@ -89,15 +92,14 @@ def test_time_runs_out_and_what_waited_is_taken_back(serve: Any, slow: Slow) -> 
 
 def test_a_client_that_leaves_is_forgotten(serve: Any, slow: Slow) -> None:
     shown = serve()
-    with ThreadPoolExecutor(1) as pool:
-        first = pool.submit(shown.translate, "a b", model="reverse")
-        assert slow.began.wait(30)
-        with connected(shown) as line:
-            line.sendall(post(b'{"text": "c d", "model": "reverse"}'))
-            wait_for(lambda: shown.server.service.batcher.length == 1)
-        wait_for(lambda: shown.server.service.batcher.length == 0)
-        slow.go.set()
-        assert first.result()
+    first = slow.pool.submit(shown.translate, "a b", model="reverse")
+    assert slow.began.wait(30)
+    with connected(shown) as line:
+        line.sendall(post(b'{"text": "c d", "model": "reverse"}'))
+        wait_for(lambda: shown.server.service.batcher.length == 1)
+    wait_for(lambda: shown.server.service.batcher.length == 0)
+    slow.go.set()
+    assert first.result()
     assert [text for batch in slow.batches for text in batch] == ["a b"]
     wait_for(lambda: any(each.get("status") == 499 for each in shown.lines))
 

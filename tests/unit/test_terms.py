@@ -98,11 +98,12 @@ def test_scripts_without_spaces_have_no_words() -> None:
 
 
 def test_terms_that_cannot_be_written_are_refused() -> None:
+    nouns, octets = make_tokenizer("words"), make_tokenizer("bytes")
     with pytest.raises(DataError, match="'Turm' has parts"):
-        Spelling(make_tokenizer("words")).automaton("Turm")
+        spelling_of(nouns).automaton("Turm")
     for term in (" ", "a" * 300):
         with pytest.raises(DataError, match="1 to 200 letters"):
-            Spelling(make_tokenizer("bytes")).automaton(term)
+            spelling_of(octets).automaton(term)
 
 
 LETTERS = "abcdefghi"
@@ -250,3 +251,13 @@ def test_the_command_line_reads_a_glossary(weft: tiny.Shell, reverse_run: Path, 
     said = weft("translate", reverse_run, "--glossary", tmp_path / "terms.tsv", stdin="a c\nd e\nb c\n").splitlines()
     assert "x y" in said[0] and said[1] == "e d" and "b" not in said[2].split()
     weft.fails("translate", reverse_run, "--glossary", tmp_path / "none.tsv", says=["none.tsv"], stdin="a\n")
+
+
+def test_a_forced_beginning_may_have_said_some() -> None:
+    tokenizer = words(13)
+    made = book(tokenizer, [("a b", "c"), ("a b", "c"), ("a b",)], torch.device("cpu"))
+    assert made is not None
+    first = torch.tensor([[BOS, *tokenizer.encode("a b")], [BOS, *tokenizer.encode("c a")], [BOS, tokenizer.encode("b")[0], 0]])
+    at = made.read(first, Layout.padded(torch.tensor([3, 3, 2]), 3))
+    left = made.left[made.which, at]
+    assert left.tolist() == [[0, 1], [1, 0], [2, 0]]

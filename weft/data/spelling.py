@@ -11,7 +11,7 @@ from __future__ import annotations
 import unicodedata
 from dataclasses import dataclass
 from functools import lru_cache
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, ref
 
 import numpy as np
 from numpy.typing import NDArray
@@ -50,7 +50,7 @@ class Spelling:
     """The tokens of a vocabulary as letters."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
-        self.tokenizer = tokenizer
+        self._tokenizer = ref(tokenizer)  # no more than that: spellings are kept for as long as their tokenizers live
         self.texts = ["" if number < RESERVED else tokenizer.spelling(number) for number in range(tokenizer.size)]
         self.ids = {text: number for number, text in reversed(list(enumerate(self.texts))) if text}
         # The longest tokens first, so that a pass over letters k, k + 1, … goes over ever fewer of them.
@@ -60,7 +60,8 @@ class Spelling:
         self._codes = np.zeros((len(self._counts), len(self.texts)), np.uint32)
         for column, number in enumerate(self._order):
             self._codes[: lengths[column], column] = [ord(letter) for letter in self.texts[number]]
-        self._words = np.vectorize(lambda code: is_letter(chr(code)), otypes=[bool])(self._codes)
+        known, place = np.unique(self._codes, return_inverse=True)
+        self._words = np.array([is_letter(chr(code)) for code in known])[place].reshape(self._codes.shape)
         self.breaks = np.array([bool(text) and not is_letter(text[0]) for text in self.texts])
         self.breaks[EOS] = True
         self._long = np.array([len(text) > 1 for text in self.texts])
@@ -72,7 +73,9 @@ class Spelling:
         early: a token of several letters that completes the term counts as saying it, although letters may follow: so long a
         piece mostly ends a word, and once it is said, it is too late to avoid the term.
         """
-        ids = self.tokenizer.encode(" ".join(term.split()))
+        tokenizer = self._tokenizer()
+        assert tokenizer is not None
+        ids = tokenizer.encode(" ".join(term.split()))
         word = "".join(self.texts[number] for number in ids).strip(" ")
         if UNK in ids:
             raise DataError(f"the term {term!r} has parts that the model's vocabulary does not have; it can never be written")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from importlib import resources
+from importlib import metadata, resources
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -12,7 +12,6 @@ from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 
-from weft import __version__
 from weft.errors import WeftError
 from weft.serve import libre, native
 from weft.serve.guard import Guard, Log, log_line
@@ -41,7 +40,7 @@ def make_app(service: Service, log: Log = log_line) -> Guard:
 
     app = FastAPI(
         title="weft",
-        version=__version__,
+        version=_version(),
         summary="Trained sequence-to-sequence models behind HTTP.",
         docs_url=None,
         redoc_url=None,
@@ -58,6 +57,13 @@ def make_app(service: Service, log: Log = log_line) -> Guard:
             CORSMiddleware, allow_origins=service.settings.origins, allow_methods=["GET", "POST"], allow_headers=["*"]
         )
     return Guard(app, service.settings, service.metrics, log)
+
+
+def _version() -> str:
+    try:
+        return metadata.version("weft")
+    except metadata.PackageNotFoundError:
+        return "0"  # a source tree that is not installed
 
 
 def _add_metrics(app: FastAPI, service: Service) -> None:
