@@ -109,8 +109,8 @@ ALIGNED = [
     Bug(
         "only sums of what is not there",
         "attention.monotonic",
-        "self.weights_sum: Literal",
-        'self.weights_sum = "one"\n        self.other_sum: Literal',
+        'self.weights_sum = "one" if hold else "at most one"',
+        'self.weights_sum = "one"',
         ("monotonic-cross-weights",),
     ),
     Bug(

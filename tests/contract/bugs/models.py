@@ -146,8 +146,8 @@ LAYERS = [
     Bug(
         "a smoothed gradient without the label's place",
         "layers.readout",
-        "slope.sub_(smoothing / size)",
-        "slope.sub_(smoothing / (size - 1))",
+        "smoothing / table.size(0) * hidden.sum(",
+        "smoothing / (table.size(0) - 1) * hidden.sum(",
         ("loss",),
     ),
     Bug(
@@ -160,8 +160,8 @@ LAYERS = [
     Bug(
         "padding has a gradient",
         "layers.readout",
-        "slope.masked_fill_(~real[:, None], 0.0)",
-        "slope",
+        "(smoothing * mean).to(hidden.dtype)).masked_fill_(~real, 0.0)",
+        "(smoothing * mean).to(hidden.dtype))",
         ("transformer-loss",),
     ),
     Bug(
