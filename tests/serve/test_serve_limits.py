@@ -122,7 +122,7 @@ def test_one_bad_text_harms_no_other(serve: Any, monkeypatch: pytest.MonkeyPatch
         answers = [each.result() for each in asked]
     assert [each.status_code for each in answers] == [200, 500, 200]
     assert answers[1].json() == {"error": "internal error"}
-    assert any("RuntimeError" in each.get("error", "") for each in shown.lines)
+    wait_for(lambda: any("RuntimeError" in each.get("error", "") for each in shown.lines))
 
 
 def test_keys(serve: Any) -> None:
