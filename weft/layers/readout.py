@@ -75,7 +75,8 @@ class _LinearLoss(torch.autograd.Function):
             likelihood, norm, slope = _chunk(rows @ table.t(), gold, smoothing, wanted)
             ok = gold != PAD
             nll -= torch.where(ok, likelihood, 0.0).sum()
-            total += torch.where(ok, norm - rows.to(mean.dtype) @ mean, 0.0).sum()
+            # As a product of matrices this would be rounded to half precision under autocast.
+            total += torch.where(ok, norm - (rows.to(mean.dtype) * mean).sum(-1), 0.0).sum()
             if slope is not None and grad_hidden is not None and grad_weight is not None:
                 grad_hidden[begin : begin + chunk] = slope @ table
                 grad_weight += slope.t() @ rows
