@@ -17,9 +17,10 @@ import torch
 import torch.nn.functional as F
 import transformers
 from batches import Batch, Step, make_batches, shifted, tokens_of, training_step
+from marian import marian
 
 import weft
-from weft.batch import BOS, EOS, PAD
+from weft.batch import PAD
 from weft.models.base import Model, Sizes
 from weft.registry import build
 
@@ -34,20 +35,7 @@ def weft_step(half: bool) -> Step:
 
 
 def marian_step(half: bool) -> Step:
-    sides = {"layers": LAYERS, "ffn_dim": HIDDEN, "attention_heads": HEADS}
-    config = transformers.MarianConfig(
-        vocab_size=VOCABULARY,
-        d_model=DIM,
-        dropout=0.1,
-        max_position_embeddings=256,
-        pad_token_id=PAD,
-        eos_token_id=EOS,
-        decoder_start_token_id=BOS,
-        scale_embedding=True,
-        activation_function="relu",
-        **{f"{side}_{name}": value for side in ("encoder", "decoder") for name, value in sides.items()},
-    )
-    model = transformers.MarianMTModel(config).train()
+    model = marian(VOCABULARY, DIM, HIDDEN, HEADS, LAYERS).train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
 
     def step(batch: Batch) -> None:

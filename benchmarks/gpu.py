@@ -24,7 +24,7 @@ import torch
 import torch.nn.functional as F
 
 import weft
-from weft.batch import BOS, EOS, PAD
+from weft.batch import BOS, PAD
 from weft.models.base import Model, Sizes
 from weft.registry import build
 from weft.search.choosers import Beam, Chooser, Greedy, Limits
@@ -82,23 +82,9 @@ def weft_training(tokens: int, steps: int = 90) -> Figures:
 
 
 def peer_model() -> torch.nn.Module:
-    import transformers
+    from marian import marian
 
-    sides = {"layers": LAYERS, "ffn_dim": HIDDEN, "attention_heads": HEADS}
-    config = transformers.MarianConfig(
-        vocab_size=VOCABULARY,
-        d_model=DIM,
-        dropout=0.1,
-        max_position_embeddings=256,
-        pad_token_id=PAD,
-        eos_token_id=EOS,
-        decoder_start_token_id=BOS,
-        forced_eos_token_id=None,
-        scale_embedding=True,
-        activation_function="relu",
-        **{f"{side}_{name}": value for side in ("encoder", "decoder") for name, value in sides.items()},
-    )
-    model: torch.nn.Module = transformers.MarianMTModel(config).cuda()
+    model: torch.nn.Module = marian(VOCABULARY, DIM, HIDDEN, HEADS, LAYERS, forced_eos_token_id=None).cuda()
     return model
 
 

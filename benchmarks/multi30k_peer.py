@@ -19,9 +19,10 @@ from pathlib import Path
 import sacrebleu
 import torch
 import torch.nn.functional as F
+from marian import marian
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 from torch import Tensor
-from transformers import MarianConfig, MarianMTModel
+from transformers import MarianMTModel
 
 PAD, BOS, EOS = 0, 1, 2
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -62,29 +63,6 @@ def batches(pairs: list[Pair], budget: int) -> Iterator[list[Pair]]:
 
 def pad(rows: list[list[int]]) -> Tensor:
     return torch.nn.utils.rnn.pad_sequence([torch.tensor(row) for row in rows], True, PAD).to(DEVICE)
-
-
-def marian(size: int) -> MarianMTModel:
-    sides = {f"{side}_{name}": value for side in ("encoder", "decoder") for name, value in SIDE.items()}
-    return MarianMTModel(
-        MarianConfig(
-            vocab_size=size,
-            d_model=256,
-            dropout=0.3,
-            attention_dropout=0.1,
-            max_position_embeddings=256,
-            pad_token_id=PAD,
-            eos_token_id=EOS,
-            decoder_start_token_id=BOS,
-            forced_eos_token_id=EOS,
-            scale_embedding=True,
-            activation_function="relu",
-            **sides,
-        )
-    ).to(DEVICE)
-
-
-SIDE = {"layers": 4, "ffn_dim": 1024, "attention_heads": 4}
 
 
 def train(model: MarianMTModel, pairs: list[Pair], steps: int) -> float:
@@ -139,7 +117,8 @@ def main() -> None:
     pairs = read(options.folder, "train")
     tokenizer = learn_bpe(pairs, 10_000)
     encoded = [tuple([*tokenizer.encode(text).ids, EOS] for text in pair) for pair in pairs]
-    model = marian(tokenizer.get_vocab_size())
+    shares = {"dropout": 0.3, "attention_dropout": 0.1}
+    model = marian(tokenizer.get_vocab_size(), 256, 1024, 4, 4, **shares, forced_eos_token_id=EOS).to(DEVICE)
     seconds = train(model, encoded, options.steps)
     model.eval()
     test = read(options.folder, "test_2016_flickr")

@@ -18,7 +18,7 @@ PACKAGE = Path(__file__).parent.parent / "weft"
 LADDER = (
     {"errors"},
     {"registry"},
-    {"batch", "state"},
+    {"batch", "state", "graphs"},
     {"layers"},
     {"attention", "mixers", "pooling"},
     {"models"},

@@ -22,6 +22,11 @@ T = TypeVar("T")
 SPECIALS = ("<pad>", "<s>", "</s>", "<unk>")
 
 
+def power_of_two(least: int) -> int:
+    """The smallest power of two that is at least this many: sizes are rounded up to it where few of them are wanted."""
+    return 1 << (least - 1).bit_length()
+
+
 class Position(NamedTuple):
     """A place in the endless stream of training batches: everything that resuming needs to know of the data."""
 

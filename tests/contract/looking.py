@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 import torch
 from torch import Tensor, nn
 
@@ -9,17 +11,18 @@ from weft.attention.base import Attended, Attention, Site
 from weft.batch import Layout
 
 DIM, QUERIES, KEYS = 8, 35, 13
+Part = TypeVar("Part", bound=nn.Module)
 
 
 def site(memory: int = DIM) -> Site:
     return Site("cross", DIM, memory=memory)
 
 
-def scattered(part: nn.Module) -> nn.Module:
+def scattered(part: Part, by: float = 0.5) -> Part:
     """The part with every parameter away from where it starts, and out of training."""
     with torch.no_grad():
         for parameter in part.parameters():
-            parameter += 0.5 * torch.randn_like(parameter)
+            parameter += by * torch.randn_like(parameter)
     return part.eval()
 
 

@@ -7,12 +7,12 @@ published forms go wrong: a large key to come, a norm below zero, sums in half p
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
+from contract.looking import scattered
 from torch import Tensor
 
 from weft.attention.base import Attention, Site, Use, join_heads
@@ -30,22 +30,9 @@ DIM, HEADS, EXTENT = 16, 4, 150
 SELF_USES: tuple[Use, ...] = ("encoder", "causal")
 
 
-@pytest.fixture(autouse=True)
-def seeded() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    torch.manual_seed(0)
-    yield
-    torch.set_num_threads(threads)
-
-
 def make(kind: type[Attention], use: Use, **options: Any) -> Any:
     """The mechanism with biases that are not 0, out of training."""
-    part = kind(Site(use, DIM, HEADS), **options)
-    with torch.no_grad():
-        for parameter in part.parameters():
-            parameter += 0.1 * torch.randn_like(parameter)
-    return part.eval()
+    return scattered(kind(Site(use, DIM, HEADS), **options), by=0.1)
 
 
 def like(part: Any, use: Use, **options: Any) -> Any:

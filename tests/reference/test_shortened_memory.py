@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import torch
+from contract.looking import scattered
 from torch import Tensor, nn
 
 from weft.attention.base import Attention, Site, Use, join_heads, split_heads
@@ -20,22 +20,9 @@ from weft.errors import ConfigError, DataError
 DIM, HEADS, EXTENT, MEMORY = 16, 4, 71, 45
 
 
-@pytest.fixture(autouse=True)
-def seeded() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    torch.manual_seed(0)
-    yield
-    torch.set_num_threads(threads)
-
-
 def make(kind: type[Attention], use: Use, **options: Any) -> Any:
     """The mechanism with biases that are not 0, out of training."""
-    part = kind(Site(use, DIM, HEADS), **options)
-    with torch.no_grad():
-        for parameter in part.parameters():
-            parameter += 0.1 * torch.randn_like(parameter)
-    return part.eval()
+    return scattered(kind(Site(use, DIM, HEADS), **options), by=0.1)
 
 
 def tokens(rows: int = 2, extent: int = EXTENT) -> Tensor:

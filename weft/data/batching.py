@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from weft.batch import BOS, Batch, Layout, Position
+from weft.batch import BOS, Batch, Layout, Position, power_of_two
 from weft.data.cache import Corpus
 
 Rows = NDArray[np.int64]
@@ -166,15 +166,11 @@ def collate(corpus: Corpus, rows: Rows, *, packed: bool, budget: int, multiple: 
 
 def _pack(lengths: NDArray[np.int64], budget: int) -> list[Layout]:
     """Packed layouts of both sides, in few sizes: what depends on the sentences is rounded up to a power of two."""
-    longest = [_power_of_two(max(SHORTEST, int(most))) for most in lengths.max(0)]
+    longest = [power_of_two(max(SHORTEST, int(most))) for most in lengths.max(0)]
     budgets = [max(budget, int(total)) for total in lengths.sum(0)]
     behind = [-(-(room - int(total)) // most) for room, total, most in zip(budgets, lengths.sum(0), longest, strict=True)]
-    pieces = _power_of_two(max(len(lengths) + max(behind) + 1, budget // TYPICAL))
+    pieces = power_of_two(max(len(lengths) + max(behind) + 1, budget // TYPICAL))
     return [Layout.pack(lengths[:, side], budgets[side], longest=longest[side], pieces=pieces) for side in (0, 1)]
-
-
-def _power_of_two(least: int) -> int:
-    return 1 << (least - 1).bit_length()
 
 
 def _gather(tokens: NDArray[Any], begins: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[np.int64]:

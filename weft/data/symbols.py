@@ -209,7 +209,7 @@ class ByteTokenizer(Tokenizer):
     learns: ClassVar[bool] = False
 
     def __init__(self) -> None:
-        pass
+        """There is nothing to set."""
 
     def train(self, texts: Iterable[str], size: int) -> None:
         """There is nothing to learn, and the size is always the same."""

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from weft.batch import EOS, Layout
+from weft.batch import EOS, Layout, power_of_two
 from weft.models.base import Decoder
 from weft.search.choosers import Candidates, Choice, Chooser, Found, Limits
 from weft.search.constraints import Constraint
@@ -207,7 +207,7 @@ def generate(
             if alive == 0:
                 break
             # On a GPU searches come in few sizes, as stores do: some that are done stay to make up a power of two.
-            count = 1 << (alive - 1).bit_length() if device.type == "cuda" else alive
+            count = power_of_two(alive) if device.type == "cuda" else alive
             if count <= now.owner.numel() // 2:
                 now.leave(now.found.done.byte().argsort(stable=True)[:count])
         if prefix + i + 1 > room:

@@ -6,32 +6,13 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass, replace
 from weakref import WeakKeyDictionary
 
-import torch
-
+from weft.graphs import Graphs, Work
 from weft.models.base import Model
 from weft.search.loop import Running, Step, Stepping
 from weft.state import clone, leaves, write_
 
 MOST = 64
 """Sizes that are recorded; each keeps the state of a search of its own."""
-
-
-Work = Callable[[], None]
-
-
-class Graphs:
-    """Makes CUDA graphs that share one pool of memory."""
-
-    def __init__(self) -> None:
-        self._pool = torch.cuda.graph_pool_handle()
-
-    def __call__(self, work: Work) -> Work:
-        """What does `work` again; now it is only written down."""
-        graph = torch.cuda.CUDAGraph()
-        # In training other threads pin memory meanwhile, which a stricter mode forbids them.
-        with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
-            work()
-        return graph.replay
 
 
 @dataclass
@@ -95,4 +76,6 @@ def recorder_of(model: Model) -> Recorder | None:
     """The recorder of this model's searches, with all it has recorded; None if the model is not on a CUDA device."""
     if model.device.type != "cuda":
         return None
-    return _RECORDERS.setdefault(model, Recorder(Graphs()))
+    if model not in _RECORDERS:
+        _RECORDERS[model] = Recorder(Graphs())
+    return _RECORDERS[model]

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from weft.batch import BOS, EOS, PAD, UNK, Layout
+from weft.batch import BOS, EOS, PAD, UNK, Layout, power_of_two
 from weft.config import DecodeSection
 from weft.data.copying import Numbering
 from weft.data.tokenizer import Tokenizer
@@ -247,7 +247,7 @@ class Decoding:
 
 def _rounded(pieces: list[Piece]) -> list[Piece]:
     """Pieces with more of them behind, to make up one of few sizes that a recorder can meet again."""
-    missing = (1 << (len(pieces) - 1).bit_length()) - len(pieces)
+    missing = power_of_two(len(pieces)) - len(pieces)
     return [*pieces, *(Piece([EOS], []) for _ in range(missing))]
 
 

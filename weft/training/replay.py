@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from weft.batch import Batch, Layout
+from weft.graphs import Graphs
 from weft.tasks.base import Loss
 
 Work = Callable[[Batch, int], list[Loss]]
@@ -34,14 +35,14 @@ MOST = 16
 class Recording:
     """The work on one size of batch: put a batch in, replay, read the losses before the next replay."""
 
-    graph: torch.cuda.CUDAGraph
+    replay: Callable[[], None]
     batch: Batch
     losses: list[Loss]
 
     def __call__(self, batch: Batch) -> list[Loss]:
         for mine, theirs in zip(tensors(self.batch), tensors(batch), strict=True):
             mine.copy_(theirs, non_blocking=True)
-        self.graph.replay()
+        self.replay()
         return self.losses
 
 
@@ -57,7 +58,7 @@ class Replayed:
         self.work, self.device = work, device
         self._seen: Counter[tuple[Any, ...]] = Counter()
         self._recordings: dict[tuple[Any, ...], Recording] = {}
-        self._pool = torch.cuda.graph_pool_handle()
+        self._graphs = Graphs()
         self._refused = False
 
     def __call__(self, batch: Batch, update: int) -> list[Loss]:
@@ -77,19 +78,17 @@ class Replayed:
     def _record(self, batch: Batch, update: int) -> Recording | None:
         # A copy with layouts of its own: what layers keep in a layout must be computed inside the graph.
         batch = batch.to(self.device)
-        graph = torch.cuda.CUDAGraph()
-        # Other threads pin memory meanwhile, which a stricter mode forbids.
+        losses: list[Loss] = []
         seed = torch.initial_seed()
         try:
-            with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
-                losses = self.work(batch, update)
+            replay = self._graphs(lambda: losses.extend(self.work(batch, update)))
         except torch.OutOfMemoryError:
             raise
         except RuntimeError:
             self._refused = True
             torch.manual_seed(seed)
             return None
-        return Recording(graph, batch, losses)
+        return Recording(replay, batch, losses)
 
 
 def tensors(batch: Batch) -> list[Tensor]:
