@@ -9,7 +9,10 @@ from dataclasses import replace
 import torch
 
 from weft.batch import BOS, PAD, Layout
+from weft.batch import Batch as MadeBatch
 from weft.models.base import Model
+from weft.tasks.base import Loss
+from weft.training.replay import Replayed
 
 Batch = tuple[torch.Tensor, torch.Tensor, Layout]
 """Source, labels, and the layout of both."""
@@ -50,19 +53,47 @@ def whole(model: Model, batch: Batch) -> torch.Tensor:
     return model(source, layout, shifted(labels), layout).hidden
 
 
-def training_step(model: Model, half: bool, hidden: Hidden = whole) -> Step:
-    """Forward, backward, clipping and AdamW, in bf16 where `half`."""
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
+def forward_backward(model: Model, half: bool, hidden: Hidden = whole) -> Step:
+    """Adds the gradients of a batch, in bf16 where `half`."""
 
-    def step(batch: Batch) -> None:
+    def work(batch: Batch) -> None:
         source, labels, layout = batch
         # A layout keeps what layers derive from it, but in training every batch is a new one.
         batch = source, labels, replace(layout)
         with torch.autocast(labels.device.type, torch.bfloat16, enabled=half):
             loss, _ = model.decoder.loss(hidden(model, batch), labels, 0.1)
-        optimizer.zero_grad(set_to_none=True)
         (loss / layout.ok.sum()).backward()
+
+    return work
+
+
+def recorded(work: Step, device: torch.device) -> Step:
+    """The same, recorded as weft records its training on a GPU."""
+
+    def again(batch: MadeBatch, update: int) -> list[Loss]:
+        work((batch.source, batch.labels, batch.source_layout))
+        return []
+
+    replayed = Replayed(again, device)
+
+    def step(batch: Batch) -> None:
+        source, labels, layout = batch
+        layout = replace(layout, known=None)
+        replayed(MadeBatch(source, layout, labels, layout, labels, labels[:0, 0]), 1)
+
+    return step
+
+
+def training_step(model: Model, half: bool, hidden: Hidden = whole, record: bool = False) -> Step:
+    """Forward, backward, clipping and AdamW, in bf16 where `half`."""
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
+    work = forward_backward(model, half, hidden)
+    work = recorded(work, model.device) if record else work
+
+    def step(batch: Batch) -> None:
+        work(batch)
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
+        optimizer.zero_grad(set_to_none=not record)
 
     return step

@@ -115,9 +115,12 @@ def measure(title: str, batches: list[Batch], device: str, rounds: int) -> list[
     """The best speed of each way."""
     ways: list[Hidden] = [whole, looped]
     check(make(title, device), batches[0])
-    steps = [training_step(make(title, device), device != "cpu", way) for way in ways]
-    for step in steps:
-        step(batches[0])
+    gpu = device != "cpu"
+    steps = [training_step(make(title, device), gpu, way, record=gpu and way is whole) for way in ways]
+    for batch in batches:
+        for step, times in zip(steps, (4, 1), strict=True):  # weft records a size when it comes for the third time
+            for _ in range(times):
+                step(batch)
     turns = [[speed(step, batches) for step in steps] for _ in range(rounds)]
     return [max(found) for found in zip(*turns, strict=True)]
 

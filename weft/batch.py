@@ -48,7 +48,8 @@ class Layout:
     offsets    packed only, [m + 1] int32 with m > n: where each of the n sentences begins, then the padding cut into pieces no
                longer than `longest`, then empty pieces up to the end of the row. This is how fused kernels want it.
     longest    at least the length of the longest sentence (an int known on the host).
-    known      padded only: the lengths of rows as the host knows them, where it does.
+    known      padded only: the lengths of rows as the host knows them; None: only the device shall know, so that all
+               batches of one shape ask it for the same work.
     """
 
     segments: Tensor
@@ -83,6 +84,11 @@ class Layout:
     def counts(self) -> tuple[int, ...]:
         """The same on the host, which need not ask the device if it made the layout itself."""
         return tuple(self.lengths.tolist()) if self.known is None else self.known
+
+    @property
+    def shortest(self) -> int:
+        """The tokens that every row has, as far as the host knows."""
+        return min(self.known, default=0) if self.known else 0
 
     def to(self, device: torch.device | str, non_blocking: bool = False) -> Layout:
         return _move(self, device, non_blocking)

@@ -69,6 +69,10 @@ class TrainSection(Section):
         default="auto",
         description="sentences one after the other in one row instead of padded rows; auto: on a GPU in bf16, if the model can",
     )
+    rounded: bool | Literal["auto"] = Field(
+        default="auto",
+        description="padded rows in few sizes, whose work a GPU repeats; auto: on a GPU in bf16, if the model can, not packed",
+    )
     optimizer: Annotated[dict[str, Any], Among("weft.training:OPTIMIZERS")] = Field(
         default={"kind": "adamw"}, description="how a gradient changes the weights"
     )

@@ -7,8 +7,8 @@ line added to the table of attentions is tested inside a model too.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -24,6 +24,8 @@ from weft.models import MODELS
 from weft.models.base import Encoded, Model, Sizes
 from weft.registry import build, load
 from weft.state import State, select
+
+Laid = Literal["padded", "packed", "rounded"]
 
 VOCABULARY = 19
 SOURCE, TARGET = (27, 5, 22, 1), (21, 30, 1, 24)
@@ -233,21 +235,33 @@ def _seen_by_next(model: Model, count: int) -> Tensor:
 
 def check_packed(entry: DecoderEntry) -> None:
     """Loss and gradients of a packed batch are those of the padded one."""
-    padded, packed = _training(entry, pack=False), _training(entry, pack=True)
+    _same_training(entry, "packed")
+
+
+def check_rounded(entry: DecoderEntry) -> None:
+    """So are those of a batch whose lengths the host does not know, with more padding and a row of it alone."""
+    _same_training(entry, "rounded")
+
+
+def _same_training(entry: DecoderEntry, laid: Laid) -> None:
+    padded, found = _training(entry, "padded"), _training(entry, laid)
     for name, value in padded.items():
-        same(packed[name], value, name, atol=3e-4)
+        same(found[name], value, name, atol=3e-4)
 
 
-def _training(entry: DecoderEntry, pack: bool) -> dict[str, Tensor]:
-    """Loss and gradients of one small batch, laid out either way."""
+def _training(entry: DecoderEntry, laid: Laid) -> dict[str, Tensor]:
+    """Loss and gradients of one small batch."""
     model = entry.make(train=True)
     above, below = Layout.padded(SOURCE), Layout.padded(TARGET)
     source, labels = ids(4, 27, seed=2), ids(4, 30, seed=3).where(below.ok, PAD)
     target = torch.cat([torch.full((4, 1), BOS), labels[:, :-1]], 1)
-    if pack:
+    if laid == "packed":
         rows = [(source, above, SOURCE, 61), (target, below, TARGET, 83), (labels, below, TARGET, 83)]
         source, target, labels = (_pack(*row) for row in rows)
         above, below = Layout.pack(SOURCE, 61), Layout.pack(TARGET, 83)
+    elif laid == "rounded":
+        source, target, labels = (F.pad(part, (0, 32 - part.size(1), 0, 1), value=PAD) for part in (source, target, labels))
+        above, below = (replace(Layout.padded([*lengths, 0], 32), known=None) for lengths in (SOURCE, TARGET))
     found = model.decoder.features(target, model.decoder.start(model.encode(source, above)), below)
     loss, likelihood = model.decoder.loss(found.hidden, labels, 0.1)
     loss.backward()

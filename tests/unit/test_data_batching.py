@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from weft.batch import BOS, EOS, PAD, Position
-from weft.data.batching import Batches, collate, evaluation_batches, permute
+from weft.data.batching import Batches, collate, evaluation_batches, permute, round_up
 from weft.data.cache import Corpus, prepare
 from weft.data.formats import open_pairs
 from weft.data.prefetch import prefetch
@@ -148,12 +148,34 @@ def test_padded_batch(corpus: Corpus) -> None:
     assert not batch.source_layout.packed
 
 
-def test_extents_can_be_rounded(corpus: Corpus) -> None:
-    batch = collate(corpus, np.array([13, 2, 40]), packed=False, budget=512, multiple=8)
-    assert batch.source.shape[1] % 8 == batch.target.shape[1] % 8 == 0
-    plain = collate(corpus, np.array([13, 2, 40]), packed=False, budget=512)
-    assert (batch.labels[:, : plain.labels.shape[1]] == plain.labels).all()
-    assert int((batch.labels != PAD).sum()) == int((plain.labels != PAD).sum())
+def test_a_rounded_batch_is_the_plain_one_filled_up(corpus: Corpus) -> None:
+    rows = np.array([13, 2, 40])
+    batch, plain = (collate(corpus, rows, packed=False, budget=512, rounded=rounded) for rounded in (True, False))
+    assert batch.source.shape == batch.target.shape
+    assert batch.source.numel() <= 512 < batch.source.numel() + batch.source.shape[1]
+    for name in ("source", "target", "labels"):
+        mine, theirs = getattr(batch, name), getattr(plain, name)
+        assert (mine[: len(rows), : theirs.shape[1]] == theirs).all()
+        assert int((mine != PAD).sum()) == int((theirs != PAD).sum())
+    assert batch.target_layout.lengths.tolist() == [*plain.target_layout.lengths, *[0] * (len(batch.target) - len(rows))]
+    assert batch.target_layout.known is None
+
+
+def test_rounded_batches_have_few_shapes_and_are_nearly_full() -> None:
+    lengths = caption_lengths(20_000)
+    batches = epoch(Batches(lengths, 12_288, seed=1, rounded=True))
+    extents = [int(round_up(lengths[rows].astype(np.int64).max(keepdims=True)).item()) for rows in batches]
+    assert len(set(extents)) <= 14
+    assert all(len(rows) * extent <= 12_288 for rows, extent in zip(batches, extents, strict=True))
+    assert lengths.max(1).sum() > 0.8 * 12_288 * len(batches)
+    assert sorted(np.concatenate(batches).tolist()) == list(range(20_000))
+
+
+def test_lengths_are_rounded_up_a_little() -> None:
+    lengths = np.arange(1, 3000)
+    rounded = round_up(lengths)
+    assert (rounded >= lengths).all() and (rounded <= np.maximum(lengths + 3, lengths * 1.25)).all()
+    assert len(set(rounded.tolist())) <= 8 + 4 * 7
 
 
 def test_packed_batch(corpus: Corpus) -> None:

@@ -1,19 +1,22 @@
 """Recurrent models, mixed blocks and bags of n-grams on a GPU: the numbers of the CPU.
 
-No pass over a ragged batch waits for the device.
+No pass over a ragged batch waits for the device, and one whose lengths the host does not know can be recorded.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 
-from weft.batch import Layout
+from weft.batch import Batch, Layout
 from weft.models.base import Model, Sizes
 from weft.registry import build
+from weft.tasks.base import Loss
+from weft.training.replay import Replayed
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
@@ -70,3 +73,38 @@ def test_no_pass_waits_for_the_device(name: str, half: bool) -> None:
         loss.backward()
         torch.cuda.set_sync_debug_mode("default")
     assert all(value.grad is not None and value.grad.isfinite().all() for value in model.parameters())
+
+
+def rounded(lengths: list[int], seed: int) -> Batch:
+    """Rows of up to 12 tokens, the last of them empty, whose lengths the host does not know."""
+    layout = replace(Layout.padded([*lengths, 0], 12), known=None)
+    tokens = torch.randint(4, 19, (5, 12), generator=torch.Generator().manual_seed(seed)) * layout.ok
+    return Batch(tokens, layout, tokens, replace(layout), tokens, torch.arange(4))
+
+
+@pytest.mark.parametrize("half", [False, True])
+@pytest.mark.parametrize("name", [*set(STYLES) - {"n-grams"}])
+def test_recorded_work_equals_work_as_usual(name: str, half: bool) -> None:
+    model = make(STYLES[name], 0.2).cuda().train()
+
+    def work(batch: Batch, update: int) -> list[Loss]:
+        with torch.autocast("cuda", torch.bfloat16, enabled=half):
+            found = model(batch.source, batch.source_layout, batch.target, batch.target_layout)
+            loss, nll = model.decoder.loss(found.hidden, batch.labels, 0.1)
+        loss.backward()
+        return [Loss(loss.detach(), batch.target_layout.ok.sum(), {"nll": nll.detach()})]
+
+    replayed = Replayed(work, torch.device("cuda"))
+    for parameter in model.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+    for seed in range(6):
+        batch, found = rounded(LENGTHS if seed % 2 else [2, 12, 4, 4], seed), []
+        for run in (lambda batch=batch: work(batch.to("cuda"), 1), lambda batch=batch: replayed(batch, 1)):
+            model.zero_grad(set_to_none=False)
+            torch.manual_seed(seed)
+            (loss,) = run()
+            gradient = torch.cat([value.grad.flatten() for value in model.parameters() if value.grad is not None])
+            found.append((loss.total.clone(), loss.count.clone(), gradient))
+        for usual, again in zip(*found, strict=True):
+            torch.testing.assert_close(usual, again, rtol=1e-3, atol=1e-3)
+    assert replayed.recorded == 1

@@ -8,6 +8,7 @@ computed again, however large the corpus is and however far the training.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -26,6 +27,8 @@ SHORTEST = 64
 """Packed rows are laid out as if a sentence of so many tokens were among them, so that most have one size."""
 TYPICAL = 16
 """And as if there were a sentence to so many tokens, at least."""
+LEAST = 32
+"""Up to here lengths are rounded up to an eighth of it; beyond, to a quarter of the power of two below them."""
 
 
 def permute(places: NDArray[np.uint64], count: int, key: tuple[int, ...]) -> NDArray[np.uint64]:
@@ -68,13 +71,20 @@ class Batches:
     lengths  [N, 2] tokens of source and target
     budget   padded: rows times the longest text of either side stays within it; packed: the tokens of each side do.
              A pair that is too long by itself is a batch alone.
-    bucket   lengths are compared in steps of this many tokens; inside a step the order stays random
+    rounded  padded: a text counts as long as `collate` makes room for
     """
 
     def __init__(
-        self, lengths: NDArray[Any], budget: int, *, seed: int, window: int = WINDOW, packed: bool = False, bucket: int = 1
+        self,
+        lengths: NDArray[Any],
+        budget: int,
+        *,
+        seed: int,
+        window: int = WINDOW,
+        packed: bool = False,
+        rounded: bool = False,
     ) -> None:
-        self.lengths, self.budget, self.seed, self.packed, self.bucket = lengths, budget, seed, packed, bucket
+        self.lengths, self.budget, self.seed, self.packed, self.rounded = lengths, budget, seed, packed, rounded
         self.size = window
         self.windows = -(-len(lengths) // window)
 
@@ -101,10 +111,18 @@ class Batches:
             return Window(rows, cuts, np.arange(len(cuts) - 1))
         # By the longer side alone: sorting by the other one too would fill batches a little better, but put the same rows
         # together in every epoch (Multi30k, 8192 tokens: 94 instead of 92 % filled, 80 instead of 29 % of neighbours kept).
-        order = np.argsort(-(-lengths.max(1) // self.bucket), kind="stable")
+        longer = round_up(lengths.max(1)) if self.rounded else lengths.max(1)
+        order = np.argsort(longer, kind="stable")
         rows = rows[order]
-        cuts = cut_padded(lengths[order].max(1), self.budget)
+        cuts = cut_padded(longer[order], self.budget)
         return Window(rows, cuts, np.random.default_rng((self.seed, epoch, number)).permutation(len(cuts) - 1))
+
+
+def round_up(lengths: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Lengths in few sizes: four between a power of two and the next, and eight up to `LEAST`."""
+    above = 2 ** np.ceil(np.log2(np.maximum(lengths, LEAST))).astype(np.int64)
+    step = np.maximum(above // 8, LEAST // 8)
+    return -(-lengths // step) * step
 
 
 def cut_padded(longest: NDArray[np.int64], budget: int) -> NDArray[np.int64]:
@@ -136,11 +154,12 @@ def evaluation_batches(corpus: Corpus, budget: int) -> Iterator[Rows]:
     return (order[start:end] for start, end in pairwise(cuts))
 
 
-def collate(corpus: Corpus, rows: Rows, *, packed: bool, budget: int, multiple: int = 1) -> Batch:
+def collate(corpus: Corpus, rows: Rows, *, packed: bool, budget: int, rounded: bool = False) -> Batch:
     """The pairs of some rows as tensors.
 
-    Padded: [B, S] and [B, T], extents rounded up to a `multiple`. Packed: [1, budget] on both sides; a pair longer
-    than the budget makes the row longer.
+    Padded: [B, S] and [B, T]. Rounded: both sides have the rounded length of the longest text, and rows without a token fill
+    the budget up, so that few shapes come again and again; only the device knows the lengths. Packed: [1, budget] on
+    both sides; a pair longer than the budget makes the row longer.
     """
     rows = np.asarray(rows, dtype=np.int64)
     lengths = np.asarray(corpus.lengths[rows], dtype=np.int64)
@@ -151,9 +170,10 @@ def collate(corpus: Corpus, rows: Rows, *, packed: bool, budget: int, multiple: 
     target[lengths[:, 1].cumsum() - lengths[:, 1]] = BOS
     if packed:
         layouts = _pack(lengths, budget)
+    elif rounded:
+        layouts = _round(lengths, budget)
     else:
-        extents = -(-lengths.max(0) // multiple) * multiple
-        layouts = [Layout.padded(lengths[:, side], int(extents[side])) for side in (0, 1)]
+        layouts = [Layout.padded(lengths[:, side]) for side in (0, 1)]
     return Batch(
         source=_spread(source, layouts[0]),
         source_layout=layouts[0],
@@ -171,6 +191,14 @@ def _pack(lengths: NDArray[np.int64], budget: int) -> list[Layout]:
     behind = [-(-(room - int(total)) // most) for room, total, most in zip(budgets, lengths.sum(0), longest, strict=True)]
     pieces = power_of_two(max(len(lengths) + max(behind) + 1, budget // TYPICAL))
     return [Layout.pack(lengths[:, side], budgets[side], longest=longest[side], pieces=pieces) for side in (0, 1)]
+
+
+def _round(lengths: NDArray[np.int64], budget: int) -> list[Layout]:
+    """Padded layouts of both sides of one shape, which follows from the longest text."""
+    extent = int(round_up(lengths.max(keepdims=True)).item())
+    filled = np.zeros((max(len(lengths), budget // extent), 2), np.int64)
+    filled[: len(lengths)] = lengths
+    return [replace(Layout.padded(filled[:, side], extent), known=None) for side in (0, 1)]
 
 
 def _gather(tokens: NDArray[Any], begins: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[np.int64]:

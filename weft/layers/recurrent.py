@@ -5,7 +5,7 @@ Shapes: B rows · T positions · W width of a layer's states, both directions to
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal, cast
 
@@ -22,6 +22,9 @@ from weft.layers.dropout import dropout
 CellKind = Literal["gru", "lstm"]
 BridgeKind = Literal["zeros", "copy", "tanh"]
 ReadoutKind = Literal["tanh", "maxout", "none"]
+
+MARKS, HELD = 8, 1e4
+"""Inputs that mark padding, as many as matrix units like, of which the first counts; and its weight, which no sum outweighs."""
 
 Cell = tuple[Tensor, ...]
 """What a layer remembers of each row: (h,) for a GRU, (h, c) for an LSTM, each [B, W]."""
@@ -53,7 +56,12 @@ class RecurrentLayer(nn.Module):
         return tuple(weight.new_zeros(rows, self.ways * self.rnn.hidden_size) for _ in range(self.parts))
 
     def forward(self, x: Tensor, state: Cell, layout: Layout | None) -> tuple[Tensor, Cell]:
-        """x [B, T, D] → outputs [B, T, W], and the state after each row's last real token. Padding is not computed."""
+        """x [B, T, D] → outputs [B, T, W], and the state after each row's last real token.
+
+        Where the host knows the lengths, padding is not computed. A layer that reads both ways begins with zeros.
+        """
+        if layout is not None and layout.known is None:
+            return self._across_padding(x, state, layout)
         packing = None if layout is None else layout.remember("packing", lambda: pack_rows(layout))
         if packing is None and self.ways == 1 and x.size(1) == 1:
             # Fused layers pay from two tokens on: in half precision they copy all weights in every call.
@@ -75,6 +83,35 @@ class RecurrentLayer(nn.Module):
         if self.parts == 1:
             return (torch.gru_cell(x, state[0], *weights),)
         return torch.lstm_cell(x, state, *weights)
+
+    def _across_padding(self, x: Tensor, state: Cell, layout: Layout) -> tuple[Tensor, Cell]:
+        """The same for lengths that the host does not know: padding is computed, and changes no state.
+
+        An input of its own says which tokens are padding, and holds the gates so that the state is kept: of a GRU h, of an LSTM
+        c. So the last c stays, and zeros before the first token, read backwards, stay zeros; the last h is looked up.
+        """
+        ok = layout.ok[..., None]
+        marked = torch.cat([x, (~ok).to(x.dtype).expand(*x.shape[:2], MARKS)], -1)
+        weights = [part for way in self.rnn.all_weights for part in (self._holding(way[0]), *way[1:])]
+        # As its module would call it: biases, one layer, no dropout, whether in training, both ways, rows first.
+        run: Callable[..., tuple[Tensor, ...]] = torch.gru if self.parts == 1 else torch.lstm
+        outputs, *last = run(marked, self._split(state, x.dtype), weights, True, 1, 0.0, self.training, self.ways == 2, True)
+        after = tuple(part.transpose(0, 1).flatten(1) for part in last)
+        if self.parts == 2:
+            ends = (layout.lengths - 1).clamp_min(0)
+            forth = outputs[torch.arange(x.size(0), device=x.device), ends, : self.rnn.hidden_size]
+            forth = torch.where(ok[:, 0], forth, state[0][:, : self.rnn.hidden_size].to(forth.dtype))
+            after = (torch.cat([forth, after[0][:, self.rnn.hidden_size :]], 1), after[1])
+        return outputs.masked_fill(~ok, 0.0), after
+
+    def _holding(self, weight: Tensor) -> Tensor:
+        """weight [gates · W, D] → [gates · W, D + MARKS]: padding shuts the gate to what is new and opens that to the old."""
+        width = self.rnn.hidden_size
+        marks = weight.new_zeros(weight.size(0), MARKS)
+        marks[width : 2 * width, 0] = HELD
+        if self.parts == 2:
+            marks[:width, 0] = -HELD
+        return torch.cat([weight, marks], 1)
 
     def _split(self, state: Cell, dtype: torch.dtype) -> Tensor | tuple[Tensor, ...]:
         """[B, W] → [directions, B, W / directions], as torch's layers take it."""
@@ -234,7 +271,7 @@ def pack_rows(layout: Layout) -> Packing | None:
 
 def each_token(layout: Layout | None, extent: int) -> list[Layout | None]:
     """For each token the layout of it alone; None where every row has one."""
-    full = extent if layout is None else min(layout.counts)
+    full = extent if layout is None else layout.shortest
     if layout is None or full == extent:
         return [None] * extent
     segments = layout.segments[:, full:].split(1, 1)

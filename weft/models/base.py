@@ -99,7 +99,8 @@ class Network(nn.Module, ABC):
     """What training, saving and loading know of a model, whatever its task.
 
     dim: its width, for schedules that depend on it · max_source, max_target: the most tokens it has positions for · packs:
-    whether it works on packed rows · copies: whether it may write source tokens by their ids, so that unknown ones are given
+    whether it works on packed rows · replays: whether a GPU can repeat its work on padded rows, which must follow from their
+    shape alone (`Layout.known`) · copies: whether it may write source tokens by their ids, so that unknown ones are given
     ids of their own (`weft.data.copying`).
     """
 
@@ -108,6 +109,7 @@ class Network(nn.Module, ABC):
     max_source: int | None = None
     max_target: int | None = None
     packs: bool = False
+    replays: bool = False
 
     @property
     def device(self) -> torch.device:

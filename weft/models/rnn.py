@@ -159,7 +159,7 @@ class RecurrentDecoder(Decoder):
             hidden = torch.stack(read, 1)
         else:
             hidden = self._read(torch.stack(outputs, 1), x, torch.stack(contexts, 1))
-        last = history[-1] if layout is None or min(layout.counts) == x.size(1) else after_own_steps(history, layout)
+        last = history[-1] if layout is None or layout.shortest == x.size(1) else after_own_steps(history, layout)
         after = replace(state, layers=last[: len(layers)], fed=last[-1][0] if self.input_feeding else None, look=look)
         return Features(hidden, after, {name: torch.cat(values, 1) for name, values in terms.items()})
 
@@ -238,6 +238,7 @@ class RNN(Model):
             site = Site("cross", dim, heads, memory=memory, dropout=attention_dropout)
             cross = build("weft.attention:ATTENTIONS", attention, site)
             self.max_source = cross.max_length
+        self.replays = self.max_source is None  # rounding up could go beyond the last position
         context = dim if cross is None else cross.context_width
         joins = {"fixed": 0, "cho": context, "bahdanau": context, "luong": width if input_feeding else 0}
         noise = StepDropout(dropout, variational_dropout)

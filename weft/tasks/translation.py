@@ -123,10 +123,11 @@ class TranslationTask(TextTask):
 
     def batches(self, position: Position) -> Iterator[tuple[Batch, Position]]:
         train = self.config.train
-        packed = train.packed is True  # "auto" is settled where the model is built; without one, rows are padded
-        stream = Batches(self.train.lengths, train.batch_tokens, seed=train.seed, packed=packed).stream(position)
-        for rows, following in stream:
-            yield collate(self.train, rows, packed=packed, budget=train.batch_tokens), following
+        # "auto" is settled where the model is built; without one, rows are padded, as they come.
+        packed, rounded = train.packed is True, train.rounded is True
+        batches = Batches(self.train.lengths, train.batch_tokens, seed=train.seed, packed=packed, rounded=rounded)
+        for rows, following in batches.stream(position):
+            yield collate(self.train, rows, packed=packed, budget=train.batch_tokens, rounded=rounded), following
 
     def losses(self, model: torch.nn.Module, batch: Batch, update: int) -> Iterator[Loss]:
         """One loss for each way the batch is fed. A sentence counts once, however often it is drawn for and fed."""

@@ -129,7 +129,9 @@ def _worker(session: Session) -> Work:
     def work(batch: Batch, update: int) -> list[Loss]:
         return forward_backward(task, model, batch.to(device, non_blocking=True), update, session.autocast)
 
-    return Replayed(work, device) if device.type == "cuda" and session.config.packed is True and task.steady else work
+    config = session.config
+    few = config.packed is True or (config.rounded is True and isinstance(model, Network) and model.replays)
+    return Replayed(work, device) if device.type == "cuda" and few and task.steady else work
 
 
 def forward_backward(task: Task, model: nn.Module, batch: Batch, update: int, autocast: torch.autocast) -> list[Loss]:

@@ -1,7 +1,7 @@
 """Forward and backward as CUDA graphs: what Python launched once for a size of batch is launched again in one go.
 
 A small model keeps a GPU busy for a few milliseconds a step, and Python needs several times as long to ask for it, operation
-by operation. Packed batches come in few sizes, so their work can be recorded and replayed.
+by operation. Packed and rounded batches come in few sizes, so their work can be recorded and replayed.
 """
 
 from __future__ import annotations
@@ -60,6 +60,11 @@ class Replayed:
         self._recordings: dict[tuple[Any, ...], Recording] = {}
         self._graphs = Graphs()
         self._refused = False
+
+    @property
+    def recorded(self) -> int:
+        """How many sizes were recorded."""
+        return len(self._recordings)
 
     def __call__(self, batch: Batch, update: int) -> list[Loss]:
         # Which rows these are matters to reports alone, and there are as many as there are sentences.

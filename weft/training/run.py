@@ -88,6 +88,9 @@ def _model(config: Config, task: Task, device: torch.device) -> Network:
         # Settled here once and for all: where a resumed run goes on in its data depends on it.
         fast = device.type == "cuda" and config.train.precision == "bf16"
         config.train.packed = fast and outline.packs and task.steady
+    if config.train.rounded == "auto":
+        fast = device.type == "cuda" and config.train.precision == "bf16"
+        config.train.rounded = fast and outline.replays and task.steady and not config.train.packed
     if config.train.packed and not outline.packs:
         raise ConfigError("train.packed: a part of this model does not work on packed rows; set train.packed: false")
     task.check_length(outline, config.data.max_length)
