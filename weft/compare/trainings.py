@@ -62,4 +62,6 @@ def _settled(saved: Config, wanted: Config) -> Config:
     """What a run has saved, but for what it was left to settle by itself."""
     if wanted.train.packed == "auto":
         saved.train.packed = "auto"
+    if wanted.train.rounded == "auto":
+        saved.train.rounded = "auto"
     return saved
