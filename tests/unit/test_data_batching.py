@@ -158,7 +158,7 @@ def test_a_rounded_batch_is_the_plain_one_filled_up(corpus: Corpus) -> None:
         assert (mine[: len(rows), : theirs.shape[1]] == theirs).all()
         assert int((mine != PAD).sum()) == int((theirs != PAD).sum())
     assert batch.target_layout.lengths.tolist() == [*plain.target_layout.lengths, *[0] * (len(batch.target) - len(rows))]
-    assert batch.target_layout.known is None
+    assert (batch.target_layout.known, batch.target_layout.longest) == (None, batch.target.shape[1])
 
 
 def test_rounded_batches_have_few_shapes_and_are_nearly_full() -> None:

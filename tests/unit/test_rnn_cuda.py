@@ -77,7 +77,7 @@ def test_no_pass_waits_for_the_device(name: str, half: bool) -> None:
 
 def rounded(lengths: list[int], seed: int) -> Batch:
     """Rows of up to 12 tokens, the last of them empty, whose lengths the host does not know."""
-    layout = replace(Layout.padded([*lengths, 0], 12), known=None)
+    layout = replace(Layout.padded([*lengths, 0], 12), known=None, longest=12)
     tokens = torch.randint(4, 19, (5, 12), generator=torch.Generator().manual_seed(seed)) * layout.ok
     return Batch(tokens, layout, tokens, replace(layout), tokens, torch.arange(4))
 

@@ -198,7 +198,7 @@ def _round(lengths: NDArray[np.int64], budget: int) -> list[Layout]:
     extent = int(round_up(lengths.max(keepdims=True)).item())
     filled = np.zeros((max(len(lengths), budget // extent), 2), np.int64)
     filled[: len(lengths)] = lengths
-    return [replace(Layout.padded(filled[:, side], extent), known=None) for side in (0, 1)]
+    return [replace(Layout.padded(filled[:, side], extent), known=None, longest=extent) for side in (0, 1)]
 
 
 def _gather(tokens: NDArray[Any], begins: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[np.int64]:
