@@ -106,13 +106,22 @@ def test_the_zoo_says_how_far_its_order_is_the_published_one(tmp_path: Path) -> 
     assert zoo.correlation([4, 3, 2, 1], [10, 20, 30, 40]) == pytest.approx(-1)
     assert zoo.correlation([1, 1, 1], [1, 2, 3]) == 0
     rows = [
-        {"label": label, "quality": {"mean": value}, "speed": {"mean": 1e4}, "memory": None}
+        {"label": label, "quality": {"mean": value, "values": [value]}, "speed": {"mean": 1e4}, "memory": None, "steps": None}
         for label, value in (("bigbird window=2", 3.0), ("fnet", 2.5), ("full", 2.0), ("local", 1.0))
     ]
     headline = {"title": "accuracy", "higher_is_better": True}
-    told = zoo.order({"headline": headline, "counts": "texts", "entries": [*rows, {"label": "bad", "quality": None}]})
-    assert "| bigbird window=2 | 3.00 | 10,000 | – | 55.0 |" in told and "| fnet | 2.50 | 10,000 | – | – |" in told
-    assert "+1.00 (3 entries)" in told
-    options = zoo.parser().parse_args(["--out", str(tmp_path), "--only", "full,local"])
-    words = zoo.PARTS["c"].words(tmp_path, options)
-    assert words[words.index("--kinds") + 1] == '{"kind": "full"},{"kind": "local", "window": 3}'
+    bad = {"label": "bad", "quality": None, "error": "unfinished"}
+    told = zoo.order({"headline": headline, "counts": "texts", "entries": [*rows, bad]}, "guess")
+    assert "| bigbird window=2 | 3.00 | 10,000 | – | – | 55.0 |" in told and "| fnet | 2.50 | 10,000 | – | – | – |" in told
+    assert "+1.00 (3 entries)" in told and "bad: unfinished" in told and "By counting alone: guess" in told
+
+
+def test_the_zoo_begins_with_what_matters_most(tmp_path: Path) -> None:
+    zoo = importlib.import_module("zoo")
+    options = zoo.parser().parse_args(["--out", str(tmp_path), "--only", "full,fnet,local", "--parts", "a,c", "--repeat", "2"])
+    sweeps = zoo.plan(options)
+    assert sweeps["c"].comparison.entries[1].sets == ('model.encoder_self={"kind": "local", "window": 3}',)
+    queue = [(name, run.entry.label.split()[0], run.number) for name, run in zoo.Zoo(tmp_path, sweeps, 2).queue()]
+    first = [("a", "full"), ("a", "local"), ("a", "fnet"), ("c", "full"), ("c", "local"), ("c", "fnet")]
+    assert [pair[:2] for pair in queue[:6]] == first and queue[6:8] == [("c", "full", 1), ("c", "local", 1)]
+    assert {number for *_, number in queue[:6]} == {0} and {number for *_, number in queue[6:]} == {1}

@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 
 from weft.cli.progress import StatusLine
-from weft.errors import ConfigError, RunError
+from weft.errors import ConfigError, Interrupted, RunError
 
 if TYPE_CHECKING:
     from weft.compare.entries import Entry
@@ -71,7 +71,7 @@ def compare(
     """Train several models under one budget and set them side by side: quality, speed, memory, growth with length.
 
     Writes results.json, table.csv, chart.png, chart.svg and report.html, one offline page. What was stopped goes on where it
-    was; an entry that fails is reported, the others go on, and the status is then 1.
+    was, and the report says how far that is; an entry that fails is reported, the others go on, and the status is then 1.
     """
     if out is None:
         raise ConfigError("say with --out which folder the runs and the report go to")
@@ -84,6 +84,7 @@ def compare(
         raise ConfigError("--slot and --kinds belong together: --slot model.encoder_self --kinds full,local,linear")
     from weft.compare.budget import parse_budget
     from weft.compare.plan import Comparison
+    from weft.compare.report import write_report
     from weft.compare.sweep import Sweep
 
     with StatusLine() as line:
@@ -100,7 +101,12 @@ def compare(
             lengths=_lengths(lengths),
             sentences=sentences,
         )
-        document = Sweep(comparison, line.say, line.show)()
+        sweep = Sweep(comparison, line.say, line.show)
+        try:
+            document = sweep()
+        except Interrupted:
+            write_report(sweep.results(), out)
+            raise
     _finish(document, out)
 
 

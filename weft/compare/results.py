@@ -59,9 +59,10 @@ def stat(values: Iterable[float | None]) -> Stat | None:
 
 
 def collect(comparison: Comparison, runs: Sequence[Run], errors: Mapping[str, str], jobs: Mapping[str, Job]) -> dict[str, Any]:
-    """The document of a comparison whose runs are trained and measured, the best entry first."""
+    """The document of a comparison, the best entry first. jobs: of all runs that are trained, measured already or not."""
+    found = {run.name: _run(run, jobs.get(run.name), errors.get(run.name, "")) for run in runs}
     rows = [
-        _row(entry.label, [_run(run, jobs.get(run.name), errors.get(run.name, "")) for run in runs if run.entry == entry])
+        _row(entry.label, [found[run.name] for run in runs if run.entry == entry], alone=comparison.at_once > 1)
         | {"recipe": entry.recipe, "set": list(entry.sets)}
         for entry in comparison.entries
     ]
@@ -124,18 +125,17 @@ def _speed(speeds: Sequence[float]) -> float | None:
     return statistics.median(later) if later else None
 
 
-def _row(label: str, runs: list[Row]) -> Row:
-    """The entry with all its runs. More was measured of the first that could be."""
+def _row(label: str, runs: list[Row], *, alone: bool) -> Row:
+    """The entry with all its runs. More was measured of the first that could be; if `alone`, the speed too."""
     first: Row = next((run["measured"] for run in runs if "views" in run["measured"]), {})
     good = _trained(runs)
-    alone = first.get("alone")
     for run in runs:
         run["test"] = run["measured"].get("test", {})
     return {
         "label": label,
         "error": next((run["error"] for run in runs if run["error"]), ""),
         "parameters": first.get("parameters"),
-        "speed": stat([alone]) if alone else stat(run["speed"] for run in good),
+        "speed": stat([first.get("alone")] if alone else (run["speed"] for run in good)),
         "memory": stat(run["memory"] for run in good),
         "seconds": stat(run["seconds"] for run in good),
         "steps": stat(run["steps"] for run in good),

@@ -29,7 +29,10 @@ TICK = 0.3
 
 
 class Sweep:
-    """Runs a comparison. `say` hears what happens, `show` how far it is, often."""
+    """Runs a comparison. `say` hears what happens, `show` how far it is, often.
+
+    Called, it does all of it. `train` and `job` do parts, for programs that run several comparisons at once.
+    """
 
     def __init__(self, comparison: Comparison, say: Tell = lambda message: None, show: Tell = lambda message: None) -> None:
         self.comparison, self.say, self.show = comparison, say, show
@@ -51,8 +54,15 @@ class Sweep:
             self._prepare()
             self._train()
             self._measure()
-        jobs = {run.name: self._job(run) for run in self.runs if run.name not in self.errors}
-        return collect(self.comparison, self.runs, self.errors, jobs)
+        return self.results()
+
+    def results(self) -> dict[str, Any]:
+        """What there is by now. A training that has not ended is only there if no other of its entry has."""
+        ended = {run for run in self.runs if run.name not in self.errors and complete(run.folder)}
+        scored = {run.entry for run in ended}
+        runs = [run for run in self.runs if run in ended or run.name in self.errors or run.entry not in scored]
+        errors = {run.name: self.errors.get(run.name) or _unfinished(run) for run in runs if run not in ended}
+        return collect(self.comparison, runs, errors, {run.name: self.job(run) for run in ended})
 
     def _prepare(self) -> None:
         """With a time, finds out how many steps it is long enough for; with trainings side by side, makes their data ready."""
@@ -77,9 +87,10 @@ class Sweep:
         said = f"{count} trainings" + (f", {self.done} of them done before" if self.done else "")
         self.say(f"{said}; what they say is in {self.logs}")
         processes = Processes(self.logs, at_once=self.comparison.at_once)
-        self._side_by_side([partial(self._one, run, processes) for run in self.runs], processes, self._status)
+        self._side_by_side([partial(self.train, run, processes) for run in self.runs], processes, self._status)
 
-    def _one(self, run: Run, processes: Processes) -> None:
+    def train(self, run: Run, processes: Processes) -> None:
+        """Trains one of the runs, unless that is done. What fails is among the results; Stopped is raised."""
         before = complete(run.folder)
         if not before:
             self.underway[run.name] = run
@@ -110,7 +121,7 @@ class Sweep:
 
     def _measure(self) -> None:
         trained = [run for run in self.runs if run.name not in self.errors]
-        jobs = [self._job(run) for run in trained]
+        jobs = [self.job(run) for run in trained]
         if missing := sum(job.found() is None for job in jobs):
             self.say(f"measuring {missing} {'run' if missing == 1 else 'runs'}, one after the other")
             self._work("measure", jobs, "measured")
@@ -118,8 +129,8 @@ class Sweep:
             if error := job.error():
                 self.say(f"failed: {run}: {UNMEASURED}{error}")
 
-    def _job(self, run: Run) -> Job:
-        """Speed and growth do not depend on the seed, so they are measured of the first run of each entry."""
+    def job(self, run: Run) -> Job:
+        """What is measured of a run: speed and growth, which do not depend on the seed, of the first of each entry alone."""
         asked = self.comparison
         wanted = Wanted(asked.test, asked.sentences, asked.lengths, alone=asked.at_once > 1, look=True)
         if run.number:
@@ -173,6 +184,11 @@ class Sweep:
         under_way = sum(last["seconds_left"] for last in lasts.values() if last)
         waiting = max(0, len(self.runs) - self.done - len(lasts))
         return (under_way + waiting * sum(took) / len(took)) / self.comparison.at_once
+
+
+def _unfinished(run: Run) -> str:
+    last = _last(run)
+    return f"unfinished: stopped after step {last['step']:,}" if last else "not begun, or stopped before it said anything"
 
 
 def _last(run: Run) -> dict[str, Any]:

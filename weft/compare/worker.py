@@ -48,8 +48,8 @@ class Job:
         return document if document["options"] == self.options and "error" not in document else None
 
     def error(self) -> str:
-        """Why the job failed, if it did."""
-        return str(json.loads(self.file.read_text("utf-8")).get("error", "")) if self.file.exists() else "gave no result"
+        """Why the job failed, if it did; nothing is said of one that is still to be done."""
+        return str(json.loads(self.file.read_text("utf-8")).get("error", "")) if self.file.exists() else ""
 
     def leave(self, **values: Any) -> None:
         """Written aside and renamed, so that there is never half a result."""

@@ -1,0 +1,206 @@
+"""What the zoo compares: four kinds of data, a small model for each, and the mechanisms that stand in one of its slots."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from weft.compare.budget import Budget
+from weft.compare.entries import Entry, labelled, slot_entries
+from weft.compare.plan import Comparison
+from weft.data.generated import parse_generated
+
+PUBLISHED = {
+    "local": 46.1,
+    "linear": 50.6,
+    "lsh": 50.7,
+    "strided": 51.2,
+    "sinkhorn": 51.3,
+    "linformer": 51.4,
+    "performer": 51.4,
+    "synthesizer": 52.9,
+    "longformer": 53.5,
+    "full": 54.4,
+    "bigbird": 55.0,
+}
+"""Averages of the Long Range Arena (Tay et al. 2021, table 1). lsh is their Reformer, strided their Sparse Transformer."""
+
+ARENA = ("full", *(kind for kind in PUBLISHED if kind != "full"))
+CAUSAL_ARENA = tuple(kind for kind in ARENA if kind != "linformer")
+SIMPLE = ("rfa", "efficient", "compressed", "routing", "aft", "gmlp")
+"""Not in the Arena, for encoders and decoders alike."""
+
+LONG: dict[str, dict[str, Any]] = {"synthesizer": {"max_length": 1024}}
+BYTES: dict[str, dict[str, Any]] = {"synthesizer": {"max_length": 520}}
+SHORT: dict[str, dict[str, Any]] = {
+    "local": {"window": 3},
+    "strided": {"stride": 4},
+    "fixed": {"block": 4},
+    "global": {"tokens": 2},
+    "random": {"block": 4, "blocks": 2},
+    "longformer": {"window": 3},
+    "bigbird": {"window": 2, "block": 4, "blocks": 1},
+    "linformer": {"rank": 16, "max_length": 128},
+    "synthesizer": {"max_length": 128},
+    "sinkhorn": {"block": 4, "max_length": 128},
+    "gmlp": {"max_length": 128},
+    "mlp_mixer": {"max_length": 128},
+    "lsh": {"buckets": 4, "window": 4},
+    "routing": {"clusters": 4, "window": 4},
+    "performer": {"features": 64},
+    "xl_relative": {"max_distance": 128},
+}
+"""For sentences of 15 tokens: a window of the default 64 would see all of them."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """One comparison: its base, the slot that is filled, and with what, in which order; files: of the data, below OUT/data.
+
+    guesses: what is found by counting alone.
+    """
+
+    title: str
+    recipe: str
+    slot: str
+    kinds: Sequence[str]
+    options: Mapping[str, dict[str, Any]]
+    steps: int
+    files: tuple[str, str]
+    sets: tuple[str, ...] = ()
+    guesses: str = ""
+
+    def comparison(self, out: Path, name: str, asked: Asked) -> Comparison:
+        """What `weft compare` would be asked; OUT is where all parts are."""
+        specs = [json.dumps({"kind": kind, **self.options.get(kind, {})}) for kind in self.kinds if asked.wants(kind)]
+        entries = slot_entries([Entry(self.recipe)], self.slot, ",".join(specs), print) if specs else []
+        steps = max(2, round(self.steps * asked.steps_scale))
+        train, valid = (",".join(str(out / "data" / name) for name in names.split(",")) for names in self.files)
+        return Comparison(
+            tuple(labelled(entries)),
+            out / name,
+            Budget(f"{steps:,} steps", steps=steps),
+            (train,),
+            (valid,),
+            sets=(*self.sets, f"train.precision={asked.precision}", f"data.cache={out / 'cache'}", *asked.sets),
+            repeat=asked.repeat,
+            at_once=asked.at_once,
+        )
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a user may change in all parts."""
+
+    only: tuple[str, ...] = ()
+    steps_scale: float = 1.0
+    precision: str = "bf16"
+    at_once: int = 8
+    repeat: int = 1
+    sets: tuple[str, ...] = ()
+
+    def wants(self, kind: str) -> bool:
+        return not self.only or kind in self.only
+
+
+def _schedule(rate: float, warmup: int) -> str:
+    return f"train.schedule={{kind: cosine, rate: {rate}, warmup: {warmup}}}"
+
+
+PARTS = {
+    "a": Part(
+        "ListOps, 10 to 1,000 tokens",
+        "listops",
+        "model.encoder_self",
+        (*ARENA, *SIMPLE, "fnet"),
+        LONG,
+        2500,
+        ("listops.train.tsv", "listops.valid.tsv"),
+        ("data.max_length=1000", "train.batch_tokens=8192", "train.save_every=1000", _schedule(1e-3, 200)),
+        "the most frequent of ten labels is right for 18 %, the one that is likeliest after the first operator for 36 %",
+    ),
+    "b": Part(
+        "AG News, bytes",
+        "classifier-bytes",
+        "model.encoder_self",
+        (*ARENA, "efficient", "aft", "fnet"),
+        BYTES,
+        1000,
+        ("agnews.train.tsv", "agnews.valid.tsv"),
+        ("train.batch_tokens=8192", "train.save_every=1000", _schedule(1e-3, 100)),
+        "the most frequent of four labels is right for 27 %",
+    ),
+    "c": Part(
+        "Multi30k en-de, encoder",
+        "transformer-small",
+        "model.encoder_self",
+        (
+            *(*ARENA, *SIMPLE, "fnet", "xl_relative", "fixed", "global", "random", "mlp_mixer"),
+            *("isab", "recurrent", "convolution"),
+        ),
+        SHORT,
+        900,
+        ("multi30k.train.en,multi30k.train.de", "multi30k.val.en,multi30k.val.de"),
+        (
+            "data.max_length=127",
+            "model.position=sinusoidal",
+            "model.dropout=0.2",
+            "model.encoder_layers=3",
+            "model.decoder_layers=3",
+            "train.batch_tokens=8192",
+            "train.validate_sentences=0",
+            "train.ema=0.99",
+            "decode.beam=1",
+            _schedule(2e-3, 200),
+        ),
+    ),
+    "d": Part(
+        "tiny Shakespeare, characters, causal",
+        "lm-shakespeare-transformer",
+        "model.decoder_self",
+        (*CAUSAL_ARENA, *SIMPLE, "gated_rfa", "xl_relative", "recurrent", "convolution"),
+        {"synthesizer": {"max_length": 512}, "xl_relative": {"max_distance": 256}},
+        1000,
+        ("shakespeare.train.txt", "shakespeare.valid.txt"),
+        (
+            "model.dim=256",
+            "model.heads=4",
+            "model.feedforward=1024",
+            "model.decoder_layers=4",
+            "model.position=sinusoidal",
+            "model.dropout=0.1",
+            "model.attention_dropout=0",
+            "train.batch_tokens=8192",
+        ),
+        "how frequent characters are gives 4.83 bits, how frequent pairs of them are 3.58",
+    ),
+}
+
+
+def write_data(folder: Path, agnews: Path | None, multi30k: Path | None, shakespeare: Path | None) -> None:
+    """The data of the parts as files, the same at every call; of those whose source was not given, nothing."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for split, count in (("train", 20_000), ("valid", 1500)):
+        pairs = parse_generated(f"listops?count={count}&longest=1000&shortest=10&split={split}")
+        (folder / f"listops.{split}.tsv").write_text("".join(f"{text}\t{label}\n" for text, label in pairs), "utf-8")
+    if agnews:
+        lines = agnews.read_text("utf-8").splitlines(keepends=True)
+        random.Random(0).shuffle(lines)
+        _write(folder, "agnews", ".tsv", lines[1000:], lines[:1000])
+    if multi30k:
+        for split in ("train", "val"):
+            for side in ("en", "de"):
+                (folder / f"multi30k.{split}.{side}").write_bytes((multi30k / f"{split}.{side}").read_bytes())
+    if shakespeare:
+        lines = shakespeare.read_text("utf-8").splitlines(keepends=True)
+        cut = round(0.9 * len(lines))
+        _write(folder, "shakespeare", ".txt", lines[:cut], lines[cut:])
+
+
+def _write(folder: Path, name: str, ending: str, train: Sequence[str], valid: Sequence[str]) -> None:
+    for split, lines in (("train", train), ("valid", valid)):
+        (folder / f"{name}.{split}{ending}").write_text("".join(lines), "utf-8")
