@@ -77,8 +77,7 @@ def prefix_by_prefix(causal: Any, encoder: Any, extent: int = EXTENT) -> None:
 @pytest.mark.parametrize("use", SELF_USES)
 def test_linear_is_its_quadratic_form(use: Use) -> None:
     part, x = make(LinearAttention, use), tokens()
-    q, k = (F.elu(y) + 1 for y in part.heads.own(x)[:2])
-    same(whole(part, x), by_pairs(part, x, q @ k.transpose(-1, -2), use))
+    same(whole(part, x), by_pairs(part, x, linear_kernel(part, x), use))
 
 
 def test_linear_causal_is_the_encoder_prefix_by_prefix() -> None:
@@ -96,6 +95,42 @@ def test_linear_is_its_recurrence() -> None:
         s, z = s + k[:, t, :, None] * v[:, t, None], z + k[:, t]
         found.append((q[:, t, None] @ s)[:, 0] / (q[:, t] * z).sum(-1, keepdim=True))
     same(whole(part, x), part.heads.out(torch.cat([step.flatten()[None] for step in found])[None]))
+
+
+def linear_kernel(part: Any, x: Tensor) -> Tensor:
+    q, k = (F.elu(y) + 1 for y in part.heads.own(x)[:2])
+    return q @ k.transpose(-1, -2)
+
+
+def rfa_estimate(part: Any, x: Tensor) -> Tensor:
+    """φ(q)·φ(k), without the factor 1/m."""
+    omega = (part.sigma() * part.directions()).transpose(-1, -2)
+    q, k = (F.normalize(y, dim=-1) @ omega for y in part.heads.own(x)[:2])
+    return (q[:, :, :, None] - k[:, :, None]).cos().sum(-1)
+
+
+@pytest.mark.parametrize("use", SELF_USES)
+@pytest.mark.parametrize("kind", [LinearAttention, PerformerAttention, RandomFeatureAttention])
+def test_gradients_are_those_of_the_quadratic_form(kind: type[Attention], use: Use) -> None:
+    """Backward passes are written by hand. With few features some norms of RFA are below what the kernel allows."""
+    options = {} if kind is LinearAttention else {"features": 2 if kind is RandomFeatureAttention else 16}
+    part, x, slope = make(kind, use, **options), tokens(), torch.randn(2, EXTENT, DIM)
+    if kind is RandomFeatureAttention:
+        torch.nn.init.constant_(part.sharpness, 3.0)
+    inputs = [x.requires_grad_(), *part.parameters()]
+    found = torch.autograd.grad((part(x, part.start(rows=2), append=x).context * slope).sum(), inputs)
+    kernels = {LinearAttention: linear_kernel, PerformerAttention: performer_kernel, RandomFeatureAttention: rfa_estimate}
+    weights = kernels[kind](part, x)
+    weights = weights.tril() if use == "causal" else weights
+    norm = weights.sum(-1)
+    if kind is RandomFeatureAttention:
+        count = torch.arange(1, EXTENT + 1) if use == "causal" else EXTENT
+        assert (norm < count * part.least()).any()
+        norm = torch.maximum(norm, count * part.least())
+    v = part.heads.own(x)[2].to(weights.dtype)
+    wanted = part.heads.out(join_heads(weights @ v / norm[..., None]).float())
+    for got, right in zip(found, torch.autograd.grad((wanted * slope).sum(), inputs), strict=True):
+        assert (got - right).norm() <= 2e-4 * right.norm()
 
 
 @pytest.mark.parametrize("use", SELF_USES)

@@ -16,7 +16,10 @@ from weft.state import State, spread
 
 
 class Features(NamedTuple):
-    """φ(x) [B, H, T, M] is phi · exp(log_scale [B, H, T]); without a log scale it is phi."""
+    """φ(x) [..., H, T, M] is phi · exp(log_scale [..., H, T]); without a log scale it is phi.
+
+    phi is in the precision of x, and lies in memory as its shape says.
+    """
 
     phi: Tensor
     log_scale: Tensor | None = None
@@ -33,6 +36,8 @@ class FeatureAttention(Attention):
     ignores_key_order = True
     weighted = False
     """Whether keys have log weights."""
+    bounded = False
+    """Whether `least` is above 0."""
 
     def __init__(self, site: Site, *, features: int, bias: bool) -> None:
         super().__init__(site)
@@ -41,11 +46,11 @@ class FeatureAttention(Attention):
 
     @abstractmethod
     def phi(self, x: Tensor) -> Features:
-        """Features of queries or keys [B, H, T, D], in float32 or in the precision of x."""
+        """Features of queries or keys [..., H, T, D], of both at once where they come from the same tokens."""
 
-    def least(self) -> Tensor | float:
-        """The least value of the kernel that the features stand for, [H, 1] or one for all: less is an error of estimation."""
-        return 0.0
+    def least(self) -> Tensor | None:
+        """The least value of the kernel that the features stand for, [H, 1], where there is one above 0: less is an error."""
+        return None
 
     def gates(self, x: Tensor) -> Tensor | None:
         """Logits [B, H, T] of gates that let the past fade, where there are any."""
@@ -54,13 +59,15 @@ class FeatureAttention(Attention):
     def start(
         self, memory: Tensor | None = None, layout: Layout | None = None, *, rows: int = 1, room: int | None = None
     ) -> State:
+        if self.site.use == "encoder":
+            return None
         if self.site.use == "cross":
             assert memory is not None
-            k, v = self.heads.keys_values(memory)
+            k, v = (_precise(x) for x in self.heads.keys_values(memory))
             with torch.autocast(memory.device.type, enabled=False):
-                return self._sum_up(k, v, layout)
-        weight = self.heads.out.weight
-        state = Sums.nothing(rows, self.site.heads, self.features, self.heads.width, weight, self.weighted)
+                return self._sum_up(self.phi(k), v, layout)
+        like, sizes = self.heads.out.weight, (self.site.heads, self.features, self.heads.width)
+        state = Sums.nothing(rows, *sizes, like, weighted=self.weighted, massive=self.bounded)
         return state if memory is None else self._append(memory, state, layout)[1]
 
     def forward(
@@ -73,35 +80,35 @@ class FeatureAttention(Attention):
         need_weights: bool = False,
     ) -> Attended:
         if append is None:
-            q = self.heads.queries(query)
+            q = _precise(self.heads.queries(query))
             with torch.autocast(query.device.type, enabled=False):
-                seen = self._look(q, state)
+                seen = self._look(self.phi(q).phi, state)
         else:
             seen, state = self._append(append, state, layout)
-        return Attended(self.heads.join(divide(seen, self.least())), state)
+        found = divide(seen, self.heads.width, self.least())
+        return Attended(self.heads.join(found), state)
 
-    def _append(self, x: Tensor, state: Sums, layout: Layout | None) -> tuple[Seen, Sums]:
-        """Self-attention: to the past (causal) or to everything (encoder)."""
-        q, k, v = self.heads.own(x)
+    def _append(self, x: Tensor, state: Sums | None, layout: Layout | None) -> tuple[Seen, Sums | None]:
+        both, v = (_precise(part) for part in self.heads.paired(x))
         gates = self.gates(x)
         with torch.autocast(x.device.type, enabled=False):
-            if self.site.use == "encoder":
-                return self._look(q, self._sum_up(k, v, layout)), state
-            keys, dtype, ok = self.phi(k), _precision(v), None if layout is None else layout.ok
-            log_weight, faded = (keys.log_scale, None) if gates is None else fade(gates, ok)
-            phi = self.phi(q).phi.to(dtype)
-            seen, state = look_back(phi, keys.phi.to(dtype), v.to(dtype), state, log_weight, ok)
+            phi, scales = self.phi(both)
+            (q, k), log_scale = phi.unbind(), None if scales is None else scales[1]
+            if state is None:
+                return self._look(q, self._sum_up(Features(k, log_scale), v, layout)), None
+            ok = None if layout is None else layout.ok
+            log_weight, faded = (log_scale, None) if gates is None else fade(gates, ok)
+            seen, state = look_back(q, k, v, state, log_weight, ok)
             return seen, state if faded is None else state.fade(faded)
 
-    def _sum_up(self, k: Tensor, v: Tensor, layout: Layout | None) -> MemorySums:
-        keys, dtype = self.phi(k), _precision(v)
-        return sum_up(keys.phi.to(dtype), v.to(dtype), keys.log_scale, None if layout is None else layout.ok)
+    def _sum_up(self, keys: Features, v: Tensor, layout: Layout | None) -> MemorySums:
+        return sum_up(keys.phi, v, keys.log_scale, None if layout is None else layout.ok, self.bounded)
 
     def _look(self, q: Tensor, sums: MemorySums) -> Seen:
         rows = q.size(0)
-        sums = MemorySums(spread(sums.values, rows), spread(sums.keys, rows), spread(sums.mass, rows))
-        return look_at(self.phi(q).phi.to(_precision(q)), sums)
+        mass = None if sums.mass is None else spread(sums.mass, rows)
+        return look_at(q, MemorySums(spread(sums.values, rows), mass))
 
 
-def _precision(x: Tensor) -> torch.dtype:
-    return torch.float32 if x.dtype == torch.float16 else x.dtype
+def _precise(x: Tensor) -> Tensor:
+    return x.float() if x.dtype == torch.float16 else x

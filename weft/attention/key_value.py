@@ -50,7 +50,8 @@ class KeyValueAttention(Attention):
         if self.site.use == "cross":
             assert memory is not None
             return Source.of(*self._split(memory), layout)
-        like = self.head.score.get_parameter("key.weight")
+        assert isinstance(self.head.score, AdditiveScore)
+        like = self.head.score.key.weight
         state: Plain | Cache = Plain() if room is None else Cache.empty(rows, 1, room, self.width, like)
         return state if memory is None else self._append(memory, state, layout)
 

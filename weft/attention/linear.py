@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-import torch.nn.functional as F
+from typing import Any
+
+import torch
 from torch import Tensor
 
 from weft.attention.base import Site
@@ -21,4 +23,22 @@ class LinearAttention(FeatureAttention):
         super().__init__(site, features=site.head_dim, bias=bias)
 
     def phi(self, x: Tensor) -> Features:
-        return Features(F.elu(x.float()) + 1)
+        return Features(_EluPlusOne.apply(x))
+
+
+class _EluPlusOne(torch.autograd.Function):
+    """elu(x) + 1 = exp(min(x, 0)) + max(x, 0), which half precision rounds once. Its slope is min(φ, 1), so only φ is kept."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        phi = torch.clamp_max(x, 0.0, out=x.new_empty(x.shape)).exp_()
+        phi += x.clamp_min(0.0)
+        ctx.save_for_backward(phi)
+        ctx.laid_out = torch.empty_like(x, device="meta")
+        return phi
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+        (phi,) = ctx.saved_tensors
+        slope = torch.empty_like(ctx.laid_out, device=phi.device)
+        return torch.mul(gradients[0], phi.clamp_max(1.0), out=slope)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import torch
 from pydantic import PositiveInt
-from torch import Tensor, nn
+from torch import Tensor
 
 from weft.attention.base import Attended, Site
 from weft.attention.kernel import masked_softmax
-from weft.attention.scores import LuongScore, exact_linear, luong_score
+from weft.attention.scores import ExactLinear, LuongScore, luong_score
 from weft.attention.single import SourceAttention
 from weft.batch import Layout
 from weft.state import State
@@ -31,8 +31,8 @@ class LocalPredictiveAttention(SourceAttention):
     def __init__(self, site: Site, *, window: PositiveInt = 10, score: LuongScore = "general") -> None:
         super().__init__(site, luong_score(score, site))
         self.window = window
-        self.inner = nn.Linear(site.dim, site.dim, bias=False)
-        self.place = nn.Linear(site.dim, 1, bias=False)
+        self.inner = ExactLinear(site.dim, site.dim, bias=False)
+        self.place = ExactLinear(site.dim, 1, bias=False)
 
     def look(self, query: Tensor, state: State, layout: Layout | None, need_weights: bool) -> Attended:
         rows = query.size(0)
@@ -45,5 +45,5 @@ class LocalPredictiveAttention(SourceAttention):
 
     def centre(self, query: Tensor, lengths: Tensor) -> Tensor:
         """[B, T]: p. In float32 throughout, since in bf16 position 257 is 256."""
-        share = exact_linear(torch.tanh(exact_linear(query, self.inner.weight)), self.place.weight)[..., 0].sigmoid()
+        share: Tensor = self.place(torch.tanh(self.inner(query)))[..., 0].sigmoid()
         return lengths * share

@@ -56,21 +56,25 @@ class _Positive(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, directions: Tensor) -> tuple[Tensor, Tensor]:
         scale = x.size(-1) ** -0.25
-        power = x.float() @ (scale * directions).T
+        exact = x.to(torch.promote_types(x.dtype, torch.float32), memory_format=torch.contiguous_format)
+        directions = scale * directions.to(exact.dtype)
+        power = exact @ directions.T
         top = power.amax(-1, keepdim=True)
         phi = torch.exp(power.sub_(top), out=torch.empty_like(power, dtype=x.dtype))
-        log_scale = top[..., 0] - (scale * torch.linalg.vector_norm(x, dim=-1, dtype=power.dtype)).square() / 2
+        length = torch.linalg.vector_norm(exact, dim=-1)
+        log_scale = torch.addcmul(top[..., 0], length, length, value=-(scale**2) / 2)
         ctx.save_for_backward(x, directions, phi)
         ctx.mark_non_differentiable(log_scale)
+        ctx.set_materialize_grads(False)
         return phi, log_scale
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
         x, directions, phi = ctx.saved_tensors
-        scale = x.size(-1) ** -0.25
         slope = gradients[0] * phi
-        along = slope @ (scale * directions).to(slope.dtype)
-        return torch.addcmul(along, x, slope.sum(-1, keepdim=True), value=-(scale**2)), None
+        along = slope @ directions.to(slope.dtype)
+        length = slope.sum(-1, keepdim=True)
+        return torch.addcmul(along, x, length, value=-(x.size(-1) ** -0.5), out=torch.empty_like(x)), None
 
 
 def _directions(count: int, width: int, orthogonal: bool, generator: torch.Generator | None) -> Tensor:

@@ -49,6 +49,11 @@ class Projections(nn.Module):
         q, k, v = (split_heads(part, self.site.heads) for part in self.query_key_value(x).chunk(3, -1))
         return q, k, v
 
+    def paired(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """q and k of self-attention as one, [2, B, H, T, D], and v [B, H, T, D]: for what is done to queries and keys alike."""
+        both, v = self.query_key_value(x).split([2 * self.site.dim, self.site.dim], -1)
+        return both.unflatten(-1, (2, self.site.heads, self.width)).permute(2, 0, 3, 1, 4), split_heads(v, self.site.heads)
+
     def join(self, context: Tensor) -> Tensor:
         """What the heads found, [B, H, T, D] in whatever precision → [B, T, H·D]."""
         joined = join_heads(context)

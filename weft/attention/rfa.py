@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import functools
 import math
+from typing import Any
 
 import torch
-import torch.nn.functional as F
 from pydantic import NonNegativeInt, PositiveInt
 from torch import Tensor, nn
 
@@ -30,6 +30,7 @@ class RandomFeatureAttention(FeatureAttention):
     """
 
     paper = "Peng et al. 2021"
+    bounded = True
 
     def __init__(self, site: Site, *, features: PositiveInt = 64, redraw: NonNegativeInt = 1000, bias: bool = True) -> None:
         super().__init__(site, features=2 * features, bias=bias)
@@ -42,8 +43,7 @@ class RandomFeatureAttention(FeatureAttention):
 
     def phi(self, x: Tensor) -> Features:
         """Without the factor 1/√m, which cancels."""
-        angle = (F.normalize(x.float(), dim=-1) * self.sigma()) @ self.directions().T
-        return Features(torch.cat([angle.sin().to(x.dtype), angle.cos().to(x.dtype)], -1))
+        return Features(_Waves.apply(x, self.sigma() * self.directions()))
 
     def least(self) -> Tensor:
         """Unit vectors are at most 2 apart."""
@@ -51,6 +51,38 @@ class RandomFeatureAttention(FeatureAttention):
 
     def refresh(self, generator: torch.Generator) -> None:
         self.directions.redraw(generator)
+
+
+class _Waves(torch.autograd.Function):
+    """[sin(ωᵀx̂), cos(ωᵀx̂)], [..., H, T, 2m], of the unit vectors x̂ along x [..., H, T, D], for ω [H, m, D].
+
+    Angles are in float32: in half precision they would err by more than a feature may. Kept for the backward pass are x, its
+    length and the features alone.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, directions: Tensor) -> Tensor:
+        exact = x.to(torch.promote_types(x.dtype, torch.float32), memory_format=torch.contiguous_format)
+        length = torch.linalg.vector_norm(exact, dim=-1, keepdim=True).clamp_min_(1e-12)
+        angle = (exact @ directions.to(exact.dtype).transpose(-1, -2)).div_(length)
+        count = directions.size(1)
+        waves = x.new_empty(*x.shape[:-1], 2 * count)
+        torch.sin(angle, out=waves[..., :count])
+        torch.cos(angle, out=waves[..., count:])
+        ctx.save_for_backward(x, length, directions, waves)
+        return waves
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor]:
+        x, length, directions, waves = ctx.saved_tensors
+        (sin, cos), (of_sin, of_cos) = waves.chunk(2, -1), gradients[0].chunk(2, -1)
+        angle = torch.addcmul(of_sin * cos, of_cos, sin, value=-1).div_(length)
+        slope = angle @ directions.to(angle.dtype)
+        # A step along x itself turns nothing.
+        along = (slope * x).sum(-1, keepdim=True, dtype=length.dtype) / length.square()
+        slope = torch.addcmul(slope, x, along.to(x.dtype), value=-1, out=torch.empty_like(x))
+        products = (angle.transpose(-1, -2) @ x).flatten(0, -4)
+        return slope, products.sum(0, dtype=directions.dtype)
 
 
 def _directions(count: int, width: int, generator: torch.Generator | None) -> Tensor:

@@ -1,18 +1,21 @@
 """Attention by sums: what was seen is added up once, so that its cost grows with length and not with its square.
 
 A key has features φ(k), and a query finds Σ w φ(q)·φ(k) v / Σ w φ(q)·φ(k). The weight w = exp(log_weight) of a key carries what
-is too large or too small for the features themselves. In causal use tokens are cut into chunks: inside a chunk all pairs are
-formed, and what came before is one sum, so a whole sequence takes a few products and a step a sum of constant size.
+is too large or too small for the features themselves. Values stand beside ones, so the same products give what is found and
+what it is divided by. In causal use tokens are cut into chunks: inside a chunk all pairs are formed, and what came before is
+one sum, so a whole sequence takes a few products and a step a sum of constant size.
 
 Products may be in half precision; sums are in float32, and each has a scale of its own: it holds Σ exp(log_weight − scale) …,
 where the scale is the largest log weight of the past, real tokens only. So nothing to come can change what was found.
 
-Shapes: B rows · H heads · T queries · S keys · M features · D width of a value · N chunks · C tokens of a chunk.
+Shapes: B rows · H heads · T queries · S keys · M features · D width of a value · W that of a value beside ones · N chunks ·
+C tokens of a chunk.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -23,24 +26,27 @@ from weft.state import shared
 NOTHING = -1e30
 """The log weight of what was never seen: finite, so that differences of it are."""
 
+LEAST = 1e-30
+"""What a norm is at least. Where nothing was seen there is nothing to divide, and even the gradient stays finite."""
+
 
 @dataclass
 class Sums:
     """What was seen, in float32, each times exp(−scale).
 
-    values [B, H, M, D] = Σ w φ(k)vᵀ · keys [B, H, M] = Σ w φ(k) · mass [B, H] = Σ w · scale [B, H], None where all w are 1.
+    values [B, H, M, W] = Σ w φ(k)[v, 1, …]ᵀ · mass [B, H] = Σ w, None where nobody asks for it · scale [B, H], None where
+    all w are 1.
     """
 
     values: Tensor
-    keys: Tensor
-    mass: Tensor
+    mass: Tensor | None = None
     scale: Tensor | None = None
 
     @staticmethod
-    def nothing(rows: int, heads: int, features: int, width: int, like: Tensor, weighted: bool) -> Sums:
-        zeros = torch.zeros(rows, heads, features, width, device=like.device, dtype=_wide(like.dtype))
-        scale = torch.full_like(zeros[:, :, 0, 0], NOTHING) if weighted else None
-        return Sums(zeros, zeros[..., 0].clone(), zeros[:, :, 0, 0].clone(), scale)
+    def nothing(rows: int, heads: int, features: int, width: int, like: Tensor, *, weighted: bool, massive: bool) -> Sums:
+        values = torch.zeros(rows, heads, features, beside(width), device=like.device, dtype=_wide(like.dtype))
+        scale = values.new_full((rows, heads), NOTHING) if weighted else None
+        return Sums(values, values.new_zeros(rows, heads) if massive else None, scale)
 
     def fade(self, by: Tensor) -> Sums:
         """The same sums times exp(by [B, H])."""
@@ -50,38 +56,43 @@ class Sums:
 
 @dataclass
 class MemorySums:
-    """The sums of a whole source, one row a source: values [G, H, M, D] · keys [G, H, M] · mass [G, H]."""
+    """The sums of a whole source, one row a source: values [G, H, M, W] · mass [G, H], None where nobody asks for it."""
 
     values: Tensor = shared()
-    keys: Tensor = shared()
-    mass: Tensor = shared()
+    mass: Tensor | None = shared(default=None)
 
 
 @dataclass(frozen=True)
 class Seen:
-    """What queries found, not yet divided: total [B, H, T, D] · norm [B, H, T] · mass [B, H, T] or [B, H, 1], the sum of w."""
+    """What queries found, not yet divided: total [B, H, T, W] · mass [B, H, T] or [B, H, 1], the sum of w."""
 
     total: Tensor
-    norm: Tensor
-    mass: Tensor
+    mass: Tensor | None
 
 
-def sum_up(k: Tensor, v: Tensor, log_weight: Tensor | None, ok: Tensor | None) -> MemorySums:
+def beside(width: int) -> int:
+    """W: at least one place more, and a multiple of eight, as fast products want it."""
+    return width + 8 - width % 8
+
+
+def sum_up(k: Tensor, v: Tensor, log_weight: Tensor | None, ok: Tensor | None, massive: bool) -> MemorySums:
     """The sums of all real keys: features k [B, H, S, M], v [B, H, S, D], log_weight [B, H, S], ok [B, S]."""
+    rows, heads, extent, _ = k.shape
     k, v, log_weight = _real(k, v, log_weight, ok)
     if log_weight is None:
-        count = k.size(2) if ok is None else ok.sum(1)[:, None]
-        mass = torch.zeros(k.shape[:2], device=k.device, dtype=_wide(k.dtype)) + count
+        nothing = k.new_zeros(rows, heads, dtype=_wide(k.dtype)) if massive else None
+        mass = _last(_count(nothing, extent, ok))
     else:
         w = (log_weight - log_weight.detach().amax(2, keepdim=True)).exp()
-        k, mass = k * w[..., None].to(k.dtype), w.sum(2)
-    return MemorySums(_product(k.transpose(-1, -2), v, _wide(k.dtype)), k.sum(2, dtype=_wide(k.dtype)), mass)
+        v, mass = v * w[..., None].to(v.dtype), w.sum(2) if massive else None
+    values = torch.bmm(k.flatten(0, 1).transpose(-1, -2), v.flatten(0, 1))
+    return MemorySums(values.unflatten(0, (rows, heads)), mass)
 
 
 def look_at(q: Tensor, sums: MemorySums) -> Seen:
     """Every query, features [B, H, T, M], against everything."""
-    norm = (q @ sums.keys.to(q.dtype)[..., None])[..., 0].to(sums.keys.dtype)
-    return Seen(q @ sums.values.to(q.dtype), norm, sums.mass[..., None])
+    total = torch.bmm(q.flatten(0, 1), sums.values.to(q.dtype).flatten(0, 1))
+    return Seen(total.unflatten(0, q.shape[:2]), None if sums.mass is None else sums.mass[..., None])
 
 
 def look_back(
@@ -91,25 +102,27 @@ def look_back(
 
     q, k [B, H, T, M] features · v [B, H, T, D] · log_weight [B, H, T] · ok [B, T], False on tokens that were never fed.
     """
-    extent, wide = q.size(2), _wide(q.dtype)
-    size = min(extent, 64 if q.size(-1) * v.size(-1) <= 64 * 64 else 128)
+    rows, heads, extent, features = q.shape
+    size = min(extent, 64 if features * v.size(-1) <= 64 * 64 else 128)
     k, v, log_weight = _real(k, v, log_weight, ok)
-    q, k, v = (cut(x, size) for x in (q, k, v))
+    q, k, v = (cut(x, size).flatten(0, 2) for x in (q, k, v))
+    inside = torch.bmm(q, k.transpose(-1, -2))
     if log_weight is None:
-        weights = _Weights.equal(k, ok, size)
-        inside, summed = (q @ k.transpose(-1, -2)).tril(), k
+        inside, summed, weights = inside.tril(), v, None
     else:
         weights = _Weights.of(cut(log_weight[..., None], size, NOTHING)[..., 0], sums)
-        inside = (q @ k.transpose(-1, -2)) * weights.pairs.to(q.dtype)
-        summed = k * weights.own[..., None].to(k.dtype)
-    chunks = Sums(_product(summed.transpose(-1, -2), v, wide), summed.sum(-2, dtype=wide), weights.mass)
-    before, after = _carry(sums, chunks, weights.scales)
-    total, norm = q @ before.values.to(q.dtype), (q @ before.keys.to(q.dtype)[..., None])[..., 0].to(wide)
-    mass = before.mass[..., None].expand(norm.shape)
-    if weights.past is not None:
-        total, norm, mass = total * weights.past[..., None].to(total.dtype), norm * weights.past, mass * weights.past
-    found = Seen(total + inside @ v, norm + inside.sum(-1, dtype=wide), mass + weights.within)
-    return Seen(*(part.flatten(2, 3)[:, :, :extent] for part in (found.total, found.norm, found.mass))), after
+        inside = inside * weights.pairs.to(q.dtype).flatten(0, 2)
+        summed = v * weights.own.to(v.dtype).flatten(0, 2)[..., None]
+    each = torch.bmm(k.transpose(-1, -2), summed).view(rows, heads, -1, features * v.size(-1))
+    before, values, scale = _carry(sums.values.flatten(-2), each, None if weights is None else weights.scales)
+    before, found = before.to(q.dtype).reshape(-1, features, v.size(-1)), torch.bmm(inside, v)
+    if weights is None:
+        found, mass = torch.baddbmm(found, q, before), _count(sums.mass, extent, ok)
+    else:
+        found = torch.addcmul(found, torch.bmm(q, before), weights.past.to(q.dtype).flatten(0, 2)[..., None])
+        mass = weights.mass(sums.mass)
+    seen = Seen(found.view(rows, heads, -1, v.size(-1))[:, :, :extent], None if mass is None else mass[:, :, :extent])
+    return seen, Sums(values.view_as(sums.values), _last(mass), scale)
 
 
 def fade(gates: Tensor, ok: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -129,25 +142,14 @@ def fade(gates: Tensor, ok: Tensor | None) -> tuple[Tensor, Tensor]:
 class _Weights:
     """How much keys count.
 
-    own [B, H, N, C]: a key's weight in the sum of its chunk · mass [B, H, N]: their sum · within [B, H, N, C]: the mass of the
-    keys of the chunk up to a query · pairs [B, H, N, C, C]: a key's weight for a query · past [B, H, N, C]: that of what came
-    before the chunk · scales [B, H, N + 1]: of the sums before, and of each chunk.
+    own [B, H, N, C]: a key's weight in the sum of its chunk · pairs [B, H, N, C, C]: a key's weight for a query · past
+    [B, H, N, C]: that of what came before the chunk · scales [B, H, N + 1]: of the sums before, and of each chunk.
     """
 
     own: Tensor
-    mass: Tensor
-    within: Tensor
     pairs: Tensor
-    past: Tensor | None = None
-    scales: Tensor | None = None
-
-    @staticmethod
-    def equal(k: Tensor, ok: Tensor | None, size: int) -> _Weights:
-        """All real keys count alike, and nothing needs a scale."""
-        own = k.new_ones(k.shape[:4], dtype=_wide(k.dtype))
-        if ok is not None:
-            own = own * cut(ok[:, None, :, None].to(own.dtype), size)[..., 0]
-        return _Weights(own, own.sum(-1), own.cumsum(-1), own)
+    past: Tensor
+    scales: Tensor
 
     @staticmethod
     def of(log_weight: Tensor, sums: Sums) -> _Weights:
@@ -162,22 +164,35 @@ class _Weights:
         later = torch.ones(own.size(-1), own.size(-1), dtype=torch.bool, device=own.device).triu(1)
         pairs = (own[..., None, :] - level[..., None]).masked_fill(later, -torch.inf).exp()
         own = torch.where(log_weight > NOTHING / 2, own.exp(), 0.0)
-        past = (before - top).to(own.dtype).exp()
-        return _Weights(own, own.sum(-1), pairs.sum(-1), pairs, past, scales)
+        return _Weights(own, pairs, (before - top).to(own.dtype).exp(), scales)
+
+    def mass(self, first: Tensor | None) -> Tensor | None:
+        """[B, H, N·C]: the sum of weights up to each query, after a mass [B, H] of what came before."""
+        if first is None:
+            return None
+        before, _, _ = _carry(first[..., None], self.own.sum(-1)[..., None], self.scales)
+        return (self.pairs.sum(-1) + self.past * before).flatten(2)
 
 
-def _carry(sums: Sums, chunks: Sums, scales: Tensor | None) -> tuple[Sums, Sums]:
-    """The sums of all that came before each chunk, [B, H, N, …], and after the last, [B, H, …]."""
-    features, width = sums.values.shape[-2:]
-    first = torch.cat([sums.values.flatten(-2), sums.keys, sums.mass[..., None]], -1)[:, :, None]
-    each = torch.cat([chunks.values.flatten(-2), chunks.keys, chunks.mass[..., None]], -1)
-    run, top = accumulate(torch.cat([first, each], 2), scales)
-    values, keys, mass = run.split([features * width, features, 1], -1)
-    values, mass = values.unflatten(-1, (features, width)), mass[..., 0]
-    after = Sums(*(part[:, :, -1].contiguous() for part in (values, keys, mass)))
-    if top is not None and sums.scale is not None:
-        after.scale = top[..., -1].to(sums.scale.dtype)
-    return Sums(*(part[:, :, :-1] for part in (values, keys, mass))), after
+def _count(first: Tensor | None, extent: int, ok: Tensor | None) -> Tensor | None:
+    """[B, H, T]: how many real keys there are up to each query, after the `first` [B, H]."""
+    if first is None:
+        return None
+    return first[..., None] + (torch.arange(1, extent + 1, device=first.device) if ok is None else ok.cumsum(1)[:, None])
+
+
+def _last(mass: Tensor | None) -> Tensor | None:
+    return None if mass is None else mass[..., -1]
+
+
+def _carry(first: Tensor, each: Tensor, scales: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
+    """The sums of what came before each chunk [B, H, N, X], that after the last [B, H, X], and its scale [B, H].
+
+    first [B, H, X] came before all, each [B, H, N, X] are the chunks' own; sums have the precision of the first.
+    """
+    run, top = accumulate(torch.cat([first[:, :, None], each], 2), scales)
+    before, after = run.split([each.size(2), 1], 2)
+    return before, after[:, :, 0].contiguous(), None if top is None else top[..., -1].to(first.dtype)
 
 
 def accumulate(sums: Tensor, scale: Tensor | None, group: int = 128) -> tuple[Tensor, Tensor | None]:
@@ -205,11 +220,48 @@ def accumulate(sums: Tensor, scale: Tensor | None, group: int = 128) -> tuple[Te
     return run.flatten(-3, -2)[..., :count, :], top.flatten(-2)[..., :count]
 
 
-def divide(seen: Seen, least: Tensor | float = 0.0) -> Tensor:
-    """What queries found, [B, H, T, D]; 0 where they saw nothing. `least` is the least φ(q)·φ(k) that is not an error."""
-    norm = torch.maximum(seen.norm, seen.mass * least)
-    some = norm > 0
-    return torch.where(some[..., None], seen.total / torch.where(some, norm, 1.0)[..., None].to(seen.total.dtype), 0.0)
+def divide(seen: Seen, width: int, least: Tensor | None = None) -> Tensor:
+    """What queries found, [B, H, T, D]; 0 where they saw nothing.
+
+    least [H, 1]: the least φ(q)·φ(k) that is not an error, where there is one above 0.
+    """
+    floor = None
+    if least is not None:
+        assert seen.mass is not None
+        floor = (seen.mass * least).to(seen.total.dtype)[..., None]
+    found: Tensor = _Quotient.apply(seen.total, width, floor)
+    return found
+
+
+class _Quotient(torch.autograd.Function):
+    """total[..., :D] / max(total[..., D], floor), for total [B, H, T, W], and floor [B, H, T or 1, 1] or None.
+
+    Written out because automatic differentiation takes three times as many operations, most of them over all values.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, total: Tensor, width: int, floor: Tensor | None) -> Tensor:
+        norm = total[..., width : width + 1]
+        ctx.low = None if floor is None else norm < floor
+        norm = norm.clamp_min(LEAST) if floor is None else norm.maximum(floor).clamp_min_(LEAST)
+        rows, heads, extent, _ = ctx.shape = total.shape
+        ctx.floor = None if floor is None else floor.shape
+        # Laid out as the heads are joined.
+        found = total.new_empty(rows, extent, heads, width).transpose(1, 2)
+        torch.div(total[..., :width], norm, out=found)
+        ctx.save_for_backward(found, norm)
+        return found
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, Tensor | None]:
+        found, norm = ctx.saved_tensors
+        width, slope = found.size(-1), norm.new_empty(ctx.shape)
+        values = torch.div(gradients[0], norm, out=slope[..., :width])
+        along = torch.sum(values * found, -1, keepdim=True).neg_()
+        floor = None if ctx.low is None else (along * ctx.low).sum_to_size(ctx.floor)
+        slope[..., width : width + 1] = along if ctx.low is None else along.masked_fill_(ctx.low, 0.0)
+        slope[..., width + 1 :] = 0
+        return slope, None, floor
 
 
 def cut(x: Tensor, size: int, value: float = 0.0) -> Tensor:
@@ -221,18 +273,15 @@ def cut(x: Tensor, size: int, value: float = 0.0) -> Tensor:
 
 
 def _real(k: Tensor, v: Tensor, log_weight: Tensor | None, ok: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Keys that are not real add nothing, whatever is in them."""
-    if ok is None:
-        return k, v, log_weight
-    here = ok[:, None, :, None]
-    k, v = torch.where(here, k, 0.0), torch.where(here, v, 0.0)
-    return k, v, None if log_weight is None else torch.where(here[..., 0], log_weight, NOTHING)
+    """Keys; values [B, H, T, W], beside ones; and log weights. Keys that are not real add nothing, whatever is in them."""
+    if ok is not None:
+        here = ok[:, None, :, None]
+        k, v = torch.where(here, k, 0.0), torch.where(here, v, 0.0)
+        log_weight = None if log_weight is None else torch.where(here[..., 0], log_weight, NOTHING)
+    ones = v.new_ones(()).expand(*v.shape[:-1], beside(v.size(-1)) - v.size(-1))
+    return k, torch.cat([v, ones], -1), log_weight
 
 
 def _wide(dtype: torch.dtype) -> torch.dtype:
     """The precision of sums: at least float32."""
     return torch.promote_types(dtype, torch.float32)
-
-
-def _product(a: Tensor, b: Tensor, dtype: torch.dtype) -> Tensor:
-    return (a @ b).to(dtype)

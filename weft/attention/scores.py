@@ -33,18 +33,21 @@ class AdditiveScore(Score):
         self, dim: int, memory: int, hidden: int, *, bias: bool = True, normed: bool = False, exact: bool = False
     ) -> None:
         super().__init__()
-        self.query = nn.Linear(dim, hidden, bias=bias)
-        self.key = nn.Linear(memory, hidden, bias=False)
+        linear = ExactLinear if exact else nn.Linear
+        self.query = linear(dim, hidden, bias=bias)
+        self.key = linear(memory, hidden, bias=False)
         self.score = nn.Linear(hidden, 1, bias=False)
         self.gain = nn.Parameter(torch.full((1,), hidden**-0.5)) if normed else None
         self.exact = exact
 
     def keys(self, memory: Tensor) -> Tensor:
-        return self._linear(memory, self.key.weight, None)
+        found: Tensor = self.key(memory)
+        return found
 
     def asked(self, query: Tensor) -> Tensor:
         """W q + b."""
-        return self._linear(query, self.query.weight, self.query.bias)
+        found: Tensor = self.query(query)
+        return found
 
     def forward(self, query: Tensor, source: Source) -> Tensor:
         asked = self.asked(query)
@@ -57,10 +60,7 @@ class AdditiveScore(Score):
         hidden = asked[:, :, None] + keys[:, None]
         hidden = torch.tanh(hidden if features is None else hidden + features)
         weight = self.score.weight if self.gain is None else self.gain * F.normalize(self.score.weight, dim=-1)
-        return self._linear(hidden, weight, None)[..., 0]
-
-    def _linear(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        return exact_linear(x, weight, bias) if self.exact else F.linear(x, weight, bias)
+        return (exact_linear if self.exact else F.linear)(hidden, weight)[..., 0]
 
 
 class DotScore(Score):
@@ -122,6 +122,13 @@ def luong_score(kind: LuongScore, site: Site) -> Score:
     if kind == "general":
         return GeneralScore(site.dim, site.memory_dim)
     return AdditiveScore(site.dim, site.memory_dim, site.dim, bias=False)
+
+
+class ExactLinear(nn.Linear):
+    """A linear layer that computes in float32, whatever precision is asked for."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return exact_linear(x, self.weight, self.bias)
 
 
 def exact_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:

@@ -13,6 +13,7 @@ from weft.errors import ConfigError
 from weft.layers.convolution import Window
 from weft.layers.dropout import dropout
 from weft.layers.position import LearnedPosition, SinusoidalPosition
+from weft.layers.readout import output_layer
 
 Sharing = Literal["all", "output", "none"]
 """Which embedding tables are one: those of source, target and output; of target and output; none."""
@@ -86,8 +87,8 @@ def embedding_table(size: int, dim: int, std: float | None = None) -> nn.Embeddi
 
 def embedding_tables(
     source: int, target: int, one_vocabulary: bool, dim: int, share: Sharing, std: float | None = None
-) -> tuple[nn.Embedding, nn.Embedding, nn.Embedding]:
-    """Tables for source, target and output, given the sizes of the two vocabularies and whether they are one."""
+) -> tuple[nn.Embedding, nn.Embedding, nn.Linear]:
+    """Tables for source and target and the output layer, given the sizes of the two vocabularies and whether they are one."""
     if share == "all" and not one_vocabulary:
         raise ConfigError(
             "model.share_embeddings: all needs one vocabulary for both sides; "
@@ -96,7 +97,7 @@ def embedding_tables(
     writes = embedding_table(target, dim, std)
     reads = writes if share == "all" else embedding_table(source, dim, std)
     output = embedding_table(target, dim, std) if share == "none" else writes
-    return reads, writes, output
+    return reads, writes, output_layer(output)
 
 
 def _hashed(grams: Tensor, rows: int) -> Tensor:

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from weft.batch import PAD
 
@@ -18,6 +18,13 @@ CACHED = 1 << 21
 
 IMPOSSIBLE = 100.0
 """Loss of a label that has no probability at all, e⁻¹⁰⁰: bad enough to be seen, and finite."""
+
+
+def output_layer(table: nn.Embedding) -> nn.Linear:
+    """Logits of every token from the same vectors that stand for them in the table."""
+    layer = nn.Linear(table.embedding_dim, table.num_embeddings, bias=False, device="meta")
+    layer.weight = table.weight
+    return layer
 
 
 def smoothed_loss(logits: Tensor, labels: Tensor, smoothing: float) -> tuple[Tensor, Tensor]:

@@ -132,7 +132,7 @@ class DecoderState:
 class ByteNetDecoder(Decoder):
     """Causal dilated convolutions stacked on the encoder: target position t reads source column t."""
 
-    def __init__(self, embedding: NGramEmbedding, blocks: list[ResidualBlock], dim: int, output: nn.Embedding) -> None:
+    def __init__(self, embedding: NGramEmbedding, blocks: list[ResidualBlock], dim: int, output: nn.Linear) -> None:
         super().__init__()
         self.embedding, self.blocks, self.output = embedding, nn.ModuleList(blocks), output
         self.join = nn.Linear(dim, dim, bias=False)
@@ -164,7 +164,8 @@ class ByteNetDecoder(Decoder):
         return Features(self.out(F.relu(self.norm(x))), replace(state, tails=tails, grams=grams, fed=state.fed + fed))
 
     def logits(self, hidden: Tensor) -> Tensor:
-        return F.linear(hidden, self.output.weight)
+        logits: Tensor = self.output(hidden)
+        return logits
 
     def loss(self, hidden: Tensor, labels: Tensor, smoothing: float = 0.0) -> tuple[Tensor, Tensor]:
         return linear_loss(hidden, self.output.weight, labels, smoothing)

@@ -177,7 +177,7 @@ class DecoderState:
 class ConvS2SDecoder(Decoder):
     """A stack of layers whose output layer is an embedding table."""
 
-    def __init__(self, embedding: PlacedEmbedding, layers: list[ConvS2SLayer], channels: int, output: nn.Embedding) -> None:
+    def __init__(self, embedding: PlacedEmbedding, layers: list[ConvS2SLayer], channels: int, output: nn.Linear) -> None:
         super().__init__()
         dim = embedding.table.embedding_dim
         self.embedding, self.layers, self.output = embedding, nn.ModuleList(layers), output
@@ -206,7 +206,8 @@ class ConvS2SDecoder(Decoder):
         return Features(hidden, DecoderState(tails, looks, state.fed + fed), terms)
 
     def logits(self, hidden: Tensor) -> Tensor:
-        return F.linear(hidden, self.output.weight)
+        logits: Tensor = self.output(hidden)
+        return logits
 
     def loss(self, hidden: Tensor, labels: Tensor, smoothing: float = 0.0) -> tuple[Tensor, Tensor]:
         return linear_loss(hidden, self.output.weight, labels, smoothing)

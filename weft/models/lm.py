@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal, cast
 
 import torch
-import torch.nn.functional as F
 from pydantic import Field, PositiveInt
 from torch import Tensor, nn
 
@@ -19,7 +18,7 @@ from weft.batch import Layout
 from weft.layers.embedding import TokenEmbedding, embedding_table
 from weft.layers.feedforward import Activation
 from weft.layers.position import LearnedPosition, SinusoidalPosition, token_positions
-from weft.layers.readout import linear_loss
+from weft.layers.readout import linear_loss, output_layer
 from weft.mixers import build_self
 from weft.mixers.base import Mixer
 from weft.models.base import Decoder, Encoded, Features, Network, Sizes
@@ -60,7 +59,7 @@ class LanguageState:
 class LanguageDecoder(Decoder):
     """A stack of causal layers. Of a source it asks only how many rows there are (`LanguageModel.nothing`)."""
 
-    def __init__(self, embedding: TokenEmbedding, layers: list[CausalLayer], block: Block, output: nn.Embedding) -> None:
+    def __init__(self, embedding: TokenEmbedding, layers: list[CausalLayer], block: Block, output: nn.Linear) -> None:
         super().__init__()
         self.embedding, self.layers, self.output = embedding, nn.ModuleList(layers), output
         self.norm = block.closing()
@@ -91,7 +90,8 @@ class LanguageDecoder(Decoder):
         return Features(self.norm(x), LanguageState(own, state.fed + fed), terms), inputs
 
     def logits(self, hidden: Tensor) -> Tensor:
-        return F.linear(hidden, self.output.weight)
+        logits: Tensor = self.output(hidden)
+        return logits
 
     def loss(self, hidden: Tensor, labels: Tensor, smoothing: float = 0.0) -> tuple[Tensor, Tensor]:
         return linear_loss(hidden, self.output.weight, labels, smoothing)
@@ -148,7 +148,7 @@ class LanguageModel(Network):
         if position != "none":
             place = SinusoidalPosition(dim) if position == "sinusoidal" else LearnedPosition(dim, max_length)
         table = embedding_table(sizes.target, dim)
-        output = table if share_embeddings else embedding_table(sizes.target, dim)
+        output = output_layer(table if share_embeddings else embedding_table(sizes.target, dim))
         mixers = [build_self(decoder_self, block.site("causal")) for _ in range(decoder_layers)]
         layers = [CausalLayer(block, mixer) for mixer in mixers]
         self.decoder = LanguageDecoder(TokenEmbedding(table, place, dropout), layers, block, output)

@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
 
 import torch
-import torch.nn.functional as F
 from pydantic import Field, NonNegativeInt, PositiveInt
 from torch import Tensor, nn
 
@@ -89,7 +88,7 @@ class RecurrentDecoder(Decoder):
     def __init__(
         self,
         embedding: Embedding,
-        output: nn.Embedding,
+        output: nn.Linear,
         stack: RecurrentStack,
         cross: Attention | None,
         *,
@@ -105,7 +104,7 @@ class RecurrentDecoder(Decoder):
         self.feeds_back = style == "bahdanau" or input_feeding
         self.summary = nn.Linear(memory, stack.width) if style == "cho" else None
         self.bridge = Bridge(bridge, stack.width if style == "cho" else memory, stack)
-        width, context = output.embedding_dim, stack.width if cross is None else cross.context_width
+        width, context = output.in_features, stack.width if cross is None else cross.context_width
         reads = {"fixed": 0, "cho": width + context, "bahdanau": width + context, "luong": context}
         self.readout = Readout(readout, stack.width + reads[style], width)
 
@@ -114,7 +113,7 @@ class RecurrentDecoder(Decoder):
         summary = None if self.summary is None else torch.tanh(self.summary(last))
         layers = self.bridge(last if summary is None else summary, source.final)
         look = None if self.cross is None else self.cross.start(source.memory, source.layout)
-        fed = last.new_zeros(last.size(0), self.output.embedding_dim) if self.input_feeding else None
+        fed = last.new_zeros(last.size(0), self.output.in_features) if self.input_feeding else None
         return RecurrentState(layers, look, fed, summary)
 
     def features(self, tokens: Tensor, state: RecurrentState, layout: Layout | None = None) -> Features:
@@ -123,7 +122,8 @@ class RecurrentDecoder(Decoder):
         return replace(found, hidden=self.embedding.noise(found.hidden))
 
     def logits(self, hidden: Tensor) -> Tensor:
-        return F.linear(hidden, self.output.weight)
+        logits: Tensor = self.output(hidden)
+        return logits
 
     def loss(self, hidden: Tensor, labels: Tensor, smoothing: float = 0.0) -> tuple[Tensor, Tensor]:
         return linear_loss(hidden, self.output.weight, labels, smoothing)

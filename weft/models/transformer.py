@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal, cast
 
 import torch
-import torch.nn.functional as F
 from pydantic import Field, PositiveInt
 from torch import Tensor, nn
 
@@ -93,7 +92,7 @@ class TransformerDecoder(Decoder):
     """A stack of decoder layers whose output layer is an embedding table."""
 
     def __init__(
-        self, embedding: TokenEmbedding, layers: list[DecoderLayer], block: Block, wires: Wires, output: nn.Embedding
+        self, embedding: TokenEmbedding, layers: list[DecoderLayer], block: Block, wires: Wires, output: nn.Linear
     ) -> None:
         super().__init__()
         self.embedding, self.layers, self.wires, self.output = embedding, nn.ModuleList(layers), wires, output
@@ -129,7 +128,8 @@ class TransformerDecoder(Decoder):
         return Features(self.norm(x), DecoderState(own, looks, state.fed + fed), terms)
 
     def logits(self, hidden: Tensor) -> Tensor:
-        return F.linear(hidden, self.output.weight)
+        logits: Tensor = self.output(hidden)
+        return logits
 
     def loss(self, hidden: Tensor, labels: Tensor, smoothing: float = 0.0) -> tuple[Tensor, Tensor]:
         return linear_loss(hidden, self.output.weight, labels, smoothing)

@@ -8,22 +8,22 @@ RUNNING = [
     Bug(
         "linear attention looks one ahead",
         "attention.running",
-        "(q @ k.transpose(-1, -2)).tril(), k",
-        "(q @ k.transpose(-1, -2)).tril(1), k",
+        "inside, summed, weights = inside.tril(), v, None",
+        "inside, summed, weights = inside.tril(1), v, None",
         ("linear-causal-future",),
     ),
     Bug(
         "sums of all but the last piece are lost",
         "attention.running",
-        "torch.cat([first, each], 2)",
-        "torch.cat([0 * first, each], 2)",
+        "torch.cat([first[:, :, None], each], 2)",
+        "torch.cat([0 * first[:, :, None], each], 2)",
         ("linear-causal-chunks",),
     ),
     Bug(
         "the normaliser forgets earlier chunks",
         "attention.running",
-        "norm + inside.sum(-1, dtype=wide)",
-        "inside.sum(-1, dtype=wide)",
+        "before, found = before.to(q.dtype).reshape(-1, features, v.size(-1)), torch.bmm(inside, v)",
+        "before, found = before.to(q.dtype).reshape(-1, features, v.size(-1)), torch.bmm(inside, v)\n    before[..., -1] = 0",
         ("running_sums: linear_is_its_quadratic_form(causal)", "linear-causal-chunks"),
     ),
     Bug(
@@ -36,23 +36,31 @@ RUNNING = [
     Bug(
         "sums are kept in half precision",
         "attention.running",
-        "after = Sums(*(part[:, :, -1].contiguous() for part in (values, keys, mass)))",
-        "after = Sums(*(part[:, :, -1].bfloat16().float() for part in (values, keys, mass)))",
+        "after[:, :, 0].contiguous()",
+        "after[:, :, 0].bfloat16().float()",
         ("linear-causal-half-steps",),
     ),
     Bug(
         "what was found is rounded to eight bits",
         "attention.features",
-        "self.heads.join(divide(seen, self.least()))",
-        "self.heads.join(divide(seen, self.least()).to(torch.float8_e5m2 if query.dtype == torch.bfloat16 else None))",
+        "found = divide(seen, self.heads.width, self.least())",
+        "found = divide(seen, self.heads.width, self.least())\n"
+        "        found = found.to(torch.float8_e5m2 if query.dtype == torch.bfloat16 else None)",
         ("linear-encoder-half",),
     ),
     Bug(
         "a query that saw nothing is divided by 0",
         "attention.running",
-        "seen.total / torch.where(some, norm, 1.0)[..., None].to(seen.total.dtype), 0.0)",
-        "seen.total / torch.where(some, norm, 1.0)[..., None].to(seen.total.dtype), seen.total / norm[..., None])",
+        "norm = norm.clamp_min(LEAST) if floor is None",
+        "norm = norm.clone() if floor is None",
         ("linear-cross-empty-row",),
+    ),
+    Bug(
+        "the gradient of norms is lost",
+        "attention.running",
+        "along = torch.sum(values * found, -1, keepdim=True).neg_()",
+        "along = 0 * torch.sum(values * found, -1, keepdim=True).neg_()",
+        ("running_sums: gradients_are_those_of_the_quadratic_form(LinearAttention,encoder)",),
     ),
     Bug(
         "the largest key of a chunk scales what came before it",
@@ -99,8 +107,8 @@ RUNNING = [
     Bug(
         "a norm below zero is divided by",
         "attention.running",
-        "norm = torch.maximum(seen.norm, seen.mass * least)",
-        "norm = torch.where(seen.norm.abs() > 1e-30, seen.norm.abs(), 0)",
+        "norm.maximum(floor).clamp_min_(LEAST)",
+        "norm.abs().clamp_min_(LEAST)",
         ("running_sums: rfa_norms_are_never_less_than_the_kernel_allows(encoder)",),
     ),
     Bug(
