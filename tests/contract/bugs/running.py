@@ -20,10 +20,10 @@ RUNNING = [
         ("linear-causal-chunks",),
     ),
     Bug(
-        "the normaliser forgets earlier chunks",
+        "earlier chunks are forgotten",
         "attention.running",
-        "before, found = before.to(q.dtype).reshape(-1, features, v.size(-1)), torch.bmm(inside, v)",
-        "before, found = before.to(q.dtype).reshape(-1, features, v.size(-1)), torch.bmm(inside, v)\n    before[..., -1] = 0",
+        "found, mass = torch.baddbmm(found, q, before), ",
+        "mass = ",
         ("running_sums: linear_is_its_quadratic_form(causal)", "linear-causal-chunks"),
     ),
     Bug(
@@ -60,7 +60,7 @@ RUNNING = [
         "attention.running",
         "along = torch.sum(values * found, -1, keepdim=True).neg_()",
         "along = 0 * torch.sum(values * found, -1, keepdim=True).neg_()",
-        ("running_sums: gradients_are_those_of_the_quadratic_form(LinearAttention,encoder)",),
+        ("linear-encoder-gradients",),
     ),
     Bug(
         "the largest key of a chunk scales what came before it",
