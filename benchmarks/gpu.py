@@ -152,18 +152,19 @@ def weft_decoding(rows: int, beam: int) -> Figures:
     limits = Limits(column, column - 1, torch.arange(rows, device="cuda"))
     recorder = recorder_of(model)
     assert recorder is not None
+    recorded = recorder.stepping("one")
 
     def work() -> None:
         with torch.inference_mode():
             generate(
                 model.decoder,
-                model.encode(source),
+                recorded.encode(model, source, None),
                 chooser,
                 first=torch.full((rows, 1), BOS, device="cuda"),
                 limits=limits,
                 constraints=[Forbid([PAD, BOS])],
                 best=1,
-                stepping=recorder.stepping("one"),
+                stepping=recorded,
             )
 
     began = time.perf_counter()

@@ -126,8 +126,15 @@ class DecodeSection(Section):
         default=1.0, gt=0, le=1, description="sample among the likeliest tokens that have this probability together"
     )
     seed: int = Field(default=1, ge=0, lt=1 << 63, description="of sampling")
-    batch_tokens: PositiveInt = Field(default=4096, description="source tokens decoded at once")
-    precision: Literal["float32", "bf16"] = Field(default="float32", description="of the arithmetic when decoding")
+    batch_tokens: PositiveInt | Literal["auto"] = Field(
+        default="auto", description="source tokens decoded at once; auto: 4096, on a GPU up to 32768, by its memory"
+    )
+    precision: Literal["auto", "float32", "bf16"] = Field(
+        default="auto", description="of the arithmetic when decoding; auto: bf16 on a GPU, else float32"
+    )
+    compile: bool = Field(
+        default=False, description="on a GPU, torch.compile the search: seconds for each size of batch, then faster steps"
+    )
 
 
 class Config(Section):

@@ -1,12 +1,16 @@
-"""CUDA graphs: work that Python asked for once, operation by operation, is asked for again in one go."""
+"""Work that Python asked for once, operation by operation: compiled to fewer operations, and asked for again in one go."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
+from torch import Tensor
+from torch.fx.experimental.proxy_tensor import make_fx
 
 Work = Callable[[], None]
+InPlace = Callable[..., object]
+"""Work on tensors that changes them in place, and gives nothing else that matters."""
 
 
 class Graphs:
@@ -22,3 +26,35 @@ class Graphs:
         with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
             work()
         return graph.replay
+
+
+class Compiler:
+    """Compiles work by torch.compile, if it can: `warn` is told once if it cannot, and the work is done as it is.
+
+    The work is written down as the operations it asks for, so nothing of its Python is compiled: it must ask for the same ones
+    every time. Compiling takes seconds. mode: one of torch.compile's, None for its default.
+    """
+
+    def __init__(self, warn: Callable[[str], None], mode: str | None = None) -> None:
+        self.warn, self.mode = warn, mode
+        self._failed = False
+
+    def __call__(self, work: InPlace, tensors: Sequence[Tensor]) -> InPlace:
+        """The same work on tensors of these sizes. It is done on copies of them here."""
+        if self._failed:
+            return work
+        try:
+            written = make_fx(lambda *mine: (work(*mine), ())[1])(*(tensor.clone() for tensor in tensors))
+            program: InPlace = torch.compile(written, dynamic=False, fullgraph=True, mode=self.mode)
+            program(*(tensor.clone() for tensor in tensors))
+        except torch.OutOfMemoryError:
+            raise
+        except Exception as error:  # a compiler has its own errors, and those of the tools it calls
+            self._failed = True
+            self.warn(f"compiling failed, so decoding goes on without it ({type(error).__name__}: {_first_line(error)})")
+            return work
+        return program
+
+
+def _first_line(error: Exception) -> str:
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), "no reason given")

@@ -2,20 +2,23 @@
 
 A state is a tensor, a dataclass, a dict, a list, a tuple or None, nested at will. Its rows are G sources × K beams, all beams
 of a source side by side. A dataclass field marked `shared()` has one row a source instead and is never reordered; one
-marked `timed(axis)` has room for tokens to come along that axis. A state class that knows a better way overrides a
-function by a method of the same name.
+marked `timed(axis)` has room for tokens to come along that axis; one marked `common()` says the same in every layer. A
+state class that knows a better way overrides a function by a method of the same name.
+
+What stands in several places of a tree is one thing: it is copied once, and stays one thing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import field, fields, is_dataclass, replace
-from typing import Any, Protocol, runtime_checkable
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import Field, dataclass, field, fields, is_dataclass, replace
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import torch
 from torch import Tensor
 
 State = Any
+T = TypeVar("T")
 
 
 def shared(**options: Any) -> Any:
@@ -26,6 +29,25 @@ def shared(**options: Any) -> Any:
 def timed(axis: int, **options: Any) -> Any:
     """A dataclass field whose tensor has room for tokens to come along `axis`."""
     return field(metadata={"time": axis}, **options)
+
+
+def common(**options: Any) -> Any:
+    """A dataclass field that says the same in every layer, so that those that begin together can share it."""
+    return field(metadata={"common": True}, **options)
+
+
+@dataclass
+class Remembers:
+    """A part of a state that is never changed, and what has been derived from it, which is made once for all who ask."""
+
+    _memory: dict[Hashable, Any] = field(init=False, default_factory=dict, compare=False, repr=False)
+
+    def remember(self, key: Hashable, make: Callable[[], T], *held: Any) -> T:
+        """What `make` gave when it was first asked for. `held`: what the key names by identity, and so must not be let go."""
+        if key not in self._memory:
+            self._memory[key] = make(), held
+        found: T = self._memory[key][0]
+        return found
 
 
 @runtime_checkable
@@ -50,7 +72,7 @@ def select(state: State, rows: Tensor, groups: Tensor | None = None) -> State:
         return state.select(rows, groups)
     if is_dataclass(state) and not isinstance(state, type):
         changed = {}
-        for part in fields(state):
+        for part in _fields(state):
             value = getattr(state, part.name)
             if not part.metadata.get("shared"):
                 changed[part.name] = select(value, rows, groups)
@@ -68,7 +90,7 @@ def grow(state: State, room: int) -> State:
         return state.grow(room)
     if is_dataclass(state) and not isinstance(state, type):
         changed = {}
-        for part in fields(state):
+        for part in _fields(state):
             value = getattr(state, part.name)
             axis = part.metadata.get("time")
             changed[part.name] = (
@@ -83,12 +105,32 @@ def where(mask: Tensor, a: State, b: State) -> State:
     if isinstance(b, Tensor):
         return torch.where(mask.view(-1, *[1] * (b.dim() - 1)), a, b)
     if is_dataclass(b) and not isinstance(b, type):
-        return replace(b, **{part.name: where(mask, getattr(a, part.name), getattr(b, part.name)) for part in fields(b)})
+        return replace(b, **{part.name: where(mask, getattr(a, part.name), getattr(b, part.name)) for part in _fields(b)})
     if isinstance(b, dict):
         return {key: where(mask, a[key], b[key]) for key in b}
     if isinstance(b, list | tuple):
         return type(b)(where(mask, x, y) for x, y in zip(a, b, strict=True))
     return b
+
+
+def together(states: Sequence[State]) -> list[State]:
+    """States of layers of one kind that begin at the same time, with one copy of all that is `common()` to them."""
+    known: dict[Hashable, State] = {}
+
+    def join(state: State, place: tuple[Hashable, ...]) -> State:
+        if isinstance(state, dict):
+            return {key: join(value, (*place, key)) for key, value in state.items()}
+        if isinstance(state, list | tuple):
+            return type(state)(join(value, (*place, k)) for k, value in enumerate(state))
+        if not is_dataclass(state) or isinstance(state, type):
+            return state
+        changed = {}
+        for part in _fields(state):
+            value, inside = getattr(state, part.name), (*place, part.name)
+            changed[part.name] = known.setdefault(inside, value) if part.metadata.get("common") else join(value, inside)
+        return replace(state, **changed)
+
+    return [join(state, ()) for state in states]
 
 
 def detach(state: State) -> State:
@@ -101,8 +143,13 @@ def clone(state: State) -> State:
     return _map(lambda leaf: leaf.clone(), state)
 
 
+def again(state: State) -> State:
+    """The same tensors in a tree of its own, which remembers nothing: for tensors that have been changed in place."""
+    return _map(lambda leaf: leaf, state)
+
+
 def leaves(state: State) -> list[Tensor]:
-    """All tensors of a state, in a fixed order."""
+    """All tensors of a state, each once, in a fixed order."""
     found: list[Tensor] = []
 
     def note(leaf: Tensor) -> Tensor:
@@ -134,11 +181,26 @@ def spread(tensor: Tensor, rows: int) -> Tensor:
 
 
 def _map(change: Callable[[Tensor], Tensor], state: State) -> State:
-    if isinstance(state, Tensor):
-        return change(state)
-    if is_dataclass(state) and not isinstance(state, type):
-        return replace(state, **{part.name: _map(change, getattr(state, part.name)) for part in fields(state)})
-    return _children(lambda child: _map(change, child), state)
+    done: dict[int, State] = {}
+
+    def walk(state: State) -> State:
+        if state is None or isinstance(state, int | float):
+            return state
+        if id(state) not in done:
+            if isinstance(state, Tensor):
+                done[id(state)] = change(state)
+            elif is_dataclass(state) and not isinstance(state, type):
+                done[id(state)] = replace(state, **{part.name: walk(getattr(state, part.name)) for part in _fields(state)})
+            else:
+                return _children(walk, state)
+        return done[id(state)]
+
+    return walk(state)
+
+
+def _fields(state: Any) -> list[Field[Any]]:
+    """Those that a dataclass is made of, without what it remembers."""
+    return [part for part in fields(state) if part.init]
 
 
 def _children(change: Callable[[State], State], state: State) -> State:

@@ -17,6 +17,7 @@ from weft.models.base import Network
 from weft.registry import build, problems
 from weft.tasks.base import Decodes, Setting, Task, TextTask
 from weft.tasks.decoding import Decoding, Translation
+from weft.tasks.placing import settled
 from weft.tasks.terms import Terms
 from weft.training.checkpoint import MODEL
 from weft.training.distributed import choose_device
@@ -95,7 +96,7 @@ class Translator:
         section = changed(self.config.decode, options)
         if "n_best" not in options and not section.sample:
             section = section.model_copy(update={"n_best": max(section.n_best, section.beam)})
-        decoding = self.task.decoding(self._in(section.precision), section, self.warn)
+        decoding = self.task.decoding(self._in(section), section, self.warn)
         if not isinstance(decoding, Decoding):
             raise ConfigError(
                 f"explain shows how a text is translated; the task {self.config.task['kind']} gives labels. "
@@ -106,11 +107,11 @@ class Translator:
     def decoding(self, **options: Any) -> Decodes:
         """The search with these options written over the run's own."""
         section = changed(self.config.decode, options)
-        return self.task.decoding(self._in(section.precision), section, self.warn)
+        return self.task.decoding(self._in(section), section, self.warn)
 
-    def _in(self, precision: str) -> Network:
-        """The model with its weights in this precision; those in half precision are made when first asked for."""
-        if precision == "float32":
+    def _in(self, section: DecodeSection) -> Network:
+        """The model with its weights in the precision asked for; those in half precision are made when first asked for."""
+        if settled(section, self.model.device).precision == "float32":
             return self.model
         if self._half is None:
             self._half = deepcopy(self.model).bfloat16()

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from weft.attention.ragged import attend_ragged, packing, serves
-from weft.attention.store import Cache, Memory, Plain
+from weft.attention.store import Cache, Memory, Plain, additive
 from weft.batch import Layout
 from weft.layers.dropout import dropout
 
@@ -95,12 +95,13 @@ def attend_memory(
     if pieces and memory.packing and not need_weights and serves(q, pieces, memory.packing):
         return attend_ragged(q, memory.k, memory.v, pieces, memory.packing, causal=False, dropout=dropout), None
     packed = layout is not None and layout.packed
-    mask = _segment_mask(memory.segments, layout if packed else None)
+    bias = memory.bias if _fused(q, memory.k.size(2), need_weights) and not packed else None
+    mask = None if bias is not None else _segment_mask(memory.segments, layout if packed else None)
     beams = rows // sources
     if beams == 1:
-        return mix(q, memory.k, memory.v, mask, dropout, need_weights)
+        return mix(q, memory.k, memory.v, mask, dropout, need_weights, bias)
     q = q.view(sources, beams, heads, extent, width).transpose(1, 2).reshape(sources, heads, beams * extent, width)
-    context, weights = mix(q, memory.k, memory.v, mask, dropout, need_weights)
+    context, weights = mix(q, memory.k, memory.v, mask, dropout, need_weights, bias)
     return _rows(context, beams), None if weights is None else _rows(weights, beams)
 
 
@@ -141,20 +142,38 @@ def _attend_cache(
     q: Tensor, store: Cache, positions: Tensor, pattern: Pattern | None, dropout: float, need_weights: bool
 ) -> tuple[Tensor, Tensor | None]:
     sources, heads, beams, room, width = store.k.shape
-    extent = q.size(2)
-    seen = _seen_cells(store, positions)
-    if pattern is not None:
-        seen = seen & pattern(positions[:, :, None], store.key_positions()[:, None, :])
-    if beams == 1 or store.owned or need_weights or pattern is not None:
-        k, v = store.dense()
-        return mix(q, k, v, seen, dropout, need_weights)
+    if pattern is not None or (beams > 1 and (store.owned or need_weights)):
+        seen = _seen_cells(store, positions)
+        if pattern is not None:
+            seen = seen & pattern(positions[:, :, None], store.key_positions()[:, None, :])
+        return mix(q, *store.dense(), seen, dropout, need_weights)
     # All beams of a source look at all its cells in one call, each allowed only the cells of its ancestors.
-    beam = torch.arange(beams, device=q.device, dtype=torch.int16)[:, None]
-    mine = store.ancestry[:, :, None, None, :] == beam  # [G, K, 1, K, R]
-    mask = (mine & seen.view(sources, beams, extent, 1, room)).view(sources, 1, beams * extent, beams * room)
+    cells = _own_cells(store, positions)
+    mask, bias = (None, _bias(store, cells, q.dtype)) if _fused(q, beams * room, need_weights) else (cells, None)
+    extent = q.size(2)
     q = q.view(sources, beams, heads, extent, width).transpose(1, 2).reshape(sources, heads, beams * extent, width)
-    context, _ = mix(q, store.k.flatten(2, 3), store.v.flatten(2, 3), mask, dropout, False)
-    return _rows(context, beams), None
+    context, weights = mix(q, store.k.flatten(2, 3), store.v.flatten(2, 3), mask, dropout, need_weights, bias)
+    return _rows(context, beams), weights
+
+
+def _own_cells(store: Cache, positions: Tensor) -> Tensor:
+    """[G, 1, K·T, K·R]: the cells that hold the tokens of each beam up to `positions` [B, T]; the same in all layers."""
+
+    def make() -> Tensor:
+        sources, beams, room = store.ledger.ancestry.shape
+        extent = positions.size(1)
+        seen = _seen_cells(store, positions).view(sources, beams, extent, 1, room)
+        if beams > 1:
+            beam = torch.arange(beams, device=positions.device, dtype=torch.int16)[:, None]
+            seen = seen & (store.ledger.ancestry[:, :, None, None, :] == beam)
+        return seen.view(sources, 1, beams * extent, beams * room)
+
+    return store.ledger.remember(("cells", id(positions)), make, positions)
+
+
+def _bias(store: Cache, cells: Tensor, dtype: torch.dtype) -> Tensor:
+    """The same as something to be added to scores, which a fused kernel would otherwise make of it in each layer."""
+    return store.ledger.remember(("bias", dtype, id(cells)), lambda: additive(cells, dtype), cells)
 
 
 def _rows(x: Tensor, beams: int) -> Tensor:

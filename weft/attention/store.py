@@ -14,7 +14,7 @@ from torch import Tensor
 
 from weft.attention.ragged import Packing, packing
 from weft.batch import Layout
-from weft.state import shared
+from weft.state import Remembers, common, shared
 
 
 @dataclass
@@ -62,47 +62,113 @@ class Plain:
 
 
 @dataclass
+class Turn:
+    """Tokens about to be stored: their source [G, 1], their place in it [G, T], positions [B, T], and the ledger after them."""
+
+    source: Tensor
+    place: Tensor
+    positions: Tensor
+    after: Ledger
+
+
+@dataclass
+class Ledger(Remembers):
+    """Which cell holds which token of which beam: the same in all layers, so it is kept once for them.
+
+    ancestry [G, K, R] int16: which beam's cell holds token s of beam b, so beams are reordered without copying.
+    length [G]: tokens stored (the beams of a source have equally many).
+    """
+
+    ancestry: Tensor
+    length: Tensor
+
+    @staticmethod
+    def empty(rows: int, room: int, device: torch.device) -> Ledger:
+        ancestry = torch.zeros(rows, 1, room, dtype=torch.int16, device=device)
+        return Ledger(ancestry, torch.zeros(rows, dtype=torch.long, device=device))
+
+    def turn(self, extent: int, layout: Layout | None) -> Turn:
+        """What is to be known of the next `extent` tokens a row, and noted about them."""
+        return self.remember(("turn", extent, id(layout)), lambda: self._turn(extent, layout), layout)
+
+    def _turn(self, extent: int, layout: Layout | None) -> Turn:
+        sources, beams, _ = self.ancestry.shape
+        rank = torch.arange(extent, device=self.length.device)
+        place = self.length[:, None] + rank
+        order = rank if layout is None else layout.positions.view(sources, beams, extent)
+        positions = (self.length[:, None, None] + order).expand(sources, beams, extent).reshape(-1, extent)
+        own = torch.arange(beams, device=place.device, dtype=torch.int16)[:, None].expand(sources, beams, extent)
+        self.ancestry.scatter_(2, place[:, None].expand(sources, beams, extent), own)
+        fed = extent if layout is None else layout.ok.view(sources, beams, extent)[:, 0].sum(-1)
+        source = torch.arange(sources, device=place.device)[:, None]
+        return Turn(source, place, positions, Ledger(self.ancestry, self.length + fed))
+
+    def reorder(self, rows: Tensor) -> Ledger:
+        """Row i is now what row `rows[i]` was, inside each source."""
+
+        def make() -> Ledger:
+            sources, beams, room = self.ancestry.shape
+            parent = (rows.view(sources, beams) % beams)[..., None].expand(sources, beams, room)
+            return Ledger(self.ancestry.gather(1, parent), self.length)
+
+        return self.remember(("reorder", id(rows)), make, rows)
+
+    def widen(self, beams: int) -> Ledger:
+        """Every source has so many beams instead of one."""
+        return self.remember(("widen", beams), lambda: Ledger(self.ancestry.expand(-1, beams, -1).contiguous(), self.length))
+
+    def own(self, beams: int, groups: Tensor | None) -> Ledger:
+        """Of the sources that stay, every beam's cells are its own."""
+
+        def make() -> Ledger:
+            length = self.length if groups is None else self.length.index_select(0, groups)
+            own = torch.arange(beams, device=length.device, dtype=torch.int16)[:, None]
+            return Ledger(own.expand(length.numel(), beams, self.ancestry.size(2)).contiguous(), length)
+
+        return self.remember(("own", beams, id(groups)), make, groups)
+
+    def grow(self, room: int) -> Ledger:
+        more = room - self.ancestry.size(2)
+        return self.remember(("grow", room), lambda: Ledger(F.pad(self.ancestry, (0, more)), self.length))
+
+
+@dataclass
 class Cache:
     """Keys and values in a store of fixed size, written once and never moved.
 
     k, v [G, H, K, R, D]: cell (g, b, s) was written by beam b of source g as its token number s.
-    ancestry [G, K, R] int16: which beam's cell holds token s of beam b, so beams are reordered without copying.
-    length [G]: tokens stored (the beams of a source have equally many).
+    ledger: which of them a beam reads.
     owned: above `widest` beams the cells are copied instead, and every beam owns its row.
     """
 
     k: Tensor
     v: Tensor
-    ancestry: Tensor
-    length: Tensor
+    ledger: Ledger = common()
     owned: bool = False
     widest: ClassVar[int] = 8
 
     @staticmethod
     def empty(rows: int, heads: int, room: int, width: int, like: Tensor) -> Cache:
         k = torch.zeros(rows, heads, 1, room, width, dtype=store_dtype(like), device=like.device)
-        ancestry = torch.zeros(rows, 1, room, dtype=torch.int16, device=like.device)
-        return Cache(k, torch.zeros_like(k), ancestry, torch.zeros(rows, dtype=torch.long, device=like.device))
+        return Cache(k, torch.zeros_like(k), Ledger.empty(rows, room, like.device))
+
+    @property
+    def length(self) -> Tensor:
+        """[G]: tokens stored."""
+        return self.ledger.length
 
     def place(self, query: Tensor, layout: Layout | None) -> Tensor:
         """[B, T] positions of the tokens about to be appended."""
-        beams = self.k.size(2)
-        return ranks(query, layout) + self.length.repeat_interleave(beams)[:, None]
+        return self.ledger.turn(query.size(1), layout).positions
 
     def append(self, k: Tensor, v: Tensor, layout: Layout | None) -> Cache:
         """Writes k, v [B, H, T, D]. Cells of tokens that are not real lie beyond the length: the next ones overwrite them."""
         sources, heads, beams, _, width = self.k.shape
-        extent = k.size(2)
-        place = self.length[:, None, None] + torch.arange(extent, device=k.device)
-        place = place.expand(sources, beams, extent)
-        source = torch.arange(sources, device=k.device)[:, None, None]
-        beam = torch.arange(beams, device=k.device)[None, :, None]
+        turn = self.ledger.turn(k.size(2), layout)
         for store, new in ((self.k, k), (self.v, v)):
-            cells = new.reshape(sources, beams, heads, extent, width).transpose(2, 3)
-            store.permute(0, 2, 3, 1, 4).index_put_((source, beam, place), cells.to(store.dtype))
-        self.ancestry.index_put_((source, beam, place), beam.to(torch.int16).expand(place.shape))
-        fed = extent if layout is None else layout.ok.view(sources, beams, extent)[:, 0].sum(-1)
-        return replace(self, length=self.length + fed)
+            cells = new.reshape(sources, beams, heads, -1, width).permute(0, 3, 2, 1, 4)
+            store.permute(0, 3, 1, 2, 4).index_put_((turn.source, turn.place), cells.to(store.dtype))
+        return replace(self, ledger=turn.after)
 
     def key_positions(self) -> Tensor:
         """[1, R]: a cell's number is its token's position."""
@@ -111,33 +177,30 @@ class Cache:
     def select(self, rows: Tensor, groups: Tensor | None) -> Cache:
         sources, heads, beams, room, width = self.k.shape
         if groups is None and rows.numel() == sources * beams and not self.owned:
-            parent = (rows.view(sources, beams) % beams)[..., None].expand(sources, beams, room)
-            return replace(self, ancestry=self.ancestry.gather(1, parent))
+            return replace(self, ledger=self.ledger.reorder(rows))
         wide = rows.numel() // (sources if groups is None else groups.numel())
         if groups is None and beams == 1 and wide <= self.widest:
             k, v = (F.pad(store, (0, 0, 0, 0, 0, wide - 1)) for store in (self.k, self.v))
-            return replace(self, k=k, v=v, ancestry=self.ancestry.expand(sources, wide, room).contiguous())
+            return replace(self, k=k, v=v, ledger=self.ledger.widen(wide))
         k, v = (
             dense.index_select(0, rows).view(-1, wide, heads, room, width).transpose(1, 2).contiguous()
             for dense in self.dense()
         )
-        own = torch.arange(wide, device=rows.device, dtype=torch.int16)[None, :, None].expand(k.size(0), wide, room)
-        length = self.length if groups is None else self.length.index_select(0, groups)
-        return Cache(k, v, own.contiguous(), length, owned=wide > self.widest)
+        return Cache(k, v, self.ledger.own(wide, groups), owned=wide > self.widest)
 
     def grow(self, room: int) -> Cache:
         more = room - self.k.size(3)
         if more <= 0:
             return self
         k, v = (F.pad(store, (0, 0, 0, more)) for store in (self.k, self.v))
-        return replace(self, k=k, v=v, ancestry=F.pad(self.ancestry, (0, more)))
+        return replace(self, k=k, v=v, ledger=self.ledger.grow(room))
 
     def dense(self) -> tuple[Tensor, Tensor]:
         """k, v [B, H, R, D] as each beam sees them, for what must touch the keys themselves."""
         sources, heads, beams, room, width = self.k.shape
         if self.owned or beams == 1:
             return self.k.transpose(1, 2).flatten(0, 1), self.v.transpose(1, 2).flatten(0, 1)
-        cell = self.ancestry.long()[:, None, :, :, None].expand(sources, heads, beams, room, width)
+        cell = self.ledger.ancestry.long()[:, None, :, :, None].expand(sources, heads, beams, room, width)
         k, v = (store.gather(2, cell).transpose(1, 2).flatten(0, 1) for store in (self.k, self.v))
         return k, v
 
@@ -146,17 +209,29 @@ class Cache:
 class Memory:
     """Keys and values of a source, stored once for all its beams. k, v [G, H, S, D] · segments [G, S] or None.
 
-    packing: where the sentences of a packed row are.
+    packing: where the sentences of a packed row are. bias [G, 1, 1, S]: 0 for real keys and −inf for others, as fused kernels
+    want it.
     """
 
     k: Tensor = shared()
     v: Tensor = shared()
     segments: Tensor | None = shared(default=None)
     packing: Packing | None = shared(default=None)
+    bias: Tensor | None = shared(default=None)
 
     @staticmethod
     def of(k: Tensor, v: Tensor, layout: Layout | None) -> Memory:
-        return Memory(k, v, None if layout is None else layout.segments, packing(layout))
+        if layout is None:
+            return Memory(k, v)
+        bias = None
+        if not layout.packed and k.device.type != "cpu":
+            bias = layout.remember(("bias", k.dtype), lambda: additive(layout.ok, k.dtype)[:, None, None])
+        return Memory(k, v, layout.segments, packing(layout), bias)
+
+
+def additive(mask: Tensor, dtype: torch.dtype) -> Tensor:
+    """What a mask is when it is added to scores: 0 where it allows, −inf elsewhere."""
+    return torch.where(mask, 0.0, float("-inf")).to(dtype)
 
 
 def store_dtype(like: Tensor) -> torch.dtype:

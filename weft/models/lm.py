@@ -24,7 +24,7 @@ from weft.mixers.base import Mixer
 from weft.models.base import Decoder, Encoded, Features, Network, Sizes
 from weft.models.blocks import Block, NormOrder, Residual
 from weft.registry import Among
-from weft.state import State
+from weft.state import State, together
 
 Share = Annotated[float, Field(ge=0, lt=1)]
 
@@ -66,7 +66,8 @@ class LanguageDecoder(Decoder):
 
     def start(self, source: Encoded, *, room: int | None = None) -> LanguageState:
         rows = source.memory.size(0)
-        return LanguageState([layer.mixer.start(rows=rows, room=room) for layer in self._each()], self._zeros(rows))
+        own = together([layer.mixer.start(rows=rows, room=room) for layer in self._each()])
+        return LanguageState(own, self._zeros(rows))
 
     def recall(self, memory: Sequence[Tensor]) -> LanguageState:
         """The state after an earlier segment, of which the inputs [B, M, D] of every layer are known."""

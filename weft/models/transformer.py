@@ -24,7 +24,7 @@ from weft.mixers import build_self
 from weft.models.base import Decoder, Encoded, Encoder, Features, Model, Sizes
 from weft.models.blocks import Block, DecoderLayer, EncoderLayer, NormOrder, Unread
 from weft.registry import Among, build
-from weft.state import State
+from weft.state import State, together
 
 Wiring = Literal["last", "same", "mix"]
 Share = Annotated[float, Field(ge=0, lt=1)]
@@ -101,7 +101,7 @@ class TransformerDecoder(Decoder):
     def start(self, source: Encoded, *, room: int | None = None) -> DecoderState:
         rows = source.memory.size(0)
         layers = list(cast(Iterable[DecoderLayer], self.layers))
-        own = [each.start(rows=rows, room=room) for each in layers]
+        own = together([each.start(rows=rows, room=room) for each in layers])
         memories = self.wires(source)
         looks: list[State] = [Unread(memory, source.layout) for memory in memories]
         if not (self.reversible and torch.is_grad_enabled()):

@@ -102,12 +102,9 @@ class Beam:
         return found
 
     def step(self, logits: Tensor, norm: Tensor, found: Found, t: Tensor, limits: Limits) -> Choice:
-        sources, width, size = logits.shape
-        scores = logits + (found.score - norm)[..., None]
-        top, index = top_k(scores.view(sources, width * size), min(2 * width, width * size))
-        parent, token = index // size, index % size
+        top, parent, token = candidates(logits, found.score - norm, 2 * self.width)
         last = (t + 1 >= limits.longest)[:, None]
-        ends = (token == EOS) | last
+        ends, width = (token == EOS) | last, self.width
         may_end = (logits[:, :, EOS] > NEVER).gather(1, parent)
         rank = torch.arange(top.size(1), device=top.device)
         final = top / (t + 1).to(top.dtype) ** self.penalty
@@ -158,7 +155,7 @@ class Greedy:
 
     def step(self, logits: Tensor, norm: Tensor, found: Found, t: Tensor, limits: Limits) -> Choice:
         best, token = logits.max(-1)
-        return _extend(found, token, best - norm, t, limits, self.penalty)
+        return _extend(found, token, best.float() - norm, t, limits, self.penalty)
 
 
 class Sample:
@@ -174,7 +171,7 @@ class Sample:
         return Found.empty(sources, self.width, self.width, device)
 
     def step(self, logits: Tensor, norm: Tensor, found: Found, t: Tensor, limits: Limits) -> Choice:
-        sample = torch.arange(self.width, device=logits.device)
+        logits, sample = logits.float(), torch.arange(self.width, device=logits.device)
         if self.temperature == 0:
             token = logits.argmax(-1)
         else:
@@ -215,12 +212,32 @@ def uniform(seed: int, ids: Tensor, sample: Tensor, t: Tensor) -> Tensor:
     return ((x >> 16) & ((1 << 24) - 1)).float() / (1 << 24)
 
 
+def candidates(logits: Tensor, score: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
+    """The best `count` continuations of each source: score in float32, parent, token [G, N], the best first.
+
+    logits [G, K, V] · score [G, K], what is added to those of each hypothesis. Only the best of each hypothesis are added up:
+    the order of its own tokens does not depend on its score.
+    """
+    sources, width, size = logits.shape
+    own, token = top_k(logits.flatten(0, 1), min(count, size))
+    each = own.size(1)
+    total = (own.float().view(sources, width, each) + score[..., None]).flatten(1)
+    top, index = total.topk(min(count, total.size(1)))
+    return top, index // each, token.view(sources, width * each).gather(1, index)
+
+
 def top_k(values: Tensor, k: int, block: int = 64) -> tuple[Tensor, Tensor]:
     """The k largest of each row [R, N] and where they are, by block maxima first: several times faster for wide rows."""
-    rows, extent = values.shape
+    extent = values.size(1)
     if extent < 64 * block or k > extent // block // 2:
         return values.topk(k)
-    padded = F.pad(values, (0, -extent % block), value=NEVER).view(rows, -1, block)
-    blocks = padded.amax(-1).topk(k).indices.sort(-1).values
-    inside, place = padded.gather(1, blocks[..., None].expand(-1, -1, block)).flatten(1).topk(k)
-    return inside, blocks.gather(1, place // block) * block + place % block
+    whole = extent - extent % block
+    highest = values[:, :whole].unflatten(1, (-1, block)).amax(-1)
+    if whole < extent:
+        highest = torch.cat([highest, values[:, whole:].amax(-1, keepdim=True)], 1)
+    place = (highest.topk(k).indices[..., None] * block + torch.arange(block, device=values.device)).flatten(1)
+    inside = values.gather(1, place.clamp_max(extent - 1))
+    if whole < extent:
+        inside = inside.masked_fill(place >= extent, NEVER)
+    best, at = inside.topk(k)
+    return best, place.gather(1, at)

@@ -5,6 +5,7 @@ Shapes: B rows · V vocabulary · T tokens just fed.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Protocol
 
 import torch
@@ -20,8 +21,21 @@ class Constraint(Protocol):
     def start(self, rows: int, device: torch.device) -> State: ...
 
     def __call__(self, logits: Tensor, tokens: Tensor, state: State, layout: Layout | None) -> tuple[Tensor, State]:
-        """logits [B, V] for the next token, tokens [B, T] just fed → logits with −inf where forbidden, and the state after."""
+        """logits [B, V] for the next token, tokens [B, T] just fed → logits with −inf where forbidden, and the state after.
+
+        The logits given are nobody else's, so they may be changed in place.
+        """
         ...
+
+
+@dataclass
+class Banned:
+    """Tokens [N] that are the same for all rows."""
+
+    tokens: Tensor
+
+    def select(self, rows: Tensor, groups: Tensor | None) -> Banned:
+        return self
 
 
 class Forbid:
@@ -31,10 +45,10 @@ class Forbid:
         self.tokens = tokens
 
     def start(self, rows: int, device: torch.device) -> State:
-        return torch.tensor(self.tokens, device=device).expand(rows, -1)
+        return Banned(torch.tensor(self.tokens, device=device))
 
     def __call__(self, logits: Tensor, tokens: Tensor, state: State, layout: Layout | None) -> tuple[Tensor, State]:
-        return logits.scatter(1, state, NEVER), state
+        return logits.index_fill_(1, state.tokens, NEVER), state
 
 
 class NoRepeat:

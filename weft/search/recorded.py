@@ -4,69 +4,142 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, replace
+from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
-from weft.graphs import Graphs, Work
-from weft.models.base import Model
-from weft.search.loop import Running, Step, Stepping
-from weft.state import clone, leaves, write_
+from weft.batch import Layout
+from weft.graphs import Compiler, Graphs, Work
+from weft.models.base import Encoded, Model
+from weft.search.loop import Given, Running, Step
+from weft.state import State, again, clone, leaves, refill, write_
 
 MOST = 64
 """Sizes that are recorded; each keeps the state of a search of its own."""
 
+T = TypeVar("T")
+
 
 @dataclass
 class Recording:
-    """A step, and the state it reads and writes, which stays where it is."""
+    """Work, what it reads, and what it makes of it, a list of one; all stay where they are. A step writes over what it reads.
+
+    held: what must not go while it can be replayed.
+    """
 
     replay: Work
-    state: Running
+    given: State
+    made: list[State]
+    held: object
 
 
 class Recorder:
-    """Makes the steps of searches with one model. `capture` turns work into something that does the same work again.
+    """Records the searches of one model. `capture` turns work into something that does the same work again.
 
-    A step is made as usual when its size is new, and recorded when the size comes again. A model with an operation that
-    cannot be captured (it asks the host for something) is never recorded again.
+    Work is done as usual when its size is new, and recorded when the size comes again. What holds an operation that cannot
+    be captured (it asks the host for something) is never recorded again.
     """
 
     def __init__(self, capture: Callable[[Work], Work]) -> None:
         self._capture = capture
         self._recordings: dict[Hashable, Recording] = {}
         self._seen: set[Hashable] = set()
-        self._refused = False
+        self._refused: set[Hashable] = set()
+        self._last: tuple[Hashable, Running, Work] | None = None
 
-    def stepping(self, setting: Hashable) -> Stepping:
-        """A way of making steps. `setting`: whatever changes what a step does besides the sizes of its tensors."""
-        return lambda step, now: self._step(setting, step, now)
+    def stepping(self, setting: Hashable, compiler: Compiler | None = None) -> Recorded:
+        """A way of searching. `setting`: whatever changes what a search does besides the sizes of its tensors."""
+        return Recorded(self, setting, compiler)
 
-    def _step(self, setting: Hashable, step: Step, now: Running) -> Running:
-        size = (setting, tuple((leaf.shape, leaf.dtype) for leaf in leaves(now)))
-        recording = self._recordings.get(size)
+    def work(self, key: Hashable, do: Callable[[State], T], given: State) -> T:
+        """What `do` makes of the tensors in `given`; it lasts until the same is asked for again."""
+        bare = _without_lengths(given)
+        recording = self._find(("work", key), bare, lambda mine: do(again(mine)))
         if recording is None:
-            new = size not in self._seen
-            self._seen.add(size)
-            recording = None if new or self._refused or len(self._recordings) == MOST else self._record(step, now)
-            if recording is None:
-                return step(now)
-            self._recordings[size] = recording
-        # After a replay the search already stands where the recording reads it, and nothing is copied.
-        write_(recording.state, now)
+            return do(given)
+        write_(recording.given, bare)
         recording.replay()
-        return _handle(recording.state)
+        made: T = again(recording.made[0])
+        return made
 
-    def _record(self, step: Step, now: Running) -> Recording | None:
-        state = clone(now)
-        try:
-            return Recording(self._capture(lambda: write_(state, step(_handle(state)))), state)
-        except RuntimeError:
-            self._refused = True
+    def step(self, setting: Hashable, step: Step, now: Running, compiler: Compiler | None) -> Running:
+        """The next step of a search, compiled before it is recorded if there is a compiler."""
+        if self._last is not None and self._last[0] == setting and self._last[1] is now:
+            # The search stands where the recording left it: there is nothing to be copied, and nothing to be looked up.
+            self._last[2]()
+            return now
+        recording = self._find(("step", setting), now, lambda mine: _advance(step, mine), compiler)
+        if recording is None:
+            return step(now)
+        write_(recording.given, now)
+        recording.replay()
+        handle: Running = again(recording.given)
+        self._last = setting, handle, recording.replay
+        return handle
+
+    def _find(
+        self, kind: Hashable, given: State, do: Callable[[State], State], compiler: Compiler | None = None
+    ) -> Recording | None:
+        """What was recorded of this kind of work for this size, or is now; None if it is to be done as usual."""
+        size = (kind, tuple((leaf.shape, leaf.dtype) for leaf in leaves(given)))
+        if size in self._recordings:
+            return self._recordings[size]
+        new = size not in self._seen
+        self._seen.add(size)
+        if new or kind in self._refused or len(self._recordings) == MOST:
             return None
+        mine: State = clone(given)
+        made: list[State] = [None]
+        program = None if compiler is None else compiler(lambda *tensors: do(refill(mine, tensors)), leaves(mine))
+
+        def work() -> None:
+            made[0] = do(mine) if program is None else program(*leaves(mine))
+
+        try:
+            replay = self._capture(work)
+        except RuntimeError:
+            self._refused.add(kind)
+            return None
+        self._recordings[size] = Recording(replay, mine, made, program)
+        return self._recordings[size]
 
 
-def _handle(state: Running) -> Running:
-    """The same tensors under another name: a search may go on with others without touching the recording."""
-    return replace(state, noted=list(state.noted))
+@dataclass(frozen=True)
+class Recorded:
+    """Searches of one kind, recorded."""
+
+    recorder: Recorder
+    setting: Hashable
+    compiler: Compiler | None = None
+
+    def encode(self, model: Model, tokens: Any, layout: Layout | None) -> Encoded:
+        return self.recorder.work((self.setting, "encode"), lambda given: model.encode(*given), (tokens, layout))
+
+    def opening(self, key: Hashable, work: Callable[[Given], Running], given: Given) -> Running:
+        return self.recorder.work((self.setting, key), work, given)
+
+    def step(self, step: Step, now: Running) -> Running:
+        return self.recorder.step(self.setting, step, now, self.compiler)
+
+
+def _advance(step: Step, state: Running) -> State:
+    """Makes a step that ends where it began: its results are written over what it read."""
+    after = step(again(state))
+    if len(leaves(after)) != len(leaves(state)):
+        raise RuntimeError("a step has to leave as many tensors as it found")
+    return write_(state, after)
+
+
+def _without_lengths(given: State) -> State:
+    """The same without what the host knows of lengths, which must not decide what is recorded."""
+    if isinstance(given, Layout):
+        return replace(given, known=None)
+    if isinstance(given, tuple):
+        return tuple(_without_lengths(each) for each in given)
+    if isinstance(given, Given):
+        return replace(given, source=_without_lengths(given.source), layout=_without_lengths(given.layout))
+    if isinstance(given, Encoded):
+        return replace(given, layout=_without_lengths(given.layout), parts=[_without_lengths(part) for part in given.parts])
+    return given
 
 
 _RECORDERS: WeakKeyDictionary[Model, Recorder] = WeakKeyDictionary()

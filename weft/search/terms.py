@@ -99,7 +99,7 @@ class Require(Beam):
     def step(self, logits: Tensor, norm: Tensor, found: Found, t: Tensor, limits: Limits) -> Choice:
         assert isinstance(found, Tracked)
         width, size = logits.shape[1:]
-        scores = logits + (found.score - norm)[..., None]
+        scores = logits.float() + (found.score - norm)[..., None]
         parent, token = self._candidates(scores, found)
         at = self.book.after(found.which[:, None], _of(found.at, parent), token)
         complete = (self._left(found, at) == 0).all(-1)

@@ -16,18 +16,23 @@ from weft.config import DecodeSection
 from weft.data.copying import Numbering
 from weft.data.tokenizer import Tokenizer
 from weft.errors import ConfigError, DataError
+from weft.graphs import Compiler
 from weft.models.base import Model
 from weft.search.choosers import Beam, Chooser, Greedy, Limits, Sample
 from weft.search.constraints import Constraint, Forbid, NoRepeat
-from weft.search.loop import CHECK, Hypothesis, Tables, generate, plainly
-from weft.search.recorded import recorder_of
+from weft.search.loop import CHECK, PLAINLY, Hypothesis, Tables, generate
+from weft.search.recorded import Recorded, Recorder, recorder_of
 from weft.search.terms import Avoid
 from weft.tasks.cutting import cut
 from weft.tasks.forcing import attention_of
+from weft.tasks.placing import budget, settled
 from weft.tasks.terms import Terms, book, constrained
 
 WINDOWS = (32, 128, 512, 2048)
 """Lines read at once: few at first, so that the first translations come soon, then more, so that batches fill well."""
+
+TOGETHER = (8192,)
+"""And of lines that are all there already, where nobody waits for the first."""
 
 ROUND = 16
 """On a GPU sources are filled up to a multiple of so many tokens, so that searches come in few sizes."""
@@ -87,9 +92,10 @@ class Decoding:
         *,
         warn: Callable[[str], None] | None = None,
     ) -> None:
-        self.model, self.source, self.target, self.options = model, source, target, options
+        self.model, self.source, self.target, self.options = model, source, target, settled(options, model.device)
         self.recorder = recorder_of(model)
         self.warn = warn or (lambda message: None)
+        self.compiler = Compiler(self.warn) if options.compile else None
         limits = [options.max_source] + ([] if model.max_source is None else [model.max_source])
         self.max_source = min(limits)
 
@@ -103,11 +109,11 @@ class Decoding:
         first_line: int = 1,
     ) -> Iterator[Translation]:
         """A translation for each line, in order. Lines are read as they are needed, so any number of them will do."""
-        texts = iter(lines)
+        texts, windows = iter(lines), TOGETHER if isinstance(lines, Sequence) else WINDOWS
         starts = None if prefixes is None else iter(prefixes)
         wishes = repeat(Terms()) if terms is None else iter(terms)
         number, turn = first_line, 0
-        while window := list(islice(texts, WINDOWS[min(turn, len(WINDOWS) - 1)])):
+        while window := list(islice(texts, windows[min(turn, len(windows) - 1)])):
             forced = [""] * len(window) if starts is None else list(islice(starts, len(window)))
             if len(forced) < len(window):
                 raise DataError(f"line {number + len(forced)} has no prefix: there must be one for every line, if only empty")
@@ -167,7 +173,7 @@ class Decoding:
         """Pieces of like length together, the longest first, within the token budget; those with terms apart."""
         batch: list[Piece] = []
         for piece in sorted(pieces, key=lambda piece: (bool(piece.terms), -len(piece.ids))):
-            full = batch and len(batch[0].ids) * (len(batch) + 1) > self.options.batch_tokens
+            full = batch and len(batch[0].ids) * (len(batch) + 1) > budget(self.options)
             if full or (batch and bool(batch[0].terms) != bool(piece.terms)):
                 yield batch
                 batch = []
@@ -192,10 +198,11 @@ class Decoding:
         with torch.inference_mode(), torch.autocast(device.type, torch.bfloat16, enabled=autocast):
             block = pad([piece.ids for piece in rows], 1 if self.recorder is None else ROUND).to(device)
             full = set(lengths) == {block.size(1)}
-            encoded = self.model.encode(block, None if full else Layout.padded(lengths, block.size(1)).to(device))
+            layout = None if full else Layout.padded(lengths, block.size(1)).to(device)
+            recorded = None if self.recorder is None or use or avoid else self._recorded(self.recorder)
             found, tables = generate(
                 self.model.decoder,
-                encoded,
+                self.model.encode(block, layout) if recorded is None else recorded.encode(self.model, block, layout),
                 self._chooser() if use is None else constrained(options, use, use.read(first, first_layout)),
                 first=first,
                 first_layout=first_layout,
@@ -204,11 +211,14 @@ class Decoding:
                 best=options.n_best,
                 check=1 if trace else CHECK,
                 trace=trace,
-                stepping=self.recorder.stepping(options.model_dump_json()) if self.recorder and not (use or avoid) else plainly,
+                stepping=recorded or PLAINLY,
             )
         for piece, hypotheses in zip(pieces, found[: len(pieces)], strict=True):
             piece.found = [self._translation(piece, hypothesis) for hypothesis in hypotheses]
         return tables
+
+    def _recorded(self, recorder: Recorder) -> Recorded:
+        return recorder.stepping(self.options.model_dump_json(), self.compiler)
 
     def limits(self, pieces: list[Piece], real: int) -> Limits:
         """How long texts may become; those of pieces behind the `real` ones end at once."""

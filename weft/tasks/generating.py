@@ -20,6 +20,7 @@ from weft.search.choosers import Beam, Choice, Chooser, Found, Greedy, Limits, S
 from weft.search.constraints import Constraint, Forbid, NoRepeat
 from weft.search.loop import generate
 from weft.state import State
+from weft.tasks.placing import settled
 
 START = "\n"
 """What a text is taken to go on from where nothing is given: the end of a line."""
@@ -98,7 +99,8 @@ class Generating:
     """
 
     def __init__(self, model: LanguageModel, tokenizer: Tokenizer, options: DecodeSection, context: int | None) -> None:
-        self.model, self.tokenizer, self.options, self.context = model, tokenizer, options, context
+        self.model, self.tokenizer, self.context = model, tokenizer, context
+        self.options = settled(options, model.device)
 
     def generate(self, prompt: str, tokens: int, *, count: int = 1, hear: Hear | None = None) -> list[Generated]:
         """So many texts that go on from the prompt with so many tokens each.

@@ -18,6 +18,7 @@ from weft.errors import DataError
 from weft.models.base import Network
 from weft.models.classifier import Judged
 from weft.tasks.decoding import WINDOWS, Translation, pad
+from weft.tasks.placing import budget, settled
 from weft.tasks.terms import Terms
 
 
@@ -37,7 +38,8 @@ class Labelling:
         longest: int,
         warn: Callable[[str], None] | None = None,
     ) -> None:
-        self.model, self.source, self.labels, self.options, self.longest = model, source, labels, options, longest
+        self.model, self.source, self.labels, self.longest = model, source, labels, longest
+        self.options = settled(options, model.device)
         self.warn = warn or (lambda message: None)
 
     def translate(
@@ -68,7 +70,7 @@ class Labelling:
         found = [Translation("", 0.0) for _ in rows]
         waiting = sorted((row for row, ids in enumerate(rows) if ids), key=lambda row: -len(rows[row]))
         while waiting:
-            most = max(1, self.options.batch_tokens // len(rows[waiting[0]]))
+            most = max(1, budget(self.options) // len(rows[waiting[0]]))
             batch, waiting = waiting[:most], waiting[most:]
             for row, best in zip(batch, self._label([rows[row] for row in batch]), strict=True):
                 found[row] = best

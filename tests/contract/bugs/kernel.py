@@ -50,8 +50,8 @@ KERNEL = [
     Bug(
         "packed queries look at every sentence of the source",
         "attention.kernel",
-        "mask = _segment_mask(memory.segments, layout if packed else None)",
-        "mask = _segment_mask(memory.segments, None)",
+        "else _segment_mask(memory.segments, layout if packed else None)",
+        "else _segment_mask(memory.segments, None)",
         ("full-cross-packed",),
     ),
     Bug(
@@ -123,8 +123,8 @@ CACHE = [
     Bug(
         "a store begins to count anew with each piece",
         "attention.store",
-        "return ranks(query, layout) + self.length.repeat_interleave(beams)[:, None]",
-        "return ranks(query, layout)",
+        "positions = (self.length[:, None, None] + order)",
+        "positions = (torch.zeros_like(self.length)[:, None, None] + order)",
         ("full-causal-chunks",),
     ),
     Bug(
@@ -137,15 +137,15 @@ CACHE = [
     Bug(
         "a new token is not noted as a beam's own",
         "attention.store",
-        "self.ancestry.index_put_((source, beam, place), beam.to(torch.int16).expand(place.shape))",
+        "self.ancestry.scatter_(2, place[:, None].expand(sources, beams, extent), own)",
         "pass",
         ("full-causal-beams",),
     ),
     Bug(
         "ancestry is not reordered",
         "attention.store",
-        "ancestry=self.ancestry.gather(1, parent)",
-        "ancestry=self.ancestry",
+        "return Ledger(self.ancestry.gather(1, parent), self.length)",
+        "return Ledger(self.ancestry, self.length)",
         ("full-causal-beams",),
     ),
     Bug(
@@ -158,8 +158,8 @@ CACHE = [
     Bug(
         "every beam sees the cells of all",
         "attention.kernel",
-        "mask = (mine & seen.view(sources, beams, extent, 1, room))",
-        "mask = ((mine | True) & seen.view(sources, beams, extent, 1, room))",
+        "seen = seen & (store.ledger.ancestry[:, :, None, None, :] == beam)",
+        "seen = seen.expand(-1, -1, -1, beams, -1).contiguous()",
         ("full-causal-beams",),
     ),
     Bug(
@@ -186,8 +186,8 @@ CACHE = [
     Bug(
         "weights from a store include cells to come",
         "attention.kernel",
-        "return mix(q, k, v, seen, dropout, need_weights)",
-        "return mix(q, k, v, None if need_weights else seen, dropout, need_weights)",
+        "if _fused(q, beams * room, need_weights) else (cells, None)",
+        "if _fused(q, beams * room, need_weights) else (None if need_weights else cells, None)",
         ("full-causal-step-weights",),
     ),
     Bug(
