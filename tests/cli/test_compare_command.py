@@ -119,6 +119,7 @@ def test_a_comparison_goes_on_where_it_was_stopped(weft: tiny.Shell, tmp_path: P
     run = logs[0].parent
     [stopped] = steps(run)
     assert 10 <= stopped < 60
+    assert results(out)["headline"]["title"] == "BLEU", "although nothing is measured yet"
     so_far = {row["label"]: row["error"] for row in results(out)["entries"]}
     assert re.search(r"stopped after step \d+", so_far["full"]) and "not begun" in so_far["local window=2"]
 

@@ -12,14 +12,17 @@ import platform
 import statistics
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
 from importlib import metadata
 from typing import Any
 
 import torch
 
-from weft.compare.plan import Comparison, Run
+from weft.compare.plan import Comparison, Run, training
 from weft.compare.trainings import records
 from weft.compare.worker import Job
+from weft.registry import build
+from weft.tasks.base import Setting, Task
 
 FORMAT = 1
 """Raised when a key changes its meaning or goes away; new keys do not raise it."""
@@ -66,7 +69,8 @@ def collect(comparison: Comparison, runs: Sequence[Run], errors: Mapping[str, st
         | {"recipe": entry.recipe, "set": list(entry.sets)}
         for entry in comparison.entries
     ]
-    facts: Row = next((run["measured"] for row in rows for run in row["runs"] if run["measured"]), {})
+    measured = [run["measured"] for row in rows for run in row["runs"] if run["measured"]]
+    facts: Row = measured[0] if measured else _facts(comparison)
     headline = _headline(facts, rows)
     for row in rows:
         _judge(row, headline["key"], bool(comparison.test))
@@ -79,7 +83,7 @@ def collect(comparison: Comparison, runs: Sequence[Run], errors: Mapping[str, st
         "about": about(),
         "settings": comparison.document(),
         "headline": headline | {"data": "test" if comparison.test else "valid"},
-        "counts": facts.get("counts", "target tokens"),
+        "counts": facts["counts"],
         "entries": rows,
     }
 
@@ -150,9 +154,16 @@ def _trained(runs: Iterable[Row]) -> list[Row]:
     return [run for run in runs if run["steps"] is not None]
 
 
+def _facts(comparison: Comparison) -> Row:
+    """What the task is judged by, and what its speed counts, as long as nothing was measured."""
+    config = training(comparison, comparison.entries[0]).config()
+    task: Task = build("weft.tasks:TASKS", config.task, Setting(config, comparison.out), where="task")
+    return {"headline": asdict(task.headline), "counts": task.counts}
+
+
 def _headline(facts: Row, rows: Sequence[Row]) -> Row:
     """The task's own score where all entries have it; the loss elsewhere."""
-    wanted: Row = facts.get("headline") or {"key": "loss", "title": "loss", "higher_is_better": False}
+    wanted: Row = facts["headline"]
     known = [run["valid"] | run["test"] for row in rows for run in _trained(row["runs"])]
     return (
         wanted if all(wanted["key"] in each for each in known) else {"key": "loss", "title": "loss", "higher_is_better": False}
