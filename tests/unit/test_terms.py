@@ -14,7 +14,7 @@ from test_search import Waits, bos, encode, limits, log_probability, make
 
 from weft import load
 from weft.batch import BOS, EOS, PAD, UNK, Layout
-from weft.data.spelling import FAR, INSIDE, MET, START, Spelling, spelling_of
+from weft.data.spelling import FAR, INSIDE, MET, START, Spelling, is_unspaced, spelling_of
 from weft.data.subword import BpeTokenizer
 from weft.data.symbols import ByteTokenizer, CharacterTokenizer, WordTokenizer
 from weft.data.tokenizer import Tokenizer
@@ -95,6 +95,11 @@ def test_scripts_without_spaces_have_no_words() -> None:
     for token in tokenizer.encode("我们的机器翻译"):
         state = automaton.follow[state, token]
     assert state == MET
+
+
+def test_which_scripts_have_no_spaces() -> None:
+    assert all(map(is_unspaced, "ไລကខ々〇ひカーㄅㇰｶ漢𠀀"))
+    assert not any(map(is_unspaced, "aßяا한ㅎक1_、 "))
 
 
 def test_terms_that_cannot_be_written_are_refused() -> None:

@@ -30,8 +30,23 @@ NONE = -1
 FAR = 1000
 """How far from its end a term is that cannot be continued."""
 
-UNSPACED = ((0x0E00, 0x0EFF), (0x1000, 0x109F), (0x1780, 0x17FF), (0x2E80, 0x9FFF), (0xF900, 0xFAFF), (0x20000, 0x3FFFF))
-"""Thai, Lao, Burmese, Khmer, Chinese and Japanese."""
+UNSPACED = (
+    (0x0E00, 0x0EFF),  # Thai, Lao
+    (0x1000, 0x109F),  # Burmese
+    (0x1780, 0x17FF),  # Khmer
+    (0x2E80, 0x2FDF),  # parts of Chinese characters
+    (0x3005, 0x3007),  # signs for one again, for an end, for zero
+    (0x3021, 0x3029),  # Suzhou numerals
+    (0x3040, 0x312F),  # Hiragana, Katakana, Bopomofo
+    (0x31A0, 0x31FF),  # more of them
+    (0x3400, 0x4DBF),  # Chinese characters
+    (0x4E00, 0x9FFF),
+    (0xF900, 0xFAFF),
+    (0xFF66, 0xFF9F),  # Katakana of half width
+    (0x1AFF0, 0x1B16F),  # more Hiragana and Katakana
+    (0x20000, 0x3FFFF),  # more Chinese characters
+)
+"""Scripts that put no spaces between words. Korean is not among them."""
 
 States = NDArray[np.uint8]
 
@@ -157,10 +172,15 @@ def _distance(follow: States, force: NDArray[np.int64], length: int, pending: bo
     return left
 
 
+def is_unspaced(letter: str) -> bool:
+    """Whether this belongs to a script that puts no spaces between words."""
+    code = ord(letter)
+    return any(first <= code <= last for first, last in UNSPACED)
+
+
 def is_letter(letter: str) -> bool:
     """Whether this belongs to the word it stands next to."""
-    code = ord(letter)
-    if any(first <= code <= last for first, last in UNSPACED):
+    if is_unspaced(letter):
         return False
     # Halves of surrogate pairs stand for the bytes of characters that have no token of their own.
     return letter.isalnum() or letter == "_" or unicodedata.category(letter) in ("Mn", "Mc", "Cs")

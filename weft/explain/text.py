@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -12,16 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft.batch import BOS, EOS, SPECIALS
+from weft.data.spelling import is_unspaced
 from weft.data.tokenizer import RESERVED, Tokenizer
 
 Weights = NDArray[np.float32]
 Span = tuple[int, int]
 """[first, past the last) of some tokens."""
-
-UNSPACED = re.compile(
-    "[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3005-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]"
-)
-"""Letters of scripts that put no spaces between words: Thai, Lao, Burmese, Khmer, Japanese, Chinese."""
 
 NAMES = {" ": "␣", SPECIALS[EOS]: "end", SPECIALS[BOS]: "begin"}
 
@@ -71,7 +66,7 @@ def find_words(ids: Sequence[int], pieces: Sequence[str], *, apart: bool) -> lis
     for first, piece in _characters(ids, pieces):
         special = ids[first] < RESERVED
         spaced = bool(so_far.strip()) and (piece[:1].isspace() or so_far[-1].isspace())
-        alone = apart and bool(so_far.strip()) and bool(UNSPACED.search(piece) or UNSPACED.search(so_far))
+        alone = apart and bool(so_far.strip()) and any(map(is_unspaced, so_far + piece))
         if first > begin and (special or after_special or spaced or alone):
             words.append((begin, first))
             begin, so_far = first, ""
