@@ -5,10 +5,11 @@
     python benchmarks/growth.py --device cuda --decode 4096                                       single steps, first to last
 
 One layer, batch 1, d = 512, 8 heads; forward and backward, in training. On a GPU under bf16 autocast; memory is the peak of
-what was allocated beyond weights and input. On a CPU in float32; memory is how far the resident size of a process of its own
-rises above its peak after a run over 64 tokens (read from /proc, so on Linux alone). The exponent is that of a power law
-fitted to lengths from 2,048 on. Mechanisms with a maximum length get the longest; options that are not the defaults stand
-in the table.
+what was allocated beyond weights and input, and every time is measured twice: with operations launched one by one, where
+Python may be what is measured, and replayed as a CUDA graph, which is the GPU's own work. On a CPU in float32; memory is how
+far the resident size of a process of its own rises above its peak after a run over 64 tokens (read from /proc, so on Linux
+alone). The exponent is that of a power law fitted to lengths from 2,048 on. Mechanisms with a maximum length get the
+longest; options that are not the defaults stand in the table.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from torch import Tensor
 import weft
 from weft.attention.base import Site
 from weft.errors import WeftError
+from weft.graphs import Graphs
 from weft.mixers import SELF, build_self
 from weft.mixers.base import Mixer
 from weft.registry import fill, load
@@ -43,6 +45,8 @@ FROM = 2048
 """Lengths from here on are fitted: below it a GPU is busy with starting kernels."""
 OPTIONS: dict[str, dict[str, Any]] = {"local": {"window": 256}, "compressed": {"stride": 16}}
 """What is not left at its default."""
+RECORDED = 0.2
+"""Seconds up to which a run is recorded: what takes longer is not busy with launching, or has too many operations to record."""
 DECODED = ("full", "local", "linear", "performer", "rfa", "gated_rfa", "efficient")
 Row = dict[str, Any]
 
@@ -85,6 +89,11 @@ def seconds(run: Callable[[], None], device: str, rounds: int) -> float:
     return min(taken)
 
 
+def replayed(run: Callable[[], None], rounds: int) -> float:
+    """The best of some replays of the run as a CUDA graph; RuntimeError if it cannot be recorded."""
+    return seconds(Graphs()(run), "cuda", rounds)
+
+
 def peak_on_gpu(run: Callable[[], None]) -> int:
     gc.collect()
     torch.cuda.synchronize()
@@ -120,7 +129,7 @@ def _high_water() -> int:
 def measure(kind: str, options: argparse.Namespace) -> Row:
     """Times and peaks by length; what cannot be, is too long or too slow is said in `left_out`."""
     use, device, longest = "causal" if options.causal else "encoder", options.device, max(options.lengths)
-    row: Row = {"kind": kind, "options": OPTIONS.get(kind, {}), "seconds": {}, "bytes": {}, "left_out": {}}
+    row: Row = {"kind": kind, "options": OPTIONS.get(kind, {}), "seconds": {}, "replayed": {}, "bytes": {}, "left_out": {}}
     for length in options.lengths:
         slowest = max(row["seconds"].values(), default=0.0)
         if slowest > options.patience:
@@ -130,10 +139,11 @@ def measure(kind: str, options: argparse.Namespace) -> Row:
             run = worker(kind, use, length, longest, device)
             row["seconds"][length] = seconds(run, device, options.rounds)
             row["bytes"][length] = peak_on_gpu(run) if device == "cuda" else peak_on_cpu(kind, use, length, longest)
+            if device == "cuda" and row["seconds"][length] < RECORDED:
+                row["replayed"][length] = replayed(run, options.rounds)
         except (WeftError, RuntimeError) as error:
             row["left_out"][length] = str(error).splitlines()[0][:160]
-    row["time_exponent"], row["memory_exponent"] = exponent(row["seconds"]), exponent(row["bytes"])
-    return row
+    return row | {f"{what}_exponent": exponent(row[what]) for what in ("seconds", "replayed", "bytes")}
 
 
 def exponent(values: dict[int, float | None]) -> float | None:
@@ -144,19 +154,29 @@ def exponent(values: dict[int, float | None]) -> float | None:
     return statistics.linear_regression(*zip(*points, strict=True)).slope
 
 
+COLUMNS = {
+    "seconds": ("ms", 1e3, "time"),
+    "replayed": ("ms replayed", 1e3, "time replayed"),
+    "bytes": ("MiB", 2**-20, "memory"),
+}
+"""What is measured: its unit, how many of them one is, and what it is called."""
+
+
 def table(rows: Sequence[Row], lengths: Sequence[int]) -> str:
-    """Markdown: milliseconds and mebibytes by length, exponents, and both beside full attention at the longest length."""
+    """Markdown: what was measured by length with its exponent, then each beside full attention at the longest length."""
     full = next((row for row in rows if row["kind"] == "full"), None)
     shown = [length for length in lengths if length >= FROM] or list(lengths)
-    times, sizes = ([f"{unit} at {length:,}" for length in shown] for unit in ("ms", "MiB"))
-    lines = [["mechanism", *times, "time ~ n^", *sizes, "memory ~ n^", "times as fast as full", "of full's memory"]]
+    columns = {what: said for what, said in COLUMNS.items() if any(row[what] for row in rows)}
+    lines = [["mechanism"]]
+    for unit, _, name in columns.values():
+        lines[0] += [*(f"{unit} at {length:,}" for length in shown), f"{name} ~ n^"]
+    lines[0] += ["of full's memory" if what == "bytes" else f"full's {name} over it" for what, (_, _, name) in columns.items()]
     for row in rows:
-        name = row["kind"] + "".join(f" {option} {value}" for option, value in row["options"].items())
-        times = [_cell(row["seconds"].get(length), 1e3) for length in shown]
-        sizes = [_cell(row["bytes"].get(length), 2**-20) for length in shown]
-        ratios = [_ratio(full, row, "seconds"), _ratio(row, full, "bytes")]
-        slopes = [_cell(row[f"{what}_exponent"], 1.0) for what in ("time", "memory")]
-        lines.append([name, *times, slopes[0], *sizes, slopes[1], *ratios])
+        cells = [row["kind"] + "".join(f" {option} {value}" for option, value in row["options"].items())]
+        for what, (_, scale, _) in columns.items():
+            cells += [*(_cell(row[what].get(length), scale) for length in shown), _cell(row[f"{what}_exponent"], 1.0)]
+        cells += [_ratio(row, full, what) if what == "bytes" else _ratio(full, row, what) for what in columns]
+        lines.append(cells)
     lines.insert(1, ["---"] + ["---:"] * (len(lines[0]) - 1))
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 
@@ -175,12 +195,16 @@ def _ratio(over: Row | None, under: Row | None, what: str) -> str:
 
 @torch.no_grad()
 def decode(kind: str, steps: int, device: str) -> Row:
-    """Microseconds a step and bytes of the state at the beginning and at the end, the store growing as in a search."""
+    """Microseconds a step and bytes of the state every 512 steps, the store growing as in a search."""
     part = make(kind, "causal", steps, device).eval()
     tokens, room, marks = torch.randn(steps, 1, 1, DIM, device=device), 64, {}
-    count = min(256, steps // 4)
+    count = min(512, steps // 4)
     with torch.autocast(device, torch.bfloat16, enabled=device == "cuda"):
         state = part.start(rows=1, room=room)
+        for step in range(64):  # these do not count
+            state = part(tokens[step], state).state
+        state = part.start(rows=1, room=room)
+        _wait(device)
         began = time.perf_counter()
         for step in range(steps):
             if step == room:
@@ -196,11 +220,14 @@ def decode(kind: str, steps: int, device: str) -> Row:
 
 
 def decoding_table(rows: Sequence[Row]) -> str:
-    lines = ["| mechanism | tokens | µs a step | state, KiB |", "|---|---:|---:|---:|"]
+    """Markdown: the mean step among the first, the middle and the last that were measured together."""
+    lines = ["| mechanism | steps up to | µs a step | times the first | state, KiB |", "|---|---:|---:|---:|---:|"]
     for row in rows:
         marks = list(row["steps"].items())
-        for step, mark in (marks[1], marks[len(marks) // 2], marks[-1]):
-            lines.append(f"| {row['kind']} | {step:,} | {mark['microseconds']:,.0f} | {mark['bytes'] / 1024:,.0f} |")
+        for step, mark in (marks[0], marks[len(marks) // 2], marks[-1]):
+            slower = mark["microseconds"] / marks[0][1]["microseconds"]
+            cells = f"{step:,} | {mark['microseconds']:,.0f} | {slower:.2f} | {mark['bytes'] / 1024:,.0f}"
+            lines.append(f"| {row['kind']} | {cells} |")
     return "\n".join(lines)
 
 
@@ -256,7 +283,7 @@ def main() -> None:
     rows = []
     for kind in chosen or [kind for kind in SELF if use in load(SELF, kind).uses]:
         rows.append(measure(kind, options))
-        print(f"{kind}: n^{_cell(rows[-1]['time_exponent'], 1.0)}", file=sys.stderr, flush=True)
+        print(f"{kind}: n^{_cell(rows[-1]['seconds_exponent'], 1.0)}", file=sys.stderr, flush=True)
     report(f"{where} · {use} use, forward and backward", rows, table(rows, options.lengths), options.out)
 
 
