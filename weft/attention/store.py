@@ -63,9 +63,11 @@ class Plain:
 
 @dataclass
 class Turn:
-    """Tokens about to be stored: their source [G, 1], their place in it [G, T], positions [B, T], and the ledger after them."""
+    """Tokens about to be stored: their source [G, 1, 1, 1], beam [K, 1], place [G, 1, 1, T] in a store, positions [B, T], and
+    the ledger after them."""
 
     source: Tensor
+    beam: Tensor
     place: Tensor
     positions: Tensor
     after: Ledger
@@ -94,14 +96,15 @@ class Ledger(Remembers):
     def _turn(self, extent: int, layout: Layout | None) -> Turn:
         sources, beams, _ = self.ancestry.shape
         rank = torch.arange(extent, device=self.length.device)
-        place = self.length[:, None] + rank
+        place = self.length[:, None, None] + rank
         order = rank if layout is None else layout.positions.view(sources, beams, extent)
         positions = (self.length[:, None, None] + order).expand(sources, beams, extent).reshape(-1, extent)
-        own = torch.arange(beams, device=place.device, dtype=torch.int16)[:, None].expand(sources, beams, extent)
-        self.ancestry.scatter_(2, place[:, None].expand(sources, beams, extent), own)
+        beam = torch.arange(beams, device=place.device)[:, None]
+        own = beam.to(torch.int16).expand(sources, beams, extent)
+        self.ancestry.scatter_(2, place.expand(sources, beams, extent), own)
         fed = extent if layout is None else layout.ok.view(sources, beams, extent)[:, 0].sum(-1)
-        source = torch.arange(sources, device=place.device)[:, None]
-        return Turn(source, place, positions, Ledger(self.ancestry, self.length + fed))
+        source = torch.arange(sources, device=place.device)[:, None, None, None]
+        return Turn(source, beam, place[:, None], positions, Ledger(self.ancestry, self.length + fed))
 
     def reorder(self, rows: Tensor) -> Ledger:
         """Row i is now what row `rows[i]` was, inside each source."""
@@ -165,9 +168,11 @@ class Cache:
         """Writes k, v [B, H, T, D]. Cells of tokens that are not real lie beyond the length: the next ones overwrite them."""
         sources, heads, beams, _, width = self.k.shape
         turn = self.ledger.turn(k.size(2), layout)
+        head = turn.after.remember(("heads", heads), lambda: torch.arange(heads, device=k.device)[:, None, None])
         for store, new in ((self.k, k), (self.v, v)):
-            cells = new.reshape(sources, beams, heads, -1, width).permute(0, 3, 2, 1, 4)
-            store.permute(0, 3, 1, 2, 4).index_put_((turn.source, turn.place), cells.to(store.dtype))
+            cells = new.reshape(sources, beams, heads, -1, width).transpose(1, 2)
+            # All four places are named, for then a compiler sees that nothing else of the store changes.
+            store.index_put_((turn.source, head, turn.beam, turn.place), cells.to(store.dtype))
         return replace(self, ledger=turn.after)
 
     def key_positions(self) -> Tensor:

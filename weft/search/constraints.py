@@ -45,7 +45,10 @@ class Forbid:
         self.tokens = tokens
 
     def start(self, rows: int, device: torch.device) -> State:
-        return Banned(torch.tensor(self.tokens, device=device))
+        tokens = torch.empty(len(self.tokens), dtype=torch.long, device=device)
+        for place, token in enumerate(self.tokens):
+            tokens[place].fill_(token)  # the device is not asked to read the host's memory, which cannot be recorded
+        return Banned(tokens)
 
     def __call__(self, logits: Tensor, tokens: Tensor, state: State, layout: Layout | None) -> tuple[Tensor, State]:
         return logits.index_fill_(1, state.tokens, NEVER), state

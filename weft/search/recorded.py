@@ -14,7 +14,7 @@ from weft.search.loop import Given, Running, Step
 from weft.state import State, again, clone, leaves, refill, write_
 
 MOST = 64
-"""Sizes that are recorded; each keeps the state of a search of its own."""
+"""Sizes that are recorded of steps, and as many of all else; each keeps the state of a search of its own."""
 
 T = TypeVar("T")
 
@@ -41,7 +41,7 @@ class Recorder:
 
     def __init__(self, capture: Callable[[Work], Work]) -> None:
         self._capture = capture
-        self._recordings: dict[Hashable, Recording] = {}
+        self._recordings: dict[tuple[Hashable, ...], Recording] = {}
         self._seen: set[Hashable] = set()
         self._refused: set[Hashable] = set()
         self._last: tuple[Hashable, Running, Work] | None = None
@@ -53,7 +53,7 @@ class Recorder:
     def work(self, key: Hashable, do: Callable[[State], T], given: State) -> T:
         """What `do` makes of the tensors in `given`; it lasts until the same is asked for again."""
         bare = _without_lengths(given)
-        recording = self._find(("work", key), bare, lambda mine: do(again(mine)))
+        recording = self._find("work", key, bare, lambda mine: do(again(mine)))
         if recording is None:
             return do(given)
         write_(recording.given, bare)
@@ -67,7 +67,7 @@ class Recorder:
             # The search stands where the recording left it: there is nothing to be copied, and nothing to be looked up.
             self._last[2]()
             return now
-        recording = self._find(("step", setting), now, lambda mine: _advance(step, mine), compiler)
+        recording = self._find("step", setting, now, lambda mine: _advance(step, mine), compiler)
         if recording is None:
             return step(now)
         write_(recording.given, now)
@@ -77,15 +77,15 @@ class Recorder:
         return handle
 
     def _find(
-        self, kind: Hashable, given: State, do: Callable[[State], State], compiler: Compiler | None = None
+        self, what: str, kind: Hashable, given: State, do: Callable[[State], State], compiler: Compiler | None = None
     ) -> Recording | None:
         """What was recorded of this kind of work for this size, or is now; None if it is to be done as usual."""
-        size = (kind, tuple((leaf.shape, leaf.dtype) for leaf in leaves(given)))
+        size = (what, kind, tuple((leaf.shape, leaf.dtype) for leaf in leaves(given)))
         if size in self._recordings:
             return self._recordings[size]
         new = size not in self._seen
         self._seen.add(size)
-        if new or kind in self._refused or len(self._recordings) == MOST:
+        if new or (what, kind) in self._refused or sum(known[0] == what for known in self._recordings) == MOST:
             return None
         mine: State = clone(given)
         made: list[State] = [None]
@@ -97,7 +97,7 @@ class Recorder:
         try:
             replay = self._capture(work)
         except RuntimeError:
-            self._refused.add(kind)
+            self._refused.add((what, kind))
             return None
         self._recordings[size] = Recording(replay, mine, made, program)
         return self._recordings[size]

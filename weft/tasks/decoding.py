@@ -197,7 +197,8 @@ class Decoding:
         autocast = options.precision == "bf16" and next(self.model.parameters()).dtype == torch.float32
         with torch.inference_mode(), torch.autocast(device.type, torch.bfloat16, enabled=autocast):
             block = pad([piece.ids for piece in rows], 1 if self.recorder is None else ROUND).to(device)
-            full = set(lengths) == {block.size(1)}
+            # For a recorder searches with and without a layout would be of different sizes.
+            full = set(lengths) == {block.size(1)} and self.recorder is None
             layout = None if full else Layout.padded(lengths, block.size(1)).to(device)
             recorded = None if self.recorder is None or use or avoid else self._recorded(self.recorder)
             found, tables = generate(

@@ -137,7 +137,7 @@ CACHE = [
     Bug(
         "a new token is not noted as a beam's own",
         "attention.store",
-        "self.ancestry.scatter_(2, place[:, None].expand(sources, beams, extent), own)",
+        "self.ancestry.scatter_(2, place.expand(sources, beams, extent), own)",
         "pass",
         ("full-causal-beams",),
     ),
