@@ -199,12 +199,13 @@ def test_a_worker_that_dies_fails_its_job_and_the_rest_are_done(tmp_path: Path, 
 def test_a_step_is_the_same_for_all_unless_a_user_says_otherwise() -> None:
     entry = Entry("transformer-tiny", ("train.clip=3",))
 
-    def packed(budget: str, *sets: str) -> Any:
+    def batches(budget: str, *sets: str) -> Any:
         train = training(Comparison((entry,), Path("x"), parse_budget(budget), sets=sets), entry).config().train
         assert (train.validate_every, train.clip) == (0, 3)
-        return train.packed
+        return train.packed, train.rounded
 
-    assert (packed("5-steps"), packed("5s"), packed("5-steps", "train.packed=true")) == (False, "auto", True)
+    assert (batches("5-steps"), batches("5s")) == ((False, False), ("auto", "auto"))
+    assert batches("5-steps", "train.packed=true") == (True, False)
 
 
 def trained(folder: Path, speeds: list[float], **scores: float) -> None:

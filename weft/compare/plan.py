@@ -16,8 +16,9 @@ from weft.errors import ConfigError
 SETTINGS = ("train.validate_every=0", "train.keep_last=1", "train.tensorboard=false")
 """Of every training, unless a user sets them: nothing is chosen on the way, so that only the budget's end counts."""
 
-SAME_BATCHES = "train.packed=false"
-"""Besides, with a budget in steps: a packed step has more in it than a padded one, and not every model can be packed."""
+SAME_BATCHES = ("train.packed=false", "train.rounded=false")
+"""Besides, with a budget in steps: a packed step has more in it than a padded one, a rounded one less, and not every model
+can do with such batches."""
 
 GIVEN = ("train.steps", "train.seconds")
 """What the budget says, and nobody else."""
@@ -74,7 +75,7 @@ class Run:
 
 def training(comparison: Comparison, entry: Entry, *last: str) -> Training:
     """An entry under the comparison's settings, with those of `last` over all others."""
-    settings = (*SETTINGS, SAME_BATCHES) if comparison.budget.steps else SETTINGS
+    settings = (*SETTINGS, *SAME_BATCHES) if comparison.budget.steps else SETTINGS
     sets = (*settings, *comparison.sets, *entry.sets, *last)
     return Training(entry.recipe, comparison.data, comparison.valid, sets)
 
