@@ -1,5 +1,7 @@
 """Packed rows on a GPU: the kernel for ragged rows, and work that is recorded and replayed."""
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -15,12 +17,20 @@ VOCABULARY = 50
 SOURCES, TARGETS = [7, 30, 1, 12], [9, 21, 4, 15]
 
 
-def model(dropout: float) -> Model:
+ROTARY = {"kind": "full", "position": "rotary"}
+SMALL = {"dim": 64, "encoder_layers": 2, "decoder_layers": 2}
+MODELS: dict[str, dict[str, Any]] = {
+    "transformer": {"kind": "transformer", **SMALL, "heads": 2, "encoder_self": ROTARY, "decoder_self": ROTARY},
+    "convs2s": {"kind": "convs2s", **SMALL, "channels": 64},
+}
+
+
+def model(name: str, dropout: float) -> Model:
     torch.manual_seed(0)
-    own = {"kind": "full", "position": "rotary"}
-    options = {"dim": 64, "heads": 2, "encoder_layers": 2, "decoder_layers": 2, "encoder_self": own, "decoder_self": own}
-    shares = {"dropout": dropout, "attention_dropout": dropout, "feedforward_dropout": dropout}
-    made: Model = build("weft.models:MODELS", {"kind": "transformer", **options, **shares}, Sizes(VOCABULARY, VOCABULARY, True))
+    options = {**MODELS[name], "dropout": dropout}
+    if name == "transformer":
+        options |= {"attention_dropout": dropout, "feedforward_dropout": dropout}
+    made: Model = build("weft.models:MODELS", options, Sizes(VOCABULARY, VOCABULARY, True))
     return made.cuda().train()
 
 
@@ -44,8 +54,9 @@ def gradient(network: Model) -> torch.Tensor:
     return torch.cat([parameter.grad.flatten() for parameter in network.parameters() if parameter.grad is not None])
 
 
-def test_the_kernel_for_ragged_rows_agrees_with_masked_attention_in_float32() -> None:
-    network = model(dropout=0.0)
+@pytest.mark.parametrize("name", MODELS)
+def test_the_kernel_for_ragged_rows_agrees_with_masked_attention_in_float32(name: str) -> None:
+    network = model(name, dropout=0.0)
     batch = packed(SOURCES, TARGETS).to("cuda")
     found = network(batch.source, batch.source_layout, batch.target, batch.target_layout)
     loss, _ = network.decoder.loss(found.hidden, batch.labels, 0.1)
@@ -57,8 +68,9 @@ def test_the_kernel_for_ragged_rows_agrees_with_masked_attention_in_float32() ->
     assert torch.cosine_similarity(gradient(network), wanted, 0) > 0.999
 
 
-def test_replayed_work_equals_work_as_usual() -> None:
-    network = model(dropout=0.3)
+@pytest.mark.parametrize("name", MODELS)
+def test_replayed_work_equals_work_as_usual(name: str) -> None:
+    network = model(name, dropout=0.3)
     replayed = Replayed(lambda batch, update: [work(network, batch)], torch.device("cuda"))
     for parameter in network.parameters():
         parameter.grad = torch.zeros_like(parameter)

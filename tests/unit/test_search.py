@@ -8,11 +8,13 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from weft.attention import kernel, store
 from weft.batch import BOS, EOS, PAD, Layout
+from weft.graphs import Compiler
 from weft.models.base import Encoded, Sizes
 from weft.models.ensemble import Ensemble
 from weft.registry import build
-from weft.search.choosers import Beam, Greedy, Limits, Sample, top_k, uniform
+from weft.search.choosers import Beam, Greedy, Limits, Sample, candidates, top_k, uniform
 from weft.search.constraints import Forbid, NoRepeat
 from weft.search.loop import generate
 from weft.search.recorded import Recorder
@@ -314,6 +316,40 @@ def test_top_k_by_blocks_is_exact(extent):
     assert torch.equal(values.gather(1, index), top)
 
 
+def test_candidates_are_the_best_of_all_hypotheses():
+    """Taken from each hypothesis first, they are those of all continuations side by side."""
+    generator = torch.Generator().manual_seed(1)
+    logits, score = torch.randn(5, 4, 9000, generator=generator), torch.randn(5, 4, generator=generator)
+    logits[:, :, ::3], score[0, 1:] = float("-inf"), float("-inf")
+    top, parent, token = candidates(logits, score, 8)
+    best, index = (logits + score[..., None]).flatten(1).topk(8)
+    assert torch.equal(top, best)
+    assert torch.equal(parent, index // 9000) and torch.equal(token, index % 9000)
+    few, _, _ = candidates(logits[..., :3], score, 8)
+    assert few.shape == (5, 8)
+
+
+@pytest.mark.parametrize("name", ["greedy", "beam"])
+def test_masks_that_are_added_are_the_masks(monkeypatch, name):
+    """As on a GPU, with fused kernels that are given what to add to scores: made once a step and once a source."""
+    size, made = 9, []
+    model, chooser = make(size), CHOOSERS[name]()
+    asked = {"first": torch.cat([bos(3), torch.tensor([[4, 5], [6, 0], [0, 0]])], 1), "first_layout": Layout.padded([3, 2, 1])}
+    asked["limits"] = limits(3, 9)
+    plain, _ = generate(model.decoder, encode(model, size, slice(0, 3)), chooser, **asked)
+    monkeypatch.setattr(kernel, "_fused", lambda q, keys, need_weights: not need_weights)
+    monkeypatch.setattr(store, "UNFUSED", frozenset())
+    for module in (kernel, store):
+        monkeypatch.setattr(
+            module, "additive", lambda mask, dtype: made.append(mask.shape) or torch.where(mask, 0.0, float("-inf"))
+        )
+    fused, _ = generate(model.decoder, encode(model, size, slice(0, 3)), chooser, **asked)
+    assert [[each.tokens for each in texts] for texts in fused] == [[each.tokens for each in texts] for texts in plain]
+    assert [texts[0].score for texts in fused] == pytest.approx([texts[0].score for texts in plain], abs=1e-4)
+    width = chooser.width
+    assert made == [(3, 9), (3, 1, 3, 16), *[(3, 1, width, 16 * width)] * 8]
+
+
 @pytest.mark.parametrize("name", CHOOSERS)
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_a_recorded_step_is_the_step(variant, name):
@@ -328,6 +364,42 @@ def test_a_recorded_step_is_the_step(variant, name):
             plain, _ = generate(model.decoder, encoded, chooser, **asked)
             recorded, _ = generate(model.decoder, encoded, chooser, **asked, stepping=recorder.stepping("one"))
             assert recorded == plain
+
+
+@pytest.mark.parametrize(("name", "variant"), [("greedy", "full"), ("beam", "full"), ("sample", "linear"), ("beam", "local")])
+def test_a_compiled_step_is_the_step(variant, name):
+    """Written down as the operations that it asks for, it is the same step; what it changes in place stays in its place."""
+    size, said = 9, []
+    model, chooser, recorder = make(size, variant), CHOOSERS[name](), Recorder(lambda work: work)
+    compiler = Compiler(said.append, backend="aot_eager")
+    asked = {"first": bos(SOURCES), "limits": limits(SOURCES, 14), "constraints": [Forbid([PAD]), NoRepeat(3, 40)]}
+    plain, _ = generate(model.decoder, encode(model, size), chooser, **asked)
+    for _ in range(2):
+        compiled, _ = generate(
+            model.decoder, encode(model, size), chooser, **asked, stepping=recorder.stepping("one", compiler)
+        )
+        assert compiled == plain
+    assert not said
+    assert any(recording.held is not None for recording in recorder._recordings.values())
+
+
+def test_what_cannot_be_compiled_is_said_once_and_done_as_it_is():
+    said = []
+    compiler = Compiler(said.append, backend="no such backend")
+    for _ in range(2):
+        work = compiler(lambda tensor: tensor.add_(1), [torch.zeros(2)])
+        numbers = torch.zeros(2)
+        work(numbers)
+        assert numbers.tolist() == [1, 1]
+    assert len(said) == 1 and "compiling failed" in said[0]
+
+
+def test_a_recorded_encoder_is_the_encoder():
+    model, recorded = make(9), Recorder(lambda work: work).stepping("one")
+    for rows in (slice(0, 3), slice(3, 6), slice(1, 4)):
+        tokens, layout = sources(9)[rows], Layout.padded(torch.tensor(LENGTHS)[rows], 9)
+        with torch.inference_mode():
+            assert torch.equal(recorded.encode(model, tokens, layout).memory, model.encode(tokens, layout).memory)
 
 
 def test_a_model_that_cannot_be_recorded_is_searched_as_usual():

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from weft.attention.store import Cache
 from weft.batch import Layout
-from weft.state import State, detach, grow, leaves, select, shared, spread, timed, where, write_
+from weft.state import State, again, clone, detach, grow, leaves, select, shared, spread, timed, together, where, write_
 
 
 @dataclass
@@ -187,3 +187,45 @@ def test_cache_overwrites_what_was_padding() -> None:
     assert read(cache) == [[1, 2, 3], [11]]
     assert read(fed(cache, [4, 12])) == [[1, 2, 3, 4], [11, 12]]
     assert cache.place(torch.zeros(2, 1, 1), None).tolist() == [[3], [1]]
+
+
+def layers(count: int = 3) -> list[tuple[Cache, None]]:
+    """The states of some layers that begin together, with one source of one beam."""
+    return together([(Cache.empty(1, 1, 4, 1, torch.zeros(1)), None) for _ in range(count)])
+
+
+def test_layers_that_begin_together_keep_one_ledger() -> None:
+    state: State = layers()
+    for rows in ([0, 0], [1, 0], [0, 1], None):
+        if rows is None:
+            state = grow(state, 8)
+        else:
+            state = select(state, torch.tensor(rows))
+        state = [(fed(cache, [3.0, 4.0]), None) for cache, _ in state]
+        assert len({id(cache.ledger) for cache, _ in state}) == 1
+        assert len({cache.k.data_ptr() for cache, _ in state}) == 3
+    assert [read(cache) for cache, _ in state] == [[[4.0, 3.0, 3.0, 3.0], [3.0, 4.0, 4.0, 4.0]]] * 3
+
+
+def test_layers_that_are_alone_count_alone() -> None:
+    one, other = (Cache.empty(1, 1, 4, 1, torch.zeros(1)) for _ in range(2))
+    one = fed(one, [1.0])
+    assert (one.length.tolist(), other.length.tolist()) == ([1], [0])
+
+
+def test_what_stands_twice_is_copied_once_and_stays_one() -> None:
+    state = layers()
+    assert len(leaves(state)) == 2 * 3 + 2
+    copied = clone(state)
+    assert len({id(cache.ledger) for cache, _ in copied}) == 1 and copied[0][0].ledger is not state[0][0].ledger
+    assert not {leaf.data_ptr() for leaf in leaves(state)} & {leaf.data_ptr() for leaf in leaves(copied)}
+
+
+def test_a_tree_made_again_has_forgotten_what_was_derived() -> None:
+    """Tensors that were changed in place: what was made of the old values must not be found again."""
+    ledger = layers(1)[0][0].ledger
+    assert ledger.turn(1, None).positions.tolist() == [[0]]
+    ledger.length.fill_(2)
+    assert ledger.turn(1, None).positions.tolist() == [[0]]
+    fresh = again(ledger)
+    assert fresh.turn(1, None).positions.tolist() == [[2]] and fresh.length is ledger.length

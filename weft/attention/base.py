@@ -71,6 +71,7 @@ class Facts(nn.Module):
     """What configuration checks, tests and pictures read of a mechanism. Never a switch for control flow elsewhere.
 
     A class declares its facts; an option that changes one (rotary positions give keys an order) changes it in the instance.
+    packs: it works on packed rows · packs_square: all pairs of such a row are formed, so it is right but slow there.
     `instead` says for a use that cannot be why it cannot, and what to take.
     """
 
@@ -82,6 +83,7 @@ class Facts(nn.Module):
     reach: Literal["all", "pattern", "data"] = "all"
     ignores_key_order: bool = False
     packs: bool = False
+    packs_square: bool = False
     terms: frozenset[str] = frozenset()
 
     def __init__(self, site: Site) -> None:

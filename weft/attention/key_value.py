@@ -32,7 +32,7 @@ class KeyValueAttention(Attention):
     uses = frozenset({"causal", "cross"})
     weights_sum: Literal["one", "at most one"] | None = "at most one"
     ignores_key_order = True
-    packs = True
+    packs = packs_square = True
 
     def __init__(self, site: Site, *, parts: Literal[1, 2, 3] = 2) -> None:
         super().__init__(site)

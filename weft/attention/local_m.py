@@ -36,7 +36,7 @@ class LocalMonotonicAttention(SourceAttention):
     paper = "Luong et al. 2015, local-m"
     weights_sum = "one"
     reach = "pattern"
-    packs = True
+    packs = packs_square = True
 
     def __init__(self, site: Site, *, window: PositiveInt = 10, score: LuongScore = "general") -> None:
         super().__init__(site, luong_score(score, site))

@@ -26,7 +26,7 @@ class LocalPredictiveAttention(SourceAttention):
     paper = "Luong et al. 2015, local-p"
     weights_sum = "at most one"
     reach = "data"
-    packs = True
+    packs = packs_square = True
 
     def __init__(self, site: Site, *, window: PositiveInt = 10, score: LuongScore = "general") -> None:
         super().__init__(site, luong_score(score, site))

@@ -56,7 +56,7 @@ class PartsAttention(Attention):
         self.weights_sum = None if None in sums else "one" if sums == {"one"} else "at most one"
         self.reach = "all" if "all" in reaches else "data" if "data" in reaches else "pattern"
         self.ignores_key_order = all(part.ignores_key_order for part in parts)
-        self.packs = all(part.packs for part in parts)
+        self.packs, self.packs_square = all(part.packs for part in parts), any(part.packs_square for part in parts)
         self.terms = frozenset().union(*(part.terms for part in parts))
         self.max_length = min((part.max_length for part in parts if part.max_length is not None), default=None)
 

@@ -35,7 +35,7 @@ def serves(q: Tensor, queries: Packing | None, keys: Packing | None) -> bool:
     """Whether the kernel can be used: packed rows on a GPU, in half precision, in as many pieces on both sides."""
     if queries is None or keys is None or q.device.type != "cuda" or q.dtype not in (torch.bfloat16, torch.float16):
         return False
-    return queries.offsets.numel() == keys.offsets.numel() and q.size(-1) % 8 == 0
+    return queries.offsets.numel() == keys.offsets.numel() and q.size(-1) % 8 == 0 and q.size(-1) <= 256
 
 
 def attend_ragged(q: Tensor, k: Tensor, v: Tensor, queries: Packing, keys: Packing, *, causal: bool, dropout: float) -> Tensor:

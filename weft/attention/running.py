@@ -190,6 +190,8 @@ def _carry(first: Tensor, each: Tensor, scales: Tensor | None) -> tuple[Tensor, 
 
     first [B, H, X] came before all, each [B, H, N, X] are the chunks' own; sums have the precision of the first.
     """
+    if scales is None and each.size(2) == 1:  # a step
+        return first[:, :, None], first + each[:, :, 0], None
     run, top = accumulate(torch.cat([first[:, :, None], each], 2), scales)
     before, after = run.split([each.size(2), 1], 2)
     return before, after[:, :, 0].contiguous(), None if top is None else top[..., -1].to(first.dtype)

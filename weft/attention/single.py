@@ -143,7 +143,7 @@ class ScoredAttention(SourceAttention, ABC):
 
     weights_sum = "one"
     ignores_key_order = True
-    packs = True
+    packs = packs_square = True
 
     def look(self, query: Tensor, state: State, layout: Layout | None, need_weights: bool) -> Attended:
         return self.head.run(query, state, layout, need_weights)

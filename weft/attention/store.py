@@ -16,6 +16,9 @@ from weft.attention.ragged import Packing, packing
 from weft.batch import Layout
 from weft.state import Remembers, common, shared
 
+UNFUSED = frozenset({"cpu"})
+"""Devices on which masks are as a rule not handed to fused kernels."""
+
 
 @dataclass
 class Plain:
@@ -229,7 +232,7 @@ class Memory:
         if layout is None:
             return Memory(k, v)
         bias = None
-        if not layout.packed and k.device.type != "cpu":
+        if not layout.packed and k.device.type not in UNFUSED:
             bias = layout.remember(("bias", k.dtype), lambda: additive(layout.ok, k.dtype)[:, None, None])
         return Memory(k, v, layout.segments, packing(layout), bias)
 

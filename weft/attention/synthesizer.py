@@ -47,7 +47,7 @@ class SynthesizerAttention(Attention):
     paper = "Tay et al. 2020"
     uses = frozenset({"encoder", "causal", "cross"})
     weights_sum = "one"
-    packs = True
+    packs = packs_square = True
 
     def __init__(
         self,

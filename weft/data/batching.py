@@ -111,18 +111,19 @@ class Batches:
             return Window(rows, cuts, np.arange(len(cuts) - 1))
         # By the longer side alone: sorting by the other one too would fill batches a little better, but put the same rows
         # together in every epoch (Multi30k, 8192 tokens: 94 instead of 92 % filled, 80 instead of 29 % of neighbours kept).
-        longer = round_up(lengths.max(1)) if self.rounded else lengths.max(1)
+        longer = lengths.max(1)
+        if self.rounded:
+            longer = np.array([round_up(length) for length in range(int(longer.max()) + 1)])[longer]
         order = np.argsort(longer, kind="stable")
         rows = rows[order]
         cuts = cut_padded(longer[order], self.budget)
         return Window(rows, cuts, np.random.default_rng((self.seed, epoch, number)).permutation(len(cuts) - 1))
 
 
-def round_up(lengths: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Lengths in few sizes: four between a power of two and the next, and eight up to `LEAST`."""
-    above = 2 ** np.ceil(np.log2(np.maximum(lengths, LEAST))).astype(np.int64)
-    step = np.maximum(above // 8, LEAST // 8)
-    return -(-lengths // step) * step
+def round_up(length: int) -> int:
+    """One of few sizes: there are four between a power of two and the next, and eight up to `LEAST`."""
+    step = power_of_two(max(length, LEAST)) // 8
+    return -(-length // step) * step
 
 
 def cut_padded(longest: NDArray[np.int64], budget: int) -> NDArray[np.int64]:
@@ -195,7 +196,7 @@ def _pack(lengths: NDArray[np.int64], budget: int) -> list[Layout]:
 
 def _round(lengths: NDArray[np.int64], budget: int) -> list[Layout]:
     """Padded layouts of both sides of one shape, which follows from the longest text."""
-    extent = int(round_up(lengths.max(keepdims=True)).item())
+    extent = round_up(int(lengths.max()))
     filled = np.zeros((max(len(lengths), budget // extent), 2), np.int64)
     filled[: len(lengths)] = lengths
     return [replace(Layout.padded(filled[:, side], extent), known=None, longest=extent) for side in (0, 1)]

@@ -291,12 +291,6 @@ def after_own_steps(steps: Sequence[list[Cell]], layout: Layout) -> list[Cell]:
     ]
 
 
-def computed_in(x: Tensor) -> Tensor:
-    """`x` in the precision that autocast has cells compute in, so that not every step has to convert its part of it."""
-    kind = x.device.type
-    return x.to(torch.get_autocast_dtype(kind)) if kind != "meta" and torch.is_autocast_enabled(kind) else x
-
-
 def turn_round(x: Tensor, layout: Layout | None) -> Tensor:
     """x [B, T, …] with every row turned round inside its own length."""
     if layout is None:

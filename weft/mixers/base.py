@@ -58,7 +58,8 @@ class SelfAttention(Mixer):
         super().__init__(attention.site)
         self.attention = attention
         self.weights_sum, self.reach, self.terms = attention.weights_sum, attention.reach, attention.terms
-        self.ignores_key_order, self.packs = attention.ignores_key_order, attention.packs
+        self.ignores_key_order = attention.ignores_key_order
+        self.packs, self.packs_square = attention.packs, attention.packs_square
         self.max_length = attention.max_length
         width, dim = attention.context_width, attention.site.dim
         self.project = nn.Identity() if width == dim else nn.Linear(width, dim)

@@ -99,9 +99,9 @@ class Network(nn.Module, ABC):
     """What training, saving and loading know of a model, whatever its task.
 
     dim: its width, for schedules that depend on it · max_source, max_target: the most tokens it has positions for · packs:
-    whether it works on packed rows · replays: whether a GPU can repeat its work on padded rows, which must follow from their
-    shape alone (`Layout.known`) · copies: whether it may write source tokens by their ids, so that unknown ones are given
-    ids of their own (`weft.data.copying`).
+    whether it works on packed rows · packs_square: whether it does so at the cost of all pairs of their tokens · replays:
+    whether a GPU can repeat its work on padded rows, which must follow from their shape alone (`Layout.known`) · copies:
+    whether it may write source tokens by their ids, so that unknown ones are given ids of their own (`weft.data.copying`).
     """
 
     dim: int
@@ -109,7 +109,13 @@ class Network(nn.Module, ABC):
     max_source: int | None = None
     max_target: int | None = None
     packs: bool = False
+    packs_square: bool = False
     replays: bool = False
+
+    @property
+    def longest(self) -> int | None:
+        """The most tokens it has positions for on both sides; None: any number."""
+        return min((most for most in (self.max_source, self.max_target) if most is not None), default=None)
 
     @property
     def device(self) -> torch.device:

@@ -18,8 +18,10 @@ from torch import Tensor, nn
 from weft.attention import ATTENTIONS
 from weft.attention.base import Attended, Attention, Site, add_terms, join_heads, split_heads
 from weft.attention.kernel import attend_memory
+from weft.attention.ragged import packing
 from weft.attention.store import Memory
 from weft.batch import Layout
+from weft.layers.autocast import computed_in
 from weft.layers.convolution import Window
 from weft.layers.dropout import dropout
 from weft.layers.embedding import Sharing, embedding_tables
@@ -67,12 +69,12 @@ class MultistepAttention(Attention):
         self, memory: Tensor | None = None, layout: Layout | None = None, *, rows: int = 1, room: int | None = None
     ) -> Columns:
         assert memory is not None
-        k, v = (split_heads(part, self.site.heads) for part in memory.chunk(2, -1))
+        k, v = (split_heads(computed_in(part), self.site.heads) for part in memory.chunk(2, -1))
         if layout is None:
             return Columns(Memory(k, v), torch.full((memory.size(0), 2), memory.size(1), device=memory.device))
         segments, numbers = layout.segments.long(), 2 if layout.offsets is None else layout.offsets.numel()
         counts = segments.new_zeros(memory.size(0), numbers).scatter_add_(1, segments, torch.ones_like(segments))
-        return Columns(Memory(k, v, layout.segments), counts)
+        return Columns(Memory(k, v, layout.segments, packing(layout)), counts)
 
     def forward(
         self,
@@ -83,7 +85,7 @@ class MultistepAttention(Attention):
         layout: Layout | None = None,
         need_weights: bool = False,
     ) -> Attended:
-        q = split_heads(query, self.site.heads) * math.sqrt(self.site.head_dim)
+        q = split_heads(computed_in(query), self.site.heads) * math.sqrt(self.site.head_dim)
         share = self.site.dropout if self.training else 0.0
         context, weights = attend_memory(q, state.memory, layout=layout, dropout=share, need_weights=need_weights)
         if layout is not None and layout.packed:
@@ -259,7 +261,8 @@ class ConvS2S(Model):
         self.decoder = ConvS2SDecoder(PlacedEmbedding(target, max_length, dropout), decoders, channels, output)
         self.max_source = min(max_length, *(layer.cross.max_length or max_length for layer in decoders))
         self.max_target = max_length
-        self.packs = all(layer.cross.packs for layer in decoders)
+        looks = [layer.cross for layer in decoders]
+        self.packs, self.packs_square = all(look.packs for look in looks), any(look.packs_square for look in looks)
 
 
 class _GradientShare(torch.autograd.Function):

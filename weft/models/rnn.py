@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from weft.attention.base import Attention, Site
 from weft.batch import Layout
 from weft.errors import ConfigError
+from weft.layers.autocast import computed_in
 from weft.layers.embedding import Sharing, embedding_tables
 from weft.layers.readout import linear_loss
 from weft.layers.recurrent import (
@@ -29,7 +30,6 @@ from weft.layers.recurrent import (
     RecurrentStack,
     StepDropout,
     after_own_steps,
-    computed_in,
     each_token,
     turn_round,
 )
@@ -206,6 +206,8 @@ class RNN(Model):
     share_embeddings: one table for source, target and output; for target and output; or three
     """
 
+    replays = True
+
     def __init__(
         self,
         sizes: Sizes,
@@ -238,7 +240,6 @@ class RNN(Model):
             site = Site("cross", dim, heads, memory=memory, dropout=attention_dropout)
             cross = build("weft.attention:ATTENTIONS", attention, site)
             self.max_source = cross.max_length
-        self.replays = self.max_source is None  # rounding up could go beyond the last position
         context = dim if cross is None else cross.context_width
         joins = {"fixed": 0, "cho": context, "bahdanau": context, "luong": width if input_feeding else 0}
         noise = StepDropout(dropout, variational_dropout)

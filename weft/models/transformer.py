@@ -217,9 +217,9 @@ class Transformer(Model):
         )
         self.max_target = _least([limit, *(layer.mixer.max_length for layer in decoders)])
         mixers = [*(layer.mixer for layer in encoders), *(layer.mixer for layer in decoders)]
-        self.packs = all(part.packs for part in [*mixers, *(layer.cross for layer in decoders)])
-        # Rounding up could go beyond the last position; and what is computed again in reverse asks for the generator's state.
-        self.replays = self.max_source is None and self.max_target is None and not reversible
+        parts = [*mixers, *(layer.cross for layer in decoders)]
+        self.packs, self.packs_square = all(part.packs for part in parts), any(part.packs_square for part in parts)
+        self.replays = not reversible  # computing again in reverse asks for the state of the generator of random numbers
 
     @property
     def blocks(self) -> Sequence[nn.Module]:

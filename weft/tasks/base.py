@@ -87,7 +87,7 @@ class Task(ABC):
 
     def check_length(self, model: Network, longest: int) -> None:
         """Raises ConfigError if texts of `longest` tokens (data.max_length) are more than the model has positions for."""
-        limit = min((most for most in (model.max_source, model.max_target) if most is not None), default=None)
+        limit = model.longest
         if limit is not None and longest >= limit:
             raise ConfigError(
                 f"data.max_length: texts of {longest} tokens and their end do not fit the model's {limit} positions; "

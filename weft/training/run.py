@@ -11,6 +11,7 @@ from typing import TypeVar
 import torch
 
 from weft.config import Config, save_config, save_schema
+from weft.data.batching import round_up
 from weft.errors import ConfigError, Interrupted, RunError
 from weft.models.base import Network, Sizes
 from weft.registry import build
@@ -84,19 +85,31 @@ def _model(config: Config, task: Task, device: torch.device) -> Network:
     with torch.device("meta"):
         # A model without weights or data: what is wrong with it is said before a large corpus is read.
         outline = task.build(config.model, Sizes(8, 8, config.data.shared_vocabulary))
-    if config.train.packed == "auto":
-        # Settled here once and for all: where a resumed run goes on in its data depends on it.
-        fast = device.type == "cuda" and config.train.precision == "bf16"
-        config.train.packed = fast and outline.packs and task.steady
-    if config.train.rounded == "auto":
-        fast = device.type == "cuda" and config.train.precision == "bf16"
-        config.train.rounded = fast and outline.replays and task.steady and not config.train.packed
-    if config.train.packed and not outline.packs:
-        raise ConfigError("train.packed: a part of this model does not work on packed rows; set train.packed: false")
     task.check_length(outline, config.data.max_length)
+    _settle_batches(config, outline, task.steady and device.type == "cuda" and config.train.precision == "bf16")
     sizes = task.prepare()
     torch.manual_seed(config.train.seed)
     return task.build(config.model, sizes)
+
+
+def _settle_batches(config: Config, outline: Network, repeats: bool) -> None:
+    """Whether rows are packed, or rounded, once and for all: where a resumed run goes on in its data depends on it.
+
+    repeats: the device and the task are such that work on batches of one size can be recorded.
+    """
+    train = config.train
+    fits = outline.longest is None or round_up(config.data.max_length + 1) <= outline.longest
+    if train.packed == "auto":
+        train.packed = repeats and outline.packs and not outline.packs_square
+    if train.rounded == "auto":
+        train.rounded = repeats and outline.replays and fits and not train.packed
+    if train.packed and not outline.packs:
+        raise ConfigError("train.packed: a part of this model does not work on packed rows; set train.packed: false")
+    if train.rounded and not fits:
+        raise ConfigError(
+            f"train.rounded: texts of {config.data.max_length} tokens would be given more places than the model's "
+            f"{outline.longest}; set train.rounded: false, or lower data.max_length"
+        )
 
 
 @contextlib.contextmanager
