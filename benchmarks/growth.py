@@ -194,33 +194,36 @@ def _ratio(over: Row | None, under: Row | None, what: str) -> str:
 
 
 @torch.no_grad()
-def decode(kind: str, steps: int, device: str) -> Row:
-    """Microseconds a step and bytes of the state every 512 steps, the store growing as in a search."""
+def decode(kind: str, steps: int, device: str, span: int = 512, block: int = 32) -> Row:
+    """Microseconds a step and bytes of the state, span by span, the store growing as in a search.
+
+    A span's time is the median of its blocks of steps, since another process may hold one of them up.
+    """
     part = make(kind, "causal", steps, device).eval()
-    tokens, room, marks = torch.randn(steps, 1, 1, DIM, device=device), 64, {}
-    count = min(512, steps // 4)
+    tokens, room, marks, taken = torch.randn(steps, 1, 1, DIM, device=device), 64, {}, []
     with torch.autocast(device, torch.bfloat16, enabled=device == "cuda"):
         state = part.start(rows=1, room=room)
-        for step in range(64):  # these do not count
-            state = part(tokens[step], state).state
-        state = part.start(rows=1, room=room)
-        _wait(device)
-        began = time.perf_counter()
-        for step in range(steps):
+        for step in range(-block, steps):  # those below 0 do not count
+            if step == 0:
+                state, taken = part.start(rows=1, room=room), []
+            if step % block == 0:
+                _wait(device)
+                began = time.perf_counter()
             if step == room:
                 room *= 2
                 state = grow(state, room)
             state = part(tokens[step], state).state
-            if (step + 1) % count == 0:
+            if (step + 1) % block == 0:
                 _wait(device)
-                now = time.perf_counter()
-                marks[step + 1] = {"microseconds": (now - began) / count * 1e6, "bytes": _size(state)}
-                began = time.perf_counter()
+                taken.append((time.perf_counter() - began) / block * 1e6)
+            if (step + 1) % span == 0:
+                marks[step + 1] = {"microseconds": statistics.median(taken), "bytes": _size(state)}
+                taken = []
     return {"kind": kind, "options": OPTIONS.get(kind, {}), "steps": marks}
 
 
 def decoding_table(rows: Sequence[Row]) -> str:
-    """Markdown: the mean step among the first, the middle and the last that were measured together."""
+    """Markdown: a step of the first span, of one in the middle, and of the last."""
     lines = ["| mechanism | steps up to | µs a step | times the first | state, KiB |", "|---|---:|---:|---:|---:|"]
     for row in rows:
         marks = list(row["steps"].items())

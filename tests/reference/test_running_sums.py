@@ -97,6 +97,16 @@ def test_linear_is_its_recurrence() -> None:
     same(whole(part, x), part.heads.out(torch.cat([step.flatten()[None] for step in found])[None]))
 
 
+def test_long_pieces_go_on_where_the_last_ended() -> None:
+    """Pieces of several chunks, and of one that is not full."""
+    part, x = make(LinearAttention, "causal"), tokens(extent=400)
+    state, found = part.start(rows=2), []
+    for piece in x.split([150, 40, 210], 1):
+        seen = part(piece, state, append=piece)
+        state, found = seen.state, [*found, seen.context]
+    same(torch.cat(found, 1), whole(part, x))
+
+
 def linear_kernel(part: Any, x: Tensor) -> Tensor:
     q, k = (F.elu(y) + 1 for y in part.heads.own(x)[:2])
     return q @ k.transpose(-1, -2)

@@ -17,7 +17,7 @@ RUNNING = [
         "attention.running",
         "torch.cat([first[:, :, None], each], 2)",
         "torch.cat([0 * first[:, :, None], each], 2)",
-        ("linear-causal-chunks",),
+        ("performer-causal-chunks", "running_sums: long_pieces_go_on_where_the_last_ended"),
     ),
     Bug(
         "earlier chunks are forgotten",
@@ -36,8 +36,8 @@ RUNNING = [
     Bug(
         "sums are kept in half precision",
         "attention.running",
-        "after[:, :, 0].contiguous()",
-        "after[:, :, 0].bfloat16().float()",
+        "first + each[:, :, 0]",
+        "(first + each[:, :, 0]).bfloat16().float()",
         ("linear-causal-half-steps",),
     ),
     Bug(
