@@ -113,6 +113,10 @@ class DecodeSection(Section):
     length_penalty: float = Field(
         default=1.0, description="a finished score is the log-probability divided by length to this power"
     )
+    stop: Literal["exact", "length", "first"] = Field(
+        default="exact",
+        description="when a beam search ends: when nothing better can come, or by a heuristic, sooner and less sure",
+    )
     max_length: PositiveInt = Field(default=256, description="most tokens of a translation")
     max_ratio: PositiveFloat = Field(default=3.0, description="and most tokens for each source token, 10 added")
     max_source: PositiveInt = Field(default=1024, description="a line of more tokens is cut into parts, translated one by one")

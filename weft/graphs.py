@@ -32,11 +32,11 @@ class Compiler:
     """Compiles work by torch.compile, if it can: `warn` is told once if it cannot, and the work is done as it is.
 
     The work is written down as the operations it asks for, so nothing of its Python is compiled: it must ask for the same ones
-    every time. Compiling takes seconds. mode: one of torch.compile's, None for its default.
+    every time. Compiling takes seconds. mode and backend are those of torch.compile.
     """
 
-    def __init__(self, warn: Callable[[str], None], mode: str | None = None) -> None:
-        self.warn, self.mode = warn, mode
+    def __init__(self, warn: Callable[[str], None], mode: str | None = None, backend: str = "inductor") -> None:
+        self.warn, self.mode, self.backend = warn, mode, backend
         self._failed = False
 
     def __call__(self, work: InPlace, tensors: Sequence[Tensor]) -> InPlace:
@@ -44,17 +44,33 @@ class Compiler:
         if self._failed:
             return work
         try:
-            written = make_fx(lambda *mine: (work(*mine), ())[1])(*(tensor.clone() for tensor in tensors))
-            program: InPlace = torch.compile(written, dynamic=False, fullgraph=True, mode=self.mode)
+            written = _write_down(work, [tensor.clone() for tensor in tensors])
+            program: InPlace = torch.compile(written, dynamic=False, fullgraph=True, mode=self.mode, backend=self.backend)
             program(*(tensor.clone() for tensor in tensors))
         except torch.OutOfMemoryError:
             raise
         except Exception as error:  # a compiler has its own errors, and those of the tools it calls
             self._failed = True
-            self.warn(f"compiling failed, so decoding goes on without it ({type(error).__name__}: {_first_line(error)})")
+            self.warn(f"compiling failed, so decoding goes on without it ({type(error).__name__}: {_beginning(error)})")
             return work
         return program
 
 
-def _first_line(error: Exception) -> str:
-    return next((line.strip() for line in str(error).splitlines() if line.strip()), "no reason given")
+def _write_down(work: InPlace, tensors: Sequence[Tensor]) -> torch.fx.GraphModule:
+    """The operations that `work` asks for, which is done on the way."""
+
+    def alone(*mine: Tensor) -> tuple[()]:
+        work(*mine)
+        return ()
+
+    written = make_fx(alone)(*tensors)
+    for node in written.graph.find_nodes(op="call_function", target=torch.ops.aten.view.default):
+        # What was laid out so that it could be viewed may be laid out otherwise by a compiler.
+        node.target = torch.ops.aten.reshape.default
+    written.recompile()
+    return written
+
+
+def _beginning(error: Exception) -> str:
+    """The first words of an error: those of compilers are pages long, and their second line says what was wrong."""
+    return " ".join([line.strip() for line in str(error).splitlines() if line.strip()][:2]) or "no reason given"

@@ -175,8 +175,11 @@ class Decoding:
         for piece in sorted(pieces, key=lambda piece: (bool(piece.terms), -len(piece.ids))):
             full = batch and len(batch[0].ids) * (len(batch) + 1) > budget(self.options)
             if full or (batch and bool(batch[0].terms) != bool(piece.terms)):
-                yield batch
-                batch = []
+                # Searches are filled up to powers of two where they are recorded: better by the next pieces than by nothing.
+                whole = self.recorder is None or bool(batch[0].terms) != bool(piece.terms)
+                size = len(batch) if whole else power_of_two(len(batch) + 1) // 2
+                yield batch[:size]
+                batch = batch[size:]
             batch.append(piece)
         if batch:
             yield batch
@@ -237,7 +240,7 @@ class Decoding:
         if options.sample:
             return Sample(options.n_best, options.temperature, options.top_k, options.top_p, options.seed)
         width = max(options.beam, options.n_best)
-        return Greedy(options.length_penalty) if width == 1 else Beam(width, options.length_penalty)
+        return Greedy(options.length_penalty) if width == 1 else Beam(width, options.length_penalty, stop=options.stop)
 
     def _constraints(self, longest: int) -> list[Constraint]:
         constraints: list[Constraint] = [Forbid([PAD, BOS, UNK])]
