@@ -2,9 +2,10 @@
 
     python benchmarks/xl.py tinyshakespeare.txt --out OUT [--steps-scale 0.1]
 
-The first 90 % of the characters are learnt from and the rest is scored, as nanoGPT does with tiny Shakespeare. A score is
-of the whole rest: of the plain model in segments that begin anew, and with half a segment before every token that counts; of
-Transformer-XL with the memory of training and with others.
+The first 90 % of the characters are learnt from and the rest is scored, as nanoGPT does with tiny Shakespeare. Both learn side
+by side, in processes of their own, and a score is always of the whole rest. The plain model reads windows that begin anew, and
+windows that slide, so that more stands before every character that counts. Transformer-XL reads segments as in training, and
+a few characters at a time, so that what it knows of earlier ones is in its memory, which is as long as each line says.
 """
 
 from __future__ import annotations
@@ -28,7 +29,11 @@ from weft.generator import load_generator
 
 SYSTEMS = {"plain": "lm-shakespeare-transformer", "xl": "lm-shakespeare-xl"}
 SHARE = 0.9
-MEMORIES = (0, 1, 2, 4)
+STRIDES = (2, 4)
+"""Of the plain model: windows slide by a segment over these."""
+AT_ONCE = 4
+"""Of Transformer-XL: besides whole segments, a segment over this is read at a time."""
+MEMORIES = (0, 0.25, 0.5, 1, 2, 4)
 """Memories in evaluation, in those of training."""
 
 
@@ -63,13 +68,17 @@ def plan(system: str, files: tuple[str, str], out: Path, scale: float, sets: lis
 def ways(system: str, run: Path) -> Iterator[tuple[str, list[str]]]:
     """What is said of a way of scoring a run, and its settings."""
     task = load_config(run / "config.yaml").task
+    segment = task["segment"]
     if system == "plain":
-        yield f"segments of {task['segment']}", []
-        yield f"at least {task['segment'] // 2} before each token", [f"task.stride={task['segment'] // 2}"]
+        yield f"windows of {segment}", []
+        for times in STRIDES:
+            yield f"sliding: at least {segment - segment // times} before each character", [f"task.stride={segment // times}"]
         return
+    yield f"{segment} at a time, memory of {task['memory']}", []
     for times in MEMORIES:
-        memory = times * task["memory"]
-        yield f"memory of {memory}", [f"task.evaluation_memory={memory}"]
+        memory = round(times * task["memory"])
+        sets = [f"task.evaluation_memory={memory}", f"task.stride={segment // AT_ONCE}"]
+        yield f"{segment // AT_ONCE} at a time, memory of {memory}", sets
 
 
 def scores(system: str, run: Path, valid: str) -> Iterator[Score]:

@@ -19,7 +19,7 @@ from weft.errors import ConfigError
 from weft.models.base import Network, Sizes
 from weft.models.lm import LanguageModel
 from weft.registry import build
-from weft.state import State, leaves
+from weft.state import State, leaves, write_
 from weft.tasks.base import Headline, Loss, Setting, Share, Task
 from weft.tasks.carrying import Carrying, Kind
 from weft.tasks.corpora import cache_of
@@ -59,6 +59,8 @@ class LanguageModelTask(Task):
         self.segment, self.stride, self.streams, self.smoothing = segment, stride, evaluation_streams, label_smoothing
         self.carrying = Carrying(carry, memory)
         self.scoring = Carrying(carry, memory if evaluation_memory is None else evaluation_memory)
+        # A memory of several segments grows at first, and has no place of its own until it is full.
+        self.steady = carry != "memory" or memory <= segment
         if stride > segment:
             raise ConfigError(f"task.stride: {stride} tokens at a time are more than the segment of {segment}")
         self.tokenizer: Tokenizer
@@ -126,9 +128,12 @@ class LanguageModelTask(Task):
 
     def losses(self, model: nn.Module, batch: Batch, update: int) -> Iterator[Loss]:
         assert isinstance(model, LanguageModel)
-        found, self._carried[batch.group] = self.carrying.read(model, batch.target, self._before(model, batch))
+        found, after = self.carrying.read(model, batch.target, self._before(model, batch))
         total, nll = model.decoder.loss(found.hidden, batch.labels, self.smoothing)
         yield Loss(total, torch.full_like(nll, batch.labels.numel()), {"nll": nll})
+        # After the backward pass, which still reads what came before; and into its place, where a recording will look for it.
+        before = self._carried.get(batch.group)
+        self._carried[batch.group] = write_(before, after) if _alike(before, after) else after
 
     def _before(self, model: LanguageModel, batch: Batch) -> State:
         """What is carried into a batch: nothing if its streams begin; after a resume, what the checkpoint has of them."""
@@ -194,3 +199,9 @@ class LanguageModelTask(Task):
             RESERVED, max(RESERVED + 1, sizes.target), (length + 1,), generator=torch.Generator().manual_seed(length)
         ).numpy()
         return next(Streams(tokens, length, 1, 1, 0).stream(Position()))[0]
+
+
+def _alike(old: State, new: State) -> bool:
+    """Whether one can be written over the other."""
+    shapes = [[(leaf.shape, leaf.dtype) for leaf in leaves(state)] for state in (old, new)]
+    return old is not None and shapes[0] == shapes[1]
