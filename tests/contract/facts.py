@@ -123,13 +123,15 @@ def _check_slope(what: str, parameter: Tensor, rows: Tensor, loss: Callable[[], 
 def check_key_order(entry: Entry) -> None:
     """Keys in another order are found alike if, and only if, the mechanism says that it ignores their order.
 
-    What chooses by content may find the same all the same, where a short row leaves it no choice; so may a pattern there.
+    What chooses by content is asked about rows so long that it has a choice. A pattern may find the same all the same, where a
+    short row leaves it none.
     """
     part = entry.make()
-    keys = part.keys()
-    order = torch.randperm(EXTENT, generator=torch.Generator().manual_seed(3))
+    extent = 8 * EXTENT if part.part.reach == "data" else EXTENT
+    keys = part.keys(extent=extent)
+    order = torch.randperm(extent, generator=torch.Generator().manual_seed(3))
     if part.use == "causal":  # the last query keeps its place, and those before it change theirs
-        order = torch.cat([torch.randperm(EXTENT - 1, generator=torch.Generator().manual_seed(3)), torch.tensor([EXTENT - 1])])
+        order = torch.cat([torch.randperm(extent - 1, generator=torch.Generator().manual_seed(3)), torch.tensor([extent - 1])])
     before, after = part.look(keys).context, part.look(keys[:, order].contiguous()).context
     if part.use == "encoder":
         before = before[:, order]
@@ -137,7 +139,7 @@ def check_key_order(entry: Entry) -> None:
         before, after = before[:, -1], after[:, -1]
     alike = torch.allclose(before, after, atol=2e-5, rtol=1e-3)
     everything = part.part.sees(EXTENT)[-1 if part.use == "causal" else slice(None)].all()
-    short = alike and (part.part.reach == "data" or (part.part.reach == "pattern" and everything))
+    short = alike and part.part.reach == "pattern" and everything
     assert short or alike == part.part.ignores_key_order, f"{entry}: ignores_key_order is {part.part.ignores_key_order}"
 
 
@@ -159,14 +161,14 @@ def check_pure(entry: Entry) -> None:
     """Out of training nothing is drawn and no buffer is written, whatever the dropout; twice is the same."""
     part, layout = entry.make(dropout=0.5), Layout.padded(LENGTHS)
     keys = part.keys()
-    buffers = {name: value.clone() for name, value in part.part.state_dict().items()}
+    buffers = {name: value.clone() for name, value in part.part.named_buffers()}  # those that no checkpoint keeps, too
     draws = torch.get_rng_state()
     for need_weights in (False, True):
         first = part.look(keys, layout, need_weights=need_weights).context
         again = part.look(keys, layout, need_weights=need_weights).context
         assert torch.equal(first, again), f"{entry}: twice the same is not the same"
     assert torch.equal(draws, torch.get_rng_state()), f"{entry}: draws random numbers outside training"
-    for name, value in part.part.state_dict().items():
+    for name, value in part.part.named_buffers():
         assert torch.equal(value, buffers[name]), f"{entry}: {name} was written outside training"
 
 
@@ -229,8 +231,12 @@ def _chooses(entry: Entry) -> bool:
 def _near(found: Tensor, exact: Tensor, what: str, chooses: bool) -> None:
     """Within two per cent on average: bf16 keeps eight bits, and sums of many errors stay near one.
 
-    What chooses by content chooses otherwise for the few tokens that bf16 moves over a border: within six per cent.
+    What chooses by content chooses otherwise for the few tokens that bf16 moves over a border, so it is within six per cent;
+    four tokens of five are not moved, and are within one.
     """
     assert found.isfinite().all(), f"{what} is not finite"
-    error = ((found.float() - exact).abs().mean() / exact.abs().mean()).item()
-    assert error < (0.06 if chooses else 0.02), f"{what} is off by {error:.2%}"
+    errors = ((found.float() - exact).abs() / exact.abs().mean()).flatten(0, -2).mean(-1)
+    limits = {len(errors): 0.06, 4 * len(errors) // 5: 0.01} if chooses else {len(errors): 0.02}
+    for count, limit in limits.items():
+        error = errors.sort().values[:count].mean().item()
+        assert error < limit, f"{what} is off by {error:.2%} for {count} of {len(errors)} tokens"

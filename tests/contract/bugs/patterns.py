@@ -183,6 +183,13 @@ SYNTHESIZER = [
         ("synthesizer-random-cross-chunks",),
     ),
     Bug(
+        "a synthesizer sees padding",
+        "attention.synthesizer",
+        "mask = source.mask(rows, layout)",
+        "mask = None",
+        ("synthesizer-encoder-padding-content", "synthesizer-cross-padding-length"),
+    ),
+    Bug(
         "a synthesizer sees the future",
         "attention.synthesizer",
         "<= place[..., None]",

@@ -76,6 +76,27 @@ SORTING = [
         ("sorting_attention: centroids_move_to_the_mean_direction_of_their_tokens",),
     ),
     Bug(
+        "clusters learn outside training",
+        "mixers.routing",
+        "if self.training:",
+        "if True:",
+        ("routing-causal-pure",),
+    ),
+    Bug(
+        "what sorts says that order does not matter",
+        "mixers.buckets",
+        'reach = "data"',
+        'reach, ignores_key_order = "data", True',
+        ("lsh-encoder-key-order", "routing-causal-key-order"),
+    ),
+    Bug(
+        "weights are rounded to four bits",
+        "mixers.buckets",
+        "weights = (scores - top).exp()",
+        "weights = (scores - top).exp().to(torch.float8_e5m2).float() if v.dtype == torch.bfloat16 else (scores - top).exp()",
+        ("routing-narrow-encoder-half", "lsh-causal-half"),
+    ),
+    Bug(
         "clusters learn from a step that was skipped",
         "mixers.routing",
         "good = (count > 0) & moved.isfinite().all(-1, keepdim=True)",
@@ -109,6 +130,13 @@ SORTING = [
         "temperature: Annotated[float, Field(ge=0.5)] = 0.75",
         "temperature: float = 0.1",
         ("sorting_attention: rows_and_columns_of_the_sorting_sum_to_one",),
+    ),
+    Bug(
+        "the mean of a block counts padding",
+        "mixers.sinkhorn",
+        "if ok is None else ok.to(x.dtype)).sum(2)",
+        "if ok is None else torch.ones_like(x[..., :1])).sum(2)",
+        ("sinkhorn-encoder-padding-length",),
     ),
     Bug(
         "padding is sorted beside a block",
