@@ -20,6 +20,13 @@ RECURRENT = [
         ("rnn-luong-ragged", "rnn-sutskever-ragged"),
     ),
     Bug(
+        "padding of which the host knows nothing moves the state",
+        "layers.recurrent",
+        "marks[width : 2 * width, 0] = HELD",
+        "pass",
+        ("rnn-rounded", "rnn-sutskever-rounded"),
+    ),
+    Bug(
         "steps of padding are taken",
         "models.rnn",
         "else after_own_steps(history, layout)",
