@@ -13,14 +13,14 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 TORCH := $(shell grep '^torch==' constraints.txt)
 INPUTS := pyproject.toml constraints.txt
 
-.PHONY: demo test lint browser clean
+.PHONY: demo test lint browser clients clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.weft-installed
 	$(BIN)/weft demo
 
 # One thread a process: the processes share the cores already.
-test: lint browser
+test: lint browser clients
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS)
 
 lint: $(VENV)/.weft-dev-installed
@@ -34,6 +34,16 @@ browser:
 	  { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && apt-get update -qq && \
 	    DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium chromium-driver >/dev/null; } || \
 	  echo "NO BROWSER TESTS: install chromium and chromium-driver to run them"
+
+# Tests of the server ask it with programs of others; without them they are skipped, and say so.
+clients: $(VENV)/.weft-dev-installed
+	@test -d $(VENV)/clients/node_modules || \
+	  { command -v npm >/dev/null && mkdir -p $(VENV)/clients && \
+	    npm install --silent --prefix $(VENV)/clients libretranslate@1.0.1 translate@3.1.0 >/dev/null 2>&1; } || \
+	  echo "NO TESTS WITH npm's CLIENTS: install node and npm to run them"
+	@test -x $(VENV)/fuzz/bin/schemathesis || \
+	  { $(BIN)/python -m venv $(VENV)/fuzz && $(VENV)/fuzz/bin/pip --disable-pip-version-check install --quiet schemathesis==4.32.5; } || \
+	  echo "NO TESTS WITH schemathesis: it cannot be installed"
 
 clean:
 	rm -rf $(VENV)

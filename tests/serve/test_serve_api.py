@@ -98,6 +98,10 @@ def test_small_addresses(served: Any) -> None:
     assert settings["language"]["source"] == {"code": "en", "name": "English"}
     schema = served.client.get("/openapi.json").json()
     assert {"/translate", "/v1/translate", "/languages", "/detect", "/health"} <= set(schema["paths"])
+    fields = schema["components"]["schemas"]["TranslateRequest"]["properties"]
+    assert fields["model"]["anyOf"][0]["enum"] == ["reverse", "other"] and fields["source"]["anyOf"][0]["enum"] == ["en", "fr"]
+    body = schema["paths"]["/translate"]["post"]["requestBody"]["content"]["application/json"]["schema"]
+    assert body["properties"]["source"]["enum"] == ["auto", "en", "fr"] and body["properties"]["target"]["enum"] == ["de"]
     assert served.client.get("/nothing").json() == {"error": "Not Found"}
     models = served.client.get("/v1/models").json()
     assert [(each["name"], each["source"], each["target"]) for each in models] == [

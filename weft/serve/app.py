@@ -14,6 +14,7 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 
 from weft.errors import WeftError
 from weft.serve import libre, native
+from weft.serve.fields import with_choices
 from weft.serve.guard import Guard, Log, log_line
 from weft.serve.refusal import Refusal
 from weft.serve.service import Service
@@ -52,6 +53,7 @@ def make_app(service: Service, log: Log = log_line) -> Guard:
     for address, (name, kind) in FILES.items():
         _add_file(app, address, name, kind)
     _add_errors(app)
+    _describe(app, service.models.choices)
     if service.settings.origins:
         app.add_middleware(
             CORSMiddleware, allow_origins=service.settings.origins, allow_methods=["GET", "POST"], allow_headers=["*"]
@@ -80,6 +82,12 @@ def _add_file(app: FastAPI, address: str, name: str, kind: str) -> None:
     @app.get(address, include_in_schema=False, name=name)
     async def file() -> Response:
         return Response(content, media_type=f"{kind}; charset=utf-8", headers={"Cache-Control": "no-cache"})
+
+
+def _describe(app: FastAPI, choices: dict[str, list[str]]) -> None:
+    """Makes the description, which is kept from then on, with the names of models and languages in it."""
+    known = app.openapi()["components"]["schemas"]
+    known["TranslateRequest"] = with_choices(known["TranslateRequest"], choices)
 
 
 def _add_errors(app: FastAPI) -> None:

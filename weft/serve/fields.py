@@ -36,3 +36,15 @@ def body_schema(schema: Fields) -> Fields:
     """Such a body in OpenAPI's words: JSON, or the same as a form."""
     kinds = ("application/json", "application/x-www-form-urlencoded")
     return {"requestBody": {"required": True, "content": {kind: {"schema": schema} for kind in kinds}}}
+
+
+def with_choices(schema: Fields, choices: dict[str, list[str]]) -> Fields:
+    """A schema of requests that says which values the fields of these names can have."""
+    properties = dict(schema["properties"])
+    for name, values in choices.items():
+        if name in properties:
+            # A field that may be left out is a string or null.
+            kinds = properties[name].get("anyOf")
+            named = {"anyOf": [{**kinds[0], "enum": values}, *kinds[1:]]} if kinds else {"enum": values}
+            properties[name] = {**properties[name], **named}
+    return {**schema, "properties": properties}

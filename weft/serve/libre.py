@@ -11,7 +11,7 @@ from fastapi import APIRouter, Request
 from weft.serve.ask import Ask
 from weft.serve.detect import Detector, language_name
 from weft.serve.documents import ERRORS
-from weft.serve.fields import Fields, body_schema, read_fields
+from weft.serve.fields import Fields, body_schema, read_fields, with_choices
 from weft.serve.html import Page
 from weft.serve.models import Served
 from weft.serve.refusal import Refusal
@@ -20,7 +20,7 @@ from weft.tasks.decoding import Translation
 
 ENDS = re.compile(r"(\r\n|[\n\r\v\f\x1c-\x1e\x85\u2028\u2029])")
 
-ONE_OR_MORE = {"oneOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}
+ONE_OR_MORE = {"oneOf": [{"type": "string", "minLength": 1}, {"type": "array", "items": {"type": "string"}, "minItems": 1}]}
 TRANSLATE: dict[str, Any] = {
     "q": {**ONE_OR_MORE, "description": "text to translate, or a list of texts"},
     "source": {"type": "string", "description": "source language, or auto"},
@@ -29,6 +29,7 @@ TRANSLATE: dict[str, Any] = {
     "alternatives": {"type": "integer", "minimum": 0, "default": 0, "description": "other translations, so many"},
     "api_key": {"type": "string"},
 }
+DETECT: Fields = {"type": "object", "properties": {"q": ONE_OR_MORE}, "required": ["q"]}
 
 
 def router(service: Service) -> APIRouter:
@@ -36,7 +37,10 @@ def router(service: Service) -> APIRouter:
     routes = APIRouter(tags=["LibreTranslate"], responses=ERRORS)
     detector = Detector()
 
-    @routes.post("/translate", summary="Translate text or HTML", openapi_extra=_body(TRANSLATE, "q", "source", "target"))
+    choices = {**service.models.choices, "source": ["auto", *service.models.sources]}
+    body = with_choices({"type": "object", "properties": TRANSLATE, "required": ["q", "source", "target"]}, choices)
+
+    @routes.post("/translate", summary="Translate text or HTML", openapi_extra=body_schema(body))
     async def translate(request: Request) -> Fields:
         given = await read_fields(request)
         service.admit(request, given.get("api_key") or given.get("apiKey"))
@@ -54,7 +58,7 @@ def router(service: Service) -> APIRouter:
         found = await service.answer(request, [Ask(model, part, options) for page in pages for part in page.parts])
         return _answer(pages, found, many, count, guess)
 
-    @routes.post("/detect", summary="Which of the source languages a text is in", openapi_extra=_body({"q": ONE_OR_MORE}, "q"))
+    @routes.post("/detect", summary="Which of the source languages a text is in", openapi_extra=body_schema(DETECT))
     async def detect(request: Request) -> list[Fields]:
         given = await read_fields(request)
         service.admit(request, given.get("api_key"))
@@ -167,7 +171,3 @@ def _alternatives(given: Fields, most: int) -> int:
     if not isinstance(value, int) or not 0 <= value < most:
         raise Refusal(400, f"Invalid request: alternatives has to be a number from 0 to {most - 1}")
     return int(value)
-
-
-def _body(properties: Fields, *required: str) -> Fields:
-    return body_schema({"type": "object", "properties": properties, "required": list(required)})

@@ -148,7 +148,7 @@ class Models:
         for model in self.served:
             if (model.source.lower(), model.target.lower()) == wanted:
                 return model
-        for code, known in ((source, self.sources), (target, [model.target for model in self.served])):
+        for code, known in ((source, self.sources), (target, self.choices["target"])):
             if code.lower() not in {each.lower() for each in known}:
                 raise Refusal(400, f"{code} is not supported")
         raise Refusal(400, f"{target} is not available as a target language from {source}")
@@ -164,6 +164,12 @@ class Models:
         if source is None or target is None:
             raise Refusal(400, "give both source and target, or a model")
         return self.between(source, target)
+
+    @property
+    def choices(self) -> dict[str, list[str]]:
+        """What requests can name: models, source and target languages."""
+        targets = list(dict.fromkeys(model.target for model in self.served))
+        return {"model": [model.name for model in self.served], "source": self.sources, "target": targets}
 
     @property
     def sources(self) -> list[str]:

@@ -11,7 +11,7 @@ from starlette.responses import HTMLResponse, Response
 
 from weft.serve.ask import Ask, Explain
 from weft.serve.documents import ERRORS, ModelDocument, TranslateResponse, document
-from weft.serve.fields import body_schema, read_fields
+from weft.serve.fields import body_schema, read_fields, with_choices
 from weft.serve.models import Served
 from weft.serve.refusal import Refusal
 from weft.serve.service import Service
@@ -89,7 +89,7 @@ def router(service: Service) -> APIRouter:
         summary="A page that shows how a text is translated",
         response_model=None,
         responses={200: {"description": "a page", "content": {"text/html": {"schema": {"type": "string"}}}}},
-        openapi_extra=body_schema(ExplainRequest.model_json_schema()),
+        openapi_extra=body_schema(with_choices(ExplainRequest.model_json_schema(), service.models.choices)),
     )
     async def explain(request: Request) -> Response:
         given = await read_fields(request)
