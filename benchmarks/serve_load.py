@@ -1,13 +1,14 @@
 """A server under load, on this machine alone: sentences a second with requests batched together and without.
 
-    python benchmarks/serve_load.py RUN [--data FILE] [--clients 64] [--seconds 60] [--beam 4] [--fuzz]
+    python benchmarks/serve_load.py RUN [--data FILE] [--clients 64] [--seconds 60] [--beam 4] [--fuzz] [--same 200]
 
 Starts `weft serve` twice, without a cache: as it is, and with --batch-tokens 0, where every text is decoded alone. Clients keep
 a connection each and ask for one sentence after the other. The table gives sentences a second, the times that half and 99 % of
 requests stay below, errors, and the server's memory after a fifth of the time and at the end. Afterwards the first server gets
 SIGTERM under load, and has to have answered everything that it took. --fuzz sends what schemathesis makes up from the
-server's own OpenAPI description (pip install schemathesis), 60 cases an operation, and checks that nothing but what the
-description says comes back.
+server's own OpenAPI description (make clients, or pip install schemathesis), 60 cases an operation, and checks that nothing but
+what the description says comes back. --same asks for so many sentences by the command line, from Python and from the server,
+all of them at once, and compares texts and scores.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from pathlib import Path
 
 import httpx
 
+from weft import load
 from weft.data.formats import open_pairs
 
 CHECKS = "not_a_server_error,status_code_conformance,content_type_conformance,response_schema_conformance"
@@ -179,15 +181,42 @@ def ended_under_load(server: Server, texts: list[str], clients: int) -> str:
 
 def fuzz(server: Server) -> int:
     """schemathesis on the server's own description."""
-    program = shutil.which("schemathesis")
+    program = shutil.which("schemathesis") or shutil.which("schemathesis", path=Path(sys.prefix) / "fuzz" / "bin")
     if program is None:
-        raise SystemExit("schemathesis is not on the path: pip install schemathesis")
+        raise SystemExit("schemathesis is not here: make clients, or pip install schemathesis")
     command = [program, "run", f"{server.url}/openapi.json", "--max-examples", "60", "--checks", CHECKS]
     with tempfile.TemporaryDirectory() as folder:  # it leaves its findings where it runs
         found = subprocess.run(command, cwd=folder)
     healthy = httpx.get(f"{server.url}/health", trust_env=False).status_code == 200
     print(f"still serving: {'yes' if healthy else 'NO'}")
     return found.returncode or not healthy
+
+
+def same(run: str, texts: list[str], beam: int | None) -> bool:
+    """Whether the command line, Python and the server say the same, each text of the server by a client of its own."""
+    options = {} if beam is None else {"beam": beam}
+    python = [(each.text, each.score) for each in load(run, device="cpu").translate(texts, **options)]
+    command = [sys.executable, "-m", "weft", "translate", run, "--json", "--device", "cpu"]
+    flags = [f"--{name}={value}" for name, value in options.items()]
+    said = subprocess.run([*command, *flags], input="\n".join(texts) + "\n", stdout=subprocess.PIPE, text=True, check=True)
+    shell = [(each["text"], each["score"]) for each in map(json.loads, said.stdout.splitlines())]
+
+    async def ask(url: str, text: str) -> tuple[str, float]:
+        status, body = await (await Line.open(url)).ask({**options, "text": text})
+        found = json.loads(body)["translations"][0] if status == 200 else {"text": f"{status}: {body!r}", "score": 0.0}
+        return found["text"], found["score"]
+
+    async def ask_all(url: str) -> list[tuple[str, float]]:
+        return await asyncio.gather(*(ask(url, text) for text in texts))
+
+    with serving(run, "--device", "cpu") as server:
+        served = asyncio.run(ask_all(server.url))
+    for name, found in (("command line", shell), ("server", served)):
+        alike = sum(one[0] == other[0] for one, other in zip(python, found, strict=True))
+        apart = max(abs(one[1] - other[1]) for one, other in zip(python, found, strict=True))
+        print(f"{name} and Python: {alike} of {len(texts)} texts are the same; scores differ by {apart:.1e} at most")
+    texts_found = [[text for text, _ in found] for found in (python, shell, served)]
+    return texts_found[0] == texts_found[1] == texts_found[2]
 
 
 def main() -> None:
@@ -197,12 +226,15 @@ def main() -> None:
     parser.add_argument("--clients", type=int, default=64)
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--beam", type=int, default=None)
+    parser.add_argument("--same", type=int, default=0, help="compare so many sentences from all three, and nothing else")
     parser.add_argument("--fuzz", action="store_true", help="send what schemathesis makes up, and nothing else")
     options = parser.parse_args()
     if options.fuzz:
         with serving(options.run) as server:
             sys.exit(fuzz(server))
     texts = list(dict.fromkeys(source for source, _ in open_pairs(options.data)))[:20_000]
+    if options.same:
+        sys.exit(not same(options.run, texts[: options.same], options.beam))
     print("| server | sentences/s | p50 ms | p99 ms | errors | memory MiB |\n|---|---|---|---|---|---|")
     rates = []
     for name, flags in (("batching", ()), ("every text alone", ("--batch-tokens", "0"))):
