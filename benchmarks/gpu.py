@@ -1,10 +1,12 @@
 """Transformer-base on one GPU: training and decoding speed beside transformers in the same run, with goals and ratios.
 
-    python benchmarks/gpu.py [--only train-25k,decode-64] [--peer no]
+    python benchmarks/gpu.py [--only train-25k,decode-64] [--peer no] [--compile] [--multi30k DIR --run RUN]
 
 d 512, feed-forward 2,048, 8 heads, 6 + 6 layers, vocabulary 32,000, lengths as in news text, bf16. Training is `weft.train` on
 a file of made-up text, data loading, clipping and optimiser included; the peer has its batches on the device. Decoding makes 32
-steps from sources of 27 tokens. Real target tokens count, padding does not.
+steps from sources of 27 tokens. Real target tokens count, padding does not. --compile sets train.compile and decode.compile.
+With --multi30k a trained run also translates that test set, beam 5, text to text: DIR holds test_2016_flickr.en. The peer's
+figure for it is that of benchmarks/multi30k_peer.py.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ import random
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -25,6 +28,7 @@ import torch.nn.functional as F
 
 import weft
 from weft.batch import BOS, PAD
+from weft.graphs import Compiler
 from weft.models.base import Model, Sizes
 from weft.registry import build
 from weft.search.choosers import Beam, Chooser, Greedy, Limits
@@ -62,13 +66,16 @@ def write_text(folder: Path, pairs: int) -> str:
     return f"{folder}/source.txt,{folder}/target.txt"
 
 
-def weft_training(tokens: int, steps: int = 90) -> Figures:
+def weft_training(tokens: int, compiled: bool, steps: int = 90) -> Figures:
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
         options = {
             "data": {"tokenizer": {"kind": "words"}, "vocabulary": VOCABULARY, "cache": str(folder / "cache")},
             "model": {"kind": "transformer", **SHAPE, "norm": "post", "dropout": 0.1},
-            "train": {"steps": steps, "batch_tokens": tokens, "precision": "bf16", "log_every": 15, "save_every": steps},
+            "train": {
+                **{"steps": steps, "batch_tokens": tokens, "precision": "bf16", "compile": compiled},
+                **{"log_every": 15, "save_every": steps},
+            },
         }
         (folder / "base.yaml").write_text(json.dumps(options))
         data = write_text(folder, 40 * tokens // 25)
@@ -143,7 +150,7 @@ def timed(work: Callable[[], None], times: int) -> float:
     return (time.perf_counter() - began) / times
 
 
-def weft_decoding(rows: int, beam: int) -> Figures:
+def weft_decoding(rows: int, beam: int, compiled: bool) -> Figures:
     spec = {"kind": "transformer", **SHAPE, "norm": "post"}
     model: Model = build("weft.models:MODELS", spec, Sizes(VOCABULARY, VOCABULARY, True)).cuda().eval().bfloat16()
     source = torch.randint(4, VOCABULARY, (rows, SOURCE), device="cuda")
@@ -152,7 +159,7 @@ def weft_decoding(rows: int, beam: int) -> Figures:
     limits = Limits(column, column - 1, torch.arange(rows, device="cuda"))
     recorder = recorder_of(model)
     assert recorder is not None
-    recorded = recorder.stepping("one")
+    recorded = recorder.stepping("one", Compiler(print) if compiled else None)
 
     def work() -> None:
         with torch.inference_mode():
@@ -187,12 +194,31 @@ def peer_decoding(rows: int, beam: int) -> Figures:
     return {"ms a step": timed(work, 2) / STEPS * 1000}
 
 
-CASES: dict[str, tuple[float, Callable[[], Figures], Callable[[], Figures]]] = {
-    "train-25k": (3.0, lambda: weft_training(25_000), lambda: peer_training(25_000, compiled=True)),
-    "train-100k": (1.4, lambda: weft_training(100_000, 45), lambda: peer_training(100_000, compiled=True, steps=24)),
-    "decode-1": (12.0, lambda: weft_decoding(1, 1), lambda: peer_decoding(1, 1)),
-    "decode-64": (7.0, lambda: weft_decoding(64, 4), lambda: peer_decoding(64, 4)),
-    "decode-512": (4.0, lambda: weft_decoding(512, 4), lambda: peer_decoding(512, 4)),
+def weft_multi30k(folder: Path, run: Path, compiled: bool) -> Figures:
+    """The whole test set, after it has been translated twice: what is recorded and compiled then is given apart."""
+    translator = weft.load(run)
+    lines = (folder / "test_2016_flickr.en").read_text("utf-8").strip("\n").split("\n")
+
+    def work() -> None:
+        translator.translate(lines, beam=5, compile=compiled)
+
+    began = time.perf_counter()
+    for _ in range(2):
+        work()
+    warm = time.perf_counter() - began
+    return {"sentences/s": len(lines) / timed(work, 3), "seconds to warm up": warm}
+
+
+CASES: dict[str, tuple[float, Callable[[bool], Figures], Callable[[], Figures]]] = {
+    "train-25k": (3.0, lambda fast: weft_training(25_000, fast), lambda: peer_training(25_000, compiled=True)),
+    "train-100k": (
+        1.4,
+        lambda fast: weft_training(100_000, fast, 45),
+        lambda: peer_training(100_000, compiled=True, steps=24),
+    ),
+    "decode-1": (12.0, lambda fast: weft_decoding(1, 1, fast), lambda: peer_decoding(1, 1)),
+    "decode-64": (7.0, lambda fast: weft_decoding(64, 4, fast), lambda: peer_decoding(64, 4)),
+    "decode-512": (4.0, lambda fast: weft_decoding(512, 4, fast), lambda: peer_decoding(512, 4)),
 }
 
 
@@ -200,13 +226,20 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--only", default=",".join(CASES))
     parser.add_argument("--peer", choices=["yes", "no"], default="yes")
+    parser.add_argument("--compile", action="store_true")
+    parser.add_argument("--multi30k", type=Path, help="folder of the test set")
+    parser.add_argument("--run", type=Path, help="a run that was trained on Multi30k")
     options = parser.parse_args()
     versions = f"Python {platform.python_version()} · torch {torch.__version__}"
     print(f"{time.strftime('%Y-%m-%d')} · {torch.cuda.get_device_name()} · {versions}")
-    for name in options.only.split(","):
+    if options.multi30k:
+        figures = weft_multi30k(options.multi30k, options.run, options.compile)
+        print("multi30k: " + ", ".join(f"{key} {value:,.2f}" for key, value in figures.items()), flush=True)
+    for name in options.only.split(",") if options.only else []:
         goal, ours, theirs = CASES[name]
         found = []
-        for work in [ours, theirs] if options.peer == "yes" else [ours]:
+        both: list[Callable[[], Figures]] = [partial(ours, options.compile), theirs]
+        for work in both if options.peer == "yes" else both[:1]:
             torch.manual_seed(0)
             found.append(work())
             gc.collect()

@@ -1,0 +1,72 @@
+"""The search on a GPU: recorded, and compiled, it finds what it finds when it is worked through as it is."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from weft.batch import BOS, PAD, Layout
+from weft.graphs import Compiler
+from weft.models.base import Model, Sizes
+from weft.registry import build
+from weft.search.choosers import Beam, Chooser, Greedy, Limits
+from weft.search.constraints import Forbid
+from weft.search.loop import PLAINLY, Hypothesis, Stepping, generate
+from weft.search.recorded import recorder_of
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+SIZE, ROWS = 5000, 40
+
+
+@pytest.fixture(scope="module")
+def model() -> Model:
+    torch.manual_seed(0)
+    spec = {"kind": "transformer", "dim": 64, "heads": 4, "feedforward": 128, "encoder_layers": 2, "decoder_layers": 2}
+    made: Model = build("weft.models:MODELS", spec, Sizes(SIZE, SIZE, True)).cuda().eval()
+    return made
+
+
+def search(model: Model, chooser: Chooser, seed: int, stepping: Stepping = PLAINLY) -> list[list[Hypothesis]]:
+    """Sources and lengths depend on the seed, so that a replay with what was recorded would be seen."""
+    torch.manual_seed(seed)
+    source = torch.randint(4, SIZE, (ROWS, 32), device="cuda")
+    layout = Layout.padded(torch.randint(3, 33, (ROWS,)), 32).to("cuda")
+    longest = torch.randint(2, 45, (ROWS,)).cuda()
+    longest[0] = 44
+    with torch.inference_mode():
+        return generate(
+            model.decoder,
+            model.encode(source, layout),
+            chooser,
+            first=torch.full((ROWS, 1), BOS, device="cuda"),
+            limits=Limits(longest, torch.zeros_like(longest), torch.arange(ROWS, device="cuda")),
+            constraints=[Forbid([PAD, BOS])],
+            stepping=stepping,
+        )[0]
+
+
+def alike(found: list[list[Hypothesis]], plain: list[list[Hypothesis]]) -> None:
+    """The same texts but for a few, where rounding decides between two."""
+    same = sum(mine[0].tokens == theirs[0].tokens for mine, theirs in zip(found, plain, strict=True))
+    assert same >= 0.9 * ROWS
+    scores = [[texts[0].score for texts in each] for each in (found, plain)]
+    assert scores[0] == pytest.approx(scores[1], abs=0.05)
+
+
+@pytest.mark.parametrize("chooser", [Greedy(), Beam(4)], ids=["greedy", "beam"])
+def test_a_recorded_search_is_the_search(model: Model, chooser: Chooser) -> None:
+    recorder = recorder_of(model)
+    assert recorder is not None
+    for seed in range(4):
+        alike(search(model, chooser, seed, recorder.stepping(type(chooser))), search(model, chooser, seed))
+    assert recorder._recordings and not recorder._refused
+
+
+def test_a_compiled_search_is_the_search(model: Model) -> None:
+    said: list[str] = []
+    recorder = recorder_of(model)
+    assert recorder is not None
+    for seed in range(2):
+        stepping = recorder.stepping("compiled", Compiler(said.append))
+        alike(search(model, Beam(3), seed, stepping), search(model, Beam(3), seed))
+    assert not said
