@@ -10,8 +10,11 @@ from pathlib import Path
 import pytest
 import torch
 
+from weft.attention import ATTENTIONS
 from weft.config import load_config
+from weft.mixers import MIXERS
 from weft.models.base import Sizes
+from weft.pooling import POOLINGS
 from weft.registry import build
 
 FOLDER = Path(__file__).parent.parent / "benchmarks"
@@ -74,6 +77,14 @@ def test_the_page_has_a_place_for_every_drawing_and_no_other() -> None:
     page = (FOLDER.parent / "docs" / "mechanisms.md").read_text("utf-8")
     assert {found[2] for found in mechanisms.MARK.finditer(page)} == {*mechanisms.RUNS, mechanisms.MIX}
     assert set(mechanisms.RUNS.values()) | {mechanisms.MIX_RUN} <= set(importlib.import_module("families").SYSTEMS)
+
+
+def test_every_mechanism_has_its_entry_on_the_page() -> None:
+    page = (FOLDER.parent / "docs" / "mechanisms.md").read_text("utf-8")
+    headings = {word for line in page.splitlines() if line.startswith("### ") for word in line[4:].split(", ")}
+    assert not (ATTENTIONS.keys() | MIXERS.keys()) - headings
+    pooling = page.partition("### Pooling")[2].partition("\n#")[0]
+    assert not [kind for kind in POOLINGS if f"`{kind}`" not in pooling]
 
 
 def test_pictures_are_linked_where_they_are_there(tmp_path: Path) -> None:
