@@ -175,7 +175,7 @@ def _distance(follow: States, force: NDArray[np.int64], length: int, pending: bo
 def is_unspaced(letter: str) -> bool:
     """Whether this belongs to a script that puts no spaces between words."""
     code = ord(letter)
-    return any(first <= code <= last for first, last in UNSPACED)
+    return code >= UNSPACED[0][0] and any(first <= code <= last for first, last in UNSPACED)
 
 
 def is_letter(letter: str) -> bool:

@@ -62,15 +62,15 @@ def _alike(text: str, whole: str, at_least: int) -> int:
 def find_words(ids: Sequence[int], pieces: Sequence[str], *, apart: bool) -> list[Span]:
     """Which tokens make up each word. `apart`: tokens of scripts without spaces stand alone, instead of all together."""
     words: list[Span] = []
-    begin, so_far, after_special = 0, "", False
+    begin, so_far, after_special, after_unspaced = 0, "", False, False
     for first, piece in _characters(ids, pieces):
-        special = ids[first] < RESERVED
+        special, unspaced = ids[first] < RESERVED, any(map(is_unspaced, piece))
         spaced = bool(so_far.strip()) and (piece[:1].isspace() or so_far[-1].isspace())
-        alone = apart and bool(so_far.strip()) and any(map(is_unspaced, so_far + piece))
+        alone = apart and bool(so_far.strip()) and (unspaced or after_unspaced)
         if first > begin and (special or after_special or spaced or alone):
             words.append((begin, first))
-            begin, so_far = first, ""
-        so_far, after_special = so_far + piece, special
+            begin, so_far, after_unspaced = first, "", False
+        so_far, after_special, after_unspaced = so_far + piece, special, unspaced or after_unspaced
     return [*words, (begin, len(ids))] if ids else []
 
 
