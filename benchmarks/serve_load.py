@@ -185,6 +185,7 @@ def fuzz(server: Server) -> int:
     if program is None:
         raise SystemExit("schemathesis is not here: make clients, or pip install schemathesis")
     command = [program, "run", f"{server.url}/openapi.json", "--max-examples", "60", "--checks", CHECKS]
+    command += ["--request-timeout", "60"]
     with tempfile.TemporaryDirectory() as folder:  # it leaves its findings where it runs
         found = subprocess.run(command, cwd=folder)
     healthy = httpx.get(f"{server.url}/health", trust_env=False).status_code == 200

@@ -68,6 +68,8 @@ def test_whatever_its_own_description_allows_leaves_it_serving(served: Any, tmp_
     if program is None:
         missing("schemathesis")
     command = [str(program), "run", f"{served.url}/openapi.json", "--max-examples", "5", "--checks", CHECKS, "--seed", "1"]
-    said = subprocess.run([*command, "--no-color"], cwd=tmp_path, capture_output=True, text=True, timeout=240)
+    said = subprocess.run(
+        [*command, "--request-timeout", "60", "--no-color"], cwd=tmp_path, capture_output=True, text=True, timeout=240
+    )
     assert said.returncode == 0, said.stdout
     assert served.translate("a b c", model="reverse")[0]["text"] == "c b a"
