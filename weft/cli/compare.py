@@ -15,58 +15,66 @@ from weft.errors import ConfigError, Interrupted, RunError
 
 if TYPE_CHECKING:
     from weft.compare.entries import Entry
+    from weft.compare.plan import Comparison
 
 LENGTHS = "256,512,1024,2048"
 
 
+RECIPES = typer.Argument(
+    None,
+    metavar="RECIPE…",
+    help="Recipes or YAML files, each also with changes after commas: transformer-small,model.encoder_self=local. "
+    "Among them, label=NAME names the entry.",
+    show_default=False,
+)
+BUDGET = typer.Option(
+    None, "--budget", help="What each may use: 10m, 90s, 1.5h of training, or 500-steps, 20k-steps.", show_default=False
+)
+DATA = typer.Option([], "--data", help="Training data, as for `weft train`. Repeatable.", metavar="FILES")
+VALID = typer.Option([], "--valid", help="Validation data. Repeatable.", metavar="FILES")
+TEST = typer.Option([], "--test", help="Test data: entries are then ranked by their test scores. Repeatable.", metavar="FILES")
+OUT = typer.Option(None, "--out", help="Folder for runs and reports; the same command goes on there.", show_default=False)
+SLOT = typer.Option(
+    None, "--slot", help="A slot of the model, such as model.encoder_self, to fill with each of --kinds.", show_default=False
+)
+KINDS = typer.Option(
+    None,
+    "--kinds",
+    help="What to put there: full,local,linear, also with options ('{kind: local, window: 8}'), or all.",
+    show_default=False,
+)
+REPEAT = typer.Option(1, "--repeat", help="Trainings of each, from different seeds, for intervals.", min=1)
+AT_ONCE = typer.Option(
+    1, "--at-once", help="Trainings side by side on one device (budget in steps); speeds are measured afterwards.", min=1
+)
+AT_LENGTHS = typer.Option(LENGTHS, "--lengths", help="At which time and memory are measured for their growth; none: not.")
+SENTENCES = typer.Option(
+    200,
+    "--sentences",
+    help="Of the validation data, decoded to measure the speed where there is no --test; 0: none.",
+    min=0,
+)
+SET = typer.Option([], "--set", help="Any setting, for all entries. Repeatable.", metavar="KEY=VALUE")
+REDRAW = typer.Option(
+    None, "--redraw", help="Write table, charts and page again from a results.json, into --out.", show_default=False
+)
+
+
 def compare(
-    recipes: list[str] = typer.Argument(
-        None,
-        metavar="RECIPE…",
-        help="Recipes or YAML files, each also with changes after commas: transformer-small,model.encoder_self=local. "
-        "Among them, label=NAME names the entry.",
-        show_default=False,
-    ),
-    budget: str = typer.Option(
-        None, "--budget", help="What each may use: 10m, 90s, 1.5h of training, or 500-steps, 20k-steps.", show_default=False
-    ),
-    data: list[str] = typer.Option([], "--data", help="Training data, as for `weft train`. Repeatable.", metavar="FILES"),
-    valid: list[str] = typer.Option([], "--valid", help="Validation data. Repeatable.", metavar="FILES"),
-    test: list[str] = typer.Option(
-        [], "--test", help="Test data: entries are then ranked by their test scores. Repeatable.", metavar="FILES"
-    ),
-    out: Path = typer.Option(
-        None, "--out", help="Folder for runs and reports; the same command goes on there.", show_default=False
-    ),
-    slot: str = typer.Option(
-        None,
-        "--slot",
-        help="A slot of the model, such as model.encoder_self, to fill with each of --kinds.",
-        show_default=False,
-    ),
-    kinds: str = typer.Option(
-        None,
-        "--kinds",
-        help="What to put there: full,local,linear, also with options ('{kind: local, window: 8}'), or all.",
-        show_default=False,
-    ),
-    repeat: int = typer.Option(1, "--repeat", help="Trainings of each, from different seeds, for intervals.", min=1),
-    at_once: int = typer.Option(
-        1, "--at-once", help="Trainings side by side on one device (budget in steps); speeds are measured afterwards.", min=1
-    ),
-    lengths: str = typer.Option(
-        LENGTHS, "--lengths", help="At which time and memory are measured for their growth; none: not."
-    ),
-    sentences: int = typer.Option(
-        200,
-        "--sentences",
-        help="Of the validation data, decoded to measure the speed where there is no --test; 0: none.",
-        min=0,
-    ),
-    set: list[str] = typer.Option([], "--set", help="Any setting, for all entries. Repeatable.", metavar="KEY=VALUE"),
-    redraw: Path = typer.Option(
-        None, "--redraw", help="Write table, charts and page again from a results.json, into --out.", show_default=False
-    ),
+    recipes: list[str] = RECIPES,
+    budget: str = BUDGET,
+    data: list[str] = DATA,
+    valid: list[str] = VALID,
+    test: list[str] = TEST,
+    out: Path = OUT,
+    slot: str = SLOT,
+    kinds: str = KINDS,
+    repeat: int = REPEAT,
+    at_once: int = AT_ONCE,
+    lengths: str = AT_LENGTHS,
+    sentences: int = SENTENCES,
+    set: list[str] = SET,
+    redraw: Path = REDRAW,
 ) -> None:
     """Train several models under one budget and set them side by side: quality, speed, memory, growth with length.
 
@@ -84,30 +92,25 @@ def compare(
         raise ConfigError("--slot and --kinds belong together: --slot model.encoder_self --kinds full,local,linear")
     from weft.compare.budget import parse_budget
     from weft.compare.plan import Comparison
+
+    with StatusLine() as line:
+        entries, given = _entries(recipes or [], slot, kinds, line.say), (tuple(data), tuple(valid), tuple(test), tuple(set))
+        asked = Comparison(entries, out, parse_budget(budget), *given, repeat, at_once, _lengths(lengths), sentences)
+        document = _sweep(asked, line)
+    _finish(document, out)
+
+
+def _sweep(comparison: Comparison, line: StatusLine) -> dict[str, Any]:
+    """Runs it. If it is stopped, what there is by then is written before it is said."""
     from weft.compare.report import write_report
     from weft.compare.sweep import Sweep
 
-    with StatusLine() as line:
-        comparison = Comparison(
-            _entries(recipes or [], slot, kinds, line.say),
-            out,
-            parse_budget(budget),
-            tuple(data),
-            tuple(valid),
-            tuple(test),
-            tuple(set),
-            repeat=repeat,
-            at_once=at_once,
-            lengths=_lengths(lengths),
-            sentences=sentences,
-        )
-        sweep = Sweep(comparison, line.say, line.show)
-        try:
-            document = sweep()
-        except Interrupted:
-            write_report(sweep.results(), out)
-            raise
-    _finish(document, out)
+    sweep = Sweep(comparison, line.say, line.show)
+    try:
+        return sweep()
+    except Interrupted:
+        write_report(sweep.results(), comparison.out)
+        raise
 
 
 def _entries(recipes: list[str], slot: str | None, kinds: str, say: Callable[[str], None]) -> tuple[Entry, ...]:
