@@ -1,35 +1,26 @@
-"""A real Chromium for tests of pages. Debian's packages chromium and chromium-driver bring what is needed."""
+"""A real Chromium for tests of pages."""
 
 from __future__ import annotations
 
-import shutil
 import warnings
 from collections.abc import Iterator
 from typing import Any
 
+import chromium as own
 import pytest
-from selenium import webdriver
 from selenium.webdriver.chrome.webdriver import WebDriver
 
-MISSING = "NO BROWSER TESTS: there is no chromium and chromedriver here; apt-get install chromium chromium-driver"
+MISSING = f"NO BROWSER TESTS: {own.MISSING}"
 
 
 @pytest.fixture(scope="session")
 def chromium() -> Iterator[WebDriver]:
     """A browser without a window, shared by all tests."""
-    program = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-    driver = shutil.which("chromedriver")
-    if program is None or driver is None:
-        warnings.warn(MISSING, stacklevel=1)
-        pytest.skip(MISSING)
-    options = webdriver.ChromeOptions()
-    options.binary_location = program
-    for option in ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--window-size=1200,900"):
-        options.add_argument(option)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    browser = webdriver.Chrome(options=options, service=webdriver.ChromeService(driver))
-    yield browser
-    browser.quit()
+    with own.chromium() as browser:
+        if browser is None:
+            warnings.warn(MISSING, stacklevel=1)
+            pytest.skip(MISSING)
+        yield browser
 
 
 @pytest.fixture

@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from chromium import wait
 from selenium.webdriver.chrome.webdriver import WebDriver
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.remote.webelement import WebElement
-from selenium.webdriver.support.ui import WebDriverWait
 
 import weft
 from weft.explain.explanation import Explanation
@@ -31,10 +31,6 @@ def show(browser: WebDriver, folder: Path, explanations: list[Explanation]) -> N
     file.write_text(page(explanations), encoding="utf-8")
     browser.get(file.as_uri())
     wait(browser, "document.querySelector('.panel .stage').children.length")
-
-
-def wait(browser: WebDriver, condition: str) -> None:
-    WebDriverWait(browser, 20).until(lambda driver: driver.execute_script(f"return {condition}"))
 
 
 def press(browser: WebDriver, key: str) -> None:

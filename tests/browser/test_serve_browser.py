@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from chromium import sized, wait
 from selenium.webdriver.chrome.webdriver import WebDriver
 from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.by import By
@@ -18,10 +19,6 @@ from serving import Running, running, two_models
 def served(reverse_run: Path, other_run: Path) -> Iterator[Running]:
     with running(two_models(reverse_run, other_run)) as shown:
         yield shown
-
-
-def wait(browser: WebDriver, condition: str) -> None:
-    WebDriverWait(browser, 20).until(lambda driver: driver.execute_script(f"return {condition}"))
 
 
 def type_in(browser: WebDriver, served: Running, text: str, expected: str) -> None:
@@ -84,19 +81,12 @@ def test_explain_opens_and_runs_its_own_script(browser: WebDriver, served: Runni
 
 
 def test_a_phone_needs_no_scrolling_sideways(browser: WebDriver, served: Running) -> None:
-    size = browser.get_window_size()
-    browser.execute_cdp_cmd(
-        "Emulation.setDeviceMetricsOverride", {"width": 360, "height": 700, "deviceScaleFactor": 2, "mobile": True}
-    )
-    try:
+    with sized(browser, 360, 700, phone=True):
         browser.get(served.url)
         wait(browser, "document.getElementById('model').options.length")
         browser.find_element(By.ID, "source").send_keys("a b c d e f g")
         wait(browser, "document.querySelectorAll('.pair').length")
         assert browser.execute_script("return document.documentElement.scrollWidth <= 360")
-    finally:
-        browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
-        browser.set_window_size(size["width"], size["height"])
 
 
 def test_the_api_is_described_without_a_network(browser: WebDriver, served: Running) -> None:

@@ -142,6 +142,7 @@ def test_everything_a_search_can_be_told(served: Any, reverse_run: Path) -> None
     assert len(seen["attention"][layer][0]) == len(seen["tokens"]) == 4
     aligned = seen["alignment"]
     assert "".join(aligned["target"]) == "c b a" and len(aligned["weights"]) == 3
+    assert "".join(aligned["source"]) == "a b c" and aligned["source"][-1] == ""
     assert {len(row) for row in aligned["weights"]} == {len(aligned["source"])} == {4}
 
 

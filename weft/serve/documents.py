@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,10 @@ LETTERS = 1.5
 
 
 class AlignmentDocument(BaseModel):
-    """Pieces of both texts, words as a rule, and how much each target piece looked at each source piece."""
+    """Pieces of both texts, words as a rule, and how much each target piece looked at each source piece.
+
+    The last source piece is the end of the text; it is empty.
+    """
 
     source: list[str]
     target: list[str]
@@ -101,7 +105,7 @@ def _aligned(model: Served, text: str, found: Translation) -> AlignmentDocument 
     sides = (make_side(translator.source, ids), make_side(translator.target, found.ids))
     if len(found.text) > LETTERS * len(found.ids):
         rows, columns = sides[1].words, sides[0].words
-        names = [_whole(side) for side in sides]
+        names = [_whole(sides[0], ids), _whole(sides[1], found.ids)]
         weights = join_words(weights[None], rows, columns)[0]
     else:
         names = [token_texts(translator.source, ids), token_texts(translator.target, found.ids)]
@@ -111,6 +115,7 @@ def _aligned(model: Served, text: str, found: Translation) -> AlignmentDocument 
     )
 
 
-def _whole(side: Side) -> list[str]:
-    """The words of a side, each with the space before it."""
-    return [name if place == 0 else f" {name}" for place, name in enumerate(side.names)]
+def _whole(side: Side, ids: Sequence[int]) -> list[str]:
+    """The words of a side, each with the space before it; its end, which is looked at too, adds nothing to the text."""
+    names = [name if place == 0 else f" {name}" for place, name in enumerate(side.names)]
+    return ["" if ids[first] == EOS else name for (first, _), name in zip(side.words, names, strict=True)]

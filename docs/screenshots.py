@@ -1,0 +1,94 @@
+"""Draws the pictures of pages that these documents show, with the browser that the tests use.
+
+    python docs/screenshots.py RUN "sentence" [--languages en-de] [--beam 4] [--out docs/images]
+
+RUN is a trained run, here the recipe `transformer-small` on Multi30k. Needs Debian's chromium and chromium-driver.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import sys
+import tempfile
+from pathlib import Path
+
+from PIL import Image
+from selenium.webdriver.chrome.webdriver import WebDriver
+from selenium.webdriver.common.action_chains import ActionChains
+from selenium.webdriver.common.by import By
+from selenium.webdriver.support.select import Select
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
+
+from chromium import MISSING, chromium, sized, wait
+from serving import running
+
+from weft import load
+from weft.explain.page import page
+from weft.serve.models import Models, parse_place
+
+COLOURS = 128
+"""Of a picture: pages have few, and a palette is a third of the size."""
+
+
+def keep(browser: WebDriver, file: Path) -> None:
+    """What the browser shows, as a small file."""
+    seen = Image.open(io.BytesIO(browser.get_screenshot_as_png())).convert("RGB")
+    seen.quantize(COLOURS, dither=Image.Dither.NONE).save(file, optimize=True)
+    print(f"{file}: {file.stat().st_size / 1000:.0f} kB")
+
+
+def theme(browser: WebDriver, name: str) -> None:
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [{"name": "prefers-color-scheme", "value": name}]})
+
+
+def draw_explanation(browser: WebDriver, run: str, text: str, beam: int, out: Path) -> None:
+    """The page of `weft explain`, opened from disk: its map by day, its lines by night."""
+    found = load(run, device="cpu").explain(text, beam=beam, run=Path(run).name)
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "page.html"
+        file.write_text(page([found]), encoding="utf-8")
+        browser.get(file.as_uri())
+        for name, picture, key in (("light", "explain.png", "m"), ("dark", "explain-dark.png", "l")):
+            theme(browser, name)
+            browser.find_element(By.TAG_NAME, "body").send_keys(key, ".")
+            wait(browser, "document.querySelector('.panel .stage').children.length")
+            with sized(browser, 1100, 1000):
+                keep(browser, out / picture)
+    theme(browser, "light")
+
+
+def draw_server(browser: WebDriver, run: str, languages: str, text: str, beam: int, out: Path) -> None:
+    """The server's page: a word pointed at, on a desk and on a phone."""
+    with running(Models([parse_place(f"{languages}={run}")], device="cpu")) as served:
+        for picture, width, height, phone in (("serve.png", 1100, 640, False), ("serve-phone.png", 390, 800, True)):
+            with sized(browser, width, height, phone=phone):
+                browser.get(served.url)
+                wait(browser, "document.getElementById('model').options.length")
+                Select(browser.find_element(By.ID, "beam")).select_by_value(str(beam))
+                browser.find_element(By.ID, "source").send_keys(text)
+                wait(browser, f"document.querySelectorAll('.alternatives li').length === {beam - 1}")
+                browser.execute_script("document.querySelector('.alternatives').open = true")
+                words = browser.find_elements(By.CSS_SELECTOR, ".pieces:nth-child(2) .piece")
+                ActionChains(browser).move_to_element(words[2 * len(words) // 3]).perform()
+                keep(browser, out / picture)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("run", help="folder of a trained run")
+    parser.add_argument("text", help="a sentence to translate")
+    parser.add_argument("--languages", default="en-de", help="source and target")
+    parser.add_argument("--beam", type=int, default=4, choices=(2, 4))
+    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "images")
+    options = parser.parse_args()
+    with chromium() as browser:
+        if browser is None:
+            raise SystemExit(MISSING)
+        draw_explanation(browser, options.run, options.text, options.beam, options.out)
+        draw_server(browser, options.run, options.languages, options.text, options.beam, options.out)
+
+
+if __name__ == "__main__":
+    main()

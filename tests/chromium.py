@@ -1,0 +1,52 @@
+"""A real Chromium, driven from Python: for tests of pages, and for the pictures in the documents."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from selenium import webdriver
+from selenium.webdriver.chrome.webdriver import WebDriver
+from selenium.webdriver.support.ui import WebDriverWait
+
+MISSING = "there is no chromium and chromedriver here; apt-get install chromium chromium-driver"
+"""Debian's packages bring what is needed."""
+
+OPTIONS = ("headless=new", "no-sandbox", "disable-gpu", "disable-dev-shm-usage", "hide-scrollbars", "window-size=1200,900")
+
+
+@contextmanager
+def chromium() -> Iterator[WebDriver | None]:
+    """A browser without a window; None where there is none."""
+    program = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    driver = shutil.which("chromedriver")
+    if program is None or driver is None:
+        yield None
+        return
+    options = webdriver.ChromeOptions()
+    options.binary_location = program
+    for option in OPTIONS:
+        options.add_argument(f"--{option}")
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    browser = webdriver.Chrome(options=options, service=webdriver.ChromeService(driver))
+    try:
+        yield browser
+    finally:
+        browser.quit()
+
+
+@contextmanager
+def sized(browser: WebDriver, width: int, height: int, *, phone: bool = False) -> Iterator[None]:
+    """Inside this context the page has this size, on a phone with two dots for each of its pixels."""
+    metrics = {"width": width, "height": height, "deviceScaleFactor": 2 if phone else 1, "mobile": phone}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
+    try:
+        yield
+    finally:
+        browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+
+
+def wait(browser: WebDriver, condition: str) -> None:
+    """Waits until a condition of the page is true."""
+    WebDriverWait(browser, 20).until(lambda driver: driver.execute_script(f"return {condition}"))
