@@ -233,6 +233,29 @@ def test_what_was_carried_matters_after_a_resume(text: Path, tmp_path: Path) -> 
     assert again == without
 
 
+@pytest.mark.parametrize("settings", [{}, RECURRENT], ids=["memory", "state"])
+def test_what_is_carried_stays_in_its_place(settings: dict[str, Any], text: Path, tmp_path: Path) -> None:
+    """A recorded step looks for it there, at the beginning of an epoch and later; and it is what the next segment needs."""
+    train(tmp_path / "run", text, {**settings, "train.steps": 1})
+    config = load_config(tmp_path / "run" / "config.yaml")
+    task = build("weft.tasks:TASKS", config.task, _setting(tmp_path / "run"))
+    assert isinstance(task, LanguageModelTask) and task.steady
+    model = task.build(task.config.model, task.prepare())
+    assert isinstance(model, LanguageModel)
+    model.eval()
+    places, wanted = set(), None
+    for number, (batch, _) in zip(range(5), task.batches(Position()), strict=False):
+        batch = replace(batch, fresh=number in (0, 3))
+        for loss in task.losses(model, batch, 1):
+            loss.total.backward()
+        wanted = task.carrying.read(model, batch.target, None if batch.fresh else wanted)[1]
+        carried = leaves(task._carried[batch.group])
+        places.add(tuple(leaf.data_ptr() for leaf in carried))
+        for mine, theirs in zip(carried, leaves(wanted), strict=True):
+            torch.testing.assert_close(mine, theirs)
+    assert len(places) == 1
+
+
 def _setting(run: Path) -> Setting:
     return Setting(load_config(run / "config.yaml"), run)
 
