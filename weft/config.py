@@ -133,8 +133,13 @@ class DecodeSection(Section):
     batch_tokens: PositiveInt | Literal["auto"] = Field(
         default="auto", description="source tokens decoded at once; auto: 4096, on a GPU up to 32768, by its memory"
     )
-    precision: Literal["auto", "float32", "bf16"] = Field(
-        default="auto", description="of the arithmetic when decoding; auto: bf16 on a GPU, else float32"
+    precision: Literal["auto", "float32", "bf16", "int8"] = Field(
+        default="auto",
+        description="of the arithmetic when decoding; auto: bf16 on a GPU, else float32; int8: in eight bits, on a CPU alone",
+    )
+    workers: PositiveInt | Literal["auto"] = Field(
+        default="auto",
+        description="processes that decode side by side on a CPU; auto: one a core in weft translate and weft evaluate, else 1",
     )
     compile: bool = Field(
         default=False, description="on a GPU, torch.compile the search: seconds for each size of batch, then faster steps"

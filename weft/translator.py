@@ -13,6 +13,7 @@ from weft.config import Config, DecodeSection, load_config
 from weft.errors import ConfigError, RunError
 from weft.explain.explain import explain
 from weft.explain.explanation import Explanation
+from weft.layers.int8 import in_int8
 from weft.models.base import Network
 from weft.registry import build, problems
 from weft.tasks.base import Decodes, Setting, Task, TextTask
@@ -30,7 +31,7 @@ class Translator:
     def __init__(self, model: Network, task: TextTask, config: Config, warn: Callable[[str], None] | None = None) -> None:
         self.model, self.task, self.config, self.warn = model.eval(), task, config, warn
         self.source, self.target = task.source, task.target
-        self._half: Network | None = None
+        self._made: dict[str, Network] = {}
 
     @overload
     def translate(
@@ -110,12 +111,13 @@ class Translator:
         return self.task.decoding(self._in(section), section, self.warn)
 
     def _in(self, section: DecodeSection) -> Network:
-        """The model with its weights in the precision asked for; those in half precision are made when first asked for."""
-        if settled(section, self.model.device).precision == "float32":
+        """The model with its weights in the precision asked for; all but float32 are made when first asked for."""
+        precision = settled(section, self.model.device).precision
+        if precision == "float32":
             return self.model
-        if self._half is None:
-            self._half = deepcopy(self.model).bfloat16()
-        return self._half
+        if precision not in self._made:
+            self._made[precision] = in_int8(self.model) if precision == "int8" else deepcopy(self.model).bfloat16()
+        return self._made[precision]
 
 
 def _for_each(terms: Terms | Sequence[Terms] | None, count: int) -> list[Terms] | None:

@@ -95,7 +95,7 @@ def attend_memory(
     if pieces and memory.packing and not need_weights and serves(q, pieces, memory.packing):
         return attend_ragged(q, memory.k, memory.v, pieces, memory.packing, causal=False, dropout=dropout), None
     packed = layout is not None and layout.packed
-    bias = memory.bias if _fused(q, memory.k.size(2), need_weights) and not packed else None
+    bias = None if packed or need_weights else memory.bias
     mask = None if bias is not None else _segment_mask(memory.segments, layout if packed else None)
     beams = rows // sources
     if beams == 1:
@@ -141,18 +141,16 @@ def masked_softmax(scores: Tensor, mask: Tensor | None) -> Tensor:
 def _attend_cache(
     q: Tensor, store: Cache, positions: Tensor, pattern: Pattern | None, dropout: float, need_weights: bool
 ) -> tuple[Tensor, Tensor | None]:
-    sources, heads, beams, room, width = store.k.shape
+    sources, heads, beams, _, width = store.k.shape
     if pattern is not None or (beams > 1 and (store.owned or need_weights)):
         seen = _seen_cells(store, positions)
         if pattern is not None:
             seen = seen & pattern(positions[:, :, None], store.key_positions()[:, None, :])
         return mix(q, *store.dense(), seen, dropout, need_weights)
     # All beams of a source look at all its cells in one call, each allowed only the cells of its ancestors.
-    cells = _own_cells(store, positions)
-    mask, bias = (None, _bias(store, cells, q.dtype)) if _fused(q, beams * room, need_weights) else (cells, None)
-    extent = q.size(2)
+    bias, extent = _bias(store, _own_cells(store, positions), q.dtype), q.size(2)
     q = q.view(sources, beams, heads, extent, width).transpose(1, 2).reshape(sources, heads, beams * extent, width)
-    context, weights = mix(q, store.k.flatten(2, 3), store.v.flatten(2, 3), mask, dropout, need_weights, bias)
+    context, weights = mix(q, store.k.flatten(2, 3), store.v.flatten(2, 3), None, dropout, need_weights, bias)
     return _rows(context, beams), weights
 
 
@@ -172,7 +170,7 @@ def _own_cells(store: Cache, positions: Tensor) -> Tensor:
 
 
 def _bias(store: Cache, cells: Tensor, dtype: torch.dtype) -> Tensor:
-    """The same as something to be added to scores, which a fused kernel would otherwise make of it in each layer."""
+    """The same as something to be added to scores, made once for all layers. Every query sees itself, so none finds nothing."""
     return store.ledger.remember(("bias", dtype, id(cells)), lambda: additive(cells, dtype), cells)
 
 

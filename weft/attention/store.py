@@ -14,6 +14,7 @@ from torch import Tensor
 
 from weft.attention.ragged import Packing, packing
 from weft.batch import Layout
+from weft.layers.autocast import computed_in
 from weft.state import Remembers, common, shared
 
 UNFUSED = frozenset({"cpu"})
@@ -229,10 +230,14 @@ class Memory:
 
     @staticmethod
     def of(k: Tensor, v: Tensor, layout: Layout | None) -> Memory:
+        if k.device.type in UNFUSED:
+            # Where they do not lie in order, or are not in the right precision, every step would copy them.
+            k, v = computed_in(k).contiguous(), computed_in(v).contiguous()
         if layout is None:
             return Memory(k, v)
         bias = None
-        if not layout.packed and k.device.type not in UNFUSED:
+        # Without a fused kernel, a source of no tokens at all has to be masked; where there is none, adding is faster.
+        if not layout.packed and (k.device.type not in UNFUSED or min(layout.known or (0,)) > 0):
             bias = layout.remember(("bias", k.dtype), lambda: additive(layout.ok, k.dtype)[:, None, None])
         return Memory(k, v, layout.segments, packing(layout), bias)
 

@@ -13,7 +13,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from weft.cli.options import decode_options, runs
+from weft.cli.options import decode_options, on_all_cores, runs
 from weft.cli.output import opened
 from weft.cli.progress import Counter
 
@@ -111,7 +111,7 @@ def _score_text(names: Sequence[str], data: Sequence[str], device: str, sets: Se
 def _translations(name: str, translator: Translator, sources: Sequence[str], options: dict[str, Any]) -> list[str]:
     found = []
     with Counter(f"{name}: translated", "sentences", total=len(sources)) as counter:
-        for translation in translator.stream(sources, **options):
+        for translation in translator.stream(sources, **on_all_cores(translator, options)):
             found.append(translation.text)
             counter.advance()
     return found

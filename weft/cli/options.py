@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from weft import document
 from weft.errors import ConfigError, RunError
+
+if TYPE_CHECKING:
+    from weft.translator import Translator
 
 
 def runs(text: str) -> list[str]:
@@ -16,6 +19,14 @@ def runs(text: str) -> list[str]:
     if not all(found):
         raise RunError(f"{text!r} names no run folder, or one too few; write RUN, or RUN,RUN for an ensemble")
     return found
+
+
+def on_all_cores(translator: Translator, options: dict[str, Any]) -> dict[str, Any]:
+    """The options with a worker for each core of a CPU, unless the user or the run says how many there are to be."""
+    from weft.tasks.workers import cores
+
+    alone = translator.model.device.type != "cpu" or translator.config.decode.workers != "auto"
+    return options if alone else {"workers": cores(), **options}
 
 
 def decode_options(sets: Sequence[str], **flags: Any) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from weft.cli.options import decode_options, runs
+from weft.cli.options import decode_options, on_all_cores, runs
 from weft.cli.output import opened, write_line
 from weft.cli.progress import Counter
 
@@ -58,7 +58,7 @@ def translate(
         lines,
         prefixes=None if prefix is None else read_lines(prefix),
         terms=wanted,
-        **options,
+        **on_all_cores(translator, options),
     )
     with opened(output) as target, Counter("translated", "lines", shown=output is not None) as counter:
         for each in found:

@@ -1,29 +1,30 @@
 """Linear layers in eight bits, for decoding on a CPU.
 
 Every output has a scale for its weights and every row one for what it reads, so what a row gives does not depend on the rows
-beside it. Products are summed up as whole numbers, which are exact in any order. Shapes: N rows · I inputs · O outputs.
+beside it. Products are summed up as whole numbers, which are exact in any order. Shapes: N rows · I inputs · O outputs; B rows
+of a batch · T tokens.
 """
 
 from __future__ import annotations
 
 import warnings
-from typing import Any
+from copy import deepcopy
+from functools import cached_property
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 
+from weft.batch import Layout
 from weft.errors import DeviceError
+from weft.layers.recurrent import Cell, RecurrentLayer
 from weft.layers.weightnorm import NormedLinear
 
 FEWEST = 16
 """Layers with fewer outputs stay as they are: rounding their inputs would cost more than the product itself."""
 
-LEVELS = 127 if torch.cpu._is_vnni_supported() else 63
-"""Steps from 0 to the largest input of a row. CPUs without dot products of bytes add pairs of them up in 16 bits, so that only
-half as many steps fit."""
-
 TINY = 1e-30
-"""The least scale: rows of zeros stay zeros."""
+"""The least scale of weights, for outputs whose weights are all 0."""
 
 
 class Int8Linear(nn.Module):
@@ -34,43 +35,97 @@ class Int8Linear(nn.Module):
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
         super().__init__()
         self.out_features, self.in_features = weight.shape
+        # CPUs without dot products of bytes add pairs of them up in 16 bits, into which only half as many steps fit.
+        self.levels = 127 if torch.cpu._is_vnni_supported() else 63
         self.packed = _pack(weight.detach().float())
         self.register_buffer("bias", None if bias is None else bias.detach().float())
 
-    @property
+    @cached_property
     def weight(self) -> Tensor:
-        """[O, I], as rounded. It is made anew every time, for who asks what the weights are like."""
+        """[O, I], as rounded, for who asks what the weights are like."""
         rounded: Tensor = torch.ops.quantized.linear_unpack(self.packed)[0]
         return rounded.dequantize()
 
     def forward(self, x: Tensor) -> Tensor:
-        x = x.float()
-        largest = x.abs().amax(-1, keepdim=True).clamp_min_(TINY)
+        if x.dtype != torch.float32:
+            x = x.float()
+        # A row of zeros is divided by 0: what the kernel makes of that are numbers all the same, and times 0 they are 0.
+        largest = x.abs().amax(-1, keepdim=True)
         found: Tensor = torch.ops.quantized.linear_with_input_q_dq_qweight_dq_output_fp32(
-            x / largest, 1 / LEVELS, LEVELS + 1, self.packed
+            x / largest, 1 / self.levels, self.levels + 1, self.packed
         )
         return found.mul_(largest) if self.bias is None else torch.addcmul(self.bias, found, largest)
 
 
-def to_int8(model: nn.Module) -> None:
-    """Every linear layer of the model in eight bits, in place; tables that are looked up stay as they are."""
+class Int8Recurrent(nn.Module):
+    """A recurrent layer whose single steps are in eight bits; whole sequences, which fused kernels read, are not."""
+
+    def __init__(self, layer: RecurrentLayer) -> None:
+        super().__init__()
+        self.layer = layer
+        reads, keeps, *biases = layer.rnn.all_weights[0]
+        self.reads, self.keeps = Int8Linear(reads, biases[0]), Int8Linear(keeps, biases[1])
+
+    def start(self, rows: int) -> Cell:
+        return self.layer.start(rows)
+
+    def forward(self, x: Tensor, state: Cell, layout: Layout | None) -> tuple[Tensor, Cell]:
+        if layout is not None or x.size(1) > 1:
+            found: tuple[Tensor, Cell] = self.layer(x, state, layout)
+            return found
+        cell = self.step(x[:, 0], state)
+        return cell[0][:, None], cell
+
+    def step(self, x: Tensor, state: Cell) -> Cell:
+        new, old = self.reads(x), self.keeps(state[0])
+        if self.layer.parts == 1:
+            gates, fresh = new.tensor_split([2 * state[0].size(1)], -1)
+            past_gates, past = old.tensor_split([2 * state[0].size(1)], -1)
+            reset, update = torch.sigmoid(gates + past_gates).chunk(2, -1)
+            fresh = torch.tanh(fresh + reset * past)
+            return (torch.lerp(fresh, state[0].float(), update),)
+        enter, forget, fresh, leave = (new + old).chunk(4, -1)
+        cell = torch.sigmoid(forget) * state[1] + torch.sigmoid(enter) * torch.tanh(fresh)
+        return torch.sigmoid(leave) * torch.tanh(cell), cell
+
+
+Part = TypeVar("Part", bound=nn.Module)
+
+
+def in_int8(model: Part) -> Part:
+    """A copy of the model, on a CPU, with linear layers in eight bits; all else that is trained it shares with the model."""
+    tensors = [*model.parameters(), *model.buffers()]
+    elsewhere = next((each.device for each in tensors if each.device.type != "cpu"), None)
+    if elsewhere is not None:
+        raise DeviceError(f"decode.precision: int8 is for the CPU; on {elsewhere} use bf16, or go to the CPU: --device cpu")
     if torch.backends.quantized.engine not in ("x86", "fbgemm"):
         raise DeviceError(
             "decode.precision: int8 needs an x86 CPU and a torch with FBGEMM, which is not in use here "
             f"(torch.backends.quantized.engine is {torch.backends.quantized.engine}); use float32 or bf16"
         )
-    _replace(model, {})
+    copy = deepcopy(model, {id(each): each for each in tensors})
+    _replace(copy, {})
+    return copy
 
 
-def _replace(module: nn.Module, known: dict[nn.Module, Int8Linear]) -> None:
+def _replace(module: nn.Module, known: dict[nn.Module, nn.Module]) -> None:
     for name, part in module.named_children():
-        # Classes derived from nn.Linear do more than multiply, so they are left alone.
-        if isinstance(part, NormedLinear) or (type(part) is nn.Linear and part.out_features >= FEWEST):
-            if part not in known:
-                known[part] = Int8Linear(part.weight, part.bias)
-            setattr(module, name, known[part])
-        else:
+        if part not in known:
+            known[part] = _rounded(part)
+        if known[part] is part:
             _replace(part, known)
+        else:
+            setattr(module, name, known[part])
+
+
+def _rounded(part: nn.Module) -> nn.Module:
+    """The layer in eight bits, or the part itself if it is no such layer."""
+    # Classes derived from nn.Linear do more than multiply, so they are left alone.
+    if isinstance(part, NormedLinear) or (type(part) is nn.Linear and part.out_features >= FEWEST):
+        return Int8Linear(part.weight, part.bias)
+    if isinstance(part, RecurrentLayer) and part.ways == 1:
+        return Int8Recurrent(part)
+    return part
 
 
 def _pack(weight: Tensor) -> Any:

@@ -154,7 +154,8 @@ class Greedy:
         return Found.empty(sources, 1, 1, device)
 
     def step(self, logits: Tensor, norm: Tensor, found: Found, t: Tensor, limits: Limits) -> Choice:
-        best, token = logits.max(-1)
+        # A CPU finds the largest of many numbers at once, but its place only one by one.
+        best, token = top_k(logits[:, 0], 1) if logits.device.type == "cpu" else logits.max(-1)
         return _extend(found, token, best.float() - norm, t, limits, self.penalty)
 
 

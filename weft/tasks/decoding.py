@@ -25,8 +25,9 @@ from weft.search.recorded import Recorded, Recorder, recorder_of
 from weft.search.terms import Avoid
 from weft.tasks.cutting import cut
 from weft.tasks.forcing import attention_of
-from weft.tasks.placing import budget, settled
+from weft.tasks.placing import autocasts, budget, settled, workers
 from weft.tasks.terms import Terms, book, constrained
+from weft.tasks.workers import Workers
 
 WINDOWS = (32, 128, 512, 2048)
 """Lines read at once: few at first, so that the first translations come soon, then more, so that batches fill well."""
@@ -76,6 +77,10 @@ class Piece:
         return int.from_bytes(blake2b(said, digest_size=8).digest(), "little") >> 1
 
 
+Found = list[list[Translation]]
+"""The translations of each piece of a batch."""
+
+
 class Decoding:
     """A model with its tokenizers and the settings of search.
 
@@ -113,14 +118,17 @@ class Decoding:
         starts = None if prefixes is None else iter(prefixes)
         wishes = repeat(Terms()) if terms is None else iter(terms)
         number, turn = first_line, 0
-        while window := list(islice(texts, windows[min(turn, len(windows) - 1)])):
-            forced = [""] * len(window) if starts is None else list(islice(starts, len(window)))
-            if len(forced) < len(window):
-                raise DataError(f"line {number + len(forced)} has no prefix: there must be one for every line, if only empty")
-            pieces = self.pieces(window, forced, number)
-            self._give(pieces, list(islice(wishes, len(window))), number)
-            yield from self._window(pieces, attention)
-            number, turn = number + len(window), turn + 1
+        with Workers(workers(self.options), self._found) as crew:
+            while window := list(islice(texts, windows[min(turn, len(windows) - 1)])):
+                forced = [""] * len(window) if starts is None else list(islice(starts, len(window)))
+                if len(forced) < len(window):
+                    raise DataError(
+                        f"line {number + len(forced)} has no prefix: there must be one for every line, if only empty"
+                    )
+                pieces = self.pieces(window, forced, number)
+                self._give(pieces, list(islice(wishes, len(window))), number)
+                yield from self._window(pieces, attention, crew)
+                number, turn = number + len(window), turn + 1
         if starts is not None and next(starts, None) is not None:
             raise DataError(f"there are more prefixes than lines to translate: line {number} is missing")
 
@@ -134,15 +142,19 @@ class Decoding:
             for piece in group:
                 piece.terms = wanted
 
-    def _window(self, pieces: list[list[Piece]], attention: bool) -> Iterator[Translation]:
+    def _window(self, pieces: list[list[Piece]], attention: bool, crew: Workers[list[Piece], Found]) -> Iterator[Translation]:
         waiting = [piece for group in pieces for piece in group]
-        for batch in self._batches(waiting):
-            self.search(batch)
-            if attention:
-                for piece in batch:
+        for batch, found in crew.run(self._batches(waiting)):
+            for piece, each in zip(batch, found, strict=True):
+                piece.found = each
+                if attention:
                     self._look(piece)
         for group in pieces:
             yield _join([piece.found for piece in group])
+
+    def _found(self, batch: list[Piece]) -> Found:
+        self.search(batch)
+        return [piece.found for piece in batch]
 
     def pieces(self, lines: Sequence[str], prefixes: Sequence[str], number: int) -> list[list[Piece]]:
         """For each line its pieces: none if it is blank, one as a rule, several if it is too long."""
@@ -172,8 +184,9 @@ class Decoding:
     def _batches(self, pieces: list[Piece]) -> Iterator[list[Piece]]:
         """Pieces of like length together, the longest first, within the token budget; those with terms apart."""
         batch: list[Piece] = []
+        room, most = budget(self.options), -(-len(pieces) // workers(self.options))
         for piece in sorted(pieces, key=lambda piece: (bool(piece.terms), -len(piece.ids))):
-            full = batch and len(batch[0].ids) * (len(batch) + 1) > budget(self.options)
+            full = batch and (len(batch[0].ids) * (len(batch) + 1) > room or len(batch) == most)
             if full or (batch and bool(batch[0].terms) != bool(piece.terms)):
                 # Searches are filled up to powers of two where they are recorded: better by the next pieces than by nothing.
                 whole = self.recorder is None or bool(batch[0].terms) != bool(piece.terms)
@@ -196,8 +209,7 @@ class Decoding:
         first_layout = Layout.padded([len(prefix) for prefix in prefixes]).to(device) if ragged else None
         use = book(self.target, [piece.terms.use for piece in rows], device)
         avoid = book(self.target, [piece.terms.avoid for piece in rows], device, early=True)
-        # Weights that are in half precision already need no autocast.
-        autocast = options.precision == "bf16" and next(self.model.parameters()).dtype == torch.float32
+        autocast = autocasts(options, next(self.model.parameters()).dtype)
         with torch.inference_mode(), torch.autocast(device.type, torch.bfloat16, enabled=autocast):
             block = pad([piece.ids for piece in rows], 1 if self.recorder is None else ROUND).to(device)
             # For a recorder searches with and without a layout would be of different sizes.

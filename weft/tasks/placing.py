@@ -24,10 +24,26 @@ def settled(options: DecodeSection, device: torch.device) -> DecodeSection:
     if options.batch_tokens == "auto":
         memory = torch.cuda.get_device_properties(device).total_memory if cuda else 0
         changes["batch_tokens"] = max(TOKENS, min(MOST, memory // GIB * 512))
+    if options.workers == "auto" or cuda:
+        changes["workers"] = 1
     return options.model_copy(update=changes) if changes else options
 
 
 def budget(options: DecodeSection) -> int:
-    """Source tokens decoded at once, by options that are settled."""
+    """Source tokens decoded at once, by one worker, by options that are settled."""
     assert isinstance(options.batch_tokens, int)
-    return options.batch_tokens
+    return max(1, options.batch_tokens // workers(options))
+
+
+def workers(options: DecodeSection) -> int:
+    """Processes that decode side by side, by options that are settled."""
+    assert isinstance(options.workers, int)
+    return options.workers
+
+
+def autocasts(options: DecodeSection, weights: torch.dtype) -> bool:
+    """Whether products are to be computed in half precision; weights that are in it already need no autocast."""
+    if options.precision == "int8" and not options.sample and max(options.beam, options.n_best) > 1:
+        # Those of attention, which are all that is left of them: for several beams a CPU with bf16 computes them faster in it.
+        return torch.cpu._is_avx512_bf16_supported()
+    return options.precision == "bf16" and weights == torch.float32
