@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import re
 import socket
@@ -10,11 +11,13 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
+from weakref import ref
 
 import pytest
 
-from weft.serve.models import Served
+from weft.serve.models import Models, Place, Served
 from weft.tasks.decoding import Translation
 
 
@@ -43,8 +46,8 @@ def slow(monkeypatch: pytest.MonkeyPatch) -> Iterator[Slow]:
         made.go.set()  # also when a test has failed: clients wait
 
 
-def wait_for(true: Any) -> None:
-    for _ in range(1000):
+def wait_for(true: Any, times: int = 1000) -> None:
+    for _ in range(times):
         if true():
             return
         time.sleep(0.01)
@@ -123,6 +126,19 @@ def test_one_bad_text_harms_no_other(serve: Any, monkeypatch: pytest.MonkeyPatch
     assert [each.status_code for each in answers] == [200, 500, 200]
     assert answers[1].json() == {"error": "internal error"}
     wait_for(lambda: any("RuntimeError" in each.get("error", "") for each in shown.lines))
+
+
+def test_a_model_that_was_read_again_is_let_go(serve: Any, slow: Slow, reverse_run: Path) -> None:
+    """Also where one of its answers came after the new one was there: nothing of it stays in the cache."""
+    shown = serve(Models([Place((str(reverse_run),))], device="cpu"), keys=frozenset({"key"}))
+    key, old = {"Authorization": "Bearer key"}, ref(shown.server.service.models.served[0])
+    asked = slow.pool.submit(shown.translate, "a b", headers=key)
+    assert slow.began.wait(30)
+    assert shown.client.post("/v1/reload", headers=key).status_code == 200
+    slow.go.set()
+    assert asked.result()[0]["text"] == "b a"
+    assert shown.translate("c d", headers=key)[0]["text"] == "d c"  # what is decoded last is in the hands of the model's thread
+    wait_for(lambda: gc.collect() >= 0 and old() is None, times=20)
 
 
 def test_keys(serve: Any) -> None:

@@ -52,9 +52,6 @@ class Cache:
             while len(self._known) > self.most:
                 self._known.popitem(last=False)
 
-    def clear(self) -> None:
-        self._known.clear()
-
 
 class Batcher:
     """Gathers asks for a few milliseconds, or for as long as the model is busy, and decodes those of one group together."""
@@ -78,6 +75,10 @@ class Batcher:
             self._changed.notify()
         self._thread.join()
 
+    def forget(self) -> None:
+        """Starts with an empty cache. Answers still to come of asks before this go into the old one, and with it."""
+        self.cache = Cache(self.settings.cache)
+
     @property
     def length(self) -> int:
         """Texts that wait."""
@@ -97,7 +98,7 @@ class Batcher:
             self.metrics.count("refused_busy", 1)
             wait = max(1, math.ceil(self.length * self._pace))
             raise Refusal(503, f"too many texts are waiting; come back in {wait} s", retry_after=wait)
-        loop = asyncio.get_running_loop()
+        loop, cache = asyncio.get_running_loop(), self.cache
         jobs = [_Job(ask, ask.model.count(ask.text), loop.create_future()) for ask in asks]
         with self._changed:
             self._waiting.extend(jobs)
@@ -107,7 +108,7 @@ class Batcher:
         finally:
             self._forget(jobs)
         for ask, answer in zip(asks, done, strict=True):
-            self.cache.keep(ask, answer)
+            cache.keep(ask, answer)
         return done
 
     def _forget(self, jobs: Sequence[_Job]) -> None:

@@ -120,7 +120,7 @@ class Service:
         """Reads the models again while the old ones serve. What is being decoded ends with the old ones."""
         async with self._reloading:
             await asyncio.to_thread(self.models.reload)
-            self.batcher.cache.clear()
+            self.batcher.forget()
             self.metrics.count("reloads", 1)
 
 
