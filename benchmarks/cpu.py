@@ -1,0 +1,195 @@
+"""Decoding on a CPU: Transformer-base beside CTranslate2 and transformers in one run, with goals and ratios.
+
+    python benchmarks/cpu.py [--only 1,32,32x4] [--rounds 5] [--threads 2] [--families]
+
+d 512, feed-forward 2,048, 8 heads, 6 + 6 layers, vocabulary 32,000, random weights; 32 forced steps from sources of 27 tokens,
+the encoder included. All take turns in every round, in both ways of using the cores (one worker with all threads, or a worker
+for each core); the best round of the best way counts. --families adds RNN and ConvS2S, which no peer decodes. A peer that is
+not installed is left out, and it says so: pip install ctranslate2 transformers.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from copy import deepcopy
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+
+# It takes the slower kernels on AMD by itself.
+os.environ.setdefault("CT2_FORCE_CPU_ISA", "AVX512")
+
+import torch
+from gpu import DIM, HEADS, HIDDEN, LAYERS, SHAPE, SOURCE, STEPS, VOCABULARY
+
+from weft.batch import BOS, PAD
+from weft.config import DecodeSection
+from weft.layers.int8 import in_int8
+from weft.models.base import Model, Sizes
+from weft.registry import build
+from weft.search.choosers import Beam, Chooser, Greedy, Limits
+from weft.search.constraints import Forbid
+from weft.search.loop import generate
+from weft.tasks.placing import autocasts
+from weft.tasks.workers import Workers
+
+CASES = {"1": (1, 1), "32": (32, 1), "32x4": (32, 4)}
+"""name → sentences, beam."""
+
+FAMILIES = {
+    "transformer": {**SHAPE, "norm": "post"},
+    "rnn": {"dim": DIM, "embedding": DIM, "encoder_dim": 2 * DIM, "style": "bahdanau"},
+    "convs2s": {"dim": DIM, "channels": DIM, "encoder_layers": LAYERS, "decoder_layers": LAYERS},
+}
+Work = Callable[[], object]
+Rows = list[list[int]]
+
+
+def made(kind: str) -> dict[str, Model]:
+    """A model of random weights in every precision."""
+    torch.manual_seed(0)
+    model: Model = build("weft.models:MODELS", {"kind": kind, **FAMILIES[kind]}, Sizes(VOCABULARY, VOCABULARY, True)).eval()
+    return {"float32": model, "bf16": deepcopy(model).bfloat16(), "int8": in_int8(model)}
+
+
+def search(model: Model, precision: str, beam: int, source: Rows) -> int:
+    rows = len(source)
+    column = torch.full((rows,), STEPS)
+    chooser: Chooser = Beam(beam) if beam > 1 else Greedy()
+    half = autocasts(DecodeSection(beam=beam, precision=precision), next(model.parameters()).dtype)  # type: ignore[arg-type]
+    with torch.inference_mode(), torch.autocast("cpu", torch.bfloat16, enabled=half):
+        found, _ = generate(
+            model.decoder,
+            model.encode(torch.tensor(source)),
+            chooser,
+            first=torch.full((rows, 1), BOS),
+            limits=Limits(column, column - 1, torch.arange(rows)),
+            constraints=[Forbid([PAD, BOS])],
+            best=1,
+        )
+    return sum(len(best.tokens) for best, *_ in found)
+
+
+def alone(find: Callable[[Rows], int], source: Rows, threads: int) -> None:
+    torch.set_num_threads(threads)
+    find(source)
+
+
+def side_by_side(crew: Workers[Rows, int], parts: Sequence[Rows]) -> None:
+    for _ in crew.run(parts):
+        pass
+
+
+def ours(models: dict[str, Model], rows: int, beam: int, threads: int, open_: ExitStack) -> Iterator[tuple[str, Work]]:
+    source = torch.randint(4, VOCABULARY, (rows, SOURCE), generator=torch.Generator().manual_seed(1)).tolist()
+    for precision, model in models.items():
+        find = partial(search, model, precision, beam)
+        for count in sorted({1, threads}) if rows == 1 else [threads]:
+            yield f"weft {precision}", partial(alone, find, source, count)
+        if rows > 1 and threads > 1:
+            crew = open_.enter_context(Workers(threads, find))
+            yield f"weft {precision}", partial(side_by_side, crew, [source[part::threads] for part in range(threads)])
+
+
+def ctranslate2_works(folder: Path, rows: int, beam: int, threads: int) -> Iterator[tuple[str, Work]]:
+    import ctranslate2
+    from ctranslate import write_model
+
+    if not (folder / "model.bin").exists():
+        write_model(folder, VOCABULARY, DIM, HIDDEN, HEADS, LAYERS)
+    source = [[f"t{row * SOURCE + at}" for at in range(SOURCE)] for row in range(rows)]
+    ways = [(1, threads), (threads, 1)] if rows > 1 else [(1, 1), (1, threads)]
+    options = {"beam_size": beam, "max_decoding_length": STEPS, "min_decoding_length": STEPS}
+    for workers, each in dict.fromkeys(ways):
+        translator = ctranslate2.Translator(
+            str(folder), device="cpu", compute_type="int8", inter_threads=workers, intra_threads=each
+        )
+        size = max(1, rows // workers)
+        yield "CTranslate2 int8", partial(translator.translate_batch, source, max_batch_size=size, **options)
+
+
+def transformers_work(rows: int, beam: int, threads: int) -> Work:
+    from marian import marian
+
+    model = marian(VOCABULARY, DIM, HIDDEN, HEADS, LAYERS, forced_eos_token_id=None).eval()
+    source = torch.randint(4, VOCABULARY, (rows, SOURCE))
+    options = {"num_beams": beam, "do_sample": False, "max_new_tokens": STEPS, "min_new_tokens": STEPS}
+
+    def work() -> None:
+        torch.set_num_threads(threads)
+        with torch.inference_mode():
+            model.generate(input_ids=source, attention_mask=torch.ones_like(source), **options)
+
+    return work
+
+
+def measured(works: list[tuple[str, Work]], rounds: int) -> dict[str, float]:
+    """The best milliseconds a step of each name, over all its ways and all rounds."""
+    best: dict[str, float] = {}
+    for number in range(rounds + 1):
+        for name, work in works:
+            began = time.perf_counter()
+            work()
+            spent = (time.perf_counter() - began) / STEPS * 1000
+            if number > 0:  # the first round warms up
+                best[name] = min(spent, best.get(name, spent))
+    return best
+
+
+def compare(case: str, rounds: int, threads: int, models: dict[str, Model], folder: Path) -> None:
+    rows, beam = CASES[case]
+    with ExitStack() as open_:
+        works = list(ours(models, rows, beam, threads, open_))
+        if find_spec("ctranslate2"):
+            works += ctranslate2_works(folder, rows, beam, threads)
+        if find_spec("transformers"):
+            works.append(("transformers float32", transformers_work(rows, beam, threads)))
+        best = measured(works, rounds)
+    mine = min(value for name, value in best.items() if name.startswith("weft"))
+    goals = {"CTranslate2 int8": 1.2, "transformers float32": 3.0}
+    cells = [f"{name} {value:.2f}" for name, value in best.items()]
+    ratios = [f"{best[peer] / mine:.2f} × {peer} (goal {goal})" for peer, goal in goals.items() if peer in best]
+    print(f"| {rows} | {beam} | {', '.join(cells)} | {', '.join(ratios) or 'no peer'} |", flush=True)
+
+
+def families(cases: list[str], rounds: int, threads: int) -> None:
+    print("\n| model | batch | beam | ms a step |\n|---|---|---|---|")
+    for kind in ("rnn", "convs2s"):
+        models = made(kind)
+        for rows, beam in (CASES[case] for case in cases):
+            with ExitStack() as open_:
+                best = measured(list(ours(models, rows, beam, threads, open_)), rounds)
+            cells = ", ".join(f"{name} {value:.2f}" for name, value in best.items())
+            print(f"| {kind} | {rows} | {beam} | {cells} |", flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--only", default=",".join(CASES))
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--families", action="store_true", help="also RNN and ConvS2S, which no peer decodes")
+    options = parser.parse_args()
+    print(f"{time.strftime('%Y-%m-%d')} · {platform.processor() or platform.machine()}, {options.threads} threads · "
+          f"torch {torch.__version__} · load {os.getloadavg()[0]:.1f}")  # fmt: skip
+    for peer in ("ctranslate2", "transformers"):
+        if not find_spec(peer):
+            print(f"{peer} is not installed: it is left out (pip install {peer})")
+    print("\n| batch | beam | ms a step | weft's best against |\n|---|---|---|---|")
+    cases = options.only.split(",")
+    with tempfile.TemporaryDirectory() as folder:
+        models = made("transformer")
+        for case in cases:
+            compare(case, options.rounds, options.threads, models, Path(folder))
+    if options.families:
+        families(cases, options.rounds, options.threads)
+
+
+if __name__ == "__main__":
+    main()
