@@ -8,9 +8,10 @@ from typing import Any
 
 import torch
 
-from weft.config import Config
+from weft.config import Config, DecodeSection
 from weft.data.text import TextFile
 from weft.errors import ConfigError, RunError
+from weft.layers.int8 import in_int8
 from weft.models.lm import LanguageModel
 from weft.tasks.generating import Generated
 from weft.tasks.language_model import LanguageModelTask
@@ -23,6 +24,7 @@ class Generator:
 
     def __init__(self, model: LanguageModel, task: LanguageModelTask, config: Config) -> None:
         self.model, self.task, self.config = model.eval(), task, config
+        self._rounded: LanguageModel | None = None
 
     def generate(
         self, prompt: str = "", *, tokens: int = 200, count: int = 1, hear: Callable[[str], None] | None = None, **options: Any
@@ -35,9 +37,16 @@ class Generator:
         if tokens < 1 or count < 1:
             raise ConfigError(f"there must be at least one token and one text, not {tokens} and {count}")
         wanted: Mapping[str, Any] = {"sample": "beam" not in options, **options}
-        return self.task.generating(self.model, changed(self.config.decode, wanted)).generate(
-            prompt, tokens, count=count, hear=hear
-        )
+        section = changed(self.config.decode, wanted)
+        return self.task.generating(self._in(section), section).generate(prompt, tokens, count=count, hear=hear)
+
+    def _in(self, section: DecodeSection) -> LanguageModel:
+        """The model, in eight bits if that is asked for."""
+        if section.precision != "int8":
+            return self.model
+        if self._rounded is None:
+            self._rounded = in_int8(self.model)
+        return self._rounded
 
     @torch.inference_mode()
     def score(self, files: str | Sequence[str]) -> dict[str, float]:

@@ -36,6 +36,8 @@ def test_going_on_with_a_text(weft: tiny.Shell, run: Path) -> None:
     assert weft("generate", run, "--tokens", "52", "--beam", "1", stdin="to be or") == wanted + "\n"
     assert weft("generate", run, "-", "--tokens", "52", "--temperature", "0", stdin="to be or") == wanted + "\n"
     assert weft("generate", run, "to be or", "--tokens", "52", "--top-k", "1") == wanted + "\n"
+    rounded = ["--set", "decode.precision=int8", "--device", "cpu"]
+    assert weft("generate", run, "to be or", "--tokens", "52", "--beam", "1", *rounded) == wanted + "\n"
     assert weft("generate", run, "--tokens", "19", "--beam", "1").strip() == LINE.strip()
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,15 @@ from weft.tasks.workers import Workers
 pytestmark = pytest.mark.skipif(not workers.LINUX, reason="processes are forked on Linux alone")
 
 
+@pytest.fixture
+def _two_threads() -> Iterator[None]:
+    usual = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(usual)
+
+
+@pytest.mark.usefixtures("_two_threads")
 def test_every_job_comes_back_with_its_result_and_workers_have_one_thread() -> None:
     with Workers(3, lambda job: (job * job, os.getpid(), torch.get_num_threads())) as crew:
         for jobs in (range(20), range(2), range(0)):
