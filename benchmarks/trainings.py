@@ -19,8 +19,8 @@ from typing import Any
 
 import torch
 
+from weft.bench.machine import about as facts
 from weft.compare.processes import Failure, Processes, Stopped
-from weft.compare.results import about as facts
 from weft.compare.trainings import Training, records, train
 from weft.config import Config
 from weft.data.tokenizer import load_tokenizers

@@ -1,8 +1,8 @@
 """Imports go one way. Walks the source with ast, so that imports inside functions count too.
 
 From the bottom: errors, registry, batch and state, layers, attention with mixers and pooling, models, search, tasks, explain,
-training and translator, api, serve, compare, cli. Beside the ladder stand packages that know almost nothing and that only
-tasks and what is above them may know: data, evaluation, and the configuration.
+training and translator, api, serve, bench, compare, cli. Beside the ladder stand packages that know almost nothing and that
+only tasks and what is above them may know: data, evaluation, and the configuration.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ LADDER = (
     {"training", "translator", "generator"},
     {"api"},
     {"serve"},
+    {"bench"},
     {"compare"},
     {"cli"},
     {"__main__"},

@@ -113,11 +113,16 @@ class Translator:
     def _in(self, section: DecodeSection) -> Network:
         """The model with its weights in the precision asked for; all but float32 are made when first asked for."""
         precision = settled(section, self.model.device).precision
-        if precision == "float32":
-            return self.model
         if precision not in self._made:
-            self._made[precision] = in_int8(self.model) if precision == "int8" else deepcopy(self.model).bfloat16()
+            self._made[precision] = in_precision(self.model, precision)
         return self._made[precision]
+
+
+def in_precision(model: Network, precision: str) -> Network:
+    """A copy of the model for decoding with its weights in bf16 or int8; for float32 the model itself."""
+    if precision == "float32":
+        return model
+    return in_int8(model) if precision == "int8" else deepcopy(model).bfloat16()
 
 
 def _for_each(terms: Terms | Sequence[Terms] | None, count: int) -> list[Terms] | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from weft.bench.timing import timed
 from weft.models.base import Network, Sizes
 from weft.tasks.base import Task
 from weft.training.loop import forward_backward
@@ -80,14 +80,7 @@ def _measure(model: Network, task: Task, sizes: Sizes, length: int, autocast: to
         forward_backward(task, model, batch, 1, autocast)
 
     needed = _memory(step, model)
-    times: list[float] = []
-    while not times or (len(times) < TIMES and sum(times) < LONG_ENOUGH):
-        _finish(device)
-        began = time.perf_counter()
-        step()
-        _finish(device)
-        times.append(time.perf_counter() - began)
-    return min(times), needed
+    return min(timed(step, device, times=TIMES, within=LONG_ENOUGH)), needed
 
 
 def _memory(step: Callable[[], None], model: Network) -> int:
@@ -112,8 +105,3 @@ def _memory(step: Callable[[], None], model: Network) -> int:
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
         step()
     return sum(size for size, _ in kept.values())
-
-
-def _finish(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)

@@ -7,17 +7,12 @@ A `Stat` is over the trainings of an entry that differ in their seed: {"mean", "
 from __future__ import annotations
 
 import math
-import os
-import platform
 import statistics
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
-from importlib import metadata
 from typing import Any
 
-import torch
-
+from weft.bench.machine import about
 from weft.compare.plan import Comparison, Run, training
 from weft.compare.trainings import records
 from weft.compare.worker import Job
@@ -86,19 +81,6 @@ def collect(comparison: Comparison, runs: Sequence[Run], errors: Mapping[str, st
         "counts": facts["counts"],
         "entries": rows,
     }
-
-
-def about() -> dict[str, str]:
-    """Date, device and versions."""
-    device = (
-        torch.cuda.get_device_name() if torch.cuda.is_available() else f"CPU ({platform.machine()}, {os.cpu_count()} cores)"
-    )
-    try:
-        version = metadata.version("weft")
-    except metadata.PackageNotFoundError:
-        version = "source tree"
-    found = {"date": time.strftime("%Y-%m-%d"), "device": device, "python": platform.python_version()}
-    return found | {"torch": torch.__version__, "weft": version}
 
 
 def _run(run: Run, job: Job | None, error: str) -> Row:

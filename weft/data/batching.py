@@ -156,17 +156,24 @@ def evaluation_batches(corpus: Corpus, budget: int) -> Iterator[Rows]:
 
 
 def collate(corpus: Corpus, rows: Rows, *, packed: bool, budget: int, rounded: bool = False) -> Batch:
-    """The pairs of some rows as tensors.
-
-    Padded: [B, S] and [B, T]. Rounded: both sides have the rounded length of the longest text, and rows without a token fill
-    the budget up, so that few shapes come again and again; only the device knows the lengths. Packed: [1, budget] on
-    both sides; a pair longer than the budget makes the row longer.
-    """
+    """The pairs of some rows as tensors, laid out as `lay_out` does."""
     rows = np.asarray(rows, dtype=np.int64)
     lengths = np.asarray(corpus.lengths[rows], dtype=np.int64)
     begins = np.asarray(corpus.offsets[rows]).astype(np.int64)
     source = _gather(corpus.tokens, begins, lengths[:, 0])
     labels = _gather(corpus.tokens, begins + lengths[:, 0], lengths[:, 1])
+    return replace(
+        lay_out(source, labels, lengths, packed=packed, budget=budget, rounded=rounded), rows=torch.from_numpy(rows)
+    )
+
+
+def lay_out(source: Rows, labels: Rows, lengths: Rows, *, packed: bool, budget: int, rounded: bool = False) -> Batch:
+    """A batch of pairs of which all source tokens, all labels and the `lengths` [n, 2] of both sides are given, in order.
+
+    Padded: [B, S] and [B, T]. Rounded: both sides have the rounded length of the longest text, and rows without a token fill
+    the budget up, so that few shapes come again and again; only the device knows the lengths. Packed: [1, budget] on
+    both sides; a pair longer than the budget makes the row longer.
+    """
     target = np.roll(labels, 1)
     target[lengths[:, 1].cumsum() - lengths[:, 1]] = BOS
     if packed:
@@ -181,7 +188,7 @@ def collate(corpus: Corpus, rows: Rows, *, packed: bool, budget: int, rounded: b
         target=_spread(target, layouts[1]),
         target_layout=layouts[1],
         labels=_spread(labels, layouts[1]),
-        rows=torch.from_numpy(rows),
+        rows=torch.arange(len(lengths)),
     )
 
 

@@ -8,12 +8,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Protocol
 
-import torch
+import numpy as np
 from pydantic import Field
 from torch import Tensor, nn
 
-from weft.batch import BOS, Batch, Layout, Position
+from weft.batch import Batch, Position
 from weft.config import Config, DecodeSection
+from weft.data.batching import lay_out
 from weft.data.tokenizer import RESERVED, Tokenizer
 from weft.errors import ConfigError
 from weft.evaluation.metrics import Metric, make_metrics
@@ -127,20 +128,25 @@ class Task(ABC):
         """Facts worth a line in the log: how many pairs, what was dropped."""
         return {}
 
-    def made_up(self, length: int, sizes: Sizes) -> Batch:
-        """One row of `length` made-up tokens, on both sides where there are two: what time and memory are measured by."""
-        return made_up_pair(length, length, sizes)
+    def made_up(self, length: int, sizes: Sizes, rows: int = 1, *, packed: bool = False, rounded: bool = False) -> Batch:
+        """Rows of `length` made-up tokens, on both sides where there are two: what time and memory are measured by.
+
+        They are packed or rounded (see train.packed, train.rounded) where the task trains on such batches at all.
+        """
+        return made_up_pairs((length, length), sizes, rows, packed=packed, rounded=rounded)
 
 
-def made_up_pair(source: int, target: int, sizes: Sizes) -> Batch:
-    """A pair of so many tokens a side, the same at every call."""
-    generator = torch.Generator().manual_seed(source)
+def made_up_pairs(
+    lengths: tuple[int, int], sizes: Sizes, rows: int = 1, *, packed: bool = False, rounded: bool = False
+) -> Batch:
+    """Pairs of so many tokens a side, the same at every call."""
+    draw = np.random.default_rng(lengths)
     ids, labels = (
-        torch.randint(RESERVED, max(RESERVED + 1, size), (1, length), generator=generator)
-        for size, length in ((sizes.source, source), (sizes.target, target))
+        draw.integers(RESERVED, max(RESERVED + 1, size), rows * length)
+        for size, length in zip((sizes.source, sizes.target), lengths, strict=True)
     )
-    fed = torch.cat([torch.full((1, 1), BOS), labels[:, :-1]], 1)
-    return Batch(ids, Layout.padded([source]), fed, Layout.padded([target]), labels, torch.zeros(1, dtype=torch.long))
+    budget = rows * max(lengths)
+    return lay_out(ids, labels, np.tile(np.array(lengths), (rows, 1)), packed=packed, budget=budget, rounded=rounded)
 
 
 class Decodes(Protocol):

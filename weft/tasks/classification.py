@@ -25,7 +25,7 @@ from weft.evaluation.metrics import Metric, score
 from weft.models.base import Network, Sizes, with_source
 from weft.models.classifier import Classifier, Vote
 from weft.registry import Among, build
-from weft.tasks.base import Headline, Loss, Setting, Share, TextTask, made_up_pair
+from weft.tasks.base import Headline, Loss, Setting, Share, TextTask, made_up_pairs
 from weft.tasks.corpora import cache_of, read_corpus
 from weft.tasks.labelling import Labelling
 
@@ -130,9 +130,9 @@ class ClassificationTask(TextTask):
         facts = {"ids": self.source.size, "labels": len(self.target.names), "training texts": len(self.train)}
         return facts | ({} if self.valid is None else {"validation texts": len(self.valid)})
 
-    def made_up(self, length: int, sizes: Sizes) -> Batch:
+    def made_up(self, length: int, sizes: Sizes, rows: int = 1, *, packed: bool = False, rounded: bool = False) -> Batch:
         """The label is the first."""
-        return made_up_pair(length, 1, replace(sizes, target=RESERVED + 1))
+        return made_up_pairs((length, 1), replace(sizes, target=RESERVED + 1), rows)
 
     def _learn(self, train: list[Pairs]) -> None:
         """Finds the labels and trains the tokenizer, and saves both, so that resuming never changes them."""

@@ -193,12 +193,11 @@ class LanguageModelTask(Task):
         facts = {"ids": self.tokenizer.size, "training tokens": len(self.train)}
         return facts | ({} if self.valid is None else {"validation tokens": len(self.valid)})
 
-    def made_up(self, length: int, sizes: Sizes) -> Batch:
-        """One stream that begins, of a segment of `length` tokens."""
-        tokens = torch.randint(
-            RESERVED, max(RESERVED + 1, sizes.target), (length + 1,), generator=torch.Generator().manual_seed(length)
-        ).numpy()
-        return next(Streams(tokens, length, 1, 1, 0).stream(Position()))[0]
+    def made_up(self, length: int, sizes: Sizes, rows: int = 1, *, packed: bool = False, rounded: bool = False) -> Batch:
+        """Streams that begin, each with a segment of `length` tokens."""
+        generator = torch.Generator().manual_seed(length)
+        tokens = torch.randint(RESERVED, max(RESERVED + 1, sizes.target), (rows * length + 1,), generator=generator).numpy()
+        return next(Streams(tokens, length, rows, 1, 0).stream(Position()))[0]
 
 
 def _alike(old: State, new: State) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +11,7 @@ from typing import Protocol, runtime_checkable
 import torch
 from torch import Tensor, nn
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
+from torch.optim import Optimizer
 
 from weft.batch import Batch
 from weft.config import TrainSection
@@ -73,7 +74,7 @@ def fit(
     if config.compile:
         for block in model.blocks if isinstance(model, Network) else [model]:
             block.compile()
-    backward = _worker(session)
+    backward = worker(model, task, config, world.device)
 
     with ExitStack() as stack:
         stack.enter_context(session.memory_errors())
@@ -85,12 +86,8 @@ def fit(
                 torch.manual_seed(seed_for(config.seed, *work.begin, place))
                 meter.add(backward(batch, update))
             sums = sum_gradients(groups, meter.take(), world)
-            norms = torch.stack([_clip(group, config.clip) for group in groups.values()])
-            bad = 1 - (sums.isfinite().all() & norms.isfinite().all()).float()
             rate = schedule(update)
-            for optimizer in optimizers.values():
-                take_step(optimizer, rate, bad)
-                optimizer.zero_grad(set_to_none=not isinstance(backward, Replayed))
+            norms, bad = change_weights(groups, optimizers, sums, rate, config.clip, keep=isinstance(backward, Replayed))
             if ema is not None:
                 ema.update(update)
             _refresh(refreshed, seed_for(config.seed, update))
@@ -122,14 +119,13 @@ def _ahead(session: Session, mine: range) -> Generator[Update, None, None]:
     return prefetch(pinned, 2)
 
 
-def _worker(session: Session) -> Work:
+def worker(model: nn.Module, task: Task, config: TrainSection, device: torch.device) -> Work:
     """What does forward and backward of a micro-batch: recorded where batches come in few sizes, else as usual."""
-    model, task, device = session.trained.model, session.task, session.world.device
+    autocast = torch.autocast(device.type, torch.bfloat16, enabled=config.precision == "bf16")
 
     def work(batch: Batch, update: int) -> list[Loss]:
-        return forward_backward(task, model, batch.to(device, non_blocking=True), update, session.autocast)
+        return forward_backward(task, model, batch.to(device, non_blocking=True), update, autocast)
 
-    config = session.config
     few = config.packed is True or (config.rounded is True and isinstance(model, Network) and model.replays)
     return Replayed(work, device) if device.type == "cuda" and few and task.steady else work
 
@@ -149,6 +145,27 @@ def forward_backward(task: Task, model: nn.Module, batch: Batch, update: int, au
         loss.total.backward()
         metrics = {name: value.detach() for name, value in loss.metrics.items()}
         found.append(replace(loss, total=loss.total.detach(), metrics=metrics))
+
+
+def change_weights(
+    groups: Mapping[str, Sequence[nn.Parameter]],
+    optimizers: Mapping[str, Optimizer],
+    sums: Tensor,
+    rate: float,
+    largest: float,
+    *,
+    keep: bool,
+) -> tuple[Tensor, Tensor]:
+    """One step of every optimiser, its gradients scaled down to the norm `largest`; none if a sum or a norm is not finite.
+
+    Gradients are dropped then, or (`keep`) set to zero. Gives the norms, one a group, and 1.0 if there was no step, else 0.0.
+    """
+    norms = torch.stack([_clip(group, largest) for group in groups.values()])
+    bad = 1 - (sums.isfinite().all() & norms.isfinite().all()).float()
+    for optimizer in optimizers.values():
+        take_step(optimizer, rate, bad)
+        optimizer.zero_grad(set_to_none=not keep)
+    return norms, bad
 
 
 def _refresh(modules: Sequence[Refreshes], seed: int) -> None:

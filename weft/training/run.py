@@ -86,18 +86,17 @@ def _model(config: Config, task: Task, device: torch.device) -> Network:
         # A model without weights or data: what is wrong with it is said before a large corpus is read.
         outline = task.build(config.model, Sizes(8, 8, config.data.shared_vocabulary))
     task.check_length(outline, config.data.max_length)
-    _settle_batches(config, outline, task.steady and device.type == "cuda" and config.train.precision == "bf16")
+    settle_batches(config, outline, task, device)
     sizes = task.prepare()
     torch.manual_seed(config.train.seed)
     return task.build(config.model, sizes)
 
 
-def _settle_batches(config: Config, outline: Network, repeats: bool) -> None:
-    """Whether rows are packed, or rounded, once and for all: where a resumed run goes on in its data depends on it.
-
-    repeats: the device and the task are such that work on batches of one size can be recorded.
-    """
+def settle_batches(config: Config, outline: Network, task: Task, device: torch.device) -> None:
+    """Whether rows are packed, or rounded, once and for all: where a resumed run goes on in its data depends on it."""
     train = config.train
+    # The device and the task are such that work on batches of one size can be recorded.
+    repeats = task.steady and device.type == "cuda" and train.precision == "bf16"
     fits = outline.longest is None or round_up(config.data.max_length + 1) <= outline.longest
     if train.packed == "auto":
         train.packed = repeats and outline.packs and not outline.packs_square

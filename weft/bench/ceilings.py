@@ -1,0 +1,97 @@
+"""What the machine can do at best, measured: products of large matrices, and copies of several sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from weft.bench.counting import Cost
+from weft.bench.timing import timed
+from weft.layers.int8 import Int8Linear
+
+PRODUCTS = {
+    "cpu": ((512, 512, 512), (1024, 1024, 1024), (4096, 512, 2048)),
+    "cuda": ((4096, 4096, 4096), (8192, 8192, 8192), (32768, 2048, 8192)),
+}
+"""Rows, inputs and outputs of the products that are tried; the best of them counts."""
+
+COPIES = {"cpu": (1 << 16, 1 << 19, 1 << 22, 1 << 25, 1 << 28), "cuda": (1 << 24, 1 << 25, 1 << 26, 1 << 28, 1 << 31)}
+"""Bytes read and written by the copies that are tried: what a cache holds is moved faster than what memory holds."""
+
+AT_ONCE = 1 << 26
+"""Bytes moved in one round of copies, one after the other; by one copy if it is larger."""
+
+WITHIN = 0.5
+"""Seconds for one measurement."""
+
+
+@dataclass(frozen=True)
+class Ceilings:
+    """products: FLOP/s by precision · copies: bytes/s by the bytes that a copy reads and writes, from small to large."""
+
+    products: dict[str, float]
+    copies: dict[int, float]
+
+    @property
+    def memory(self) -> float:
+        """Bytes/s of what no cache holds."""
+        return self.copies[max(self.copies)]
+
+    def flops(self, precision: str) -> float:
+        """FLOP/s. What is not computed in a lower precision is in float32, which on some CPUs is the faster one."""
+        return max(self.products[precision], self.products["float32"])
+
+    def bandwidth(self, size: int) -> float:
+        """Bytes/s for an operation that moves so many: never more than the best of copies that are as large or larger."""
+        return max([rate for moved, rate in self.copies.items() if moved >= size], default=self.memory)
+
+    def seconds(self, cost: Cost, precision: str) -> tuple[float, float]:
+        """(by FLOPs, by bytes): what the work takes at least. It cannot be done in less than the larger of the two."""
+        moving = sum(moved / self.bandwidth(size) for size, moved in cost.moved.items())
+        return cost.flops / self.flops(precision), moving
+
+    def document(self) -> dict[str, Any]:
+        return {**asdict(self), "memory": self.memory}
+
+
+def measure_ceilings(device: torch.device, precisions: Iterable[str], rounds: int) -> Ceilings:
+    """The best of so many rounds each."""
+    with torch.inference_mode():
+        kinds = dict.fromkeys(["float32", *precisions])
+        products = {kind: max(_product(shape, kind, device, rounds) for shape in PRODUCTS[device.type]) for kind in kinds}
+        return Ceilings(products, {size: _copy(size, device, rounds) for size in COPIES[device.type]})
+
+
+def _product(shape: tuple[int, int, int], precision: str, device: torch.device, rounds: int) -> float:
+    rows, inputs, outputs = shape
+    x, weight = (torch.randn(size, inputs, device=device) for size in (rows, outputs))
+    work = _multiply(x, weight, precision)
+    work()
+    return 2 * rows * inputs * outputs / min(timed(work, device, times=rounds, within=WITHIN))
+
+
+def _multiply(x: Tensor, weight: Tensor, precision: str) -> Callable[[], object]:
+    if precision == "int8":
+        layer = Int8Linear(weight, None)
+        return lambda: layer(x)
+    if precision == "bf16":
+        x, weight = x.bfloat16(), weight.bfloat16()
+    return lambda: torch.mm(x, weight.t())
+
+
+def _copy(size: int, device: torch.device, rounds: int) -> float:
+    source = torch.zeros(size // 2, dtype=torch.uint8, device=device)
+    target, times = torch.ones_like(source), max(1, AT_ONCE // size)
+    # A GPU is asked for several, or its answer would be the wait for it. On a CPU one that is not disturbed shows more.
+    copies = times if device.type == "cuda" else 1
+
+    def work() -> None:
+        for _ in range(copies):
+            target.copy_(source)
+
+    work()
+    return copies * size / min(timed(work, device, times=rounds * times // copies, within=WITHIN))

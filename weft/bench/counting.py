@@ -1,0 +1,124 @@
+"""Counts what operations do while they run: FLOPs, and the bytes that each reads and writes by itself."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor
+from torch._ops import OpOverload
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from weft.batch import power_of_two
+from weft.bench.formulas import flops
+
+WRITTEN_ONLY = {"copy_", "fill_", "zero_", "random_", "bernoulli_", "uniform_", "normal_", "exponential_", "_foreach_zero_"}
+"""Operations that do not read what they write over."""
+
+PICKED = {"embedding": "weight", "_embedding_bag": "weight", "index": "self", "index_select": "self", "gather": "self"}
+"""Operations that read only some of one argument: as much as they give."""
+
+PUT = {"index_put_": "values", "scatter_": "src", "index_copy_": "source", "index_add_": "source", "scatter_add_": "src"}
+"""Operations that write only as much as they are given in this argument."""
+
+UNTOUCHED = {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "_local_scalar_dense"}
+"""Operations that move nothing, or a number."""
+
+
+@dataclass
+class Cost:
+    """What some work comes to. moved: bytes by the size, a power of two, up to which the operation's own bytes came."""
+
+    flops: int = 0
+    moved: Counter[int] = field(default_factory=Counter)
+
+    @property
+    def bytes(self) -> int:
+        return self.moved.total()
+
+    def add(self, flops: int, size: int) -> None:
+        self.flops += flops
+        if size:
+            self.moved[power_of_two(size)] += size
+
+
+class Counting(TorchDispatchMode):
+    """While it is entered, all operations of this thread and of its backward passes are counted in `cost`.
+
+    An operation made of others is taken apart, so each counts once. What a kernel keeps to itself moves no bytes. FLOPs are
+    those of `weft.bench.formulas`.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cost = Cost()
+
+    def __torch_dispatch__(
+        self, func: OpOverload, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        given = dict(kwargs or {})
+        with self:
+            taken_apart = func.decompose(*args, **given)
+        if taken_apart is not NotImplemented:
+            return taken_apart
+        out = func(*args, **given)
+        named = _named(func, args, given)
+        self.cost.add(flops(func, named, args, given, out), moved(func, named, out))
+        return out
+
+
+def moved(func: OpOverload, named: Mapping[str, Any], out: Any) -> int:
+    """Bytes that one call reads and writes."""
+    name = func.overloadpacket.__name__
+    if name in UNTOUCHED:
+        return 0
+    targets = [each for key in _mutated(func) for each in _tensors(named.get(key))]
+    read = [each for key, value in named.items() if key != PICKED.get(name) for each in _tensors(value)]
+    made = list(_tensors(out))
+    if not targets and made and {_place(each) for each in made} <= {_place(each) for each in _tensors(list(named.values()))}:
+        return 0  # a view
+    if name in PICKED:
+        return sum(map(size, read)) + 2 * sum(map(size, made))
+    if name in PUT:
+        given = [each for each in read if each is not targets[0]]
+        return sum(map(size, given)) + sum(map(size, _tensors(named.get(PUT[name]))))
+    if name in WRITTEN_ONLY:
+        read = [each for each in read if all(each is not target for target in targets)]
+    written = {id(each): each for each in (*targets, *made)}
+    return sum(map(size, read)) + sum(map(size, written.values())) + _packed(named, made)
+
+
+def size(tensor: Tensor) -> int:
+    """The bytes of a tensor; those of numbers that stand for many by being expanded count once."""
+    count = tensor.element_size()
+    for extent, stride in zip(tensor.shape, tensor.stride(), strict=True):
+        count *= extent if stride or extent == 0 else 1
+    return count
+
+
+def _packed(named: Mapping[str, Any], made: list[Tensor]) -> int:
+    """Weights in eight bits, which are no tensor: a byte for each input and output."""
+    return made[0].size(-1) * int(named["X"].size(-1)) if "W_prepack" in named else 0
+
+
+def _named(func: OpOverload, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    names = (argument.name for argument in func._schema.arguments)
+    return {**dict(zip(names, args, strict=False)), **kwargs}
+
+
+def _mutated(func: OpOverload) -> list[str]:
+    return [each.name for each in func._schema.arguments if each.alias_info is not None and each.alias_info.is_write]
+
+
+def _tensors(value: Any) -> Iterator[Tensor]:
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, list | tuple):
+        for each in value:
+            yield from _tensors(each)
+
+
+def _place(tensor: Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()

@@ -1,0 +1,115 @@
+"""FLOPs of the operations that do most of the work, from the shapes of what they are given. A multiplication and an addition
+are two.
+
+Matrix products and convolutions are torch's own formulas; here are those that torch has none for, or counts otherwise: fused
+attention (pairs that may look at each other, where torch counts all), recurrent layers, Fourier transforms, products in
+eight bits. Elementwise work is not counted: it shows in the bytes that are moved.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from functools import cache
+from typing import Any
+
+from torch import Tensor
+from torch._ops import OpOverload
+from torch.utils.flop_counter import flop_registry
+
+Named = Mapping[str, Any]
+"""The arguments of an operation by their names in its schema."""
+
+FORWARD, BACKWARD = 2, 5
+"""Products of an attention: scores and sums; backwards the scores again, and the gradients of q, k, v and the weights."""
+
+
+def flops(operation: OpOverload, named: Named, args: tuple[Any, ...], kwargs: Mapping[str, Any], out: Any) -> int:
+    """Those of one call; 0 for what has no formula."""
+    own = FORMULAS.get(operation.overloadpacket.__name__)
+    if own is not None:
+        return own(named, out)
+    known = flop_registry.get(operation.overloadpacket)
+    return 0 if known is None else int(known(*args, **kwargs, out_val=out))
+
+
+def attention(products: int, heads: int = 1) -> Callable[[Named, Any], int]:
+    """The formula of an attention that makes so many products; heads: the place of their number in q [B, …, width]."""
+
+    def count(named: Named, out: Any) -> int:
+        q, k = named["query"], named["key"]
+        left, right = (_reach(named.get(f"window_size_{side}")) for side in ("left", "right"))
+        right = 0 if named.get("is_causal") else right
+        if q.dim() == 3:  # [tokens, heads, width], cut into pieces
+            sizes = (named[name].diff().tolist() for name in ("cum_seq_q", "cum_seq_k"))
+            looks = sum(pairs(*each, left, right) for each in zip(*sizes, strict=True))
+            return 2 * products * q.size(1) * q.size(2) * looks
+        looks = pairs(q.size(3 - heads), k.size(3 - heads), left, right)
+        return 2 * products * q.size(0) * q.size(heads) * q.size(3) * looks
+
+    return count
+
+
+@cache
+def pairs(queries: int, keys: int, left: float = math.inf, right: float = math.inf) -> int:
+    """Pairs of a query and a key that is at most so many places before or behind it."""
+    if left == right == math.inf:
+        return queries * keys
+    return sum(max(0, int(min(keys - 1, i + right) - max(0, i - left)) + 1) for i in range(queries))
+
+
+def _reach(window: int | None) -> float:
+    return math.inf if window is None or window < 0 else window
+
+
+def recurrent(products: int) -> Callable[[Named, Any], int]:
+    """Every token meets every weight; backwards twice, for the gradients of what was read and of the weights."""
+
+    def count(named: Named, out: Any) -> int:
+        weights = [each for name, value in named.items() if name.startswith("weight") for each in _tensors(value)]
+        read = named["input"]
+        matrices = sum(weight.numel() for weight in weights if weight.dim() > 1)
+        return 2 * products * matrices * (read.numel() // read.size(-1))
+
+    return count
+
+
+def _tensors(value: Any) -> list[Tensor]:
+    return [each for each in (value if isinstance(value, list | tuple) else [value]) if isinstance(each, Tensor)]
+
+
+def fourier(named: Named, out: Tensor) -> int:
+    """5 n log₂ n for each complex transform of n numbers, half of it where one side is real."""
+    read = named["self"]
+    whole = read if read.is_complex() else out
+    share = 1.0 if read.is_complex() and out.is_complex() else 0.5
+    return int(5 * share * whole.numel() * sum(math.log2(max(2, whole.size(place))) for place in named["dim"]))
+
+
+def in_eight_bits(named: Named, out: Tensor) -> int:
+    return 2 * out.numel() * int(named["X"].size(-1))
+
+
+FORMULAS: dict[str, Callable[[Named, Any], int]] = {
+    "_flash_attention_forward": attention(FORWARD, heads=2),
+    "_flash_attention_backward": attention(BACKWARD, heads=2),
+    "_scaled_dot_product_flash_attention": attention(FORWARD),
+    "_scaled_dot_product_flash_attention_backward": attention(BACKWARD),
+    "_scaled_dot_product_flash_attention_for_cpu": attention(FORWARD),
+    "_scaled_dot_product_flash_attention_for_cpu_backward": attention(BACKWARD),
+    "_scaled_dot_product_efficient_attention": attention(FORWARD),
+    "_scaled_dot_product_efficient_attention_backward": attention(BACKWARD),
+    "_scaled_dot_product_cudnn_attention": attention(FORWARD),
+    "_scaled_dot_product_cudnn_attention_backward": attention(BACKWARD),
+    "_cudnn_rnn": recurrent(1),
+    "_cudnn_rnn_backward": recurrent(2),
+    "mkldnn_rnn_layer": recurrent(1),
+    "mkldnn_rnn_layer_backward": recurrent(2),
+    "_fft_c2c": fourier,
+    "_fft_r2c": fourier,
+    "_fft_c2r": fourier,
+    "linear_with_input_q_dq_qweight_dq_output_fp32": in_eight_bits,
+    "mv": lambda named, out: 2 * named["self"].numel(),
+    "addmv": lambda named, out: 2 * named["mat"].numel(),
+    "dot": lambda named, out: 2 * named["self"].numel(),
+}

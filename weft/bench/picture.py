@@ -1,0 +1,67 @@
+"""Where the time of a step goes, as bars: training and decoding side by side."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from weft.bench.machine import about
+from weft.bench.measure import Bench
+from weft.bench.profile import GROUPS, OVERHEAD, Profile
+from weft.bench.table import duration
+from weft.errors import ConfigError
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+DPI = 150
+ENDINGS = (".png", ".svg")
+WORK, WAIT = "#3b6ea5", "#c4622d"
+"""Colours of what is computed, and of what only keeps the computation waiting."""
+
+
+def check_file(file: Path) -> None:
+    """Before anything is measured: whether a picture of this name can be drawn."""
+    if file.suffix not in ENDINGS:
+        raise ConfigError(f"{file}: a profile is drawn as PNG or SVG; give a name that ends in {' or '.join(ENDINGS)}")
+    if not file.parent.is_dir():
+        raise ConfigError(f"{file}: there is no folder {file.parent}; make it first, or name another")
+
+
+def draw_profile(bench: Bench, file: Path) -> None:
+    """Writes the picture, as PNG or SVG by the path's ending."""
+    picture(bench).savefig(file, dpi=DPI, metadata={"Date": None} if file.suffix == ".svg" else None)
+
+
+def picture(bench: Bench) -> Figure:
+    """A panel for each kind of step, with the same groups from top to bottom."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    groups = [group for group in GROUPS if any(group in each.seconds for each in bench.profiles)]
+    figure = Figure(figsize=(10.5, 1.8 + 0.34 * len(groups)), dpi=DPI, layout="constrained")
+    FigureCanvasAgg(figure)
+    panels = figure.subplots(1, len(bench.profiles), sharey=True, squeeze=False)[0]
+    for axes, profile in zip(panels, bench.profiles, strict=True):
+        _bars(axes, profile, groups)
+    panels[0].invert_yaxis()  # the others share it
+    facts = about(bench.subject.device)
+    figure.suptitle(f"{bench.subject.name} · {facts['device']} · torch {facts['torch']}", fontsize=10, x=0.01, ha="left")
+    return figure
+
+
+def _bars(axes: Axes, profile: Profile, groups: list[str]) -> None:
+    whole = sum(profile.seconds.values())
+    values = [1000 * profile.seconds.get(group, 0.0) for group in groups]
+    colours = [WAIT if group == OVERHEAD else WORK for group in groups]
+    bars = axes.barh(groups, values, color=colours, height=0.72)
+    labels = [f"{value / (10 * whole):.0f} %" if value else "" for value in values]
+    axes.bar_label(bars, labels, padding=3, fontsize=8.5)
+    axes.set_title(f"{profile.name}, {duration(whole)}\n{profile.about}", fontsize=9, loc="left")
+    axes.set_xlabel("milliseconds")
+    axes.set_xlim(0, 1.15 * max(values))
+    axes.grid(axis="x", color="#e6e6e6", linewidth=0.6)
+    axes.set_axisbelow(True)
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)

@@ -1,0 +1,66 @@
+"""The figures as a table for people."""
+
+from __future__ import annotations
+
+from rich.table import Table
+
+from weft.bench.measure import Bench, Figures
+
+PREFIXES = ("", "k", "M", "G", "T", "P")
+
+
+def heading(bench: Bench) -> str:
+    """A few lines on the machine, its ceilings and the model."""
+    document, ceilings = bench.document(), bench.ceilings
+    about, model = document["about"], document["model"]
+    products = " · ".join(f"{kind} {amount(rate, 'FLOP/s')}" for kind, rate in ceilings.products.items())
+    cached = max(ceilings.copies.values())
+    return "\n".join(
+        [
+            f"{bench.subject.name} on {about['device']}, torch {about['torch']}",
+            f"model: {model['parameters']:,} parameters, {amount(model['bytes'], 'B')}",
+            f"ceilings: products {products} · memory {amount(ceilings.memory, 'B/s')}, from caches {amount(cached, 'B/s')}",
+        ]
+    )
+
+
+def table(bench: Bench) -> Table:
+    """A column for each kind of step."""
+    found = Table(title_justify="left")
+    found.add_column("", no_wrap=True)
+    for each in bench.figures:
+        found.add_column("\n".join([each.name, *each.about.split(", ")]), justify="right")
+    for row in zip(*(_rows(each) for each in bench.figures), strict=True):
+        found.add_row(row[0][0], *(value for _, value in row))
+    return found
+
+
+def _rows(step: Figures) -> list[tuple[str, str]]:
+    unit = "token" if "token" in step.counts else "text"
+    return [
+        ("FLOPs", amount(step.flops)),
+        (f"FLOPs a {unit}", amount(step.flops / step.count)),
+        ("bytes moved", amount(step.bytes, "B")),
+        (f"bytes a {unit}", amount(step.bytes / step.count, "B")),
+        ("least time by FLOPs", duration(step.least_by_flops)),
+        ("least time by bytes", duration(step.least_by_bytes)),
+        ("measured, fastest", duration(step.seconds)),
+        ("measured, median", duration(step.median)),
+        (f"{unit}s a second", f"{step.count / step.seconds:,.0f}"),
+        ("share of products' ceiling", f"{100 * step.share_of_products:.1f} %"),
+        ("share of memory's ceiling", f"{100 * step.share_of_memory:.1f} %"),
+        ("the nearer ceiling", step.binds),
+    ]
+
+
+def amount(value: float, unit: str = "") -> str:
+    """1,234,567 → 1.23 M, with three digits that count."""
+    place = 0
+    while abs(value) >= 999.5 and place < len(PREFIXES) - 1:
+        value, place = value / 1000, place + 1
+    return f"{value:.3g} {PREFIXES[place]}{unit}".strip()
+
+
+def duration(seconds: float) -> str:
+    """12.3 ms, 1.23 s."""
+    return f"{1000 * seconds:,.3g} ms" if seconds < 1 else f"{seconds:,.2f} s"
