@@ -1,0 +1,26 @@
+"""Masks of sources that are added to scores hide what they hide otherwise, and a source of no tokens gives zeros."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from weft.attention.kernel import attend_memory
+from weft.attention.store import Memory
+from weft.batch import Layout
+
+
+@pytest.mark.parametrize("lengths", [(5, 0), (5, 2), (5, 5)])
+def test_padding_is_not_looked_at_and_nothing_is_found_in_nothing(lengths: tuple[int, int]) -> None:
+    torch.manual_seed(0)
+    k, v, q = torch.randn(2, 2, 5, 4), torch.randn(2, 2, 5, 4), torch.randn(4, 2, 1, 4)
+    memory = Memory.of(k, v, Layout.padded(lengths))
+    found, _ = attend_memory(q, memory, layout=None)
+    shown, weights = attend_memory(q, memory, layout=None, need_weights=True)
+    assert weights is not None
+    torch.testing.assert_close(found, shown)
+    for row in range(4):
+        length = lengths[row // 2]
+        assert not weights[row, :, :, length:].any()
+        scores = (q[row] @ k[row // 2, :, :length].transpose(-1, -2) / 2).softmax(-1)
+        torch.testing.assert_close(found[row], scores @ v[row // 2, :, :length])
