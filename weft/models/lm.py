@@ -155,7 +155,6 @@ class LanguageModel(Network):
         self.decoder = LanguageDecoder(TokenEmbedding(table, place, dropout), layers, block, output)
         limits = [max_length if position == "learned" else None, *(mixer.max_length for mixer in mixers)]
         self.max_target = min((limit for limit in limits if limit is not None), default=None)
-        self.replays = True
 
     def nothing(self, rows: int) -> Encoded:
         """The source of a model that has none, for so many rows."""
