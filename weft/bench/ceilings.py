@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -22,7 +22,7 @@ PRODUCTS = {
 COPIES = {"cpu": (1 << 16, 1 << 19, 1 << 22, 1 << 25, 1 << 28), "cuda": (1 << 24, 1 << 25, 1 << 26, 1 << 28, 1 << 31)}
 """Bytes read and written by the copies that are tried: what a cache holds is moved faster than what memory holds."""
 
-AT_ONCE = 1 << 26
+AT_ONCE = {"cpu": 1 << 26, "cuda": 1 << 30}
 """Bytes moved in one round of copies, one after the other; by one copy if it is larger."""
 
 WITHIN = 0.5
@@ -58,12 +58,16 @@ class Ceilings:
         return {**asdict(self), "memory": self.memory}
 
 
-def measure_ceilings(device: torch.device, precisions: Iterable[str], rounds: int) -> Ceilings:
-    """The best of so many rounds each."""
-    with torch.inference_mode():
-        kinds = dict.fromkeys(["float32", *precisions])
-        products = {kind: max(_product(shape, kind, device, rounds) for shape in PRODUCTS[device.type]) for kind in kinds}
-        return Ceilings(products, {size: _copy(size, device, rounds) for size in COPIES[device.type]})
+@torch.inference_mode()
+def measure_products(device: torch.device, precision: str, rounds: int) -> float:
+    """FLOP/s of matrix products, the best of so many rounds."""
+    return max(_product(shape, precision, device, rounds) for shape in PRODUCTS[device.type])
+
+
+@torch.inference_mode()
+def measure_copies(device: torch.device, rounds: int) -> dict[int, float]:
+    """Bytes/s of copies by their size, the best of so many rounds."""
+    return {size: _copy(size, device, rounds) for size in COPIES[device.type]}
 
 
 def _product(shape: tuple[int, int, int], precision: str, device: torch.device, rounds: int) -> float:
@@ -85,7 +89,7 @@ def _multiply(x: Tensor, weight: Tensor, precision: str) -> Callable[[], object]
 
 def _copy(size: int, device: torch.device, rounds: int) -> float:
     source = torch.zeros(size // 2, dtype=torch.uint8, device=device)
-    target, times = torch.ones_like(source), max(1, AT_ONCE // size)
+    target, times = torch.ones_like(source), max(1, AT_ONCE[device.type] // size)
     # A GPU is asked for several, or its answer would be the wait for it. On a CPU one that is not disturbed shows more.
     copies = times if device.type == "cuda" else 1
 

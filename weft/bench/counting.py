@@ -23,6 +23,9 @@ PICKED = {"embedding": "weight", "_embedding_bag": "weight", "index": "self", "i
 PUT = {"index_put_": "values", "scatter_": "src", "index_copy_": "source", "index_add_": "source", "scatter_add_": "src"}
 """Operations that write only as much as they are given in this argument."""
 
+AGAIN = {"weight_buf"}
+"""Arguments that hold what others hold too: the weights of a recurrent layer, in one piece."""
+
 UNTOUCHED = {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "_local_scalar_dense"}
 """Operations that move nothing, or a number."""
 
@@ -75,7 +78,8 @@ def moved(func: OpOverload, named: Mapping[str, Any], out: Any) -> int:
     if name in UNTOUCHED:
         return 0
     targets = [each for key in _mutated(func) for each in _tensors(named.get(key))]
-    read = [each for key, value in named.items() if key != PICKED.get(name) for each in _tensors(value)]
+    left_out = {PICKED.get(name), *AGAIN}
+    read = [each for key, value in named.items() if key not in left_out for each in _tensors(value)]
     made = list(_tensors(out))
     if not targets and made and {_place(each) for each in made} <= {_place(each) for each in _tensors(list(named.values()))}:
         return 0  # a view

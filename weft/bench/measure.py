@@ -9,14 +9,13 @@ from typing import Any
 
 import torch
 
-from weft.bench.ceilings import Ceilings, measure_ceilings
+from weft.bench.ceilings import Ceilings, measure_copies, measure_products
 from weft.bench.counting import Cost, Counting
 from weft.bench.machine import about
 from weft.bench.profile import Profile, see
 from weft.bench.subject import Subject
 from weft.bench.timing import timed
 from weft.bench.work import TrainingStep, Work, at_work
-from weft.tasks.placing import settled
 
 WITHIN = 5.0
 """Seconds after which work is not done again to be timed."""
@@ -75,6 +74,13 @@ class Bench:
         """Bytes of the model's weights, as they are trained."""
         return sum(parameter.nbytes for parameter in self.subject.model.parameters())
 
+    @property
+    def title(self) -> str:
+        """What was measured, and where."""
+        facts, threads = about(self.subject.device), torch.get_num_threads()
+        used = f", {threads} thread{'s' * (threads > 1)}" if self.subject.device.type == "cpu" else ""
+        return f"{self.subject.name} on {facts['device']}{used}, torch {facts['torch']}"
+
     def document(self) -> dict[str, Any]:
         model = {"parameters": self.subject.model.count_parameters(), "bytes": self.weights}
         model |= {"source_vocabulary": self.subject.sizes.source, "target_vocabulary": self.subject.sizes.target}
@@ -100,20 +106,21 @@ def bench(
     """Counts and times a training step and a decoding step with `batch` rows, on the device of the subject."""
     figures: list[Figures] = []
     profiles: list[Profile] = []
+    device = subject.device
     say("the ceilings of this machine")
-    config = subject.config
-    precisions = [config.train.precision, settled(config.decode, subject.device).precision]
-    ceilings = measure_ceilings(subject.device, precisions, rounds)
+    ceilings = Ceilings({"float32": measure_products(device, "float32", rounds)}, measure_copies(device, rounds))
     # One after the other: both are of the same model, in training and not.
     makers: list[Callable[[], Work]] = [lambda: TrainingStep(subject), lambda: at_work(subject, batch, beam, say)]
     for make in makers:
         work = make()
+        if work.precision not in ceilings.products:
+            ceilings.products[work.precision] = measure_products(device, work.precision, rounds)
         say(f"{work.name}: {work.about}")
         cost = count(work)
         seen = see(work, subject) if profiled else None
         figures.append(_figures(subject, work, cost, ceilings, rounds))
         if seen is not None:
-            profiles.append(seen.profile(work, figures[-1].seconds if subject.device.type == "cuda" else None))
+            profiles.append(seen.profile(work, figures[-1].seconds if device.type == "cuda" else None))
     return Bench(subject, ceilings, figures, profiles)
 
 

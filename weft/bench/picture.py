@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from weft.bench.machine import about
 from weft.bench.measure import Bench
 from weft.bench.profile import GROUPS, OVERHEAD, Profile
 from weft.bench.table import duration
@@ -46,8 +45,7 @@ def picture(bench: Bench) -> Figure:
     for axes, profile in zip(panels, bench.profiles, strict=True):
         _bars(axes, profile, groups)
     panels[0].invert_yaxis()  # the others share it
-    facts = about(bench.subject.device)
-    figure.suptitle(f"{bench.subject.name} · {facts['device']} · torch {facts['torch']}", fontsize=10, x=0.01, ha="left")
+    figure.suptitle(bench.title, fontsize=10, x=0.01, ha="left")
     return figure
 
 
@@ -56,7 +54,8 @@ def _bars(axes: Axes, profile: Profile, groups: list[str]) -> None:
     values = [1000 * profile.seconds.get(group, 0.0) for group in groups]
     colours = [WAIT if group == OVERHEAD else WORK for group in groups]
     bars = axes.barh(groups, values, color=colours, height=0.72)
-    labels = [f"{value / (10 * whole):.0f} %" if value else "" for value in values]
+    shares = [value / (10 * whole) for value in values]
+    labels = [f"{share:.0f} %" if share >= 1 else "< 1 %" if share else "" for share in shares]
     axes.bar_label(bars, labels, padding=3, fontsize=8.5)
     axes.set_title(f"{profile.name}, {duration(whole)}\n{profile.about}", fontsize=9, loc="left")
     axes.set_xlabel("milliseconds")

@@ -11,14 +11,13 @@ PREFIXES = ("", "k", "M", "G", "T", "P")
 
 def heading(bench: Bench) -> str:
     """A few lines on the machine, its ceilings and the model."""
-    document, ceilings = bench.document(), bench.ceilings
-    about, model = document["about"], document["model"]
+    model, ceilings = bench.subject.model, bench.ceilings
     products = " · ".join(f"{kind} {amount(rate, 'FLOP/s')}" for kind, rate in ceilings.products.items())
     cached = max(ceilings.copies.values())
     return "\n".join(
         [
-            f"{bench.subject.name} on {about['device']}, torch {about['torch']}",
-            f"model: {model['parameters']:,} parameters, {amount(model['bytes'], 'B')}",
+            bench.title,
+            f"model: {model.count_parameters():,} parameters, {amount(bench.weights, 'B')}",
             f"ceilings: products {products} · memory {amount(ceilings.memory, 'B/s')}, from caches {amount(cached, 'B/s')}",
         ]
     )

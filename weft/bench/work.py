@@ -120,7 +120,8 @@ class Search(Work):
         model, device = subject.model.eval(), subject.device
         options = settled(options, device)
         reads = isinstance(model, Model)
-        found = in_precision(model, options.precision) if reads else model
+        # The weights of a language model stay in float32 where its products are in bf16.
+        found = in_precision(model, options.precision) if reads or options.precision == "int8" else model
         assert isinstance(found, Model | LanguageModel)
         self.model: Model | LanguageModel = found
         self.chooser: Chooser = Beam(options.beam, stop=options.stop) if options.beam > 1 else Greedy()

@@ -162,9 +162,7 @@ def collate(corpus: Corpus, rows: Rows, *, packed: bool, budget: int, rounded: b
     begins = np.asarray(corpus.offsets[rows]).astype(np.int64)
     source = _gather(corpus.tokens, begins, lengths[:, 0])
     labels = _gather(corpus.tokens, begins + lengths[:, 0], lengths[:, 1])
-    return replace(
-        lay_out(source, labels, lengths, packed=packed, budget=budget, rounded=rounded), rows=torch.from_numpy(rows)
-    )
+    return replace(lay_out(source, labels, lengths, packed=packed, budget=budget, rounded=rounded), rows=torch.from_numpy(rows))
 
 
 def lay_out(source: Rows, labels: Rows, lengths: Rows, *, packed: bool, budget: int, rounded: bool = False) -> Batch:
