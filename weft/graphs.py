@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
-from torch.fx.experimental.proxy_tensor import make_fx
 
 Work = Callable[[], None]
 InPlace = Callable[..., object]
@@ -58,6 +57,7 @@ class Compiler:
 
 def _write_down(work: InPlace, tensors: Sequence[Tensor]) -> torch.fx.GraphModule:
     """The operations that `work` asks for, which is done on the way."""
+    from torch.fx.experimental.proxy_tensor import make_fx  # a tenth of a second, which only who compiles should spend
 
     def alone(*mine: Tensor) -> tuple[()]:
         work(*mine)

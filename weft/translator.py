@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from pathlib import Path
-from typing import Any, overload
+from typing import TYPE_CHECKING, Any, overload
 
 from pydantic import ValidationError
 
 from weft.config import Config, DecodeSection, load_config
 from weft.errors import ConfigError, RunError
-from weft.explain.explain import explain
-from weft.explain.explanation import Explanation
 from weft.layers.int8 import in_int8
 from weft.models.base import Network
 from weft.registry import build, problems
@@ -22,7 +20,10 @@ from weft.tasks.placing import settled
 from weft.tasks.terms import Terms
 from weft.training.checkpoint import MODEL
 from weft.training.distributed import choose_device
-from weft.training.weights import load_weights
+from weft.training.weights import blank, load_weights
+
+if TYPE_CHECKING:
+    from weft.explain.explanation import Explanation
 
 
 class Translator:
@@ -94,6 +95,8 @@ class Translator:
         `target`: look at this translation instead of the model's own · `influence`: also how much each token depends on each of
         the source · `run`: what the page calls the model · `options` are those of the section decode.
         """
+        from weft.explain.explain import explain  # who only translates need not wait for it
+
         section = changed(self.config.decode, options)
         if "n_best" not in options and not section.sample:
             section = section.model_copy(update={"n_best": max(section.n_best, section.beam)})
@@ -186,6 +189,7 @@ def open_run(folder: Path, sets: Sequence[str] = ()) -> tuple[Task, Config, Netw
     if not (folder / MODEL).is_file():
         raise RunError(f"{folder}: there is no {MODEL} yet; training saves the first one after train.save_every steps")
     task: Task = build("weft.tasks:TASKS", config.task, Setting(config, folder), where="task")
-    model = task.build(config.model, task.reopen())
+    with blank():
+        model = task.build(config.model, task.reopen())
     load_weights(model, folder / MODEL)
     return task, config, model

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 import torch
 from safetensors.torch import save_file
+from torch import nn
 
 from weft.errors import RunError
-from weft.training.weights import read_metadata
+from weft.training.weights import blank, read_metadata
 
 
 def test_metadata_of_another_program_is_an_error_that_says_so(tmp_path):
@@ -16,3 +20,22 @@ def test_metadata_of_another_program_is_an_error_that_says_so(tmp_path):
         read_metadata(tmp_path / "model.safetensors")
     save_file({"a": torch.zeros(2)}, tmp_path / "plain.safetensors")
     assert read_metadata(tmp_path / "plain.safetensors") == {}
+
+
+def test_nothing_is_drawn_for_a_model_that_is_about_to_be_loaded():
+    before = torch.random.get_rng_state()
+    with blank():
+        parts = nn.Linear(4, 4), nn.Embedding(5, 4), nn.GRU(4, 4)
+        nn.init.orthogonal_(parts[0].weight)
+        ones = nn.LayerNorm(4)
+    assert torch.equal(torch.random.get_rng_state(), before)
+    assert all(not parameter.any() and parameter.requires_grad for part in parts for parameter in part.parameters())
+    assert ones.weight.all(), "what is not drawn is as ever"
+    assert nn.Linear(4, 4).weight.any()
+
+
+def test_who_only_translates_does_not_wait_for_what_others_need():
+    slow = ["sacrebleu", "weft.explain.explain", "torch._dynamo", "torch._inductor", "matplotlib"]
+    asked = f"import sys, weft.cli, weft.translator; print([name for name in {slow} if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

@@ -1,7 +1,7 @@
 """BLEU, chrF and TER by sacreBLEU with signatures, exact match and token accuracy; all from 0 to 100 (TER may be more).
 
 A metric is computed in two steps: counts for each sentence, and the value from their sums. Tests of significance then
-need no second look at the text.
+need no second look at the text. sacreBLEU is imported where it is used, for whoever only translates need not wait for it.
 
 Shapes: N sentences · S counts a sentence.
 """
@@ -15,9 +15,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
-from sacrebleu.metrics.bleu import BLEU
-from sacrebleu.metrics.chrf import CHRF
-from sacrebleu.metrics.ter import TER
 
 from weft.errors import ConfigError, DataError
 from weft.registry import suggest
@@ -81,6 +78,8 @@ class Bleu(SacreMetric):
     name = "BLEU"
 
     def __init__(self, *, tokenize: str = "13a", lowercase: bool = False) -> None:
+        from sacrebleu.metrics.bleu import BLEU
+
         if tokenize not in BLEU.TOKENIZERS:
             raise ConfigError(f"BLEU has no tokenizer {tokenize!r}; {suggest(tokenize, BLEU.TOKENIZERS)}")
         super().__init__(BLEU(tokenize=tokenize, lowercase=lowercase))
@@ -103,6 +102,8 @@ class Chrf(SacreMetric):
     name = "chrF2"
 
     def __init__(self, *, lowercase: bool = False) -> None:
+        from sacrebleu.metrics.chrf import CHRF
+
         super().__init__(CHRF(lowercase=lowercase))
 
     def value(self, sums: Counts) -> Counts:
@@ -124,6 +125,8 @@ class Ter(SacreMetric):
     higher_is_better = False
 
     def __init__(self) -> None:
+        from sacrebleu.metrics.ter import TER
+
         super().__init__(TER())
 
     def value(self, sums: Counts) -> Counts:

@@ -29,7 +29,7 @@ from weft.tasks.placing import autocasts, budget, settled, workers
 from weft.tasks.terms import Terms, book, constrained
 from weft.tasks.workers import Workers
 
-WINDOWS = (32, 128, 512, 2048)
+WINDOWS = (8, 32, 128, 512, 2048)
 """Lines read at once: few at first, so that the first translations come soon, then more, so that batches fill well."""
 
 TOGETHER = (8192,)

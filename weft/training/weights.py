@@ -6,16 +6,21 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from weft.errors import RunError
+
+DRAWING = {"uniform_", "normal_", "kaiming_uniform_", "kaiming_normal_", "xavier_uniform_", "xavier_normal_", "orthogonal_"}
+"""Functions of torch that write random numbers into a tensor: those of tensors, and those of torch.nn.init."""
 
 
 def tensors_of(model: nn.Module) -> dict[str, Tensor]:
@@ -103,6 +108,20 @@ def _differences(expected: Mapping[str, Tensor], given: Mapping[str, Tensor]) ->
         if name in given and given[name].shape != tensor.shape
     ]
     return shapes + missing + unknown
+
+
+class blank(TorchFunctionMode):  # noqa: N801 — a context, named as those of torch are
+    """Inside, first weights are 0 instead of drawn: for models that are about to be given those of a file."""
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        options = kwargs or {}
+        if getattr(func, "__name__", "") not in DRAWING:
+            return func(*args, **options)
+        tensor: Tensor = args[0] if args else options["tensor"]
+        with torch.no_grad():
+            return tensor.zero_()
 
 
 def load_weights(model: nn.Module, file: Path) -> dict[str, str]:
