@@ -185,7 +185,13 @@ def test_the_list_says_of_a_mechanism_what_it_is_when_built(kind: str) -> None:
 def test_listing_everything(weft: tiny.Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "200")
     everything = weft("list")
-    assert all(what in everything for what in ("models", "attentions", "recipes", "transformer-small", "weft/mixers/"))
+    assert all(what in everything for what in ("models", "attentions", "recipes", "transformer-small", "weft/mixers"))
+
+
+def test_a_list_breaks_no_file_name_in_a_narrow_window(weft: tiny.Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    listed = weft("list", "attentions")
+    assert all(name in listed for name in ("weft/attention", " location_aware.py", " encoder ", " weights "))
 
 
 def test_a_new_configuration_can_be_trained(weft: tiny.Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

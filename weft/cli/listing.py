@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import posixpath
 from collections.abc import Iterator
 from enum import StrEnum
 
@@ -49,9 +50,11 @@ def _recipes() -> Table:
 def _parts(what: What) -> Table:
     mechanisms = what in (What.attentions, What.mixers)
     facts = ["used in", "shows weights", "cost in length", "paper"] if mechanisms else ["what it is"]
-    table = _table(what, "kind", *facts, "file")
-    for row in _rows(what, mechanisms):
-        table.add_row(*row)
+    rows = list(_rows(what, mechanisms))
+    folder = posixpath.commonpath([posixpath.dirname(row[-1]) for row in rows])
+    table = _table(f"{what}: files in {folder}", "kind", *facts, "file")
+    for row in rows:
+        table.add_row(*row[:-1], posixpath.relpath(row[-1], folder))
     return table
 
 
@@ -71,5 +74,6 @@ def _rows(what: What, mechanisms: bool) -> Iterator[list[str]]:
 def _table(title: str, *headings: str) -> Table:
     table = Table(title=title, title_justify="left", title_style="bold", pad_edge=False)
     for heading in headings:
-        table.add_column(heading, overflow="fold", no_wrap=heading in ("kind", "file"))
+        longest = max(map(len, heading.split()))
+        table.add_column(heading, overflow="fold", no_wrap=heading in ("kind", "name", "file"), min_width=longest + 1)
     return table
