@@ -83,7 +83,7 @@ def rounded(lengths: list[int], seed: int) -> Batch:
 
 
 @pytest.mark.parametrize("half", [False, True])
-@pytest.mark.parametrize("name", [*set(STYLES) - {"n-grams"}])
+@pytest.mark.parametrize("name", [name for name in STYLES if name != "n-grams"])
 def test_recorded_work_equals_work_as_usual(name: str, half: bool) -> None:
     model = make(STYLES[name], 0.2).cuda().train()
 
