@@ -137,6 +137,12 @@ class DecodeSection(Section):
         default="auto",
         description="of the arithmetic when decoding; auto: bf16 on a GPU, else float32; int8: in eight bits, on a CPU alone",
     )
+    shortlist: int = Field(
+        default=0,
+        ge=0,
+        le=100,
+        description="choose among so many tokens for each source token, as weft shortlist counted them; 0: among all",
+    )
     workers: PositiveInt | Literal["auto"] = Field(
         default="auto",
         description="processes that decode side by side on a CPU; auto: one a core in weft translate and weft evaluate, else 1",

@@ -9,7 +9,22 @@ import sys
 import typer
 
 from weft import __version__
-from weft.cli import align, average, bench, compare, demo, evaluate, explain, generate, listing, new, serve, train, translate
+from weft.cli import (
+    align,
+    average,
+    bench,
+    compare,
+    demo,
+    evaluate,
+    explain,
+    generate,
+    listing,
+    new,
+    serve,
+    shortlist,
+    train,
+    translate,
+)
 from weft.errors import Interrupted, WeftError
 
 NO_MEMORY = "error: out of memory; lower train.batch_tokens, or for translating decode.batch_tokens and decode.max_length"
@@ -31,6 +46,7 @@ app.command("align")(align.align)
 app.command("generate")(generate.generate)
 app.command("compare")(compare.compare)
 app.command("bench")(bench.bench)
+app.command("shortlist")(shortlist.shortlist)
 app.command("average")(average.average)
 app.command("list")(listing.list_parts)
 app.command("new")(new.new)

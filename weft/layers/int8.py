@@ -33,11 +33,13 @@ class Int8Linear(nn.Module):
     bias: Tensor | None
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
+        """`weight` [O, I] as it is, or rounded already."""
         super().__init__()
         self.out_features, self.in_features = weight.shape
         # CPUs without dot products of bytes add pairs of them up in 16 bits, into which only half as many steps fit.
         self.levels = 127 if torch.cpu._is_vnni_supported() else 63
-        self.packed = _pack(weight.detach().float())
+        rounded = weight if weight.is_quantized else _round(weight.detach().float())
+        self.packed: Any = torch.ops.quantized.linear_prepack(rounded, None)
         self.register_buffer("bias", None if bias is None else bias.detach().float())
 
     @cached_property
@@ -45,6 +47,18 @@ class Int8Linear(nn.Module):
         """[O, I], as rounded, for who asks what the weights are like."""
         rounded: Tensor = torch.ops.quantized.linear_unpack(self.packed)[0]
         return rounded.dequantize()
+
+    @cached_property
+    def _numbers(self) -> tuple[Tensor, Tensor, Tensor]:
+        """The rounded weights [O, I] as they were before they were packed, with a scale and a zero [O]; kept if asked for."""
+        rounded: Tensor = torch.ops.quantized.linear_unpack(self.packed)[0]
+        return rounded.int_repr(), rounded.q_per_channel_scales(), rounded.q_per_channel_zero_points()
+
+    def rows(self, outputs: Tensor) -> Int8Linear:
+        """The layer for some of its outputs [N] alone."""
+        numbers, scale, zero = (part[outputs] for part in self._numbers)
+        rounded = torch._make_per_channel_quantized_tensor(numbers, scale, zero, 0)
+        return Int8Linear(rounded, None if self.bias is None else self.bias[outputs])
 
     def forward(self, x: Tensor) -> Tensor:
         if x.dtype != torch.float32:
@@ -128,11 +142,10 @@ def _rounded(part: nn.Module) -> nn.Module:
     return part
 
 
-def _pack(weight: Tensor) -> Any:
-    """Weights [O, I] as the kernel wants them, with a scale for each output."""
+def _round(weight: Tensor) -> Tensor:
+    """Weights [O, I] in eight bits, with a scale for each output."""
     scale = (weight.abs().amax(1) / 127).clamp_min(TINY).double()
     with warnings.catch_warnings():
         # Tensors of torch's quantised types are deprecated, but there is no other way to the kernel.
         warnings.simplefilter("ignore", UserWarning)
-        rounded = torch.quantize_per_channel(weight, scale, torch.zeros(len(scale), dtype=torch.long), 0, torch.qint8)
-    return torch.ops.quantized.linear_prepack(rounded, None)
+        return torch.quantize_per_channel(weight, scale, torch.zeros(len(scale), dtype=torch.long), 0, torch.qint8)

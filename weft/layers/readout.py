@@ -5,7 +5,7 @@ Shapes: N tokens · D width · V vocabulary.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Protocol, cast
 
 import torch
 import torch.nn.functional as F
@@ -25,6 +25,23 @@ def output_layer(table: nn.Embedding) -> nn.Linear:
     layer = nn.Linear(table.embedding_dim, table.num_embeddings, bias=False, device="meta")
     layer.weight = table.weight
     return layer
+
+
+class Rows(Protocol):
+    """An output layer that is more than a matrix."""
+
+    def rows(self, outputs: Tensor) -> nn.Module: ...
+
+
+def rows_of(layer: nn.Module, outputs: Tensor) -> nn.Module:
+    """The layer for some of its outputs [N] alone."""
+    if not isinstance(layer, nn.Linear):
+        return cast(Rows, layer).rows(outputs)
+    part = nn.Linear(layer.in_features, len(outputs), bias=layer.bias is not None, device="meta")
+    part.weight = nn.Parameter(layer.weight.detach()[outputs], requires_grad=False)
+    if layer.bias is not None:
+        part.bias = nn.Parameter(layer.bias.detach()[outputs], requires_grad=False)
+    return part
 
 
 def smoothed_loss(logits: Tensor, labels: Tensor, smoothing: float) -> tuple[Tensor, Tensor]:

@@ -86,6 +86,12 @@ class Decoder(nn.Module, ABC):
     def logits(self, hidden: Tensor) -> Tensor:
         """The output layer, position by position: [B, T, D] → [B, T, V]."""
 
+    def among(self, tokens: Tensor) -> nn.Module:
+        """The output layer for these tokens [N] alone: [B, T, D] → [B, T, N]."""
+        raise ConfigError(
+            f"decode.shortlist: a {type(self).__name__} has no output layer of which a part could be computed; set it to 0"
+        )
+
     def forward(self, tokens: Tensor, state: State, layout: Layout | None = None) -> Decoded:
         found = self.features(tokens, state, layout)
         return Decoded(self.logits(found.hidden), found.state, found.terms)

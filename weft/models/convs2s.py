@@ -26,7 +26,7 @@ from weft.layers.convolution import Window
 from weft.layers.dropout import dropout
 from weft.layers.embedding import Sharing, embedding_tables
 from weft.layers.position import LearnedPosition, token_positions
-from weft.layers.readout import linear_loss
+from weft.layers.readout import linear_loss, rows_of
 from weft.layers.weightnorm import NormedLinear
 from weft.models.base import Decoder, Encoded, Encoder, Features, Model, Sizes
 from weft.registry import Among, build
@@ -210,6 +210,9 @@ class ConvS2SDecoder(Decoder):
     def logits(self, hidden: Tensor) -> Tensor:
         logits: Tensor = self.output(hidden)
         return logits
+
+    def among(self, tokens: Tensor) -> nn.Module:
+        return rows_of(self.output, tokens)
 
     def loss(self, hidden: Tensor, labels: Tensor, smoothing: float = 0.0) -> tuple[Tensor, Tensor]:
         return linear_loss(hidden, self.output.weight, labels, smoothing)

@@ -19,7 +19,7 @@ from weft.batch import Layout
 from weft.errors import ConfigError
 from weft.layers.autocast import computed_in
 from weft.layers.embedding import Sharing, embedding_tables
-from weft.layers.readout import linear_loss
+from weft.layers.readout import linear_loss, rows_of
 from weft.layers.recurrent import (
     Bridge,
     BridgeKind,
@@ -124,6 +124,9 @@ class RecurrentDecoder(Decoder):
     def logits(self, hidden: Tensor) -> Tensor:
         logits: Tensor = self.output(hidden)
         return logits
+
+    def among(self, tokens: Tensor) -> nn.Module:
+        return rows_of(self.output, tokens)
 
     def loss(self, hidden: Tensor, labels: Tensor, smoothing: float = 0.0) -> tuple[Tensor, Tensor]:
         return linear_loss(hidden, self.output.weight, labels, smoothing)

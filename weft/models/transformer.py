@@ -18,7 +18,7 @@ from weft.errors import ConfigError
 from weft.layers.embedding import Sharing, TokenEmbedding, embedding_tables
 from weft.layers.feedforward import Activation
 from weft.layers.position import LearnedPosition, SinusoidalPosition, token_positions
-from weft.layers.readout import linear_loss
+from weft.layers.readout import linear_loss, rows_of
 from weft.layers.reversible import run_reversible
 from weft.mixers import build_self
 from weft.models.base import Decoder, Encoded, Encoder, Features, Model, Sizes
@@ -130,6 +130,9 @@ class TransformerDecoder(Decoder):
     def logits(self, hidden: Tensor) -> Tensor:
         logits: Tensor = self.output(hidden)
         return logits
+
+    def among(self, tokens: Tensor) -> nn.Module:
+        return rows_of(self.output, tokens)
 
     def loss(self, hidden: Tensor, labels: Tensor, smoothing: float = 0.0) -> tuple[Tensor, Tensor]:
         return linear_loss(hidden, self.output.weight, labels, smoothing)

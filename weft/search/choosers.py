@@ -19,11 +19,15 @@ NEVER = float("-inf")
 
 @dataclass
 class Limits:
-    """[G] each: most and fewest tokens of a text (its EOS counted in `longest`), and a number naming the sentence."""
+    """[G] each: most and fewest tokens of a text (its EOS counted in `longest`), and a number naming the sentence.
+
+    bias [G, V], if any, is added to logits before all else: −inf for tokens that do not exist for a source.
+    """
 
     longest: Tensor
     shortest: Tensor
     ids: Tensor
+    bias: Tensor | None = None
 
 
 @dataclass

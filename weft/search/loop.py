@@ -181,6 +181,8 @@ class Step:
     def choose(self, now: Running) -> Choice:
         """Constraints, then the chooser. The hypotheses of a source are one until the first choice, and then become K."""
         logits = self.decoder.logits(now.hidden)
+        if now.limits.bias is not None:
+            logits = (logits.unflatten(0, (now.owner.numel(), -1)) + now.limits.bias[:, None]).flatten(0, 1)
         norm = _norm(logits)
         _too_short(logits, now.t, now.limits)
         for j, constraint in enumerate(self.constraints):

@@ -11,21 +11,23 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from weft.batch import BOS, EOS, PAD, UNK, Layout, power_of_two
+from weft.batch import BOS, EOS, PAD, Layout, power_of_two
 from weft.config import DecodeSection
 from weft.data.copying import Numbering
 from weft.data.tokenizer import Tokenizer
 from weft.errors import ConfigError, DataError
 from weft.graphs import Compiler
 from weft.models.base import Model
-from weft.search.choosers import Beam, Chooser, Greedy, Limits, Sample
-from weft.search.constraints import Constraint, Forbid, NoRepeat
+from weft.models.narrowed import NarrowedDecoder
+from weft.search.choosers import Limits
 from weft.search.loop import CHECK, PLAINLY, Hypothesis, Tables, generate
 from weft.search.recorded import Recorded, Recorder, recorder_of
 from weft.search.terms import Avoid
+from weft.tasks.choosing import chooser, constraints
 from weft.tasks.cutting import cut
 from weft.tasks.forcing import attention_of
 from weft.tasks.placing import autocasts, budget, settled, workers
+from weft.tasks.shortlist import Narrow, Shortlist
 from weft.tasks.terms import Terms, book, constrained
 from weft.tasks.workers import Workers
 
@@ -85,7 +87,8 @@ class Decoding:
     """A model with its tokenizers and the settings of search.
 
     A line of more tokens than `max_source` (the model's positions, or decode.max_source) is cut between words into pieces
-    that are translated one by one and joined by spaces; `warn` is told.
+    that are translated one by one and joined by spaces; `warn` is told. `shortlist`: the tokens to choose among, by source
+    token, where decode.shortlist asks for that; lines with terms, and traces, choose among all.
     """
 
     def __init__(
@@ -96,6 +99,7 @@ class Decoding:
         options: DecodeSection,
         *,
         warn: Callable[[str], None] | None = None,
+        shortlist: Shortlist | None = None,
     ) -> None:
         self.model, self.source, self.target, self.options = model, source, target, settled(options, model.device)
         self.recorder = recorder_of(model)
@@ -103,6 +107,9 @@ class Decoding:
         self.compiler = Compiler(self.warn) if options.compile else None
         limits = [options.max_source] + ([] if model.max_source is None else [model.max_source])
         self.max_source = min(limits)
+        self.shortlist = shortlist
+        if shortlist:
+            model.decoder.among(torch.tensor([EOS], device=model.device))  # what fails, or is kept for all searches, does now
 
     def translate(
         self,
@@ -202,10 +209,10 @@ class Decoding:
         options, device = self.options, self.model.device
         rows = pieces if self.recorder is None else _rounded(pieces)
         lengths = [len(piece.ids) for piece in rows]
-        prefixes = [[BOS, *piece.prefix] for piece in rows]
-        limits = self.limits(rows, len(pieces))
-        ragged = len({len(prefix) for prefix in prefixes}) > 1
-        first = pad(prefixes).to(device)
+        narrow = None if trace or any(piece.terms for piece in pieces) else self._narrow(rows)
+        prefixes = [[BOS, *(narrow.numbers(piece.prefix) if narrow else piece.prefix)] for piece in rows]
+        limits = self.limits(rows, len(pieces), narrow)
+        first, ragged = pad(prefixes).to(device), len({len(prefix) for prefix in prefixes}) > 1
         first_layout = Layout.padded([len(prefix) for prefix in prefixes]).to(device) if ragged else None
         use = book(self.target, [piece.terms.use for piece in rows], device)
         avoid = book(self.target, [piece.terms.avoid for piece in rows], device, early=True)
@@ -215,28 +222,33 @@ class Decoding:
             # For a recorder searches with and without a layout would be of different sizes.
             full = set(lengths) == {block.size(1)} and self.recorder is None
             layout = None if full else Layout.padded(lengths, block.size(1)).to(device)
-            recorded = None if self.recorder is None or use or avoid else self._recorded(self.recorder)
+            recorded = None if self.recorder is None or use or avoid or narrow else self._recorded(self.recorder)
             found, tables = generate(
-                self.model.decoder,
+                self.model.decoder if narrow is None else NarrowedDecoder(self.model.decoder, narrow.ids),
                 self.model.encode(block, layout) if recorded is None else recorded.encode(self.model, block, layout),
-                self._chooser() if use is None else constrained(options, use, use.read(first, first_layout)),
+                chooser(options) if use is None else constrained(options, use, use.read(first, first_layout)),
                 first=first,
                 first_layout=first_layout,
                 limits=limits,
-                constraints=[*self._constraints(first.size(1) + int(limits.longest.max())), *([Avoid(avoid)] if avoid else [])],
+                constraints=constraints(options, first.size(1) + int(limits.longest.max())) + ([Avoid(avoid)] if avoid else []),
                 best=options.n_best,
                 check=1 if trace else CHECK,
                 trace=trace,
                 stepping=recorded or PLAINLY,
             )
         for piece, hypotheses in zip(pieces, found[: len(pieces)], strict=True):
-            piece.found = [self._translation(piece, hypothesis) for hypothesis in hypotheses]
+            piece.found = [self._translation(piece, hypothesis, narrow) for hypothesis in hypotheses]
         return tables
+
+    def _narrow(self, pieces: list[Piece]) -> Narrow | None:
+        """The tokens that the pieces choose among, if there is a shortlist."""
+        given = [(piece.ids, piece.prefix) for piece in pieces]
+        return None if self.shortlist is None else self.shortlist.narrow(given, self.options.shortlist, self.model.device)
 
     def _recorded(self, recorder: Recorder) -> Recorded:
         return recorder.stepping(self.options.model_dump_json(), self.compiler)
 
-    def limits(self, pieces: list[Piece], real: int) -> Limits:
+    def limits(self, pieces: list[Piece], real: int, narrow: Narrow | None = None) -> Limits:
         """How long texts may become; those of pieces behind the `real` ones end at once."""
         options, most = self.options, self.model.max_target
         longest = [min(options.max_length, int(options.max_ratio * len(piece.ids)) + 10) for piece in pieces]
@@ -244,24 +256,11 @@ class Decoding:
             longest = [min(each, most - len(piece.prefix) - 1) for each, piece in zip(longest, pieces, strict=True)]
         longest = [max(1, each) if k < real else 1 for k, each in enumerate(longest)]
         shortest = [min(options.min_length, each - 1) for each in longest]
-        columns = (longest, shortest, [piece.number for piece in pieces])
-        return Limits(*(torch.tensor(column, device=self.model.device) for column in columns))
+        columns = [torch.tensor(each, device=self.model.device) for each in (longest, shortest, [p.number for p in pieces])]
+        return Limits(columns[0], columns[1], columns[2], None if narrow is None else narrow.bias)
 
-    def _chooser(self) -> Chooser:
-        options = self.options
-        if options.sample:
-            return Sample(options.n_best, options.temperature, options.top_k, options.top_p, options.seed)
-        width = max(options.beam, options.n_best)
-        return Greedy(options.length_penalty) if width == 1 else Beam(width, options.length_penalty, stop=options.stop)
-
-    def _constraints(self, longest: int) -> list[Constraint]:
-        constraints: list[Constraint] = [Forbid([PAD, BOS, UNK])]
-        if 0 < self.options.no_repeat_ngram <= longest:
-            constraints.append(NoRepeat(self.options.no_repeat_ngram, longest + 1))
-        return constraints
-
-    def _translation(self, piece: Piece, hypothesis: Hypothesis) -> Translation:
-        ids = [*piece.prefix, *hypothesis.tokens]
+    def _translation(self, piece: Piece, hypothesis: Hypothesis, narrow: Narrow | None) -> Translation:
+        ids = [*piece.prefix, *(narrow.tokens(hypothesis.tokens) if narrow else hypothesis.tokens)]
         source, target = self.source.named(piece.words), self.target.named(piece.words)
         text = target.decode([token for token in ids if token != EOS])
         return Translation(text, hypothesis.score, ids, target.tokens(ids), source.tokens(piece.ids))

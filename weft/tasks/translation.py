@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
 from itertools import islice
+from pathlib import Path
 from typing import Annotated, Any
 
 import torch
@@ -29,6 +31,7 @@ from weft.tasks.outputs import log_likelihoods
 from weft.tasks.penalties import Penalties
 from weft.tasks.reinforce import Reinforce
 from weft.tasks.sampling import Sampling
+from weft.tasks.shortlist import Shortlist
 
 
 class TranslationTask(TextTask):
@@ -115,7 +118,18 @@ class TranslationTask(TextTask):
 
     def decoding(self, model: Network, options: DecodeSection, warn: Callable[[str], None] | None = None) -> Decoding:
         assert isinstance(model, Model)
-        return Decoding(model, self.source, self.target, options, warn=warn)
+        shortlist = self.shortlist if options.shortlist else None
+        return Decoding(model, self.source, self.target, options, warn=warn, shortlist=shortlist)
+
+    @cached_property
+    def shortlist(self) -> Shortlist:
+        """The target tokens that go with each source token, as the run's folder has them."""
+        return Shortlist.read(self.run, self.source.size, self.target.size, self.source is self.target)
+
+    def count_shortlist(self) -> Path:
+        """Counts, over the training data, which tokens those are, and writes them into the run's folder."""
+        sizes = self.prepare()
+        return Shortlist.count(self.train, sizes.source, sizes.target, sizes.shared).write(self.run)
 
     @property
     def sizes(self) -> Sizes:

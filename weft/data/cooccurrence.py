@@ -1,0 +1,100 @@
+"""Which target tokens go with which source tokens, learned from pairs of texts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from weft.data.cache import Corpus
+
+Ids = NDArray[np.int32]
+Numbers = NDArray[np.int64]
+
+CHUNK = 4096
+"""Pairs counted at once."""
+
+PASSES = 3
+"""Times that all pairs are looked at again after they have been counted."""
+
+
+def companions(corpus: Corpus, sources: int, targets: int, *, most: int, frequent: int, pairs: int) -> tuple[Ids, Ids]:
+    """For each source token the `most` target tokens it leads to, [sources, most], and the most frequent ones, [frequent].
+
+    The best come first, the frequent ones are left out, and −1 stands where no more were seen. Of a large corpus `pairs` pairs
+    are looked at, evenly spread over it. A token counts once a text. Translation probabilities of IBM Model 1 (Brown et al.
+    1993) rank them, which begin as Dice's coefficients, so that few passes do.
+    """
+    rows = np.linspace(0, len(corpus) - 1, min(pairs, len(corpus))).round().astype(np.int64)
+    chunks = [rows[start : start + CHUNK] for start in range(0, len(rows), CHUNK)]
+    with_source, with_target, both = np.zeros(sources, np.int64), np.zeros(targets, np.int64), _Counts()
+    for chunk in chunks:
+        for source, target in _vocabularies(corpus, chunk):
+            with_source[source] += 1
+            with_target[target] += 1
+        both.add(_cells(corpus, chunk, targets)[0])
+    keys, counts = both.total()
+    source, target = np.divmod(keys, targets)
+    chance = 2 * counts / (with_source[source] + with_target[target])
+    for _ in range(PASSES):
+        expected = np.zeros(len(keys))
+        for chunk in chunks:
+            cells, words = _cells(corpus, chunk, targets)
+            place = np.searchsorted(keys, cells)
+            share = chance[place] / np.bincount(words, chance[place])[words]
+            expected += np.bincount(place, share, len(keys))
+        chance = expected / np.bincount(source, expected)[source]
+    always = np.argsort(-with_target, kind="stable")[:frequent]
+    return _best(source, target, np.where(np.isin(target, always), -1.0, chance), sources, most), always.astype(np.int32)
+
+
+def _best(source: Numbers, target: Numbers, chance: NDArray[np.float64], sources: int, most: int) -> Ids:
+    """The `most` targets of each source whose chance is highest and not negative."""
+    order = np.lexsort((target, -chance, source))
+    source, target, chance = source[order], target[order], chance[order]
+    rank = np.arange(len(source)) - np.searchsorted(source, source)
+    kept = (rank < most) & (chance >= 0)
+    found = np.full((sources, most), -1, np.int32)
+    found[source[kept], rank[kept]] = target[kept]
+    return found
+
+
+def _vocabularies(corpus: Corpus, rows: Numbers) -> Iterator[tuple[Numbers, Numbers]]:
+    """The tokens of each side of some pairs, each once."""
+    for row in rows.tolist():
+        yield np.unique(corpus.source(row)).astype(np.int64), np.unique(corpus.target(row)).astype(np.int64)
+
+
+def _cells(corpus: Corpus, rows: Numbers, targets: int) -> tuple[Numbers, Numbers]:
+    """Every source token with every target token of its pair, as one number, and the number of the target word it is for."""
+    cells, words, count = [], [], 0
+    for source, target in _vocabularies(corpus, rows):
+        cells.append((source[:, None] * targets + target).ravel())
+        words.append(np.tile(np.arange(count, count + len(target)), len(source)))
+        count += len(target)
+    return np.concatenate(cells), np.concatenate(words)
+
+
+class _Counts:
+    """How often each number was met. What was added last is merged only when it is half as much as what is before it."""
+
+    def __init__(self) -> None:
+        self._parts: list[tuple[Numbers, Numbers]] = []
+
+    def add(self, numbers: Numbers) -> None:
+        keys, counts = np.unique(numbers, return_counts=True)
+        self._parts.append((keys, counts))
+        while len(self._parts) > 1 and 2 * len(self._parts[-1][0]) >= len(self._parts[-2][0]):
+            self._merge()
+
+    def total(self) -> tuple[Numbers, Numbers]:
+        while len(self._parts) > 1:
+            self._merge()
+        return self._parts[0]
+
+    def _merge(self) -> None:
+        (some, often), (more, more_often) = self._parts.pop(), self._parts.pop()
+        keys, place = np.unique(np.concatenate([some, more]), return_inverse=True)
+        counts = np.bincount(place, np.concatenate([often, more_often])).astype(np.int64)
+        self._parts.append((keys, counts))
