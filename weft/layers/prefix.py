@@ -48,8 +48,8 @@ class Weighted:
 
     @staticmethod
     def nothing(rows: int, width: int, device: torch.device) -> Weighted:
-        zeros = torch.zeros(rows, 1, width, device=device)
-        return Weighted(zeros, zeros, torch.full_like(zeros, LOWEST))
+        total = torch.zeros(rows, 1, width, device=device)
+        return Weighted(total, torch.zeros_like(total), torch.full_like(total, LOWEST))
 
     def join(self, other: Weighted) -> Weighted:
         """The tokens of both, place by place. The larger top is kept, so nothing overflows and the larger part is exact."""

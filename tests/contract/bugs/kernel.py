@@ -186,8 +186,8 @@ CACHE = [
     Bug(
         "weights from a store include cells to come",
         "attention.kernel",
-        "if _fused(q, beams * room, need_weights) else (cells, None)",
-        "if _fused(q, beams * room, need_weights) else (None if need_weights else cells, None)",
+        "bias, extent = _bias(store, _own_cells(store, positions), q.dtype), q.size(2)",
+        "bias, extent = None if need_weights else _bias(store, _own_cells(store, positions), q.dtype), q.size(2)",
         ("full-causal-step-weights",),
     ),
     Bug(
