@@ -1,11 +1,13 @@
 """Decoding on a CPU: Transformer-base beside CTranslate2 and transformers in one run, with goals and ratios.
 
-    python benchmarks/cpu.py [--only 1,32,32x4] [--rounds 5] [--threads 2] [--families]
+    python benchmarks/cpu.py [--only 1,32,32x4] [--precisions float32,bf16,int8] [--rounds 5] [--threads 2] [--families]
 
 d 512, feed-forward 2,048, 8 heads, 6 + 6 layers, vocabulary 32,000, random weights; 32 forced steps from sources of 27 tokens,
 the encoder included. All take turns in every round, in both ways of using the cores (one worker with all threads, or a worker
-for each core); the best round of the best way counts. --families adds RNN and ConvS2S, which no peer decodes. A peer that is
-not installed is left out, and it says so: pip install ctranslate2 transformers.
+for each core); the best round of the best way counts. With a shortlist the output layer is computed for some tokens only
+(decode.shortlist: 100), as many as sentences of that length led to in Multi30k; it is cut out once a search, which counts. The
+peers compute all of it, so there is a ratio without and one with a shortlist. --families adds RNN and ConvS2S, which no peer
+decodes. A peer that is not installed is left out, and it says so: pip install ctranslate2 transformers.
 """
 
 from __future__ import annotations
@@ -32,6 +34,7 @@ from weft.batch import BOS, PAD
 from weft.config import DecodeSection
 from weft.layers.int8 import in_int8
 from weft.models.base import Model, Sizes
+from weft.models.narrowed import NarrowedDecoder
 from weft.registry import build
 from weft.search.choosers import Beam, Chooser, Greedy, Limits
 from weft.search.constraints import Forbid
@@ -47,6 +50,9 @@ FAMILIES = {
     "rnn": {"dim": DIM, "embedding": DIM, "encoder_dim": 2 * DIM, "style": "bahdanau"},
     "convs2s": {"dim": DIM, "channels": DIM, "encoder_layers": LAYERS, "decoder_layers": LAYERS},
 }
+SHORTLISTS = {1: 950, 16: 3900, 32: 4900}
+"""Sentences searched together → the tokens they choose among."""
+
 Work = Callable[[], object]
 Rows = list[list[int]]
 
@@ -58,18 +64,22 @@ def made(kind: str) -> dict[str, Model]:
     return {"float32": model, "bf16": deepcopy(model).bfloat16(), "int8": in_int8(model)}
 
 
-def search(model: Model, precision: str, beam: int, source: Rows) -> int:
+def search(model: Model, precision: str, beam: int, shortlist: bool, source: Rows) -> int:
     rows = len(source)
+    decoder, bias = model.decoder, None
     column = torch.full((rows,), STEPS)
     chooser: Chooser = Beam(beam) if beam > 1 else Greedy()
     half = autocasts(DecodeSection(beam=beam, precision=precision), next(model.parameters()).dtype)  # type: ignore[arg-type]
     with torch.inference_mode(), torch.autocast("cpu", torch.bfloat16, enabled=half):
+        if shortlist:
+            size = SHORTLISTS[min(SHORTLISTS, key=lambda known: abs(known - rows))]
+            decoder, bias = NarrowedDecoder(decoder, torch.arange(size) * (VOCABULARY // size)), torch.zeros(rows, size)
         found, _ = generate(
-            model.decoder,
+            decoder,
             model.encode(torch.tensor(source)),
             chooser,
             first=torch.full((rows, 1), BOS),
-            limits=Limits(column, column - 1, torch.arange(rows)),
+            limits=Limits(column, column - 1, torch.arange(rows), bias),
             constraints=[Forbid([PAD, BOS])],
             best=1,
         )
@@ -88,13 +98,14 @@ def side_by_side(crew: Workers[Rows, int], parts: Sequence[Rows]) -> None:
 
 def ours(models: dict[str, Model], rows: int, beam: int, threads: int, open_: ExitStack) -> Iterator[tuple[str, Work]]:
     source = torch.randint(4, VOCABULARY, (rows, SOURCE), generator=torch.Generator().manual_seed(1)).tolist()
-    for precision, model in models.items():
-        find = partial(search, model, precision, beam)
+    wanted = [(*item, False) for item in models.items()] + [("int8", models["int8"], True)] * ("int8" in models)
+    for precision, model, shortlist in wanted:
+        find, name = partial(search, model, precision, beam, shortlist), f"weft {precision}{' shortlist' * shortlist}"
         for count in sorted({1, threads}) if rows == 1 else [threads]:
-            yield f"weft {precision}", partial(alone, find, source, count)
+            yield name, partial(alone, find, source, count)
         if rows > 1 and threads > 1:
             crew = open_.enter_context(Workers(threads, find))
-            yield f"weft {precision}", partial(side_by_side, crew, [source[part::threads] for part in range(threads)])
+            yield name, partial(side_by_side, crew, [source[part::threads] for part in range(threads)])
 
 
 def ctranslate2_works(folder: Path, rows: int, beam: int, threads: int) -> Iterator[tuple[str, Work]]:
@@ -151,10 +162,15 @@ def compare(case: str, rounds: int, threads: int, models: dict[str, Model], fold
         if find_spec("transformers"):
             works.append(("transformers float32", transformers_work(rows, beam, threads)))
         best = measured(works, rounds)
-    mine = min(value for name, value in best.items() if name.startswith("weft"))
+    mine = min(value for name, value in best.items() if name.startswith("weft") and "shortlist" not in name)
+    listed = best.get("weft int8 shortlist", mine)
     goals = {"CTranslate2 int8": 1.2, "transformers float32": 3.0}
     cells = [f"{name} {value:.2f}" for name, value in best.items()]
-    ratios = [f"{best[peer] / mine:.2f} × {peer} (goal {goal})" for peer, goal in goals.items() if peer in best]
+    ratios = [
+        f"{best[peer] / mine:.2f}, with a shortlist {best[peer] / listed:.2f} × {peer} (goal {goal})"
+        for peer, goal in goals.items()
+        if peer in best
+    ]
     print(f"| {rows} | {beam} | {', '.join(cells)} | {', '.join(ratios) or 'no peer'} |", flush=True)
 
 
@@ -172,6 +188,7 @@ def families(cases: list[str], rounds: int, threads: int) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--only", default=",".join(CASES))
+    parser.add_argument("--precisions", default="float32,bf16,int8", help="of weft")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--families", action="store_true", help="also RNN and ConvS2S, which no peer decodes")
@@ -184,7 +201,7 @@ def main() -> None:
     print("\n| batch | beam | ms a step | weft's best against |\n|---|---|---|---|")
     cases = options.only.split(",")
     with tempfile.TemporaryDirectory() as folder:
-        models = made("transformer")
+        models = {name: model for name, model in made("transformer").items() if name in options.precisions.split(",")}
         for case in cases:
             compare(case, options.rounds, options.threads, models, Path(folder))
     if options.families:

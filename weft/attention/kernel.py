@@ -147,8 +147,10 @@ def _attend_cache(
         if pattern is not None:
             seen = seen & pattern(positions[:, :, None], store.key_positions()[:, None, :])
         return mix(q, *store.dense(), seen, dropout, need_weights)
-    # All beams of a source look at all its cells in one call, each allowed only the cells of its ancestors.
     bias, extent = _bias(store, _own_cells(store, positions), q.dtype), q.size(2)
+    if beams == 1:
+        return mix(q, store.k.squeeze(2), store.v.squeeze(2), None, dropout, need_weights, bias)
+    # All beams of a source look at all its cells in one call, each allowed only the cells of its ancestors.
     q = q.view(sources, beams, heads, extent, width).transpose(1, 2).reshape(sources, heads, beams * extent, width)
     context, weights = mix(q, store.k.flatten(2, 3), store.v.flatten(2, 3), None, dropout, need_weights, bias)
     return _rows(context, beams), weights

@@ -30,4 +30,4 @@ def shortlist(
     if not isinstance(task, TranslationTask):
         raise ConfigError(f"{run}: its task is {config.task['kind']}; only translation has a shortlist")
     file = task.count_shortlist()
-    typer.echo(f"{file} is written; use it with --set decode.shortlist=50")
+    typer.echo(f"{file} is written; use it with --set decode.shortlist=100")

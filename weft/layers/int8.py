@@ -23,6 +23,9 @@ from weft.layers.weightnorm import NormedLinear
 FEWEST = 16
 """Layers with fewer outputs stay as they are: rounding their inputs would cost more than the product itself."""
 
+KERNEL = torch.ops.quantized.linear_with_input_q_dq_qweight_dq_output_fp32.default
+"""FBGEMM's: rounds rows by a given scale and zero, multiplies them with packed weights, and gives float32."""
+
 TINY = 1e-30
 """The least scale of weights, for outputs whose weights are all 0."""
 
@@ -65,10 +68,8 @@ class Int8Linear(nn.Module):
             x = x.float()
         # A row of zeros is divided by 0: what the kernel makes of that are numbers all the same, and times 0 they are 0.
         largest = x.abs().amax(-1, keepdim=True)
-        found: Tensor = torch.ops.quantized.linear_with_input_q_dq_qweight_dq_output_fp32(
-            x / largest, 1 / self.levels, self.levels + 1, self.packed
-        )
-        return found.mul_(largest) if self.bias is None else torch.addcmul(self.bias, found, largest)
+        found: Tensor = KERNEL(x / largest, 1 / self.levels, self.levels + 1, self.packed)
+        return found.mul_(largest) if self.bias is None else torch.addcmul(self.bias, found, largest, out=found)
 
 
 class Int8Recurrent(nn.Module):

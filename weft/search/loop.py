@@ -57,15 +57,15 @@ class Tables:
         tokens = torch.zeros(steps, sources, width, dtype=torch.long, device=found.score.device)
         book = replace(found, **{part.name: getattr(found, part.name).clone() for part in fields(found)})
         scores = torch.full_like(tokens, float("nan"), dtype=torch.float32) if trace else None
-        return Tables(tokens, torch.zeros_like(tokens), scores, book)
+        own = torch.arange(width, device=tokens.device).expand_as(tokens).contiguous()
+        return Tables(tokens, own, scores, book)
 
     def write(self, step: Tensor, owner: Tensor, choice: Choice) -> None:
         """Notes what was chosen at the step of this number, a scalar on the device."""
-        width = choice.tokens.size(1)
-        own = torch.arange(width, device=owner.device).expand_as(choice.tokens)
         place = (step.expand_as(owner), owner)
         self.tokens.index_put_(place, choice.tokens)
-        self.parents.index_put_(place, own if choice.parents is None else choice.parents)
+        if choice.parents is not None:
+            self.parents.index_put_(place, choice.parents)
         if self.scores is not None:
             self.scores.index_put_(place, choice.found.score)
             self._trace(place, choice.candidates)
@@ -182,7 +182,7 @@ class Step:
         """Constraints, then the chooser. The hypotheses of a source are one until the first choice, and then become K."""
         logits = self.decoder.logits(now.hidden)
         if now.limits.bias is not None:
-            logits = (logits.unflatten(0, (now.owner.numel(), -1)) + now.limits.bias[:, None]).flatten(0, 1)
+            logits.unflatten(0, (now.owner.numel(), -1)).add_(now.limits.bias[:, None])
         norm = _norm(logits)
         _too_short(logits, now.t, now.limits)
         for j, constraint in enumerate(self.constraints):
