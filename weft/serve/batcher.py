@@ -125,10 +125,13 @@ class Batcher:
             torch.set_num_threads(self.settings.threads)  # each thread has its own number
         while batch := self._take():
             began = time.monotonic()
-            self._run(batch)
+            answers = _answers(batch)
             spent = time.monotonic() - began
             self._pace += 0.2 * (spent / len(batch) - self._pace)
+            # Counted before it is answered: who has an answer finds it in the figures.
             self.metrics.batch(len(batch), sum(job.tokens for job in batch), spent)
+            with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+                batch[0].future.get_loop().call_soon_threadsafe(_settle, batch, answers)
 
     def _take(self) -> list[_Job]:
         """The next batch: waits until there is one. Nothing once the server closes and nothing waits."""
@@ -159,19 +162,15 @@ class Batcher:
         self._waiting = staying
         return taken
 
-    def _run(self, batch: list[_Job]) -> None:
-        """Answers all of a batch. If it fails, each is tried alone, so that one bad text harms no other."""
-        answers: Sequence[Answer | Exception]
-        try:
-            answers = batch[0].ask.model.answer([job.ask for job in batch])
-        except Exception as error:
-            if len(batch) > 1:
-                for job in batch:
-                    self._run([job])
-                return
-            answers = [error]
-        with suppress(RuntimeError):  # the loop is closed: nobody waits any more
-            batch[0].future.get_loop().call_soon_threadsafe(_settle, batch, answers)
+
+def _answers(batch: Sequence[_Job]) -> Sequence[Answer | Exception]:
+    """Those of a batch. If it fails, each is tried alone, so that one bad text harms no other."""
+    try:
+        return batch[0].ask.model.answer([job.ask for job in batch])
+    except Exception as error:
+        if len(batch) == 1:
+            return [error]
+        return [answer for job in batch for answer in _answers([job])]
 
 
 def _settle(batch: Sequence[_Job], answers: Sequence[Answer | Exception]) -> None:
