@@ -75,7 +75,7 @@ class Processes:
             with suppress(subprocess.TimeoutExpired):
                 process.wait(POLL)
             if time.monotonic() >= self.until and last == float("inf"):
-                process.send_signal(signal.SIGINT)
+                process.terminate()  # SIGINT is ignored in what a shell runs in the background
                 last = time.monotonic() + SAVING
         return last < float("inf")
 
