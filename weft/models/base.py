@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from weft.batch import Layout
 from weft.errors import ConfigError
-from weft.layers.readout import smoothed_loss
+from weft.layers.readout import linear_loss, rows_of, smoothed_loss
 from weft.state import State
 
 
@@ -99,6 +99,22 @@ class Decoder(nn.Module, ABC):
     def loss(self, hidden: Tensor, labels: Tensor, smoothing: float = 0.0) -> tuple[Tensor, Tensor]:
         """(label-smoothed loss, negative log-likelihood) as sums over the labels that are not PAD."""
         return smoothed_loss(self.logits(hidden), labels, smoothing)
+
+
+class LinearDecoder(Decoder):
+    """A decoder whose output layer is one product with a matrix, `output`."""
+
+    output: nn.Linear
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        logits: Tensor = self.output(hidden)
+        return logits
+
+    def among(self, tokens: Tensor) -> nn.Module:
+        return rows_of(self.output, tokens)
+
+    def loss(self, hidden: Tensor, labels: Tensor, smoothing: float = 0.0) -> tuple[Tensor, Tensor]:
+        return linear_loss(hidden, self.output.weight, labels, smoothing)
 
 
 class Network(nn.Module, ABC):

@@ -21,8 +21,7 @@ from weft.layers.convolution import Window
 from weft.layers.dropout import dropout
 from weft.layers.embedding import NGramEmbedding, Sharing, embedding_tables, ngram_table
 from weft.layers.position import token_positions
-from weft.layers.readout import linear_loss, rows_of
-from weft.models.base import Decoder, Encoded, Encoder, Features, Model, Sizes
+from weft.models.base import Encoded, Encoder, Features, LinearDecoder, Model, Sizes
 from weft.state import State, shared
 
 Share = Annotated[float, Field(ge=0, lt=1)]
@@ -129,7 +128,7 @@ class DecoderState:
     ends: Tensor = shared()
 
 
-class ByteNetDecoder(Decoder):
+class ByteNetDecoder(LinearDecoder):
     """Causal dilated convolutions stacked on the encoder: target position t reads source column t."""
 
     def __init__(self, embedding: NGramEmbedding, blocks: list[ResidualBlock], dim: int, output: nn.Linear) -> None:
@@ -162,16 +161,6 @@ class ByteNetDecoder(Decoder):
             tails.append(tail)
         fed = tokens.size(1) if layout is None else layout.lengths
         return Features(self.out(F.relu(self.norm(x))), replace(state, tails=tails, grams=grams, fed=state.fed + fed))
-
-    def logits(self, hidden: Tensor) -> Tensor:
-        logits: Tensor = self.output(hidden)
-        return logits
-
-    def among(self, tokens: Tensor) -> nn.Module:
-        return rows_of(self.output, tokens)
-
-    def loss(self, hidden: Tensor, labels: Tensor, smoothing: float = 0.0) -> tuple[Tensor, Tensor]:
-        return linear_loss(hidden, self.output.weight, labels, smoothing)
 
 
 class ByteNet(Model):

@@ -26,9 +26,8 @@ from weft.layers.convolution import Window
 from weft.layers.dropout import dropout
 from weft.layers.embedding import Sharing, embedding_tables
 from weft.layers.position import LearnedPosition, token_positions
-from weft.layers.readout import linear_loss, rows_of
 from weft.layers.weightnorm import NormedLinear
-from weft.models.base import Decoder, Encoded, Encoder, Features, Model, Sizes
+from weft.models.base import Encoded, Encoder, Features, LinearDecoder, Model, Sizes
 from weft.registry import Among, build
 from weft.state import State, shared, spread
 
@@ -176,7 +175,7 @@ class DecoderState:
     fed: Tensor
 
 
-class ConvS2SDecoder(Decoder):
+class ConvS2SDecoder(LinearDecoder):
     """A stack of layers whose output layer is an embedding table."""
 
     def __init__(self, embedding: PlacedEmbedding, layers: list[ConvS2SLayer], channels: int, output: nn.Linear) -> None:
@@ -206,16 +205,6 @@ class ConvS2SDecoder(Decoder):
         fed = tokens.size(1) if layout is None else layout.lengths
         hidden = dropout(self.leave(x), self.embedding.dropout, self.training)
         return Features(hidden, DecoderState(tails, looks, state.fed + fed), terms)
-
-    def logits(self, hidden: Tensor) -> Tensor:
-        logits: Tensor = self.output(hidden)
-        return logits
-
-    def among(self, tokens: Tensor) -> nn.Module:
-        return rows_of(self.output, tokens)
-
-    def loss(self, hidden: Tensor, labels: Tensor, smoothing: float = 0.0) -> tuple[Tensor, Tensor]:
-        return linear_loss(hidden, self.output.weight, labels, smoothing)
 
 
 class ConvS2S(Model):

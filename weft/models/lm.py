@@ -18,10 +18,10 @@ from weft.batch import Layout
 from weft.layers.embedding import TokenEmbedding, embedding_table
 from weft.layers.feedforward import Activation
 from weft.layers.position import LearnedPosition, SinusoidalPosition, token_positions
-from weft.layers.readout import linear_loss, output_layer
+from weft.layers.readout import output_layer
 from weft.mixers import build_self
 from weft.mixers.base import Mixer
-from weft.models.base import Decoder, Encoded, Features, Network, Sizes
+from weft.models.base import Encoded, Features, LinearDecoder, Network, Sizes
 from weft.models.blocks import Block, NormOrder, Residual
 from weft.registry import Among
 from weft.state import State, together
@@ -56,7 +56,7 @@ class LanguageState:
     fed: Tensor
 
 
-class LanguageDecoder(Decoder):
+class LanguageDecoder(LinearDecoder):
     """A stack of causal layers. Of a source it asks only how many rows there are (`LanguageModel.nothing`)."""
 
     def __init__(self, embedding: TokenEmbedding, layers: list[CausalLayer], block: Block, output: nn.Linear) -> None:
@@ -89,13 +89,6 @@ class LanguageDecoder(Decoder):
             own.append(after)
         fed = tokens.size(1) if layout is None else layout.lengths
         return Features(self.norm(x), LanguageState(own, state.fed + fed), terms), inputs
-
-    def logits(self, hidden: Tensor) -> Tensor:
-        logits: Tensor = self.output(hidden)
-        return logits
-
-    def loss(self, hidden: Tensor, labels: Tensor, smoothing: float = 0.0) -> tuple[Tensor, Tensor]:
-        return linear_loss(hidden, self.output.weight, labels, smoothing)
 
     def _zeros(self, rows: int) -> Tensor:
         return torch.zeros(rows, dtype=torch.long, device=self.output.weight.device)

@@ -19,7 +19,6 @@ from weft.batch import Layout
 from weft.errors import ConfigError
 from weft.layers.autocast import computed_in
 from weft.layers.embedding import Sharing, embedding_tables
-from weft.layers.readout import linear_loss, rows_of
 from weft.layers.recurrent import (
     Bridge,
     BridgeKind,
@@ -33,7 +32,7 @@ from weft.layers.recurrent import (
     each_token,
     turn_round,
 )
-from weft.models.base import Decoder, Encoded, Encoder, Features, Model, Sizes
+from weft.models.base import Encoded, Encoder, Features, LinearDecoder, Model, Sizes
 from weft.registry import Among, build
 from weft.state import State, shared, spread
 
@@ -78,7 +77,7 @@ class RecurrentState:
     summary: Tensor | None = shared(default=None)
 
 
-class RecurrentDecoder(Decoder):
+class RecurrentDecoder(LinearDecoder):
     """A stack of recurrent layers that sees the source in one of four styles; see `RNN`.
 
     Where what is found at one step enters the next, tokens go one by one; elsewhere the layers run over all tokens at once,
@@ -120,16 +119,6 @@ class RecurrentDecoder(Decoder):
         x = self.embedding(tokens)
         found = self._step_by_step(computed_in(x), state, layout) if self.feeds_back else self._at_once(x, state, layout)
         return replace(found, hidden=self.embedding.noise(found.hidden))
-
-    def logits(self, hidden: Tensor) -> Tensor:
-        logits: Tensor = self.output(hidden)
-        return logits
-
-    def among(self, tokens: Tensor) -> nn.Module:
-        return rows_of(self.output, tokens)
-
-    def loss(self, hidden: Tensor, labels: Tensor, smoothing: float = 0.0) -> tuple[Tensor, Tensor]:
-        return linear_loss(hidden, self.output.weight, labels, smoothing)
 
     def _at_once(self, x: Tensor, state: RecurrentState, layout: Layout | None) -> Features:
         context, look, terms = None, state.look, {}

@@ -18,10 +18,9 @@ from weft.errors import ConfigError
 from weft.layers.embedding import Sharing, TokenEmbedding, embedding_tables
 from weft.layers.feedforward import Activation
 from weft.layers.position import LearnedPosition, SinusoidalPosition, token_positions
-from weft.layers.readout import linear_loss, rows_of
 from weft.layers.reversible import run_reversible
 from weft.mixers import build_self
-from weft.models.base import Decoder, Encoded, Encoder, Features, Model, Sizes
+from weft.models.base import Encoded, Encoder, Features, LinearDecoder, Model, Sizes
 from weft.models.blocks import Block, DecoderLayer, EncoderLayer, NormOrder, Unread
 from weft.registry import Among, build
 from weft.state import State, together
@@ -88,7 +87,7 @@ class DecoderState:
     fed: Tensor
 
 
-class TransformerDecoder(Decoder):
+class TransformerDecoder(LinearDecoder):
     """A stack of decoder layers whose output layer is an embedding table."""
 
     def __init__(
@@ -126,16 +125,6 @@ class TransformerDecoder(Decoder):
             own.append(mine)
             looks.append(look)
         return Features(self.norm(x), DecoderState(own, looks, state.fed + fed), terms)
-
-    def logits(self, hidden: Tensor) -> Tensor:
-        logits: Tensor = self.output(hidden)
-        return logits
-
-    def among(self, tokens: Tensor) -> nn.Module:
-        return rows_of(self.output, tokens)
-
-    def loss(self, hidden: Tensor, labels: Tensor, smoothing: float = 0.0) -> tuple[Tensor, Tensor]:
-        return linear_loss(hidden, self.output.weight, labels, smoothing)
 
 
 class Transformer(Model):

@@ -12,14 +12,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from weft.batch import BOS, EOS, PAD, UNK, Layout
+from weft.batch import EOS, Layout
 from weft.config import DecodeSection
 from weft.data.tokenizer import Tokenizer
 from weft.models.lm import LanguageModel
-from weft.search.choosers import Beam, Choice, Chooser, Found, Greedy, Limits, Sample
-from weft.search.constraints import Constraint, Forbid, NoRepeat
+from weft.search.choosers import Choice, Chooser, Found, Limits
 from weft.search.loop import generate
 from weft.state import State
+from weft.tasks.choosing import chooser, constraints
 from weft.tasks.placing import settled
 
 START = "\n"
@@ -140,15 +140,17 @@ class Generating:
         # What is drawn depends on the number of the text and of the window, and not on how many texts there are.
         numbers = torch.arange(len(texts), device=device) + (window << 32)
         longest = torch.full_like(numbers, room)
-        chooser, single = self._chooser(), options.sample or options.beam == 1
+        # Nothing is divided by the length: all texts are as long.
+        choosing = chooser(options.model_copy(update={"n_best": 1, "length_penalty": 0.0}))
+        single = options.sample or options.beam == 1
         with torch.inference_mode(), torch.autocast(device.type, torch.bfloat16, enabled=options.precision == "bf16"):
             found, _ = generate(
                 self.model.decoder,
                 self.model.nothing(len(texts)),
-                Overheard(chooser, tell) if tell and single else chooser,
+                Overheard(choosing, tell) if tell and single else choosing,
                 first=torch.tensor(texts, device=device),
                 limits=Limits(longest, torch.zeros_like(longest), numbers),
-                constraints=self._constraints(len(texts[0]) + room),
+                constraints=[*constraints(options, len(texts[0]) + room), Endless()],
                 best=1,
             )
         best = [hypotheses[0] for hypotheses in found]
@@ -156,19 +158,6 @@ class Generating:
             for token in best[0].tokens:
                 tell(token)
         return [(each.tokens, each.score) for each in best]
-
-    def _chooser(self) -> Chooser:
-        """Nothing is divided by the length: all texts are as long."""
-        options = self.options
-        if options.sample:
-            return Sample(1, options.temperature, options.top_k, options.top_p, options.seed)
-        return Greedy(0.0) if options.beam == 1 else Beam(options.beam, 0.0)
-
-    def _constraints(self, longest: int) -> list[Constraint]:
-        constraints: list[Constraint] = [Forbid([PAD, BOS, UNK]), Endless()]
-        if 0 < self.options.no_repeat_ngram <= longest:
-            constraints.append(NoRepeat(self.options.no_repeat_ngram, longest + 1))
-        return constraints
 
     def _written(self, prompt: str, before: list[int], ids: list[int], score: float) -> Generated:
         scribe, new = Scribe(self.tokenizer, before), ids[len(before) :]
