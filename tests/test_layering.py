@@ -1,6 +1,6 @@
 """Imports go one way. Walks the source with ast, so that imports inside functions count too.
 
-From the bottom: errors, registry, batch and state, layers, attention with mixers and pooling, models, search, tasks, explain,
+From the bottom: errors, registry, batch, state and kernels, layers, attention with mixers and pooling, models, search, tasks, explain,
 training and translator, api, serve, bench, compare, cli. Beside the ladder stand packages that know almost nothing and that
 only tasks and what is above them may know: data, evaluation, and the configuration.
 """
@@ -18,7 +18,7 @@ PACKAGE = Path(__file__).parent.parent / "weft"
 LADDER = (
     {"errors"},
     {"registry"},
-    {"batch", "state", "graphs"},
+    {"batch", "state", "graphs", "kernels"},
     {"layers"},
     {"attention", "mixers", "pooling"},
     {"models"},

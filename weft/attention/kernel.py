@@ -1,4 +1,4 @@
-"""Fused kernels and masks; with `ragged.py`, the only file that knows them.
+"""Fused kernels and masks; with `ragged.py`, the only file here that knows them.
 
 Shape letters: G sources · K beams · B = G·K rows · H heads · T queries · S keys · R room · D width of a head.
 """
@@ -13,8 +13,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from weft.attention.ragged import attend_ragged, packing, serves
-from weft.attention.store import Cache, Memory, Plain, additive
+from weft.attention.store import Cache, Ledger, Memory, Plain, additive
 from weft.batch import Layout
+from weft.kernels import serve
 from weft.layers.dropout import dropout
 
 # cuDNN's kernel makes a plan for every new shape, and batches of text have many: the likely cause of slow first steps.
@@ -95,6 +96,8 @@ def attend_memory(
     if pieces and memory.packing and not need_weights and serves(q, pieces, memory.packing):
         return attend_ragged(q, memory.k, memory.v, pieces, memory.packing, causal=False, dropout=dropout), None
     packed = layout is not None and layout.packed
+    if not packed and not need_weights and _steps(q, dropout) and (memory.bias is not None or memory.segments is None):
+        return _attend_step(q, memory.k[:, :, None], memory.v[:, :, None], bias=memory.bias), None
     bias = None if packed or need_weights else memory.bias
     mask = None if bias is not None else _segment_mask(memory.segments, layout if packed else None)
     beams = rows // sources
@@ -142,6 +145,8 @@ def _attend_cache(
     q: Tensor, store: Cache, positions: Tensor, pattern: Pattern | None, dropout: float, need_weights: bool
 ) -> tuple[Tensor, Tensor | None]:
     sources, heads, beams, _, width = store.k.shape
+    if pattern is None and not need_weights and _steps(q, dropout):
+        return _attend_step(q, store.k, store.v, store.ledger), None
     if pattern is not None or (beams > 1 and (store.owned or need_weights)):
         seen = _seen_cells(store, positions)
         if pattern is not None:
@@ -154,6 +159,22 @@ def _attend_cache(
     q = q.view(sources, beams, heads, extent, width).transpose(1, 2).reshape(sources, heads, beams * extent, width)
     context, weights = mix(q, store.k.flatten(2, 3), store.v.flatten(2, 3), None, dropout, need_weights, bias)
     return _rows(context, beams), weights
+
+
+def _steps(q: Tensor, dropout: float) -> bool:
+    """Whether the kernel for single queries serves."""
+    width = q.size(-1)
+    fits = q.size(2) == 1 and 16 <= width <= 256 and width.bit_count() == 1
+    return fits and not dropout and not torch.is_grad_enabled() and serve(q)
+
+
+def _attend_step(q: Tensor, k: Tensor, v: Tensor, ledger: Ledger | None = None, *, bias: Tensor | None = None) -> Tensor:
+    """[B, H, 1, D]: what each query finds in k, v [G, H, K or 1, R, D], in the cells that the ledger names, or in all."""
+    from weft.kernels.steps import attend_step
+
+    cells = (None, None) if ledger is None else (ledger.ancestry, ledger.length)
+    found: Tensor = attend_step(q[:, :, 0], k, v, *cells, None if bias is None else bias[:, 0, 0])
+    return found[:, :, None]
 
 
 def _own_cells(store: Cache, positions: Tensor) -> Tensor:

@@ -12,23 +12,30 @@ import torch
 from torch import Tensor
 
 from weft.batch import Layout
+from weft.kernels import serve
 from weft.layers.packing import repack, unpack
 
 Heads = tuple[Tensor, Tensor, Tensor]
 """q, k, v [B, H, T, D] of whole rows."""
 
 
+SHORT = 512
+"""Tokens of a sentence up to which a kernel of our own serves better: FlashAttention's tiles are for longer ones."""
+
+
 @dataclass(frozen=True)
 class Packing:
-    """Where the pieces of a packed row begin and end, [m + 1] int32, and how long the longest is at most."""
+    """Where the pieces of a packed row begin and end, [m + 1] int32, how long the longest is at most, and which sentence each
+    token is of, [T] int32 (0: none)."""
 
     offsets: Tensor
     longest: int
+    segments: Tensor
 
 
 def packing(layout: Layout | None) -> Packing | None:
     """That of a packed layout; None if rows are padded."""
-    return None if layout is None or layout.offsets is None else Packing(layout.offsets, layout.longest)
+    return None if layout is None or layout.offsets is None else Packing(layout.offsets, layout.longest, layout.segments[0])
 
 
 def serves(q: Tensor, queries: Packing | None, keys: Packing | None) -> bool:
@@ -41,13 +48,30 @@ def serves(q: Tensor, queries: Packing | None, keys: Packing | None) -> bool:
 def attend_ragged(q: Tensor, k: Tensor, v: Tensor, queries: Packing, keys: Packing, *, causal: bool, dropout: float) -> Tensor:
     """softmax(q kᵀ / √D) v, piece by piece: q [1, H, T, D], k, v [1, H, S, D] → [1, H, T, D].
 
-    This is FlashAttention for ragged rows. torch.nn.attention.varlen calls the same kernel, but allows no dropout.
+    Where sentences are long this is FlashAttention for ragged rows. torch.nn.attention.varlen calls the same kernel, but allows
+    no dropout.
     """
     q, k, v = (part.transpose(1, 2)[0] for part in (q, k, v))
+    if _short(q, queries, keys):
+        return _attend_short(q, k, v, queries, keys, causal, dropout).transpose(0, 1)[None]
     found: Tensor = torch.ops.aten._flash_attention_forward(
         q, k, v, queries.offsets, keys.offsets, queries.longest, keys.longest, dropout, causal, False
     )[0]
     return found.transpose(0, 1)[None]
+
+
+def _short(q: Tensor, queries: Packing, keys: Packing) -> bool:
+    width = q.size(-1)
+    return max(queries.longest, keys.longest) <= SHORT and 16 <= width <= 128 and width.bit_count() == 1 and serve(q)
+
+
+def _attend_short(q: Tensor, k: Tensor, v: Tensor, queries: Packing, keys: Packing, causal: bool, dropout: float) -> Tensor:
+    from weft.kernels.pieces import attend_pieces
+
+    seed = torch.randint(1 << 62, (1,), device=q.device) if dropout else None
+    pieces = (queries.segments, queries.offsets, keys.segments, keys.offsets)
+    found: Tensor = attend_pieces(q, k, v, *pieces, seed, dropout, keys.longest, causal)[0]
+    return found
 
 
 def window_serves(q: Tensor, real: bool) -> bool:

@@ -58,6 +58,13 @@ def pairs(queries: int, keys: int, left: float = math.inf, right: float = math.i
     return sum(max(0, int(min(keys - 1, i + right) - max(0, i - left)) + 1) for i in range(queries))
 
 
+def stepping(named: Named, out: Any) -> int:
+    """Scores and sums of single queries, over the cells that are filled."""
+    query, cells, lengths = named["query"], named["key"].size(3), named.get("lengths")
+    looks = cells if lengths is None else float(lengths.float().mean())
+    return int(2 * FORWARD * query.numel() * looks)
+
+
 def _reach(window: int | None) -> float:
     return math.inf if window is None or window < 0 else window
 
@@ -93,6 +100,9 @@ def in_eight_bits(named: Named, out: Tensor) -> int:
 FORMULAS: dict[str, Callable[[Named, Any], int]] = {
     "_flash_attention_forward": attention(FORWARD, heads=2),
     "_flash_attention_backward": attention(BACKWARD, heads=2),
+    "attend_pieces": attention(FORWARD, heads=2),
+    "attend_pieces_backward": attention(BACKWARD, heads=2),
+    "attend_step": stepping,
     "_scaled_dot_product_flash_attention": attention(FORWARD),
     "_scaled_dot_product_flash_attention_backward": attention(BACKWARD),
     "_scaled_dot_product_flash_attention_for_cpu": attention(FORWARD),

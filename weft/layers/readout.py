@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from weft.batch import PAD
+from weft.kernels import serve
 
 CACHED = 1 << 21
 """Logits in a chunk on a CPU: 8 MiB of float32."""
@@ -119,6 +120,10 @@ class _LinearLoss(torch.autograd.Function):
 
 def _chunk(logits: Tensor, gold: Tensor, smoothing: float, wanted: bool) -> tuple[Tensor, Tensor, Tensor | None]:
     """Log-likelihoods [N], the logarithms of softmax's denominators [N], and softmax − (1 − ε) · gold, in the logits' place."""
+    if serve(logits):
+        from weft.kernels.likelihood import likelihoods
+
+        return likelihoods(logits, gold, 1 - smoothing, wanted)
     gold = gold[:, None]
     chosen = logits.gather(-1, gold)
     logp = logits.log_softmax(-1, dtype=_wide(logits))

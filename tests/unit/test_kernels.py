@@ -1,0 +1,144 @@
+"""Kernels written in Triton beside plain products in float32: on a GPU, or interpreted where Triton is there without one."""
+
+import math
+import os
+
+import pytest
+import torch
+from torch import Tensor
+
+from weft.batch import Layout
+
+GPU = torch.cuda.is_available()
+if not GPU:
+    os.environ["TRITON_INTERPRET"] = "1"
+pytest.importorskip("triton", reason="needs Triton")
+DEVICE, HALF = ("cuda", torch.bfloat16) if GPU else ("cpu", torch.float32)
+LIMIT = 2e-2 if GPU else 1e-5
+HEADS, WIDTH = 2, 16
+
+
+def near(found: Tensor, wanted: Tensor) -> None:
+    found, wanted = found.detach().float(), wanted.detach()
+    torch.testing.assert_close(found, wanted, rtol=LIMIT, atol=LIMIT * float(wanted.abs().max()))
+
+
+def drawn(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(HALF).to(DEVICE)
+
+
+def packed(lengths: list[int], budget: int) -> Layout:
+    return Layout.pack(lengths, budget, longest=80, pieces=16).to(DEVICE)
+
+
+SOURCE, TARGET = packed([7, 30, 1, 12, 70], 160), packed([9, 21, 4, 15, 40], 130)
+CASES = {"self": (SOURCE, SOURCE, False), "causal": (TARGET, TARGET, True), "cross": (TARGET, SOURCE, False)}
+
+
+def inputs(queries: Layout, keys: Layout) -> list[Tensor]:
+    """q, k, v as layers give them: parts of one product, so that tokens do not lie side by side."""
+    joint = drawn(queries.segments.size(1), 3, HEADS, WIDTH)
+    q, (k, v) = joint[:, 0], drawn(keys.segments.size(1), 2, HEADS, WIDTH, seed=1).unbind(1)
+    return [each.detach().requires_grad_() for each in (q, k, v)]
+
+
+def attend(parts: list[Tensor], queries: Layout, keys: Layout, causal: bool, seed: int | None = None) -> Tensor:
+    from weft.kernels.pieces import attend_pieces
+
+    where = (queries.segments[0], queries.offsets, keys.segments[0], keys.offsets)
+    drops = None if seed is None else torch.tensor([seed], device=DEVICE)
+    return attend_pieces(*parts, *where, drops, 0.4 if drops is not None else 0.0, 80, causal)[0]
+
+
+def formula(parts: list[Tensor], queries: Layout, keys: Layout, causal: bool) -> Tensor:
+    q, k, v = (part.float() for part in parts)
+    seen = (queries.segments[0][:, None] == keys.segments[0]) & queries.ok[0][:, None]
+    if causal:
+        seen = seen.tril()
+    scores = torch.einsum("thd,shd->hts", q, k) / math.sqrt(WIDTH)
+    weights = scores.masked_fill(~seen, -1e30).softmax(-1).masked_fill(~seen, 0.0)
+    return torch.einsum("hts,shd->thd", weights, v)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_attention_in_pieces_is_the_formula_and_so_are_its_gradients(case: str) -> None:
+    queries, keys, causal = CASES[case]
+    parts = inputs(queries, keys)
+    found, wanted = attend(parts, queries, keys, causal), formula(parts, queries, keys, causal)
+    near(found, wanted)
+    slope = drawn(*found.shape, seed=2)
+    for mine, theirs in zip(torch.autograd.grad(found, parts, slope), torch.autograd.grad(wanted, parts, slope.float())):
+        near(mine, theirs.float())
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_dropout_drops_the_same_weights_forward_and_backward(case: str) -> None:
+    queries, keys, causal = CASES[case]
+    parts = inputs(queries, keys)
+    slope = drawn(queries.segments.size(1), HEADS, WIDTH, seed=2)
+    found = attend(parts, queries, keys, causal, seed=3)
+    _, of_k, of_v = (grad.double() for grad in torch.autograd.grad(found, parts, slope))
+    total = float((found.detach().double() * slope).sum())
+    # The context is linear in the values; and adding one vector to all keys changes nothing, dropped weights or not.
+    assert float((of_v * parts[2].detach()).sum()) == pytest.approx(
+        total, rel=LIMIT, abs=LIMIT * float(slope.abs().sum()) / 100
+    )
+    for segment in range(1, 6):
+        left = of_k[keys.segments[0] == segment].sum(0).abs().max()
+        assert float(left) < 10 * LIMIT * float(of_k.abs().max())
+    assert torch.equal(found, attend(parts, queries, keys, causal, seed=3))
+    assert not torch.equal(found, attend(parts, queries, keys, causal, seed=4))
+
+
+def test_dropout_keeps_the_mean() -> None:
+    ones = [torch.zeros_like(drawn(160, HEADS, WIDTH)), *[torch.ones_like(drawn(160, HEADS, WIDTH))] * 2]
+    found = torch.stack([attend(ones, SOURCE, SOURCE, False, seed)[:120].float().mean() for seed in range(20)])
+    assert float(found.mean()) == pytest.approx(1.0, abs=0.03)
+
+
+@pytest.mark.parametrize("wanted", [True, False])
+def test_likelihoods_and_their_gradient(wanted: bool) -> None:
+    from weft.kernels.likelihood import likelihoods
+
+    logits, gold = 3 * drawn(6, 9000), torch.randint(9000, (6,), generator=torch.Generator().manual_seed(1)).to(DEVICE)
+    logits[2, 5:50] = -math.inf
+    logp = logits.float().log_softmax(-1)
+    likelihood, norm, slope = likelihoods(logits.clone(), gold, 0.9, wanted)
+    torch.testing.assert_close(likelihood, logp.gather(1, gold[:, None])[:, 0], rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(norm, logits.float().logsumexp(-1), rtol=1e-4, atol=1e-4)
+    if not wanted:
+        assert slope is None
+        return
+    near(slope, logp.exp() - 0.9 * torch.nn.functional.one_hot(gold, 9000))
+
+
+def test_a_step_reads_the_cells_of_its_ancestors() -> None:
+    from weft.kernels.steps import attend_step
+
+    sources, beams, room = 3, 4, 40
+    k, v = drawn(2, sources, HEADS, beams, room, WIDTH)
+    q = drawn(sources * beams, HEADS, WIDTH, seed=1)
+    ancestry = (
+        torch.randint(beams, (sources, beams, room), generator=torch.Generator().manual_seed(2)).to(torch.int16).to(DEVICE)
+    )
+    lengths = torch.tensor([5, 33, 40], device=DEVICE)
+    cell = ancestry.long()[:, None, :, :, None].expand(sources, HEADS, beams, room, WIDTH)
+    own_k, own_v = (store.gather(2, cell).float() for store in (k, v))
+    scores = torch.einsum("gkhd,ghkrd->ghkr", q.float().view(sources, beams, HEADS, WIDTH), own_k) / math.sqrt(WIDTH)
+    empty = torch.arange(room, device=DEVICE) >= lengths[:, None, None, None]
+    wanted = torch.einsum("ghkr,ghkrd->gkhd", scores.masked_fill(empty, -math.inf).softmax(-1), own_v).flatten(0, 1)
+    near(attend_step(q, k, v, ancestry, lengths, None), wanted)
+
+
+def test_a_step_over_sources_of_which_one_has_no_tokens() -> None:
+    from weft.kernels.steps import attend_step
+
+    sources, beams, extent = 3, 4, 40
+    k, v = drawn(2, sources, extent, HEADS, WIDTH).transpose(2, 3)
+    q = drawn(sources * beams, HEADS, WIDTH, seed=1)
+    real = torch.arange(extent, device=DEVICE) < torch.tensor([[7], [0], [40]], device=DEVICE)
+    bias = torch.where(real, 0.0, -math.inf).to(HALF)
+    scores = torch.einsum("gkhd,ghrd->ghkr", q.float().view(sources, beams, HEADS, WIDTH), k.float()) / math.sqrt(WIDTH)
+    weights = (scores + bias[:, None, None].float()).softmax(-1).nan_to_num(0.0)
+    wanted = torch.einsum("ghkr,ghrd->gkhd", weights, v.float()).flatten(0, 1)
+    near(attend_step(q, k[:, :, None], v[:, :, None], None, None, bias), wanted)

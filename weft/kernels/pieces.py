@@ -1,0 +1,273 @@
+"""softmax(q kᵀ / √D) v inside the pieces of a packed row, for pieces that are short.
+
+FlashAttention gives every piece tiles of its own, of 128 queries and keys, which sentences of thirty tokens leave mostly empty.
+Here a tile of queries takes tokens as they come, several pieces at once, and reads the keys from its first piece to its last.
+
+Shape letters: T queries · S keys · H heads · D width of a head · m pieces.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+ROWS, COLUMNS, WARPS = 64, 64, 4
+"""A tile: queries, keys, and the warps that work on it."""
+
+NOWHERE = tl.constexpr(1 << 30)
+LN2 = tl.constexpr(0.6931471805599453)
+
+
+@triton.jit
+def _between(segments, offsets, tokens, extent):
+    """Where the pieces that these tokens look at begin and end on the other side; padding looks at nothing."""
+    segment = tl.load(segments + tokens, mask=tokens < extent, other=0)
+    real = segment > 0
+    begin = tl.load(offsets + segment - 1, mask=real, other=NOWHERE)
+    end = tl.load(offsets + segment, mask=real, other=0)
+    return begin, end
+
+
+@triton.jit
+def _tile(tensor, tokens, extent, by_token, WIDTH: tl.constexpr):
+    """[tokens, WIDTH] of one head."""
+    channel = tl.arange(0, WIDTH)
+    # One row may hold more numbers than 32 bits can count.
+    return tl.load(
+        tensor + tokens.to(tl.int64)[:, None] * by_token + channel[None, :], mask=(tokens < extent)[:, None], other=0.0
+    )
+
+
+@triton.jit
+def _kept(seed, share, rows, columns, extent, longest, head):
+    """Which weights dropout keeps: the same ones whenever it is asked."""
+    place = (head * extent + rows) * longest + columns % longest
+    return tl.rand(seed, place) >= share
+
+
+@triton.jit
+def _forward(
+    q, k, v, out, lse, q_segments, k_offsets, seed, share, scale, queries, keys, longest,
+    q_token, q_head, k_token, k_head, v_token, v_head, heads,
+    CAUSAL: tl.constexpr, DROPS: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+):  # fmt: skip
+    head = tl.program_id(1)
+    rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    begin, end = _between(q_segments, k_offsets, rows, queries)
+    if CAUSAL:
+        end = tl.minimum(end, rows + 1)
+    mine = _tile(q + head * q_head, rows, queries, q_token, WIDTH)
+    best = tl.full([ROWS], -float("inf"), tl.float32)
+    total = tl.zeros([ROWS], tl.float32)
+    found = tl.zeros([ROWS, WIDTH], tl.float32)
+    for start in range(tl.min(begin, 0), tl.max(end, 0), COLUMNS):
+        columns = start + tl.arange(0, COLUMNS)
+        theirs = _tile(k + head * k_head, columns, keys, k_token, WIDTH)
+        scores = tl.dot(mine, tl.trans(theirs)) * scale
+        seen = (columns[None, :] >= begin[:, None]) & (columns[None, :] < end[:, None])
+        scores = tl.where(seen, scores, -float("inf"))
+        higher = tl.maximum(best, tl.max(scores, 1))
+        # A row that has seen nothing yet would subtract infinity from itself.
+        level = tl.where(higher == -float("inf"), 0.0, higher)
+        weights = tl.exp2(scores - level[:, None])
+        again = tl.exp2(best - level)
+        total = total * again + tl.sum(weights, 1)
+        if DROPS:
+            kept = _kept(tl.load(seed), share, rows[:, None], columns[None, :], queries, longest, head)
+            weights = tl.where(kept, weights / (1.0 - share), 0.0)
+        values = _tile(v + head * v_head, columns, keys, v_token, WIDTH)
+        found = found * again[:, None] + tl.dot(weights.to(values.dtype), values)
+        best = higher
+    any_seen = total > 0.0
+    found = found / tl.where(any_seen, total, 1.0)[:, None]
+    ok = rows < queries
+    tl.store(lse + head * queries + rows, tl.where(any_seen, best + tl.log2(total), 0.0), mask=ok)
+    place = out + (rows.to(tl.int64)[:, None] * heads + head) * WIDTH + tl.arange(0, WIDTH)[None, :]
+    tl.store(place, found.to(out.dtype.element_ty), mask=ok[:, None])
+
+
+@triton.jit
+def _backward_queries(
+    q, k, v, out, slope, lse, delta, grad_q, q_segments, k_offsets, seed, share, scale, queries, keys, longest,
+    q_token, q_head, k_token, k_head, v_token, v_head, slope_token, slope_head, heads,
+    CAUSAL: tl.constexpr, DROPS: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+):  # fmt: skip
+    head = tl.program_id(1)
+    rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    ok = rows < queries
+    begin, end = _between(q_segments, k_offsets, rows, queries)
+    if CAUSAL:
+        end = tl.minimum(end, rows + 1)
+    mine = _tile(q + head * q_head, rows, queries, q_token, WIDTH)
+    wanted = _tile(slope + head * slope_head, rows, queries, slope_token, WIDTH)
+    found = _tile(out + head * WIDTH, rows, queries, heads * WIDTH, WIDTH)
+    level = tl.load(lse + head * queries + rows, mask=ok, other=0.0)
+    mean = tl.sum(found.to(tl.float32) * wanted.to(tl.float32), 1)
+    tl.store(delta + head * queries + rows, mean, mask=ok)
+    grad = tl.zeros([ROWS, WIDTH], tl.float32)
+    for start in range(tl.min(begin, 0), tl.max(end, 0), COLUMNS):
+        columns = start + tl.arange(0, COLUMNS)
+        theirs = _tile(k + head * k_head, columns, keys, k_token, WIDTH)
+        values = _tile(v + head * v_head, columns, keys, v_token, WIDTH)
+        seen = (columns[None, :] >= begin[:, None]) & (columns[None, :] < end[:, None])
+        scores = tl.dot(mine, tl.trans(theirs)) * scale
+        weights = tl.where(seen, tl.exp2(scores - level[:, None]), 0.0)
+        toward = tl.dot(wanted, tl.trans(values))
+        if DROPS:
+            kept = _kept(tl.load(seed), share, rows[:, None], columns[None, :], queries, longest, head)
+            toward = tl.where(kept, toward / (1.0 - share), 0.0)
+        change = weights * (toward - mean[:, None])
+        grad += tl.dot(change.to(theirs.dtype), theirs)
+    place = grad_q + (rows.to(tl.int64)[:, None] * heads + head) * WIDTH + tl.arange(0, WIDTH)[None, :]
+    tl.store(place, (grad * scale * LN2).to(grad_q.dtype.element_ty), mask=ok[:, None])
+
+
+@triton.jit
+def _backward_keys(
+    q, k, v, slope, lse, delta, grad_k, grad_v, k_segments, q_offsets, seed, share, scale, queries, keys, longest,
+    q_token, q_head, k_token, k_head, v_token, v_head, slope_token, slope_head, heads,
+    CAUSAL: tl.constexpr, DROPS: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+):  # fmt: skip
+    head = tl.program_id(1)
+    columns = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
+    begin, end = _between(k_segments, q_offsets, columns, keys)
+    if CAUSAL:
+        begin = tl.maximum(begin, columns)
+    theirs = _tile(k + head * k_head, columns, keys, k_token, WIDTH)
+    values = _tile(v + head * v_head, columns, keys, v_token, WIDTH)
+    grad_of_k = tl.zeros([COLUMNS, WIDTH], tl.float32)
+    grad_of_v = tl.zeros([COLUMNS, WIDTH], tl.float32)
+    for start in range(tl.min(begin, 0), tl.max(end, 0), ROWS):
+        rows = start + tl.arange(0, ROWS)
+        ok = rows < queries
+        mine = _tile(q + head * q_head, rows, queries, q_token, WIDTH)
+        wanted = _tile(slope + head * slope_head, rows, queries, slope_token, WIDTH)
+        level = tl.load(lse + head * queries + rows, mask=ok, other=0.0)
+        mean = tl.load(delta + head * queries + rows, mask=ok, other=0.0)
+        seen = (rows[None, :] >= begin[:, None]) & (rows[None, :] < end[:, None])
+        scores = tl.dot(theirs, tl.trans(mine)) * scale
+        weights = tl.where(seen, tl.exp2(scores - level[None, :]), 0.0)
+        toward = tl.dot(values, tl.trans(wanted))
+        used = weights
+        if DROPS:
+            kept = _kept(tl.load(seed), share, rows[None, :], columns[:, None], queries, longest, head)
+            toward = tl.where(kept, toward / (1.0 - share), 0.0)
+            used = tl.where(kept, weights / (1.0 - share), 0.0)
+        grad_of_v += tl.dot(used.to(wanted.dtype), wanted)
+        change = weights * (toward - mean[None, :])
+        grad_of_k += tl.dot(change.to(mine.dtype), mine)
+    place = (columns.to(tl.int64)[:, None] * heads + head) * WIDTH + tl.arange(0, WIDTH)[None, :]
+    ok = (columns < keys)[:, None]
+    tl.store(grad_k + place, (grad_of_k * scale * LN2).to(grad_k.dtype.element_ty), mask=ok)
+    tl.store(grad_v + place, grad_of_v.to(grad_v.dtype.element_ty), mask=ok)
+
+
+@torch.library.custom_op("weft::attend_pieces", mutates_args=())
+def attend_pieces(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    segments_q: Tensor,
+    cum_seq_q: Tensor,
+    segments_k: Tensor,
+    cum_seq_k: Tensor,
+    seed: Tensor | None,
+    share: float,
+    longest: int,
+    is_causal: bool,
+) -> tuple[Tensor, Tensor]:
+    """The context [T, H, D] of query [T, H, D] over key and value [S, H, D], and the logarithms (base 2) of softmax's
+    denominators [H, T].
+
+    Tokens of segment i stand from cum_seq[i − 1] to before cum_seq[i], and look at those of the same segment; segment 0 is
+    padding and finds 0. A share of the weights is dropped, by a seed that lies on the device, so that work which is replayed
+    draws anew; with no seed, none is. longest: tokens in the longest segment, at least. Names are those of torch's operation.
+    """
+    queries, heads, width = query.shape
+    query, key, value = (_side_by_side(each) for each in (query, key, value))
+    out = torch.empty(queries, heads, width, dtype=query.dtype, device=query.device)
+    lse = torch.empty(heads, queries, dtype=torch.float32, device=query.device)
+    _forward[(triton.cdiv(queries, ROWS), heads)](
+        *(query, key, value, out, lse, segments_q, cum_seq_k, cum_seq_q if seed is None else seed),
+        *(share, 1 / (LN2.value * width**0.5), queries, key.size(0), longest, *_strides(query, key, value), heads),
+        **_constants(is_causal, seed, width),
+    )
+    return out, lse
+
+
+@attend_pieces.register_fake
+def _(query: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
+    queries, heads, width = query.shape
+    return query.new_empty(queries, heads, width), query.new_empty(heads, queries, dtype=torch.float32)
+
+
+@torch.library.custom_op("weft::attend_pieces_backward", mutates_args=())
+def attend_pieces_backward(
+    slope: Tensor,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    segments_q: Tensor,
+    cum_seq_q: Tensor,
+    segments_k: Tensor,
+    cum_seq_k: Tensor,
+    seed: Tensor | None,
+    out: Tensor,
+    lse: Tensor,
+    share: float,
+    longest: int,
+    is_causal: bool,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Gradients of query, key and value, each in a place of its own."""
+    queries, heads, width = query.shape
+    query, key, value, slope = (_side_by_side(each) for each in (query, key, value, slope))
+    delta = torch.empty_like(lse)
+    grads = [torch.empty(each.shape, dtype=each.dtype, device=each.device) for each in (query, key, value)]
+    rest = (cum_seq_q if seed is None else seed, share, 1 / (LN2.value * width**0.5), queries, key.size(0), longest)
+    numbers = (*rest, *_strides(query, key, value, slope), heads)
+    constants = _constants(is_causal, seed, width)
+    _backward_queries[(triton.cdiv(queries, ROWS), heads)](
+        *(query, key, value, out, slope, lse, delta, grads[0], segments_q, cum_seq_k, *numbers), **constants
+    )
+    _backward_keys[(triton.cdiv(key.size(0), COLUMNS), heads)](
+        *(query, key, value, slope, lse, delta, grads[1], grads[2], segments_k, cum_seq_q, *numbers), **constants
+    )
+    return grads[0], grads[1], grads[2]
+
+
+@attend_pieces_backward.register_fake
+def _(slope: Tensor, query: Tensor, key: Tensor, value: Tensor, *rest: Any) -> tuple[Tensor, Tensor, Tensor]:
+    return query.new_empty(query.shape), key.new_empty(key.shape), value.new_empty(value.shape)
+
+
+def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    ctx.save_for_backward(*inputs[:8], *output)
+    ctx.rest = inputs[8:]
+    ctx.mark_non_differentiable(output[1])
+
+
+def _differentiate(ctx: Any, slope: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
+    grads = attend_pieces_backward(slope, *ctx.saved_tensors, *ctx.rest)
+    return *grads, *([None] * 8)
+
+
+attend_pieces.register_autograd(_differentiate, setup_context=_keep)
+
+
+def _side_by_side(part: Tensor) -> Tensor:
+    """The same with the channels of a head next to each other."""
+    return part if part.stride(-1) == 1 else part.contiguous()
+
+
+def _strides(*parts: Tensor) -> list[int]:
+    """From token to token and from head to head."""
+    return [part.stride(axis) for part in parts for axis in (0, 1)]
+
+
+def _constants(is_causal: bool, seed: Tensor | None, width: int) -> dict[str, Any]:
+    tile = {"WIDTH": width, "ROWS": ROWS, "COLUMNS": COLUMNS, "num_warps": WARPS}
+    return {"CAUSAL": is_causal, "DROPS": seed is not None, **tile}
