@@ -143,14 +143,14 @@ def test_growth_is_measured_where_the_model_has_positions() -> None:
 
 
 def test_the_pace_is_that_of_the_later_half() -> None:
-    def line(step: int, seconds: float, speed: float) -> dict[str, Any]:
-        return {"step": step, "seconds": seconds, "tokens_per_second": speed}
+    def line(step: int, seconds: float) -> dict[str, Any]:
+        return {"step": step, "seconds": seconds}
 
-    found = pace([line(5, 4.0, 1.0), line(10, 5.0, 9.0), line(15, 6.0, 11.0), line(20, 7.0, 13.0)])
-    assert found == Speed(3.0, 5.0, 12.0)
+    found = pace([line(5, 4.0), line(10, 5.0), line(15, 6.0), line(20, 7.0)])
+    assert found == Speed(3.0, 5.0)
     assert found.planned(13.0) == 50
     assert found.planned(1.0) == 1
-    assert pace([line(4, 2.0, 7.0)]) == Speed(0.0, 2.0, 7.0)
+    assert pace([line(4, 2.0)]) == Speed(0.0, 2.0)
 
 
 def test_a_command_that_fails_says_why_and_one_that_is_stopped_is_no_failure(
@@ -219,17 +219,19 @@ def trained(folder: Path, speeds: list[float], **scores: float) -> None:
     (folder / "log.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in [*lines, {**end, **scores}]))
 
 
-def collected(tmp_path: Path, *, test: bool, key: str = "bleu", higher: bool = True) -> dict[str, Any]:
+def collected(tmp_path: Path, *, test: bool, key: str = "bleu", higher: bool = True, at_once: int = 1) -> dict[str, Any]:
     """Two entries of two seeds each: the first is better on the validation data, the second on the test; a third failed."""
     entries = [Entry("a", label="one"), Entry("b", label="two"), Entry("c", label="bad")]
-    asked = Comparison(tuple(entries), tmp_path, parse_budget("20-steps"), test=("x,y",) if test else (), repeat=2)
+    asked = Comparison(
+        tuple(entries), tmp_path, parse_budget("20-steps"), test=("x,y",) if test else (), repeat=2, at_once=at_once
+    )
     runs = [Run(entry, seed, seed - 1, tmp_path / f"{entry.name}.{seed}") for entry in entries for seed in (1, 2)]
     jobs = {}
     for run, valid, tested in zip(runs, (30, 32, 10, 12, 99, 99), (1.0, 2.0, 5.0, 6.0, 9.0, 9.0), strict=True):
         trained(run.folder, [1.0, 10.0, 30.0, 20.0], bleu=valid, loss=valid / 10)
         job = jobs[run.name] = Job("measure", str(tmp_path / "measures" / f"{run.name}.json"), options={})
         headline = {"key": key, "title": key, "higher_is_better": higher}
-        first = {"views": [], "decoding": {"per_second": 3.0}, "growth": None, "alone": None} if run.seed == 1 else {}
+        first = {"views": [], "decoding": {"per_second": 3.0}, "growth": None, "steps_a_second": 2.0} if run.seed == 1 else {}
         job.leave(parameters=8, counts="target tokens", headline=headline, test={"bleu": tested} if test else {}, **first)
     errors = {run.name: "failed" for run in runs[4:]}
     return collect(asked, runs, errors, {name: job for name, job in jobs.items() if name not in errors})
@@ -244,6 +246,11 @@ def test_results_are_ranked_by_the_score_that_counts(tmp_path: Path) -> None:
     assert order("loss", test=False, key="loss", higher=False) == ["two", "one", "bad"]
     missing = collected(tmp_path / "missing", test=False, key="chrf")
     assert missing["headline"]["key"] == "loss" and missing["entries"][0]["label"] == "two"
+
+
+def test_a_speed_beside_others_is_that_of_a_moment_alone_in_counts_of_the_whole_training(tmp_path: Path) -> None:
+    one, *_ = collected(tmp_path, test=False, at_once=2)["entries"]
+    assert one["speed"]["values"] == [2 * (10 + 30 + 20) / 15], "2 steps a second, of (10 + 30 + 20) / 15 each"
 
 
 def test_results_are_over_seeds_and_leave_out_what_failed(tmp_path: Path) -> None:

@@ -70,7 +70,7 @@ def measure(folder: Path, wanted: Wanted) -> dict[str, Any]:
         "parameters": run.model.count_parameters(),
         "counts": run.task.counts,
         "headline": asdict(run.task.headline),
-        "alone": probe(run.config, MOMENT).counts_a_second if wanted.alone else None,
+        "steps_a_second": probe(run.config, MOMENT).steps_a_second if wanted.alone else None,
     }
     found |= _at_work(run, wanted)
     if wanted.lengths:

@@ -20,11 +20,13 @@ ENDLESS = 1 << 40
 
 @dataclass(frozen=True)
 class Speed:
-    """startup: seconds before training runs at its pace · from then on, steps and counts (of target tokens) a second."""
+    """startup: seconds before training runs at its pace · from then on, steps a second.
+
+    Counts a second (of texts, of target tokens) would depend on how far a moment reaches: batches of short texts have more.
+    """
 
     startup: float
     steps_a_second: float
-    counts_a_second: float
 
     def planned(self, seconds: float) -> int:
         """The steps for which a time is long enough, at least 1."""
@@ -50,7 +52,6 @@ def pace(lines: list[dict[str, Any]]) -> Speed:
     """The speed over the later half of a log; of a single line, over all of it."""
     last, middle = lines[-1], lines[(len(lines) - 1) // 2]
     if middle is last:
-        return Speed(0.0, last["step"] / max(last["seconds"], 1e-9), last["tokens_per_second"])
+        return Speed(0.0, last["step"] / max(last["seconds"], 1e-9))
     rate = (last["step"] - middle["step"]) / max(last["seconds"] - middle["seconds"], 1e-9)
-    later = [line["tokens_per_second"] for line in lines[lines.index(middle) + 1 :]]
-    return Speed(max(0.0, last["seconds"] - last["step"] / rate), rate, sum(later) / len(later))
+    return Speed(max(0.0, last["seconds"] - last["step"] / rate), rate)

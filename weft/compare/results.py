@@ -10,6 +10,7 @@ import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
+from itertools import pairwise
 from typing import Any
 
 from weft.bench.machine import about
@@ -100,6 +101,7 @@ def _run(run: Run, job: Job | None, error: str) -> Row:
         "seconds": learned[-1]["seconds"] if summary else None,  # without the last validation
         "memory": summary.get("peak_memory"),
         "speed": _speed([line["tokens_per_second"] for line in learned]) if summary else None,
+        "counts_a_step": _counts_a_step(learned) if summary else None,
         "valid": {name: value for name, value in summary.items() if name not in plain},
         "measured": (job.found() if job else None) or {},
     }
@@ -111,9 +113,17 @@ def _speed(speeds: Sequence[float]) -> float | None:
     return statistics.median(later) if later else None
 
 
+def _counts_a_step(lines: Sequence[Row]) -> float:
+    """Over the whole training, so that it is the same for all that read the same batches; without the time before the first."""
+    pairs = list(pairwise(lines)) or [({"step": 0, "seconds": 0.0}, lines[0])]
+    counted = sum(line["tokens_per_second"] * (line["seconds"] - before["seconds"]) for before, line in pairs)
+    return counted / max(1, lines[-1]["step"] - pairs[0][0]["step"])
+
+
 def _row(label: str, runs: list[Row], *, alone: bool) -> Row:
     """The entry with all its runs. More was measured of the first that could be; if `alone`, the speed too."""
-    first: Row = next((run["measured"] for run in runs if "views" in run["measured"]), {})
+    looked: Row = next((run for run in runs if "views" in run["measured"]), {"measured": {}})
+    first: Row = looked["measured"]
     good = _trained(runs)
     for run in runs:
         run["test"] = run["measured"].get("test", {})
@@ -121,7 +131,7 @@ def _row(label: str, runs: list[Row], *, alone: bool) -> Row:
         "label": label,
         "error": next((run["error"] for run in runs if run["error"]), ""),
         "parameters": first.get("parameters"),
-        "speed": stat([first.get("alone")] if alone else (run["speed"] for run in good)),
+        "speed": stat([_alone(looked)] if alone else (run["speed"] for run in good)),
         "memory": stat(run["memory"] for run in good),
         "seconds": stat(run["seconds"] for run in good),
         "steps": stat(run["steps"] for run in good),
@@ -130,6 +140,12 @@ def _row(label: str, runs: list[Row], *, alone: bool) -> Row:
         "views": first.get("views", []),
         "runs": runs,
     }
+
+
+def _alone(run: Row) -> float | None:
+    """Counts a second of a run by its pace with no other beside it."""
+    pace = run["measured"].get("steps_a_second")
+    return None if pace is None else pace * run["counts_a_step"]
 
 
 def _trained(runs: Iterable[Row]) -> list[Row]:
