@@ -116,6 +116,7 @@ class LanguageModel(Network):
     """
 
     decoder: LanguageDecoder
+    replays = True
 
     def __init__(
         self,

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from weft.batch import Batch, Position
 from weft.config import Config, DecodeSection
-from weft.data.batching import lay_out
+from weft.data.batching import lay_out, round_up
 from weft.data.tokenizer import RESERVED, Tokenizer
 from weft.errors import ConfigError
 from weft.evaluation.metrics import Metric, make_metrics
@@ -94,6 +94,10 @@ class Task(ABC):
                 f"data.max_length: texts of {longest} tokens and their end do not fit the model's {limit} positions; "
                 f"set data.max_length to at most {limit - 1}, or raise max_length of the model or of its mixers"
             )
+
+    def widest(self, longest: int) -> int:
+        """The most places that rows of texts of up to `longest` tokens are given where batches come in few sizes."""
+        return round_up(longest + 1)
 
     @abstractmethod
     def batches(self, position: Position) -> Iterator[tuple[Batch, Position]]:

@@ -113,6 +113,9 @@ class LanguageModelTask(Task):
     def check_length(self, model: Network, longest: int) -> None:
         """Text is read in segments, however long it is, and theirs was checked when the model was built."""
 
+    def widest(self, longest: int) -> int:
+        return self.segment
+
     def batches(self, position: Position) -> Iterator[tuple[Batch, Position]]:
         return self._streams().stream(position)
 

@@ -11,7 +11,6 @@ from typing import TypeVar
 import torch
 
 from weft.config import Config, save_config, save_schema
-from weft.data.batching import round_up
 from weft.errors import ConfigError, Interrupted, RunError
 from weft.models.base import Network, Sizes
 from weft.registry import build
@@ -97,7 +96,7 @@ def settle_batches(config: Config, outline: Network, task: Task, device: torch.d
     train = config.train
     # The device and the task are such that work on batches of one size can be recorded.
     repeats = task.steady and device.type == "cuda" and train.precision == "bf16"
-    fits = outline.longest is None or round_up(config.data.max_length + 1) <= outline.longest
+    fits = outline.longest is None or task.widest(config.data.max_length) <= outline.longest
     if train.packed == "auto":
         train.packed = repeats and outline.packs and not outline.packs_square
     if train.rounded == "auto":

@@ -1,0 +1,68 @@
+"""Language models on a GPU: segments whose work is recorded and replayed, with what is carried between them."""
+
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from weft.batch import Batch, Position
+from weft.config import Config
+from weft.data.text import Streams
+from weft.errors import ConfigError
+from weft.mixers import SELF
+from weft.models.base import Sizes
+from weft.models.lm import LanguageModel
+from weft.tasks.base import Setting
+from weft.tasks.language_model import LanguageModelTask
+from weft.training.loop import forward_backward
+from weft.training.replay import Replayed
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+
+VOCABULARY, SEGMENT, ROWS = 40, 32, 4
+SIZES = Sizes(VOCABULARY, VOCABULARY, True)
+
+
+def batches(count: int) -> list[Batch]:
+    tokens = np.random.default_rng(0).integers(4, VOCABULARY, 20 * ROWS * SEGMENT + 1)
+    return [batch for batch, _ in islice(Streams(tokens, SEGMENT, ROWS, 1, 0).stream(Position()), count)]
+
+
+def losses(spec: dict[str, Any], carry: str, *, recorded: bool) -> list[float]:
+    """Those of eight updates by plain gradient descent."""
+    torch.manual_seed(0)
+    # Positions that begin anew in every segment would be wrong for what is carried.
+    position = "sinusoidal" if carry == "nothing" else "none"
+    options = {"dim": 64, "heads": 2, "feedforward": 64, "decoder_layers": 2, "dropout": 0.0, "position": position}
+    model = LanguageModel(SIZES, **options, decoder_self=spec).cuda().train()  # type: ignore[arg-type]
+    task = LanguageModelTask(Setting(Config(), Path()), segment=SEGMENT, carry=carry, memory=SEGMENT)  # type: ignore[arg-type]
+    task.carrying.check(model, SEGMENT)
+    for parameter in model.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+    autocast = torch.autocast("cuda", torch.bfloat16)
+
+    def work(batch: Batch, update: int) -> list[Any]:
+        return forward_backward(task, model, batch.to("cuda"), update, autocast)
+
+    run = Replayed(work, torch.device("cuda")) if recorded else work
+    found = []
+    for update, batch in enumerate(batches(8), 1):
+        found.append(float(run(batch, update)[0].total))
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter -= 1e-3 * parameter.grad.clamp(-1.0, 1.0)
+                parameter.grad.zero_()
+    return found
+
+
+@pytest.mark.parametrize("kind", list(SELF))
+@pytest.mark.parametrize("carry", ["nothing", "memory", "state"])
+def test_replayed_segments_have_the_usual_losses(kind: str, carry: str) -> None:
+    try:
+        usual = losses({"kind": kind}, carry, recorded=False)
+    except ConfigError as error:
+        pytest.skip(str(error))
+    assert losses({"kind": kind}, carry, recorded=True) == pytest.approx(usual, rel=2e-3)
