@@ -7,8 +7,8 @@
 a: ListOps of up to 1,000 tokens · b: AG News, byte by byte · c: Multi30k en-de, in the encoder · d: tiny Shakespeare by
 characters, the causal ones. The trainings of all parts share one queue: first part a, which takes longest, then what has a
 published score, further seeds last. OUT/zoo.json is written anew whenever one ends, and what was stopped goes on with the same
-command. Speeds are measured afterwards, of one model at a time. Beside each order stand the averages of the Long Range Arena
-(Tay et al. 2021), which are over other tasks and longer trainings: a rank correlation says how far the orders agree.
+command. Speeds are measured afterwards, of one model at a time. Beside each order stand scores of the Long Range Arena (Tay et
+al. 2021), which are of other data and longer trainings: a rank correlation says how far the orders agree.
 """
 
 from __future__ import annotations
@@ -31,7 +31,6 @@ from typing import Any
 from trainings import markdown, warm
 from zoo_parts import PARTS, PUBLISHED, Asked, write_data
 
-from weft.compare.entries import Entry
 from weft.compare.plan import Run, training
 from weft.compare.processes import Processes, Stopped
 from weft.compare.report import write_report
@@ -101,7 +100,7 @@ class Zoo:
 
         def rank(pair: tuple[str, Run]) -> tuple[int, bool]:
             name, run = pair
-            published = _kind(run.entry) in PUBLISHED
+            published = _kind(run.entry.label) in PUBLISHED
             return run.number, not published and name != LONGEST if run.number == 0 else not published or name == LONGEST
 
         return sorted(pairs, key=rank)
@@ -123,24 +122,23 @@ def prepare(sweeps: Mapping[str, Sweep]) -> None:
         print(f"{name}: data ready after {time.monotonic() - began:.1f} s", flush=True)
 
 
-def order(results: dict[str, Any], guesses: str = "") -> str:
+def order(results: dict[str, Any], guesses: str = "", alike: str = "") -> str:
     """One part's entries, the best first, beside what is published; and how much the two orders agree."""
     headline = results["headline"]
     rows = [row for row in results["entries"] if row["quality"]]
-    published = [PUBLISHED.get(row["label"].split()[0]) for row in rows]
-    lines = [
-        (row["label"], _score(row), _per_second(row), _mib(row), _steps(row), "–" if known is None else f"{known:.1f}")
-        for row, known in zip(rows, published, strict=True)
-    ]
-    both = [(row["quality"]["mean"], known) for row, known in zip(rows, published, strict=True) if known is not None]
-    sign = 1 if headline["higher_is_better"] else -1
+    tasks = [*filter(None, [alike]), "average"]
+    lines = [(row["label"], _score(row), _per_second(row), _mib(row), _steps(row), *_published(row, tasks)) for row in rows]
     said = [f"By counting alone: {guesses}."] if guesses else []
+    both = [row for row in rows if _kind(row["label"]) in PUBLISHED]
     if len(both) > 2:
-        agreement = correlation([sign * ours for ours, _ in both], [theirs for _, theirs in both])
-        said.append(f"Rank correlation with the published averages: {agreement:+.2f} ({len(both)} entries).")
+        sign = 1 if headline["higher_is_better"] else -1
+        ours = [sign * row["quality"]["mean"] for row in both]
+        found = {task: correlation(ours, [PUBLISHED[_kind(row["label"])][task] for row in both]) for task in tasks}
+        agreement = ", ".join(f"{value:+.2f} for the Arena's {task}" for task, value in found.items())
+        said.append(f"Rank correlation with what is published: {agreement} ({len(both)} entries).")
     said += [f"{row['label']}: {row['error']}." for row in results["entries"] if not row["quality"]]
-    table = markdown(("entry", headline["title"], f"{results['counts']}/s", "MiB", "steps", "LRA average"), lines)
-    return table + "".join(f"\n{sentence}\n" for sentence in said)
+    heads = ("entry", headline["title"], f"{results['counts']}/s", "MiB", "steps", *(f"LRA {task}" for task in tasks))
+    return markdown(heads, lines) + "".join(f"\n{sentence}\n" for sentence in said)
 
 
 def correlation(ours: Sequence[float], theirs: Sequence[float]) -> float:
@@ -155,8 +153,13 @@ def _ranks(values: Sequence[float]) -> list[float]:
     return [sum(other < value for other in values) + (1 + sum(other == value for other in values)) / 2 for value in values]
 
 
-def _kind(entry: Entry) -> str:
-    return entry.label.split()[0]
+def _kind(label: str) -> str:
+    return label.split()[0]
+
+
+def _published(row: Row, tasks: Sequence[str]) -> list[str]:
+    known = PUBLISHED.get(_kind(row["label"]), {})
+    return [f"{known[task]:.1f}" if known else "–" for task in tasks]
 
 
 def _score(row: Row) -> str:
@@ -179,7 +182,8 @@ def _steps(row: Row) -> str:
 
 
 def show(parts: Mapping[str, Any]) -> str:
-    return "\n".join(f"### {PARTS[name].title}\n\n{order(found, PARTS[name].guesses)}" for name, found in parts.items())
+    asked = {name: PARTS[name] for name in parts}
+    return "\n".join(f"### {part.title}\n\n{order(parts[name], part.guesses, part.alike)}" for name, part in asked.items())
 
 
 def draw(file: Path, out: Path, *, reports: bool) -> None:

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from weft.attention import ATTENTIONS
+from weft.attention.pattern import PATTERNS
 from weft.config import load_config
 from weft.mixers import MIXERS
 from weft.models.base import Sizes
@@ -122,9 +123,21 @@ def test_the_zoo_says_how_far_its_order_is_the_published_one(tmp_path: Path) -> 
     ]
     headline = {"title": "accuracy", "higher_is_better": True}
     bad = {"label": "bad", "quality": None, "error": "unfinished"}
-    told = zoo.order({"headline": headline, "counts": "texts", "entries": [*rows, bad]}, "guess")
+    results = {"headline": headline, "counts": "texts", "entries": [*rows, bad]}
+    told = zoo.order(results, "guess")
     assert "| bigbird window=2 | 3.00 | 10,000 | – | – | 55.0 |" in told and "| fnet | 2.50 | 10,000 | – | – | – |" in told
-    assert "+1.00 (3 entries)" in told and "bad: unfinished" in told and "By counting alone: guess" in told
+    assert "+1.00 for the Arena's average (3 entries)" in told
+    assert "bad: unfinished" in told and "By counting alone: guess" in told
+    assert "| local | 1.00 | 10,000 | – | – | 15.8 | 46.1 |" in zoo.order(results, alike="ListOps")
+
+
+def test_no_pattern_of_the_zoo_sees_all_that_full_attention_sees() -> None:
+    """Of a sentence as long as the part's are: an entry that sees everything is full attention by another name."""
+    zoo = importlib.import_module("zoo")
+    part = zoo.PARTS["c"]
+    for kind in set(part.kinds) & set(PATTERNS) - {"full"}:
+        pattern = build("weft.attention.pattern:PATTERNS", {"kind": kind, **part.options.get(kind, {})}, False)
+        assert not pattern.sees(16, causal=False).all(), kind
 
 
 def test_the_zoo_begins_with_what_matters_most(tmp_path: Path) -> None:
