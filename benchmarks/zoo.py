@@ -159,7 +159,7 @@ def _kind(label: str) -> str:
 
 def _published(row: Row, tasks: Sequence[str]) -> list[str]:
     known = PUBLISHED.get(_kind(row["label"]), {})
-    return [f"{known[task]:.1f}" if known else "–" for task in tasks]
+    return [f"{known[task]:.2f}" if known else "–" for task in tasks]
 
 
 def _score(row: Row) -> str:

@@ -125,10 +125,10 @@ def test_the_zoo_says_how_far_its_order_is_the_published_one(tmp_path: Path) -> 
     bad = {"label": "bad", "quality": None, "error": "unfinished"}
     results = {"headline": headline, "counts": "texts", "entries": [*rows, bad]}
     told = zoo.order(results, "guess")
-    assert "| bigbird window=2 | 3.00 | 10,000 | – | – | 55.0 |" in told and "| fnet | 2.50 | 10,000 | – | – | – |" in told
+    assert "| bigbird window=2 | 3.00 | 10,000 | – | – | 55.01 |" in told and "| fnet | 2.50 | 10,000 | – | – | – |" in told
     assert "+1.00 for the Arena's average (3 entries)" in told
     assert "bad: unfinished" in told and "By counting alone: guess" in told
-    assert "| local | 1.00 | 10,000 | – | – | 15.8 | 46.1 |" in zoo.order(results, alike="ListOps")
+    assert "| local | 1.00 | 10,000 | – | – | 15.82 | 46.06 |" in zoo.order(results, alike="ListOps")
 
 
 def test_no_pattern_of_the_zoo_sees_all_that_full_attention_sees() -> None:
