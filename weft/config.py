@@ -86,7 +86,10 @@ class TrainSection(Section):
     precision: Literal["float32", "bf16"] = Field(default="float32", description="bf16: autocast, the weights stay in float32")
     device: str = Field(default="auto", description="auto, cpu, cuda, cuda:1, …")
     threads: int = Field(default=0, ge=0, description="CPU threads; 0: as many as there are cores")
-    compile: bool = Field(default=False, description="torch.compile the model")
+    compile: bool | Literal["auto"] = Field(
+        default="auto",
+        description="torch.compile the model; auto: a Transformer of 30 million parameters or more, on packed rows on a GPU",
+    )
     seed: int = Field(default=1, ge=0, lt=1 << 63, description="of the weights at the start, the order of the data and dropout")
     log_every: PositiveInt = Field(default=50, description="steps between lines of the log")
     validate_every: int = Field(default=500, ge=0, description="steps between validations; 0: only at the end")

@@ -151,12 +151,25 @@ def again(state: State) -> State:
 def leaves(state: State) -> list[Tensor]:
     """All tensors of a state, each once, in a fixed order."""
     found: list[Tensor] = []
+    seen: set[int] = set()
 
-    def note(leaf: Tensor) -> Tensor:
-        found.append(leaf)
-        return leaf
+    def walk(state: State) -> None:
+        if state is None or id(state) in seen:
+            return
+        if isinstance(state, Tensor):
+            found.append(state)
+        elif isinstance(state, dict):
+            for value in state.values():
+                walk(value)
+        elif isinstance(state, list | tuple):
+            for value in state:
+                walk(value)
+        elif is_dataclass(state) and not isinstance(state, type):
+            for part in _fields(state):
+                walk(getattr(state, part.name))
+        seen.add(id(state))
 
-    _map(note, state)
+    walk(state)
     return found
 
 
@@ -198,9 +211,15 @@ def _map(change: Callable[[Tensor], Tensor], state: State) -> State:
     return walk(state)
 
 
-def _fields(state: Any) -> list[Field[Any]]:
+def _fields(state: Any) -> tuple[Field[Any], ...]:
     """Those that a dataclass is made of, without what it remembers."""
-    return [part for part in fields(state) if part.init]
+    kind = type(state)
+    if kind not in _FIELDS:
+        _FIELDS[kind] = tuple(part for part in fields(kind) if part.init)
+    return _FIELDS[kind]
+
+
+_FIELDS: dict[type, tuple[Field[Any], ...]] = {}
 
 
 def _children(change: Callable[[State], State], state: State) -> State:

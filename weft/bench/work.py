@@ -20,6 +20,7 @@ from weft.search.constraints import Forbid
 from weft.search.loop import PLAINLY, generate
 from weft.search.recorded import recorder_of
 from weft.tasks.placing import autocasts, settled
+from weft.training.compiling import compile_blocks, compiles
 from weft.training.distributed import World, sum_gradients
 from weft.training.ema import Ema
 from weft.training.loop import change_weights, worker
@@ -91,9 +92,8 @@ class TrainingStep(Work):
         self._step(recorded=False)
 
     def settle(self, device: torch.device) -> None:
-        if self.config.compile:
-            for block in self.model.blocks:
-                block.compile()
+        if compiles(self.model, self.config, device):
+            compile_blocks(self.model, self.config, device)
             self()
         super().settle(device)
 

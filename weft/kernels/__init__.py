@@ -1,22 +1,47 @@
-"""Kernels of our own for GPUs, where torch has none that suits short sentences and large vocabularies.
+"""Kernels of our own for GPUs, where torch has none that suits short sentences, single steps and large vocabularies.
 
 They are written in Triton, which comes with torch for CUDA. Each stands beside a plain way to compute the same, which serves
-where there is no Triton. A file imports Triton at its top, so it is imported only after `serve` has said yes.
+where Triton does not work. A file imports Triton at its top, so it is imported only after `serve` has said yes.
 """
 
 from __future__ import annotations
 
 import importlib.util
-from functools import cache
+import warnings
 
+import torch
 from torch import Tensor
+
+_working: bool | None = None
 
 
 def serve(tensor: Tensor) -> bool:
     """Whether kernels can work on a tensor where it lies."""
-    return tensor.device.type == "cuda" and _triton()
+    try_out(tensor.device)
+    return tensor.device.type == "cuda" and bool(_working)
 
 
-@cache
-def _triton() -> bool:
-    return importlib.util.find_spec("triton") is not None
+def try_out(device: torch.device) -> None:
+    """Finds out now what `serve` will say. Called before torch.compile looks at what asks it, for it cannot look in here."""
+    global _working
+    if device.type == "cuda" and _working is None:
+        _working = _works()
+
+
+def _works() -> bool:
+    """Whether a kernel can be made and run. Triton may be there and fail: it calls the machine's C compiler."""
+    if importlib.util.find_spec("triton") is None:
+        return False
+    from weft.kernels.probe import probe
+
+    try:
+        probe()
+    except Exception as error:  # whatever the tools that Triton calls come up with
+        reason = " ".join(str(error).split())[:200]
+        warnings.warn(
+            f"Triton does not work on this machine, so slower kernels are used: {type(error).__name__}: {reason}. It needs a C "
+            "compiler and Python's header files (on Debian and Ubuntu: apt install gcc python3-dev).",
+            stacklevel=2,
+        )
+        return False
+    return True

@@ -13,7 +13,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-CELLS, WARPS = 32, 2
+CELLS, WARPS = 16, 1
 """Cells that are read at a time, and the warps that work on one query."""
 
 

@@ -7,6 +7,9 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
+import torch
+from torch import Tensor
+
 from weft.batch import Layout
 from weft.graphs import Compiler, Graphs, Work
 from weft.models.base import Encoded, Model
@@ -23,13 +26,22 @@ T = TypeVar("T")
 class Recording:
     """Work, what it reads, and what it makes of it, a list of one; all stay where they are. A step writes over what it reads.
 
-    held: what must not go while it can be replayed.
+    places: the tensors of what it reads · held: what must not go while it can be replayed.
     """
 
     replay: Work
     given: State
+    places: list[Tensor]
     made: list[State]
     held: object
+
+    def __call__(self, tensors: list[Tensor]) -> None:
+        """The work on these tensors."""
+        other = [place for place, (mine, theirs) in enumerate(zip(self.places, tensors, strict=True)) if mine is not theirs]
+        if other:
+            # One call: a search has some fifty small tensors, and asking for each copy would take longer than making it.
+            torch._foreach_copy_([self.places[place] for place in other], [tensors[place] for place in other])
+        self.replay()
 
 
 class Recorder:
@@ -53,11 +65,11 @@ class Recorder:
     def work(self, key: Hashable, do: Callable[[State], T], given: State) -> T:
         """What `do` makes of the tensors in `given`; it lasts until the same is asked for again."""
         bare = _without_lengths(given)
-        recording = self._find("work", key, bare, lambda mine: do(again(mine)))
+        tensors = leaves(bare)
+        recording = self._find("work", key, bare, tensors, lambda mine: do(again(mine)))
         if recording is None:
             return do(given)
-        write_(recording.given, bare)
-        recording.replay()
+        recording(tensors)
         made: T = again(recording.made[0])
         return made
 
@@ -67,20 +79,29 @@ class Recorder:
             # The search stands where the recording left it: there is nothing to be copied, and nothing to be looked up.
             self._last[2]()
             return now
-        recording = self._find("step", setting, now, lambda mine: _advance(step, mine), compiler)
+        tensors = leaves(now)
+        recording = self._find("step", setting, now, tensors, lambda mine: _advance(step, mine), compiler)
         if recording is None:
             return step(now)
-        write_(recording.given, now)
-        recording.replay()
+        recording(tensors)
         handle: Running = again(recording.given)
         self._last = setting, handle, recording.replay
         return handle
 
     def _find(
-        self, what: str, kind: Hashable, given: State, do: Callable[[State], State], compiler: Compiler | None = None
+        self,
+        what: str,
+        kind: Hashable,
+        given: State,
+        tensors: list[Tensor],
+        do: Callable[[State], State],
+        compiler: Compiler | None = None,
     ) -> Recording | None:
-        """What was recorded of this kind of work for this size, or is now; None if it is to be done as usual."""
-        size = (what, kind, tuple((leaf.shape, leaf.dtype) for leaf in leaves(given)))
+        """What was recorded of this kind of work for this size, or is now; None if it is to be done as usual.
+
+        tensors: those of what is given.
+        """
+        size = (what, kind, tuple((leaf.shape, leaf.dtype) for leaf in tensors))
         if size in self._recordings:
             return self._recordings[size]
         new = size not in self._seen
@@ -88,18 +109,19 @@ class Recorder:
         if new or (what, kind) in self._refused or sum(known[0] == what for known in self._recordings) == MOST:
             return None
         mine: State = clone(given)
+        places = leaves(mine)
         made: list[State] = [None]
-        program = None if compiler is None else compiler(lambda *tensors: do(refill(mine, tensors)), leaves(mine))
+        program = None if compiler is None else compiler(lambda *inner: do(refill(mine, inner)), places)
 
         def work() -> None:
-            made[0] = do(mine) if program is None else program(*leaves(mine))
+            made[0] = do(mine) if program is None else program(*places)
 
         try:
             replay = self._capture(work)
         except RuntimeError:
             self._refused.add((what, kind))
             return None
-        self._recordings[size] = Recording(replay, mine, made, program)
+        self._recordings[size] = Recording(replay, mine, places, made, program)
         return self._recordings[size]
 
 

@@ -21,6 +21,7 @@ from weft.models.base import Network
 from weft.registry import build
 from weft.tasks.base import Loss, Task
 from weft.training.checkpoint import Trained
+from weft.training.compiling import compile_blocks
 from weft.training.distributed import World, sum_gradients
 from weft.training.ema import Ema
 from weft.training.interrupt import Interrupts
@@ -71,9 +72,7 @@ def fit(
     begun()
     progress = session.progress
     meter = Meter(list(groups), world.device, progress.skipped, progress.in_row)
-    if config.compile:
-        for block in model.blocks if isinstance(model, Network) else [model]:
-            block.compile()
+    compile_blocks(model, config, world.device)
     backward = worker(model, task, config, world.device)
 
     with ExitStack() as stack:

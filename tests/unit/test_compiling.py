@@ -1,0 +1,41 @@
+"""When a model is compiled for training: asked for, or where it pays."""
+
+import pytest
+import torch
+
+from weft.config import TrainSection
+from weft.models.base import Network, Sizes
+from weft.registry import build
+from weft.training import compiling
+
+GPU, CPU = torch.device("cuda"), torch.device("cpu")
+
+
+def model(kind: str, dim: int) -> Network:
+    with torch.device("meta"):
+        made: Network = build("weft.models:MODELS", {"kind": kind, "dim": dim}, Sizes(32_000, 32_000, True))
+    return made
+
+
+@pytest.fixture(autouse=True)
+def working(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiling, "serve", lambda tensor: True)
+
+
+def test_large_transformers_are_compiled_on_packed_rows_of_a_gpu() -> None:
+    large = model("transformer", 1024)
+    assert compiling.compiles(large, TrainSection(packed=True), GPU)
+    assert not compiling.compiles(large, TrainSection(packed=True), CPU)
+    assert not compiling.compiles(large, TrainSection(packed=False), GPU)
+    assert not compiling.compiles(model("transformer", 128), TrainSection(packed=True), GPU)
+    assert not compiling.compiles(model("rnn", 2048), TrainSection(packed=True), GPU)
+
+
+@pytest.mark.parametrize("wanted", [True, False])
+def test_what_is_asked_for_is_done(wanted: bool) -> None:
+    assert compiling.compiles(model("transformer", 128), TrainSection(compile=wanted), CPU) is wanted
+
+
+def test_nothing_is_compiled_where_triton_does_not_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiling, "serve", lambda tensor: False)
+    assert not compiling.compiles(model("transformer", 1024), TrainSection(packed=True), GPU)

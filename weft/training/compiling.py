@@ -1,0 +1,32 @@
+"""Whether a model is compiled for training, and which parts of it."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from weft.config import TrainSection
+from weft.kernels import serve, try_out
+from weft.models.base import Network
+
+LARGE = 30_000_000
+"""Parameters from which compiling is worth its half minute: steps of smaller models are short, and so are their trainings."""
+
+
+def compile_blocks(model: nn.Module, config: TrainSection, device: torch.device) -> None:
+    """torch.compile, in place, of the blocks of a model that is on `device`, where the configuration wants it."""
+    if not compiles(model, config, device):
+        return
+    try_out(device)
+    for block in model.blocks if isinstance(model, Network) else [model]:
+        block.compile()
+
+
+def compiles(model: nn.Module, config: TrainSection, device: torch.device) -> bool:
+    """What train.compile says; auto: where it is known to pay."""
+    if config.compile != "auto":
+        return config.compile
+    if device.type != "cuda" or config.packed is not True or not isinstance(model, Network):
+        return False
+    # Parts that repeat are compiled once, and rows of few sizes do not make a compiler begin anew.
+    return len(model.blocks) > 1 and model.count_parameters() >= LARGE and serve(next(model.parameters()))
