@@ -1,12 +1,15 @@
 """Transformer-base on one GPU: training and decoding speed beside transformers in the same run, with goals and ratios.
 
-    python benchmarks/gpu.py [--only train-25k,decode-64] [--peer no] [--compile] [--multi30k DIR --run RUN]
+    python benchmarks/gpu.py [--only train-25k,decode-64] [--peer no] [--compile]
+    python benchmarks/gpu.py --only multi30k --multi30k DIR --run RUN --peer-model FILE
 
 d 512, feed-forward 2,048, 8 heads, 6 + 6 layers, vocabulary 32,000, lengths as in news text, bf16. Training is `weft.train` on
 a file of made-up text, data loading, clipping and optimiser included; the peer has its batches on the device. Decoding makes 32
-steps from sources of 27 tokens. Real target tokens count, padding does not. --compile sets train.compile and decode.compile.
-With --multi30k a trained run also translates that test set, beam 5, text to text: DIR holds test_2016_flickr.en. The peer's
-figure for it is that of benchmarks/multi30k_peer.py.
+steps from sources of 27 tokens. Real target tokens count, padding does not. --compile sets decode.compile; train.compile is as
+it is by default. "waiting" is the share of the time in which the GPU had nothing to do because the next batch was not there.
+
+multi30k: text to text, beam 5, the 1,000 sentences of test_2016_flickr in DIR, by a trained run, and by the peer from a FILE of
+benchmarks/multi30k_peer.py; and how long a recipe takes from the start of Python to the end of its first step.
 """
 
 from __future__ import annotations
@@ -17,14 +20,19 @@ import itertools
 import json
 import platform
 import random
+import subprocess
+import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 
+import sacrebleu
 import torch
 import torch.nn.functional as F
+from torch._dynamo.utils import counters
 
 import weft
 from weft.batch import BOS, PAD
@@ -35,6 +43,9 @@ from weft.search.choosers import Beam, Chooser, Greedy, Limits
 from weft.search.constraints import Forbid
 from weft.search.loop import generate
 from weft.search.recorded import recorder_of
+from weft.training import loop
+from weft.training.session import Session
+from weft.training.stream import Update
 
 VOCABULARY, DIM, HIDDEN, HEADS, LAYERS = 32_000, 512, 2048, 8, 6
 SHAPE = {"dim": DIM, "feedforward": HIDDEN, "heads": HEADS, "encoder_layers": LAYERS, "decoder_layers": LAYERS}
@@ -66,14 +77,50 @@ def write_text(folder: Path, pairs: int) -> str:
     return f"{folder}/source.txt,{folder}/target.txt"
 
 
-def weft_training(tokens: int, compiled: bool, steps: int = 90) -> Figures:
+class Watch:
+    """Batches as training asks for them, and how long the GPU was idle before each: between two marks in its own stream."""
+
+    def __init__(self) -> None:
+        self.marks: list[tuple[torch.cuda.Event, torch.cuda.Event]] = []
+        self._ahead = loop._ahead
+
+    def __enter__(self) -> Watch:
+        loop._ahead = self.ahead
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        loop._ahead = self._ahead
+
+    def ahead(self, session: Session, mine: range) -> Generator[Update, None, None]:
+        with closing(self._ahead(session, mine)) as ready:
+            while True:
+                pair = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+                pair[0].record()
+                work = next(ready)
+                pair[1].record()
+                self.marks.append(pair)
+                yield work
+
+    def share(self, skip: int = 20) -> float:
+        """Of the time from the batch after `skip` others to the last."""
+        torch.cuda.synchronize()
+        marks = self.marks[skip:]
+        return sum(first.elapsed_time(last) for first, last in marks) / marks[0][0].elapsed_time(marks[-1][1])
+
+
+def weft_training(tokens: int, steps: int = 90) -> Figures:
+    counters.clear()
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
         options = {
             "data": {"tokenizer": {"kind": "words"}, "vocabulary": VOCABULARY, "cache": str(folder / "cache")},
             "model": {"kind": "transformer", **SHAPE, "norm": "post", "dropout": 0.1},
             "train": {
-                **{"steps": steps, "batch_tokens": tokens, "precision": "bf16", "compile": compiled},
+                **{
+                    "steps": steps,
+                    "batch_tokens": tokens,
+                    "precision": "bf16",
+                },
                 **{"log_every": 15, "save_every": steps},
             },
         }
@@ -81,11 +128,18 @@ def weft_training(tokens: int, compiled: bool, steps: int = 90) -> Figures:
         data = write_text(folder, 40 * tokens // 25)
         torch.cuda.reset_peak_memory_stats()
         began = time.perf_counter()
-        weft.train(folder / "base.yaml", data=data, out=folder / "run")
+        with Watch() as watch:
+            weft.train(folder / "base.yaml", data=data, out=folder / "run")
         whole = time.perf_counter() - began
         lines = [json.loads(line) for line in (folder / "run" / "log.jsonl").read_text().splitlines()]
         rates = sorted(line["tokens_per_second"] for line in lines if "tokens_per_second" in line)
-        return {"tok/s": rates[len(rates) // 2], "GiB": torch.cuda.max_memory_allocated() / 2**30, "seconds in all": whole}
+        return {
+            "tok/s": rates[len(rates) // 2],
+            "GiB": torch.cuda.max_memory_allocated() / 2**30,
+            "waiting": watch.share(),
+            "graphs compiled": counters["stats"]["unique_graphs"],
+            "seconds in all": whole,
+        }
 
 
 def peer_model() -> torch.nn.Module:
@@ -140,7 +194,7 @@ def peer_training(tokens: int, compiled: bool, steps: int = 48) -> Figures:
     return {"tok/s": real / seconds, "GiB": torch.cuda.max_memory_allocated() / 2**30}
 
 
-def timed(work: Callable[[], None], times: int) -> float:
+def timed(work: Callable[[], object], times: int) -> float:
     """Seconds of one time, by doing it several times."""
     torch.cuda.synchronize()
     began = time.perf_counter()
@@ -197,29 +251,78 @@ def peer_decoding(rows: int, beam: int) -> Figures:
 def weft_multi30k(folder: Path, run: Path, compiled: bool) -> Figures:
     """The whole test set, after it has been translated twice: what is recorded and compiled then is given apart."""
     translator = weft.load(run)
-    lines = (folder / "test_2016_flickr.en").read_text("utf-8").strip("\n").split("\n")
+    lines, wanted = (lines_of(folder / f"test_2016_flickr.{side}") for side in ("en", "de"))
 
-    def work() -> None:
-        translator.translate(lines, beam=5, compile=compiled)
+    def work() -> list[str]:
+        return [found.text for found in translator.translate(lines, beam=5, compile=compiled)]
 
     began = time.perf_counter()
     for _ in range(2):
         work()
     warm = time.perf_counter() - began
-    return {"sentences/s": len(lines) / timed(work, 3), "seconds to warm up": warm}
+    bleu = sacrebleu.corpus_bleu(work(), [wanted]).score
+    return {"sentences/s": len(lines) / timed(work, 3), "BLEU": bleu, "seconds to warm up": warm}
+
+
+def peer_multi30k(folder: Path, file: Path) -> Figures:
+    import multi30k_peer
+
+    model, tokenizer = multi30k_peer.load(file)
+    lines, wanted = (lines_of(folder / f"test_2016_flickr.{side}") for side in ("en", "de"))
+    multi30k_peer.translate(model, tokenizer, lines[:128])
+    began = time.perf_counter()
+    found = multi30k_peer.translate(model, tokenizer, lines)
+    rate = len(lines) / (time.perf_counter() - began)
+    return {"sentences/s": rate, "BLEU": sacrebleu.corpus_bleu(found, [wanted]).score}
+
+
+def lines_of(file: Path) -> list[str]:
+    return file.read_text("utf-8").strip("\n").split("\n")
+
+
+def first_step(folder: Path) -> Figures:
+    """Seconds of `weft train` for one step of a recipe: imports, tokenizer, cache, kernels, and saving."""
+    with tempfile.TemporaryDirectory() as place:
+        data = ["--data", f"{folder}/train.en,{folder}/train.de", "--out", f"{place}/run"]
+        sets = ["--set", "train.steps=1", "--set", f"data.cache={place}/cache"]
+        began = time.perf_counter()
+        subprocess.run(
+            [sys.executable, "-m", "weft", "train", "transformer-small", *data, *sets], check=True, capture_output=True
+        )
+        return {"seconds to a first step": time.perf_counter() - began}
 
 
 CASES: dict[str, tuple[float, Callable[[bool], Figures], Callable[[], Figures]]] = {
-    "train-25k": (3.0, lambda fast: weft_training(25_000, fast), lambda: peer_training(25_000, compiled=True)),
+    "train-25k": (3.0, lambda fast: weft_training(25_000), lambda: peer_training(25_000, compiled=True)),
     "train-100k": (
         1.4,
-        lambda fast: weft_training(100_000, fast, 45),
+        lambda fast: weft_training(100_000, 50),
         lambda: peer_training(100_000, compiled=True, steps=24),
     ),
     "decode-1": (12.0, lambda fast: weft_decoding(1, 1, fast), lambda: peer_decoding(1, 1)),
     "decode-64": (7.0, lambda fast: weft_decoding(64, 4, fast), lambda: peer_decoding(64, 4)),
     "decode-512": (4.0, lambda fast: weft_decoding(512, 4, fast), lambda: peer_decoding(512, 4)),
 }
+
+
+def compare(name: str, goal: float, ours: Callable[[], Figures], theirs: Callable[[], Figures] | None) -> None:
+    """Runs both and prints a line."""
+    found = []
+    for work in filter(None, (ours, theirs)):
+        torch.manual_seed(0)
+        found.append(work())
+        gc.collect()
+        torch.cuda.empty_cache()
+    said = " | ".join(
+        ", ".join(f"{key} {value:,.3g}" if value < 1000 else f"{key} {value:,.0f}" for key, value in each.items())
+        for each in found
+    )
+    ratio = ""
+    if len(found) == 2:
+        key = next(iter(found[0]))
+        quotient = found[0][key] / found[1][key]
+        ratio = f" | {1 / quotient if key.startswith('ms') else quotient:.2f} × (goal {goal})"
+    print(f"{name}: {said}{ratio}", flush=True)
 
 
 def main() -> None:
@@ -229,28 +332,19 @@ def main() -> None:
     parser.add_argument("--compile", action="store_true")
     parser.add_argument("--multi30k", type=Path, help="folder of the test set")
     parser.add_argument("--run", type=Path, help="a run that was trained on Multi30k")
+    parser.add_argument("--peer-model", type=Path, help="what benchmarks/multi30k_peer.py saved")
     options = parser.parse_args()
     versions = f"Python {platform.python_version()} · torch {torch.__version__}"
-    print(f"{time.strftime('%Y-%m-%d')} · {torch.cuda.get_device_name()} · {versions}")
-    if options.multi30k:
-        figures = weft_multi30k(options.multi30k, options.run, options.compile)
-        print("multi30k: " + ", ".join(f"{key} {value:,.2f}" for key, value in figures.items()), flush=True)
-    for name in options.only.split(",") if options.only else []:
-        goal, ours, theirs = CASES[name]
-        found = []
-        both: list[Callable[[], Figures]] = [partial(ours, options.compile), theirs]
-        for work in both if options.peer == "yes" else both[:1]:
-            torch.manual_seed(0)
-            found.append(work())
-            gc.collect()
-            torch.cuda.empty_cache()
-        said = " | ".join(", ".join(f"{key} {value:,.2f}" for key, value in figures.items()) for figures in found)
-        key = "tok/s" if "tok/s" in found[0] else "ms a step"
-        ratio = ""
-        if len(found) == 2:
-            quotient = found[0][key] / found[1][key]
-            ratio = f" | {quotient if key == 'tok/s' else 1 / quotient:.2f} × (goal {goal})"
-        print(f"{name}: {said}{ratio}", flush=True)
+    print(f"{time.strftime('%Y-%m-%d')} · {torch.cuda.get_device_name()} · {versions}", flush=True)
+    for name in options.only.split(","):
+        if name == "multi30k":
+            ours = partial(weft_multi30k, options.multi30k, options.run, options.compile)
+            theirs = partial(peer_multi30k, options.multi30k, options.peer_model) if options.peer_model else None
+            compare(name, 20.0, ours, theirs)
+            compare("start", 20.0, partial(first_step, options.multi30k), None)
+        else:
+            goal, weft_s, peer_s = CASES[name]
+            compare(name, goal, partial(weft_s, options.compile), peer_s if options.peer == "yes" else None)
 
 
 if __name__ == "__main__":

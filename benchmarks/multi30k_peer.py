@@ -1,9 +1,9 @@
 """The peer of benchmarks/multi30k.py: transformers' Marian from scratch on the same data, under the same budget.
 
-    python benchmarks/multi30k_peer.py DIR [--steps 5000]
+    python benchmarks/multi30k_peer.py DIR [--steps 5000] [--save FILE]
 
 Joint BPE of 10,000, d 256, 4 + 4 layers, 5,000 steps of 8,192 padded tokens, inverse square root schedule, the mean of the
-weights over the last 30 % of the steps, beam 5. Prints one JSON line.
+weights over the last 30 % of the steps, beam 5. Prints one JSON line. FILE is for benchmarks/gpu.py.
 """
 
 from __future__ import annotations
@@ -107,20 +107,39 @@ def translate(model: MarianMTModel, tokenizer: Tokenizer, texts: list[str]) -> l
     return found
 
 
+def build(vocabulary: int) -> MarianMTModel:
+    model = marian(vocabulary, 256, 1024, 4, 4, dropout=0.3, attention_dropout=0.1, forced_eos_token_id=EOS)
+    return model.to(DEVICE)
+
+
+def save(model: MarianMTModel, tokenizer: Tokenizer, file: Path) -> None:
+    torch.save({"tokenizer": tokenizer.to_str(), "weights": model.state_dict()}, file)
+
+
+def load(file: Path) -> tuple[MarianMTModel, Tokenizer]:
+    found = torch.load(file, map_location=DEVICE)
+    tokenizer = Tokenizer.from_str(found["tokenizer"])
+    model = build(tokenizer.get_vocab_size())
+    model.load_state_dict(found["weights"])
+    return model.eval(), tokenizer
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("folder", type=Path)
     parser.add_argument("--steps", type=int, default=5000)
+    parser.add_argument("--save", type=Path, help="keep the model and its tokenizer here")
     options = parser.parse_args()
     random.seed(0)
     torch.manual_seed(0)
     pairs = read(options.folder, "train")
     tokenizer = learn_bpe(pairs, 10_000)
     encoded = [tuple([*tokenizer.encode(text).ids, EOS] for text in pair) for pair in pairs]
-    shares = {"dropout": 0.3, "attention_dropout": 0.1}
-    model = marian(tokenizer.get_vocab_size(), 256, 1024, 4, 4, **shares, forced_eos_token_id=EOS).to(DEVICE)
+    model = build(tokenizer.get_vocab_size())
     seconds = train(model, encoded, options.steps)
     model.eval()
+    if options.save:
+        save(model, tokenizer, options.save)
     test = read(options.folder, "test_2016_flickr")
     began = time.perf_counter()
     found = translate(model, tokenizer, [source for source, _ in test])
