@@ -96,6 +96,20 @@ def test_dropout_keeps_the_mean() -> None:
     assert float(found.mean()) == pytest.approx(1.0, abs=0.03)
 
 
+def test_weights_are_dropped_independently() -> None:
+    """Of one piece of 80 keys: values that say which they are show what was kept by each query and head."""
+    layout = packed([80], 80)
+    q, k = torch.zeros(2, 80, HEADS, 128, dtype=HALF, device=DEVICE)
+    v = torch.eye(80, 128, dtype=HALF, device=DEVICE)[:, None].expand(80, HEADS, 128).contiguous()
+    kept = torch.stack([attend([q, k, v], layout, layout, False, seed)[..., :80] > 0 for seed in (1, 2, 1 << 40)]).double()
+    assert float(kept.mean()) == pytest.approx(0.6, abs=0.01)
+    off = kept - kept.mean()
+    neighbours = [(off[0], off[1]), (off[0], off[2]), (off[:, :, 0], off[:, :, 1])]
+    neighbours += [(off[:, 1:], off[:, :-1]), (off[..., 1:], off[..., :-1]), (off[:, 2:], off[:, :-2])]
+    for one, other in neighbours:
+        assert abs(float((one * other).mean() / off.var())) < 0.03
+
+
 @pytest.mark.parametrize("wanted", [True, False])
 def test_likelihoods_and_their_gradient(wanted: bool) -> None:
     from weft.kernels.likelihood import likelihoods

@@ -15,6 +15,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from weft.batch import power_of_two
+
 ROWS, COLUMNS, WARPS, STAGES = 64, 64, 4, 3
 """A tile: queries, keys, the warps that work on it, and how many loads are under way. Measured on an H200, as all such here."""
 
@@ -44,9 +46,20 @@ def _tile(tensor, tokens, extent, by_token, WIDTH: tl.constexpr):
 
 @triton.jit
 def _kept(seed, share, rows, columns, extent, longest, head):
-    """Which weights dropout keeps: the same ones whenever it is asked."""
-    place = (head * extent + rows) * longest + columns % longest
-    return tl.rand(seed, place) >= share
+    """Which weights dropout keeps: the same ones whenever it is asked.
+
+    A weight's number is scrambled by two rounds of multiplying and shifting, each with half of the seed. Philox, which torch
+    draws from, takes ten rounds of four products.
+    """
+    number = tl.load(seed)
+    # `longest` is a power of two here.
+    place = ((head * extent + rows) * longest + (columns & (longest - 1))).to(tl.uint32)
+    mixed = (place ^ number.to(tl.uint32)) * 0x9E3779B1
+    mixed = (mixed ^ (mixed >> 16)) * 0x21F0AAAD
+    mixed = (mixed ^ (mixed >> 15) ^ (number >> 32).to(tl.uint32)) * 0x735A2D97
+    mixed = (mixed ^ (mixed >> 15)) * 0x21F0AAAD
+    # 24 bits, which float32 holds.
+    return ((mixed ^ (mixed >> 16)) >> 8).to(tl.float32) >= share * 16777216.0
 
 
 @triton.jit
@@ -77,7 +90,7 @@ def _forward(
         again = tl.exp2(best - level)
         total = total * again + tl.sum(weights, 1)
         if DROPS:
-            kept = _kept(tl.load(seed), share, rows[:, None], columns[None, :], queries, longest, head)
+            kept = _kept(seed, share, rows[:, None], columns[None, :], queries, longest, head)
             weights = tl.where(kept, weights / (1.0 - share), 0.0)
         values = _tile(v + head * v_head, columns, keys, v_token, WIDTH)
         found = found * again[:, None] + tl.dot(weights.to(values.dtype), values)
@@ -118,7 +131,7 @@ def _backward_queries(
         weights = tl.where(seen, tl.exp2(scores - level[:, None]), 0.0)
         toward = tl.dot(wanted, tl.trans(values))
         if DROPS:
-            kept = _kept(tl.load(seed), share, rows[:, None], columns[None, :], queries, longest, head)
+            kept = _kept(seed, share, rows[:, None], columns[None, :], queries, longest, head)
             toward = tl.where(kept, toward / (1.0 - share), 0.0)
         change = weights * (toward - mean[:, None])
         grad += tl.dot(change.to(theirs.dtype), theirs)
@@ -154,7 +167,7 @@ def _backward_keys(
         toward = tl.dot(values, tl.trans(wanted))
         used = weights
         if DROPS:
-            kept = _kept(tl.load(seed), share, rows[None, :], columns[:, None], queries, longest, head)
+            kept = _kept(seed, share, rows[None, :], columns[:, None], queries, longest, head)
             toward = tl.where(kept, toward / (1.0 - share), 0.0)
             used = tl.where(kept, weights / (1.0 - share), 0.0)
         grad_of_v += tl.dot(used.to(wanted.dtype), wanted)
@@ -193,7 +206,15 @@ def attend_pieces(
     lse = torch.empty(heads, queries, dtype=torch.float32, device=query.device)
     _forward[(triton.cdiv(queries, ROWS), heads)](
         *(query, key, value, out, lse, segments_q, cum_seq_k, cum_seq_q if seed is None else seed),
-        *(share, 1 / (LN2.value * width**0.5), queries, key.size(0), longest, *_strides(query, key, value), heads),
+        *(
+            share,
+            1 / (LN2.value * width**0.5),
+            queries,
+            key.size(0),
+            power_of_two(longest),
+            *_strides(query, key, value),
+            heads,
+        ),
         **_constants(is_causal, seed, width),
     )
     return out, lse
@@ -227,7 +248,14 @@ def attend_pieces_backward(
     query, key, value, slope = (_side_by_side(each) for each in (query, key, value, slope))
     delta = torch.empty_like(lse)
     grads = [torch.empty(each.shape, dtype=each.dtype, device=each.device) for each in (query, key, value)]
-    rest = (cum_seq_q if seed is None else seed, share, 1 / (LN2.value * width**0.5), queries, key.size(0), longest)
+    rest = (
+        cum_seq_q if seed is None else seed,
+        share,
+        1 / (LN2.value * width**0.5),
+        queries,
+        key.size(0),
+        power_of_two(longest),
+    )
     numbers = (*rest, *_strides(query, key, value, slope), heads)
     constants = _constants(is_causal, seed, width)
     _backward_queries[(triton.cdiv(queries, ROWS), heads)](
