@@ -249,6 +249,10 @@ def report(title: str, rows: Sequence[Row], text: str, out: Path | None) -> None
     for row in rows:
         for length, why in row.get("left_out", {}).items():
             print(f"{row['kind']} at {length:,}: {why}")
+    write(title, rows, text, out)
+
+
+def write(title: str, rows: Sequence[Row], text: str, out: Path | None) -> None:
     if out is not None:
         out.with_suffix(".json").write_text(json.dumps({"title": title, "rows": rows}, indent=1))
         out.with_suffix(".md").write_text(f"{title}\n\n{text}\n")
@@ -284,11 +288,12 @@ def main() -> None:
         rows = [decode(kind, options.decode, options.device) for kind in chosen or DECODED]
         return report(f"{where} · single steps", rows, decoding_table(rows), options.out)
     use = "causal" if options.causal else "encoder"
-    rows = []
+    title, rows = f"{where} · {use} use, forward and backward", []
     for kind in chosen or [kind for kind in SELF if use in load(SELF, kind).uses]:
         rows.append(measure(kind, options))
         print(f"{kind}: n^{_cell(rows[-1]['seconds_exponent'], 1.0)}", file=sys.stderr, flush=True)
-    report(f"{where} · {use} use, forward and backward", rows, table(rows, options.lengths), options.out)
+        write(title, rows, table(rows, options.lengths), options.out)  # what there is, if it is stopped
+    report(title, rows, table(rows, options.lengths), options.out)
 
 
 if __name__ == "__main__":
