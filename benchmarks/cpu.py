@@ -1,10 +1,11 @@
 """Decoding on a CPU: Transformer-base beside CTranslate2 and transformers in one run, with goals and ratios.
 
-    python benchmarks/cpu.py [--only 1,32,32x4] [--precisions float32,bf16,int8] [--rounds 5] [--threads 2] [--families]
+    python benchmarks/cpu.py [--only 1,32,32x4] [--settings float32,bf16,int8,compiled] [--rounds 5] [--threads 2] [--families]
 
 d 512, feed-forward 2,048, 8 heads, 6 + 6 layers, vocabulary 32,000, random weights; 32 forced steps from sources of 27 tokens,
 the encoder included. All take turns in every round, in both ways of using the cores (one worker with all threads, or a worker
-for each core); the best round of the best way counts. With a shortlist the output layer is computed for some tokens only
+for each core); the best round of the best way counts. Compiled is decode.precision: int8 with decode.compile: true, whose
+compiling, once for a machine, is not counted. With a shortlist the output layer is computed for some tokens only
 (decode.shortlist: 100), as many as sentences of that length led to in Multi30k; it is cut out once a search, which counts. The
 peers compute all of it, so there is a ratio without and one with a shortlist. --families adds RNN and ConvS2S, which no peer
 decodes. A peer that is not installed is left out, and it says so: pip install ctranslate2 transformers.
@@ -35,6 +36,7 @@ from weft.config import DecodeSection
 from weft.layers.int8 import in_int8
 from weft.models.base import Model, Sizes
 from weft.models.narrowed import NarrowedDecoder
+from weft.native import kernels, using
 from weft.registry import build
 from weft.search.choosers import Beam, Chooser, Greedy, Limits
 from weft.search.constraints import Forbid
@@ -58,19 +60,26 @@ Rows = list[list[int]]
 
 
 def made(kind: str) -> dict[str, Model]:
-    """A model of random weights in every precision."""
+    """A model of random weights in every setting."""
     torch.manual_seed(0)
     model: Model = build("weft.models:MODELS", {"kind": kind, **FAMILIES[kind]}, Sizes(VOCABULARY, VOCABULARY, True)).eval()
-    return {"float32": model, "bf16": deepcopy(model).bfloat16(), "int8": in_int8(model)}
+    return {
+        "float32": model,
+        "bf16": deepcopy(model).bfloat16(),
+        "int8": in_int8(model),
+        "compiled": in_int8(model, kernels()),
+    }
 
 
-def search(model: Model, precision: str, beam: int, shortlist: bool, source: Rows) -> int:
-    rows = len(source)
+def search(model: Model, setting: str, beam: int, shortlist: bool, source: Rows) -> int:
+    rows, native = len(source), kernels() if setting == "compiled" else None
+    precision = "int8" if native else setting
     decoder, bias = model.decoder, None
     column = torch.full((rows,), STEPS)
     chooser: Chooser = Beam(beam) if beam > 1 else Greedy()
-    half = autocasts(DecodeSection(beam=beam, precision=precision), next(model.parameters()).dtype)  # type: ignore[arg-type]
-    with torch.inference_mode(), torch.autocast("cpu", torch.bfloat16, enabled=half):
+    options = DecodeSection(beam=beam, precision=precision)  # type: ignore[arg-type]
+    half = autocasts(options, next(model.parameters()).dtype, native)
+    with torch.inference_mode(), torch.autocast("cpu", torch.bfloat16, enabled=half), using(native):
         if shortlist:
             size = SHORTLISTS[min(SHORTLISTS, key=lambda known: abs(known - rows))]
             decoder, bias = NarrowedDecoder(decoder, torch.arange(size) * (VOCABULARY // size)), torch.zeros(rows, size)
@@ -98,9 +107,9 @@ def side_by_side(crew: Workers[Rows, int], parts: Sequence[Rows]) -> None:
 
 def ours(models: dict[str, Model], rows: int, beam: int, threads: int, open_: ExitStack) -> Iterator[tuple[str, Work]]:
     source = torch.randint(4, VOCABULARY, (rows, SOURCE), generator=torch.Generator().manual_seed(1)).tolist()
-    wanted = [(*item, False) for item in models.items()] + [("int8", models["int8"], True)] * ("int8" in models)
-    for precision, model, shortlist in wanted:
-        find, name = partial(search, model, precision, beam, shortlist), f"weft {precision}{' shortlist' * shortlist}"
+    last = list(models)[-1]
+    for setting, shortlist in [*((name, False) for name in models), (last, True)]:
+        find, name = partial(search, models[setting], setting, beam, shortlist), f"weft {setting}{' shortlist' * shortlist}"
         for count in sorted({1, threads}) if rows == 1 else [threads]:
             yield name, partial(alone, find, source, count)
         if rows > 1 and threads > 1:
@@ -163,7 +172,7 @@ def compare(case: str, rounds: int, threads: int, models: dict[str, Model], fold
             works.append(("transformers float32", transformers_work(rows, beam, threads)))
         best = measured(works, rounds)
     mine = min(value for name, value in best.items() if name.startswith("weft") and "shortlist" not in name)
-    listed = best.get("weft int8 shortlist", mine)
+    listed = min(value for name, value in best.items() if "shortlist" in name)
     goals = {"CTranslate2 int8": 1.2, "transformers float32": 3.0}
     cells = [f"{name} {value:.2f}" for name, value in best.items()]
     ratios = [
@@ -188,7 +197,7 @@ def families(cases: list[str], rounds: int, threads: int) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--only", default=",".join(CASES))
-    parser.add_argument("--precisions", default="float32,bf16,int8", help="of weft")
+    parser.add_argument("--settings", default="float32,bf16,int8,compiled", help="of weft")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--families", action="store_true", help="also RNN and ConvS2S, which no peer decodes")
@@ -201,7 +210,7 @@ def main() -> None:
     print("\n| batch | beam | ms a step | weft's best against |\n|---|---|---|---|")
     cases = options.only.split(",")
     with tempfile.TemporaryDirectory() as folder:
-        models = {name: model for name, model in made("transformer").items() if name in options.precisions.split(",")}
+        models = {name: model for name, model in made("transformer").items() if name in options.settings.split(",")}
         for case in cases:
             compare(case, options.rounds, options.threads, models, Path(folder))
     if options.families:

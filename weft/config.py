@@ -151,7 +151,9 @@ class DecodeSection(Section):
         description="processes that decode side by side on a CPU; auto: one a core in weft translate and weft evaluate, else 1",
     )
     compile: bool = Field(
-        default=False, description="on a GPU, torch.compile the search: seconds for each size of batch, then faster steps"
+        default=False,
+        description="faster steps; on a GPU, torch.compile the search: seconds for each size of batch; on a CPU, compile our own "
+        "kernels once: three seconds, for which a C++ compiler and a CPU with AVX512-VNNI are needed",
     )
 
 

@@ -13,10 +13,11 @@ from weft.config import Config, DecodeSection, load_config
 from weft.errors import ConfigError, RunError
 from weft.layers.int8 import in_int8
 from weft.models.base import Network
+from weft.native import Kernels
 from weft.registry import build, problems
 from weft.tasks.base import Decodes, Setting, Task, TextTask
 from weft.tasks.decoding import Decoding, Translation
-from weft.tasks.placing import settled
+from weft.tasks.placing import native, settled
 from weft.tasks.terms import Terms
 from weft.training.checkpoint import MODEL
 from weft.training.distributed import choose_device
@@ -32,7 +33,7 @@ class Translator:
     def __init__(self, model: Network, task: TextTask, config: Config, warn: Callable[[str], None] | None = None) -> None:
         self.model, self.task, self.config, self.warn = model.eval(), task, config, warn
         self.source, self.target = task.source, task.target
-        self._made: dict[str, Network] = {}
+        self._made: dict[tuple[str, bool], Network] = {}
 
     @overload
     def translate(
@@ -116,16 +117,18 @@ class Translator:
     def _in(self, section: DecodeSection) -> Network:
         """The model with its weights in the precision asked for; all but float32 are made when first asked for."""
         precision = settled(section, self.model.device).precision
-        if precision not in self._made:
-            self._made[precision] = in_precision(self.model, precision)
-        return self._made[precision]
+        kernels = native(section, self.model.device) if precision == "int8" else None
+        key = precision, kernels is not None
+        if key not in self._made:
+            self._made[key] = in_precision(self.model, precision, kernels)
+        return self._made[key]
 
 
-def in_precision(model: Network, precision: str) -> Network:
+def in_precision(model: Network, precision: str, kernels: Kernels | None = None) -> Network:
     """A copy of the model for decoding with its weights in bf16 or int8; for float32 the model itself."""
     if precision == "float32":
         return model
-    return in_int8(model) if precision == "int8" else deepcopy(model).bfloat16()
+    return in_int8(model, kernels) if precision == "int8" else deepcopy(model).bfloat16()
 
 
 def _for_each(terms: Terms | Sequence[Terms] | None, count: int) -> list[Terms] | None:

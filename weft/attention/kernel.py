@@ -17,6 +17,7 @@ from weft.attention.store import Cache, Ledger, Memory, Plain, additive
 from weft.batch import Layout
 from weft.kernels import serve
 from weft.layers.dropout import dropout
+from weft.native import steps, used
 
 # cuDNN's kernel makes a plan for every new shape, and batches of text have many: the likely cause of slow first steps.
 torch.backends.cuda.enable_cudnn_sdp(False)
@@ -96,7 +97,12 @@ def attend_memory(
     if pieces and memory.packing and not need_weights and serves(q, pieces, memory.packing):
         return attend_ragged(q, memory.k, memory.v, pieces, memory.packing, causal=False, dropout=dropout), None
     packed = layout is not None and layout.packed
-    if not packed and not need_weights and _steps(q, dropout) and (memory.bias is not None or memory.segments is None):
+    if (
+        not packed
+        and not need_weights
+        and _steps(q, memory.k, dropout)
+        and (memory.bias is not None or memory.segments is None)
+    ):
         return _attend_step(q, memory.k[:, :, None], memory.v[:, :, None], bias=memory.bias), None
     bias = None if packed or need_weights else memory.bias
     mask = None if bias is not None else _segment_mask(memory.segments, layout if packed else None)
@@ -145,7 +151,7 @@ def _attend_cache(
     q: Tensor, store: Cache, positions: Tensor, pattern: Pattern | None, dropout: float, need_weights: bool
 ) -> tuple[Tensor, Tensor | None]:
     sources, heads, beams, _, width = store.k.shape
-    if pattern is None and not need_weights and _steps(q, dropout):
+    if pattern is None and not need_weights and _steps(q, store.k, dropout):
         return _attend_step(q, store.k, store.v, store.ledger), None
     if pattern is not None or (beams > 1 and (store.owned or need_weights)):
         seen = _seen_cells(store, positions)
@@ -161,19 +167,24 @@ def _attend_cache(
     return _rows(context, beams), weights
 
 
-def _steps(q: Tensor, dropout: float) -> bool:
-    """Whether the kernel for single queries serves."""
+def _steps(q: Tensor, k: Tensor, dropout: float) -> bool:
+    """Whether a kernel for single queries serves."""
+    if q.size(2) > 1 or dropout or torch.is_grad_enabled():
+        return False
     width = q.size(-1)
-    fits = q.size(2) == 1 and 16 <= width <= 256 and width.bit_count() == 1
-    return fits and not dropout and not torch.is_grad_enabled() and serve(q)
+    return (serve(q) and 16 <= width <= 256 and width.bit_count() == 1) or steps(q, k)
 
 
 def _attend_step(q: Tensor, k: Tensor, v: Tensor, ledger: Ledger | None = None, *, bias: Tensor | None = None) -> Tensor:
     """[B, H, 1, D]: what each query finds in k, v [G, H, K or 1, R, D], in the cells that the ledger names, or in all."""
+    cells = (None, None) if ledger is None else (ledger.ancestry, ledger.length)
+    given = q[:, :, 0], k, v, *cells, None if bias is None else bias[:, 0, 0]
+    native = used(q)
+    if native is not None:
+        return native.attend_step(*given)[:, :, None]
     from weft.kernels.steps import attend_step
 
-    cells = (None, None) if ledger is None else (ledger.ancestry, ledger.length)
-    found: Tensor = attend_step(q[:, :, 0], k, v, *cells, None if bias is None else bias[:, 0, 0])
+    found: Tensor = attend_step(*given)
     return found[:, :, None]
 
 

@@ -15,6 +15,7 @@ from torch import Tensor
 from weft.attention.ragged import Packing, packing
 from weft.batch import Layout
 from weft.layers.autocast import computed_in
+from weft.native import steps, used
 from weft.state import Remembers, common, shared
 
 UNFUSED = frozenset({"cpu"})
@@ -172,6 +173,10 @@ class Cache:
         """Writes k, v [B, H, T, D]. Cells of tokens that are not real lie beyond the length: the next ones overwrite them."""
         sources, heads, beams, _, width = self.k.shape
         turn = self.ledger.turn(k.size(2), layout)
+        native = used(k)
+        if native is not None and k.size(2) == 1 and steps(k, self.k) and steps(v, self.v):
+            native.append(k, v, self.k, self.v, self.ledger.length)
+            return replace(self, ledger=turn.after)
         head = turn.after.remember(("heads", heads), lambda: torch.arange(heads, device=k.device)[:, None, None])
         for store, new in ((self.k, k), (self.v, v)):
             cells = new.reshape(sources, beams, heads, -1, width).transpose(1, 2)

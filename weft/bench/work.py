@@ -14,12 +14,13 @@ from weft.config import DecodeSection
 from weft.graphs import Compiler
 from weft.models.base import Model
 from weft.models.lm import LanguageModel
+from weft.native import Kernels, using
 from weft.registry import build
 from weft.search.choosers import Beam, Chooser, Greedy, Limits
 from weft.search.constraints import Forbid
 from weft.search.loop import PLAINLY, generate
 from weft.search.recorded import recorder_of
-from weft.tasks.placing import autocasts, settled
+from weft.tasks.placing import autocasts, native, settled
 from weft.training.compiling import compile_blocks, compiles
 from weft.training.distributed import World, sum_gradients
 from weft.training.ema import Ema
@@ -120,14 +121,21 @@ class Search(Work):
         model, device = subject.model.eval(), subject.device
         options = settled(options, device)
         reads = isinstance(model, Model)
-        # The weights of a language model stay in float32 where its products are in bf16.
-        found = in_precision(model, options.precision) if reads or options.precision == "int8" else model
-        assert isinstance(found, Model | LanguageModel)
-        self.model: Model | LanguageModel = found
+        self.kernels = native(options, device, warn)
+
+        def made(kernels: Kernels | None) -> Model | LanguageModel:
+            # The weights of a language model stay in float32 where its products are in bf16.
+            found = in_precision(model, options.precision, kernels) if reads or options.precision == "int8" else model
+            assert isinstance(found, Model | LanguageModel)
+            return found
+
+        self.model = made(self.kernels)
+        # What is compiled cannot be seen from outside, and is counted as the operations of torch that it stands for.
+        self.counted = self.model if self.kernels is None else made(None)
         self.chooser: Chooser = Beam(options.beam, stop=options.stop) if options.beam > 1 else Greedy()
         self.steps = STEPS if model.max_target is None else min(STEPS, model.max_target - 1)
         self.precision, self.device = options.precision, device
-        self.autocast = autocasts(options, next(self.model.parameters()).dtype)
+        self.autocast = autocasts(options, next(self.model.parameters()).dtype, self.kernels)
         self.source = subject.task.made_up(subject.length, subject.sizes, rows).source.to(device)
         self.first = torch.full((rows, 1), BOS, device=device)
         longest = torch.full((rows,), self.steps, device=device)
@@ -139,23 +147,24 @@ class Search(Work):
         self.count = float(rows * self.steps)
 
     def __call__(self) -> None:
-        self._search(recorded=self.stepping is not None)
+        with using(self.kernels):
+            self._search(self.model, recorded=self.stepping is not None)
 
     def plainly(self) -> None:
-        self._search(recorded=False)
+        self._search(self.counted, recorded=False)
 
     @torch.inference_mode()
-    def _search(self, *, recorded: bool) -> None:
+    def _search(self, model: Model | LanguageModel, *, recorded: bool) -> None:
         stepping = self.stepping if recorded else None
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.autocast):
-            if isinstance(self.model, LanguageModel):
-                source = self.model.nothing(self.first.size(0))
+            if isinstance(model, LanguageModel):
+                source = model.nothing(self.first.size(0))
             elif stepping is not None:
-                source = stepping.encode(self.model, self.source, None)
+                source = stepping.encode(model, self.source, None)
             else:
-                source = self.model.encode(self.source, None)
+                source = model.encode(self.source, None)
             generate(
-                self.model.decoder,
+                model.decoder,
                 source,
                 self.chooser,
                 first=self.first,

@@ -19,6 +19,7 @@ from weft.batch import Layout
 from weft.errors import DeviceError
 from weft.layers.recurrent import Cell, RecurrentLayer
 from weft.layers.weightnorm import NormedLinear
+from weft.native import Kernels
 
 FEWEST = 16
 """Layers with fewer outputs stay as they are: rounding their inputs would cost more than the product itself."""
@@ -35,37 +36,46 @@ class Int8Linear(nn.Module):
 
     bias: Tensor | None
 
-    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
-        """`weight` [O, I] as it is, or rounded already."""
+    def __init__(self, weight: Tensor, bias: Tensor | None, kernels: Kernels | None = None) -> None:
+        """`weight` [O, I] as it is, or rounded already. With `kernels` it is one operation of ours, else several of torch."""
         super().__init__()
         self.out_features, self.in_features = weight.shape
         # CPUs without dot products of bytes add pairs of them up in 16 bits, into which only half as many steps fit.
         self.levels = 127 if torch.cpu._is_vnni_supported() else 63
-        rounded = weight if weight.is_quantized else _round(weight.detach().float())
-        self.packed: Any = torch.ops.quantized.linear_prepack(rounded, None)
         self.register_buffer("bias", None if bias is None else bias.detach().float())
+        rounded = weight if weight.is_quantized else _round(weight.detach().float())
+        self.kernels, self._scale = kernels, rounded.q_per_channel_scales()
+        if kernels is None:
+            self.packed: Any = torch.ops.quantized.linear_prepack(rounded, None)
+        else:
+            self.packed = kernels.pack(rounded.int_repr(), self._scale.float() * (1 / self.levels), self.bias)
 
     @cached_property
     def weight(self) -> Tensor:
         """[O, I], as rounded, for who asks what the weights are like."""
-        rounded: Tensor = torch.ops.quantized.linear_unpack(self.packed)[0]
-        return rounded.dequantize()
+        return self._numbers * self._scale[:, None].float()
 
     @cached_property
-    def _numbers(self) -> tuple[Tensor, Tensor, Tensor]:
-        """The rounded weights [O, I] as they were before they were packed, with a scale and a zero [O]; kept if asked for."""
-        rounded: Tensor = torch.ops.quantized.linear_unpack(self.packed)[0]
-        return rounded.int_repr(), rounded.q_per_channel_scales(), rounded.q_per_channel_zero_points()
+    def _numbers(self) -> Tensor:
+        """The rounded weights [O, I] as they were before they were packed; kept if asked for."""
+        found: Tensor
+        if self.kernels is None:
+            found = torch.ops.quantized.linear_unpack(self.packed)[0].int_repr()
+        else:
+            found = self.packed.unpack()
+        return found
 
     def rows(self, outputs: Tensor) -> Int8Linear:
         """The layer for some of its outputs [N] alone."""
-        numbers, scale, zero = (part[outputs] for part in self._numbers)
-        rounded = torch._make_per_channel_quantized_tensor(numbers, scale, zero, 0)
-        return Int8Linear(rounded, None if self.bias is None else self.bias[outputs])
+        zero = torch.zeros(len(outputs), dtype=torch.long)
+        rounded = torch._make_per_channel_quantized_tensor(self._numbers[outputs], self._scale[outputs], zero, 0)
+        return Int8Linear(rounded, None if self.bias is None else self.bias[outputs], self.kernels)
 
     def forward(self, x: Tensor) -> Tensor:
         if x.dtype != torch.float32:
             x = x.float()
+        if self.kernels is not None:
+            return self.packed(x)  # type: ignore[no-any-return]
         # A row of zeros is divided by 0: what the kernel makes of that are numbers all the same, and times 0 they are 0.
         largest = x.abs().amax(-1, keepdim=True)
         found: Tensor = KERNEL(x / largest, 1 / self.levels, self.levels + 1, self.packed)
@@ -75,11 +85,11 @@ class Int8Linear(nn.Module):
 class Int8Recurrent(nn.Module):
     """A recurrent layer whose single steps are in eight bits; whole sequences, which fused kernels read, are not."""
 
-    def __init__(self, layer: RecurrentLayer) -> None:
+    def __init__(self, layer: RecurrentLayer, kernels: Kernels | None) -> None:
         super().__init__()
         self.layer = layer
         reads, keeps, *biases = layer.rnn.all_weights[0]
-        self.reads, self.keeps = Int8Linear(reads, biases[0]), Int8Linear(keeps, biases[1])
+        self.reads, self.keeps = Int8Linear(reads, biases[0], kernels), Int8Linear(keeps, biases[1], kernels)
 
     def start(self, rows: int) -> Cell:
         return self.layer.start(rows)
@@ -107,8 +117,11 @@ class Int8Recurrent(nn.Module):
 Part = TypeVar("Part", bound=nn.Module)
 
 
-def in_int8(model: Part) -> Part:
-    """A copy of the model, on a CPU, with linear layers in eight bits; all else that is trained it shares with the model."""
+def in_int8(model: Part, kernels: Kernels | None = None) -> Part:
+    """A copy of the model, on a CPU, with linear layers in eight bits; all else that is trained it shares with the model.
+
+    With `kernels` the layers are operations of our own (`weft.native`).
+    """
     tensors = [*model.parameters(), *model.buffers()]
     elsewhere = next((each.device for each in tensors if each.device.type != "cpu"), None)
     if elsewhere is not None:
@@ -119,27 +132,27 @@ def in_int8(model: Part) -> Part:
             f"(torch.backends.quantized.engine is {torch.backends.quantized.engine}); use float32 or bf16"
         )
     copy = deepcopy(model, {id(each): each for each in tensors})
-    _replace(copy, {})
+    _replace(copy, {}, kernels)
     return copy
 
 
-def _replace(module: nn.Module, known: dict[nn.Module, nn.Module]) -> None:
+def _replace(module: nn.Module, known: dict[nn.Module, nn.Module], kernels: Kernels | None) -> None:
     for name, part in module.named_children():
         if part not in known:
-            known[part] = _rounded(part)
+            known[part] = _rounded(part, kernels)
         if known[part] is part:
-            _replace(part, known)
+            _replace(part, known, kernels)
         else:
             setattr(module, name, known[part])
 
 
-def _rounded(part: nn.Module) -> nn.Module:
+def _rounded(part: nn.Module, kernels: Kernels | None) -> nn.Module:
     """The layer in eight bits, or the part itself if it is no such layer."""
     # Classes derived from nn.Linear do more than multiply, so they are left alone.
     if isinstance(part, NormedLinear) or (type(part) is nn.Linear and part.out_features >= FEWEST):
-        return Int8Linear(part.weight, part.bias)
+        return Int8Linear(part.weight, part.bias, kernels)
     if isinstance(part, RecurrentLayer) and part.ways == 1:
-        return Int8Recurrent(part)
+        return Int8Recurrent(part, kernels)
     return part
 
 

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from weft.batch import EOS, Layout, power_of_two
 from weft.models.base import Decoder
+from weft.native import used
 from weft.search.choosers import Candidates, Choice, Chooser, Found, Limits
 from weft.search.constraints import Constraint
 from weft.state import State, grow, select
@@ -330,6 +331,9 @@ def _last(hidden: Tensor, layout: Layout | None) -> Tensor:
 
 def _norm(logits: Tensor) -> Tensor:
     """logsumexp [B] in float32 of logits [B, V], in one pass: what log-softmax takes from a logit that is never −inf."""
+    native = used(logits)
+    if native is not None:
+        return native.log_sum(logits)
     logp = logits.log_softmax(-1, dtype=torch.float32)
     return logits[:, EOS].float() - logp[:, EOS]
 

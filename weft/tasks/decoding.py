@@ -19,6 +19,7 @@ from weft.errors import ConfigError, DataError
 from weft.graphs import Compiler
 from weft.models.base import Model
 from weft.models.narrowed import NarrowedDecoder
+from weft.native import using
 from weft.search.choosers import Limits
 from weft.search.loop import CHECK, PLAINLY, Hypothesis, Tables, generate
 from weft.search.recorded import Recorded, Recorder, recorder_of
@@ -26,7 +27,7 @@ from weft.search.terms import Avoid
 from weft.tasks.choosing import chooser, constraints
 from weft.tasks.cutting import cut
 from weft.tasks.forcing import attention_of
-from weft.tasks.placing import autocasts, budget, settled, workers
+from weft.tasks.placing import autocasts, budget, native, settled, workers
 from weft.tasks.shortlist import Narrow, Shortlist
 from weft.tasks.terms import Terms, book, constrained
 from weft.tasks.workers import Workers
@@ -105,6 +106,7 @@ class Decoding:
         self.recorder = recorder_of(model)
         self.warn = warn or (lambda message: None)
         self.compiler = Compiler(self.warn) if options.compile else None
+        self.kernels = native(options, model.device, self.warn)
         limits = [options.max_source] + ([] if model.max_source is None else [model.max_source])
         self.max_source = min(limits)
         self.shortlist = shortlist
@@ -216,8 +218,8 @@ class Decoding:
         first_layout = Layout.padded([len(prefix) for prefix in prefixes]).to(device) if ragged else None
         use = book(self.target, [piece.terms.use for piece in rows], device)
         avoid = book(self.target, [piece.terms.avoid for piece in rows], device, early=True)
-        autocast = autocasts(options, next(self.model.parameters()).dtype)
-        with torch.inference_mode(), torch.autocast(device.type, torch.bfloat16, enabled=autocast):
+        autocast = autocasts(options, next(self.model.parameters()).dtype, self.kernels)
+        with torch.inference_mode(), torch.autocast(device.type, torch.bfloat16, enabled=autocast), using(self.kernels):
             block = pad([piece.ids for piece in rows], 1 if self.recorder is None else ROUND).to(device)
             # For a recorder searches with and without a layout would be of different sizes.
             full = set(lengths) == {block.size(1)} and self.recorder is None

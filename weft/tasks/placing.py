@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 
 from weft.config import DecodeSection
+from weft.native import CannotBuild, Kernels, kernels
 
 TOKENS = 4096
 """Source tokens decoded at once on a CPU, where more at once is not faster."""
@@ -41,8 +44,21 @@ def workers(options: DecodeSection) -> int:
     return options.workers
 
 
-def autocasts(options: DecodeSection, weights: torch.dtype) -> bool:
+def native(options: DecodeSection, device: torch.device, warn: Callable[[str], None] = lambda message: None) -> Kernels | None:
+    """The compiled operations of a CPU, where they are asked for; `warn` is told if they cannot be had."""
+    if not options.compile or device.type != "cpu":
+        return None
+    try:
+        return kernels()
+    except CannotBuild as error:
+        warn(f"decode.compile: decoding goes on without compiled kernels: {error}")
+        return None
+
+
+def autocasts(options: DecodeSection, weights: torch.dtype, kernels: Kernels | None = None) -> bool:
     """Whether products are to be computed in half precision; weights that are in it already need no autocast."""
+    if options.precision == "int8" and kernels is not None:
+        return False
     if options.precision == "int8" and not options.sample and max(options.beam, options.n_best) > 1:
         # Those of attention, which are all that is left of them: for several beams a CPU with bf16 computes them faster in it.
         return torch.cpu._is_avx512_bf16_supported()
