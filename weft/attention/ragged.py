@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from weft.batch import Layout
-from weft.kernels import serve
+from weft.kernels import modern, serve
 from weft.layers.packing import repack, unpack
 
 Heads = tuple[Tensor, Tensor, Tensor]
@@ -40,9 +40,9 @@ def packing(layout: Layout | None) -> Packing | None:
 
 def serves(q: Tensor, queries: Packing | None, keys: Packing | None) -> bool:
     """Whether the kernel can be used: packed rows on a GPU, in half precision, in as many pieces on both sides."""
-    if queries is None or keys is None or q.device.type != "cuda" or q.dtype not in (torch.bfloat16, torch.float16):
+    if queries is None or keys is None:
         return False
-    return queries.offsets.numel() == keys.offsets.numel() and q.size(-1) % 8 == 0 and q.size(-1) <= 256
+    return queries.offsets.numel() == keys.offsets.numel() and _flash(q)
 
 
 def attend_ragged(q: Tensor, k: Tensor, v: Tensor, queries: Packing, keys: Packing, *, causal: bool, dropout: float) -> Tensor:
@@ -76,8 +76,12 @@ def _attend_short(q: Tensor, k: Tensor, v: Tensor, queries: Packing, keys: Packi
 
 def window_serves(q: Tensor, real: bool) -> bool:
     """Whether FlashAttention can look through a window: on a GPU, in half precision, and at `real` keys only."""
+    return real and _flash(q)
+
+
+def _flash(q: Tensor) -> bool:
     width = q.size(-1)
-    return real and q.device.type == "cuda" and q.dtype in (torch.bfloat16, torch.float16) and width % 8 == 0 and width <= 256
+    return q.dtype in (torch.bfloat16, torch.float16) and width % 8 == 0 and width <= 256 and modern(q.device)
 
 
 def attend_window(q: Tensor, k: Tensor, v: Tensor, window: tuple[int, int], packing: Packing | None, dropout: float) -> Tensor:

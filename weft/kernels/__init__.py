@@ -12,20 +12,27 @@ import warnings
 import torch
 from torch import Tensor
 
+_modern: bool | None = None
 _working: bool | None = None
 
 
 def serve(tensor: Tensor) -> bool:
-    """Whether kernels can work on a tensor where it lies."""
-    try_out(tensor.device)
-    return tensor.device.type == "cuda" and bool(_working)
+    """Whether kernels of our own can work on a tensor where it lies."""
+    return modern(tensor.device) and bool(_working)
+
+
+def modern(device: torch.device) -> bool:
+    """Whether a device is a GPU that fused kernels in half precision are made for: NVIDIA's Ampere (2020) or later."""
+    try_out(device)
+    return device.type == "cuda" and bool(_modern)
 
 
 def try_out(device: torch.device) -> None:
-    """Finds out now what `serve` will say. Called before torch.compile looks at what asks it, for it cannot look in here."""
-    global _working
+    """Finds out now what the other two will say. torch.compile cannot look in here, so it is called before."""
+    global _modern, _working
     if device.type == "cuda" and _working is None:
-        _working = _works()
+        _modern = torch.cuda.get_device_capability(device) >= (8, 0)
+        _working = _modern and _works()
 
 
 def _works() -> bool:

@@ -12,6 +12,7 @@ import torch
 
 from weft.config import Config, save_config, save_schema
 from weft.errors import ConfigError, Interrupted, RunError
+from weft.kernels import modern
 from weft.models.base import Network, Sizes
 from weft.registry import build
 from weft.tasks.base import Setting, Task
@@ -98,7 +99,7 @@ def settle_batches(config: Config, outline: Network, task: Task, device: torch.d
     repeats = task.steady and device.type == "cuda" and train.precision == "bf16"
     fits = outline.longest is None or task.widest(config.data.max_length) <= outline.longest
     if train.packed == "auto":
-        train.packed = repeats and outline.packs and not outline.packs_square
+        train.packed = repeats and modern(device) and outline.packs and not outline.packs_square
     if train.rounded == "auto":
         train.rounded = repeats and outline.replays and fits and not train.packed
     if train.packed and not outline.packs:
