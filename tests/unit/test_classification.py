@@ -16,6 +16,8 @@ import torch
 import weft
 from weft import api
 from weft.batch import Layout
+from weft.config import Config
+from weft.data.batching import lay_out
 from weft.data.labels import Beginnings, Labels
 from weft.data.symbols import ByteTokenizer
 from weft.errors import ConfigError, DataError
@@ -24,6 +26,8 @@ from weft.models.base import Model, Sizes
 from weft.models.classifier import Classifier
 from weft.pooling.pma import MultiheadPooling
 from weft.registry import build
+from weft.tasks.base import Setting
+from weft.tasks.classification import ClassificationTask
 from weft.training.session import Result
 from weft.training.weights import read_tensors
 
@@ -201,3 +205,30 @@ def test_macro_f1_counts_labels_alike() -> None:
     assert metric.score(metric.count(said, true)).value == pytest.approx(100 * (first + second) / 2)
     assert LabelAccuracy().score(LabelAccuracy().count(said, true)).value == 75
     assert metric.score(metric.count(["", "d"], ["a", "b"])).value == 0  # no label, and one that does not exist, are wrong
+
+
+@pytest.mark.parametrize("pooling", ["mean", "max", "pma", "self_attentive"])
+def test_rows_that_fill_a_batch_up_change_nothing(pooling: str) -> None:
+    """Batches in few sizes have rows that are no text: losses, counts and gradients are those of the texts alone."""
+    config = Config(task={"kind": "classification"})
+    task = ClassificationTask(
+        Setting(config, Path()), pooling={"kind": pooling}, label_smoothing=0.1, dropout=0.0, diversity_weight=0.5
+    )
+    task.target = Labels()
+    task.target.train(iter(["yes", "no", "maybe"]), 0)
+    torch.manual_seed(0)
+    spec = {"kind": "transformer", "dim": 16, "heads": 4, "encoder_layers": 1, "dropout": 0.0}
+    model = task.build(spec, Sizes(30, 30, True))
+    lengths = np.array([[5, 1], [9, 1], [2, 1]])
+    words, labels = np.random.default_rng(0).integers(4, 30, lengths[:, 0].sum()), np.array([4, 6, 5])
+    found = []
+    for rounded in (False, True):
+        batch = lay_out(words, labels, lengths, packed=False, budget=96, rounded=rounded)
+        assert batch.source.size(0) == (8 if rounded else 3)
+        model.zero_grad()
+        (loss,) = task.losses(model, batch, 1)
+        loss.total.backward()
+        slopes = [parameter.grad.flatten() for parameter in model.parameters() if parameter.grad is not None]
+        found.append((loss.total.detach(), loss.count, loss.metrics["accuracy"], torch.cat(slopes)))
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other)

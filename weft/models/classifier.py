@@ -33,7 +33,7 @@ class Classifier(Network):
     def __init__(self, base: Model, pooling: Pooling, labels: int, share: float = 0.0) -> None:
         super().__init__()
         self.encoder, self.pooling, self.dropout = base.encoder, pooling, share
-        self.dim, self.max_source = base.dim, base.max_source
+        self.dim, self.max_source, self.replays = base.dim, base.max_source, base.replays
         self.output = nn.Linear(pooling.rows * pooling.dim, labels)
 
     def forward(self, tokens: Tensor, layout: Layout | None = None) -> Judged:

@@ -7,12 +7,11 @@ from dataclasses import replace
 from itertools import chain
 from typing import Annotated, Any
 
-import torch
 import torch.nn.functional as F
 from pydantic import NonNegativeFloat
 from torch import Tensor, nn
 
-from weft.batch import Batch, Position
+from weft.batch import PAD, Batch, Position
 from weft.config import DecodeSection
 from weft.data.batching import Batches, collate, evaluation_batches
 from weft.data.cache import Corpus
@@ -30,6 +29,8 @@ from weft.tasks.corpora import cache_of, read_corpus
 from weft.tasks.labelling import Labelling
 
 LABELS = "labels.json"
+NONE = PAD - RESERVED
+"""In place of the label of a row that is no text."""
 
 
 class ClassificationTask(TextTask):
@@ -45,6 +46,7 @@ class ClassificationTask(TextTask):
 
     headline = Headline("accuracy", "accuracy")
     counts = "texts"
+    steady = True
 
     def __init__(
         self,
@@ -98,16 +100,18 @@ class ClassificationTask(TextTask):
 
     def batches(self, position: Position) -> Iterator[tuple[Batch, Position]]:
         train = self.config.train
-        for rows, following in Batches(self.train.lengths, train.batch_tokens, seed=train.seed).stream(position):
-            yield collate(self.train, rows, packed=False, budget=train.batch_tokens), following
+        rounded = train.rounded is True
+        batches = Batches(self.train.lengths, train.batch_tokens, seed=train.seed, rounded=rounded)
+        for rows, following in batches.stream(position):
+            yield collate(self.train, rows, packed=False, budget=train.batch_tokens, rounded=rounded), following
 
     def losses(self, model: nn.Module, batch: Batch, update: int) -> Iterator[Loss]:
         judged, labels = model(batch.source, batch.source_layout), _labels(batch)
-        total = F.cross_entropy(judged.logits, labels, label_smoothing=self.smoothing, reduction="sum")
-        right = (judged.logits.argmax(-1) == labels).sum()
+        total = F.cross_entropy(judged.logits, labels, ignore_index=NONE, label_smoothing=self.smoothing, reduction="sum")
+        right, real = (judged.logits.argmax(-1) == labels).sum(), labels != NONE
         if "diversity" in judged.terms:
-            total = total + self.diversity * judged.terms["diversity"].sum()
-        yield Loss(total, torch.full_like(right, len(labels)), {"accuracy": 100 * right})
+            total = total + self.diversity * judged.terms["diversity"].where(real, 0.0).sum()
+        yield Loss(total, real.sum(), {"accuracy": 100 * right})
 
     def evaluate(self, model: nn.Module) -> dict[str, float]:
         if self.valid is None:
@@ -132,7 +136,7 @@ class ClassificationTask(TextTask):
 
     def made_up(self, length: int, sizes: Sizes, rows: int = 1, *, packed: bool = False, rounded: bool = False) -> Batch:
         """The label is the first."""
-        return made_up_pairs((length, 1), replace(sizes, target=RESERVED + 1), rows)
+        return made_up_pairs((length, 1), replace(sizes, target=RESERVED + 1), rows, rounded=rounded)
 
     def _learn(self, train: list[Pairs]) -> None:
         """Finds the labels and trains the tokenizer, and saves both, so that resuming never changes them."""
@@ -156,5 +160,5 @@ class ClassificationTask(TextTask):
 
 
 def _labels(batch: Batch) -> Tensor:
-    """[B]: the place of each row's label among all labels."""
+    """[B]: the place of each row's label among all labels; `NONE` where a row only fills a batch up."""
     return batch.labels[:, 0] - RESERVED
