@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from descending import losses
 
 from weft.batch import Batch, Position
 from weft.config import Config
@@ -17,8 +18,6 @@ from weft.models.base import Sizes
 from weft.models.lm import LanguageModel
 from weft.tasks.base import Setting
 from weft.tasks.language_model import LanguageModelTask
-from weft.training.loop import forward_backward
-from weft.training.replay import Replayed
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
@@ -31,8 +30,8 @@ def batches(count: int) -> list[Batch]:
     return [batch for batch, _ in islice(Streams(tokens, SEGMENT, ROWS, 1, 0).stream(Position()), count)]
 
 
-def losses(spec: dict[str, Any], carry: str, *, recorded: bool) -> list[float]:
-    """Those of eight updates by plain gradient descent."""
+def found(spec: dict[str, Any], carry: str, *, recorded: bool) -> list[float]:
+    """Losses of eight updates."""
     torch.manual_seed(0)
     # Positions that begin anew in every segment would be wrong for what is carried.
     position = "sinusoidal" if carry == "nothing" else "none"
@@ -40,29 +39,14 @@ def losses(spec: dict[str, Any], carry: str, *, recorded: bool) -> list[float]:
     model = LanguageModel(SIZES, **options, decoder_self=spec).cuda().train()  # type: ignore[arg-type]
     task = LanguageModelTask(Setting(Config(), Path()), segment=SEGMENT, carry=carry, memory=SEGMENT)  # type: ignore[arg-type]
     task.carrying.check(model, SEGMENT)
-    for parameter in model.parameters():
-        parameter.grad = torch.zeros_like(parameter)
-    autocast = torch.autocast("cuda", torch.bfloat16)
-
-    def work(batch: Batch, update: int) -> list[Any]:
-        return forward_backward(task, model, batch.to("cuda"), update, autocast)
-
-    run = Replayed(work, torch.device("cuda")) if recorded else work
-    found = []
-    for update, batch in enumerate(batches(8), 1):
-        found.append(float(run(batch, update)[0].total))
-        with torch.no_grad():
-            for parameter in model.parameters():
-                parameter -= 1e-3 * parameter.grad.clamp(-1.0, 1.0)
-                parameter.grad.zero_()
-    return found
+    return losses(task, model, batches(8), recorded=recorded)
 
 
 @pytest.mark.parametrize("kind", list(SELF))
 @pytest.mark.parametrize("carry", ["nothing", "memory", "state"])
 def test_replayed_segments_have_the_usual_losses(kind: str, carry: str) -> None:
     try:
-        usual = losses({"kind": kind}, carry, recorded=False)
+        usual = found({"kind": kind}, carry, recorded=False)
     except ConfigError as error:
         pytest.skip(str(error))
-    assert losses({"kind": kind}, carry, recorded=True) == pytest.approx(usual, rel=2e-3)
+    assert found({"kind": kind}, carry, recorded=True) == pytest.approx(usual, rel=2e-3)

@@ -1,0 +1,52 @@
+"""Classifiers on a GPU: batches of few sizes whose work is recorded and replayed."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from descending import losses
+
+from weft.batch import Batch
+from weft.config import Config
+from weft.data.batching import lay_out
+from weft.data.labels import Labels
+from weft.errors import ConfigError
+from weft.mixers import SELF
+from weft.models.base import Sizes
+from weft.tasks.base import Setting
+from weft.tasks.classification import ClassificationTask
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+
+VOCABULARY = 40
+
+
+def batch(seed: int) -> Batch:
+    draw = np.random.default_rng(seed)
+    lengths = np.stack([draw.integers(3, 30, 5), np.ones(5, np.int64)], 1)
+    words, labels = draw.integers(4, VOCABULARY, lengths[:, 0].sum()), draw.integers(4, 7, 5)
+    lengths[0, 0], words = 30, np.append(words, draw.integers(4, VOCABULARY, 30 - lengths[0, 0]))
+    return lay_out(words, labels, lengths, packed=False, budget=256, rounded=True)
+
+
+def found(kind: str, *, recorded: bool) -> list[float]:
+    """Losses of six updates."""
+    task = ClassificationTask(Setting(Config(), Path()), dropout=0.0)
+    task.target = Labels()
+    task.target.train(iter(["yes", "no", "maybe"]), 0)
+    torch.manual_seed(0)
+    sizes = {"dim": 64, "heads": 2, "feedforward": 64, "encoder_layers": 2, "dropout": 0.0}
+    spec: dict[str, Any] = {"kind": "transformer", **sizes, "encoder_self": {"kind": kind}}
+    model = task.build(spec, Sizes(VOCABULARY, VOCABULARY, True)).cuda().train()
+    return losses(task, model, map(batch, range(6)), recorded=recorded)
+
+
+@pytest.mark.parametrize("kind", list(SELF))
+def test_replayed_batches_have_the_usual_losses(kind: str) -> None:
+    try:
+        usual = found(kind, recorded=False)
+    except ConfigError as error:
+        pytest.skip(str(error))
+    assert found(kind, recorded=True) == pytest.approx(usual, rel=5e-3)
