@@ -1,8 +1,8 @@
 """Imports go one way. Walks the source with ast, so that imports inside functions count too.
 
 From the bottom: errors, registry, batch, state and kernels, layers, attention with mixers and pooling, models, search, tasks,
-explain, training and translator, api, serve, bench, compare, cli. Beside the ladder stand packages that know almost nothing and that
-only tasks and what is above them may know: data, evaluation, and the configuration.
+explain, training and translator, api, serve, bench, compare, cli. Beside the ladder stand packages that know almost nothing and
+that only tasks and what is above them may know: data, evaluation, and the configuration.
 """
 
 from __future__ import annotations
