@@ -152,8 +152,8 @@ class DecodeSection(Section):
     )
     compile: bool = Field(
         default=False,
-        description="faster steps; on a GPU, torch.compile the search: seconds for each size of batch; on a CPU, compile our own "
-        "kernels once: three seconds, for which a C++ compiler and a CPU with AVX512-VNNI are needed",
+        description="faster steps; on a GPU, torch.compile the search: seconds for each size of batch; on a CPU, compile "
+        "kernels of our own once: three seconds, for which a C++ compiler and a CPU with AVX512-VNNI are needed",
     )
 
 

@@ -4,6 +4,7 @@ compiled everything goes on without them."""
 from __future__ import annotations
 
 from collections.abc import Iterator
+from copy import deepcopy
 from pathlib import Path
 
 import pytest
@@ -64,6 +65,7 @@ def test_linear_layers_are_bit_for_bit_those_of_torch(kernels: Kernels, outputs:
     x = torch.randn(3, inputs, 5)
     assert torch.equal(ours(x.transpose(1, 2)), plain(x.transpose(1, 2))), "not laid out in order"
     assert torch.equal(ours(x.transpose(1, 2).bfloat16()), plain(x.transpose(1, 2).bfloat16()))
+    assert torch.equal(deepcopy(ours)(x[:, :, 0]), plain(x[:, :, 0]))
     some = torch.tensor([9, 0, 3, 15])
     assert torch.equal(ours.rows(some)(x[:, :, 0]), plain(x[:, :, 0])[:, some])
     assert torch.equal(ours.weight, plain.weight)
@@ -106,6 +108,15 @@ def test_a_step_of_attention_reads_its_own_cells_alone(kernels: Kernels, width: 
     found = kernels.attend_step(q, k[:, :, :1].contiguous(), v[:, :, :1].contiguous(), None, None, bias)
     torch.testing.assert_close(found.double(), looked(q, k, v, None, bias), atol=1e-5, rtol=1e-5)
     assert not found[2 * beams :].any(), "who may look at nothing finds 0"
+
+
+def test_a_full_store_takes_no_more(kernels: Kernels) -> None:
+    k, store, length = torch.randn(3, 2, 1, 16), torch.zeros(3, 2, 1, 4, 16), torch.tensor([0, 3, 1])
+    kernels.append(k, -k, store, values := torch.zeros_like(store), length)
+    assert all(torch.equal(store[row, :, 0, at], k[row, :, 0]) for row, at in enumerate(length))
+    assert torch.equal(values, -store) and store.count_nonzero() == 3 * 2 * 16
+    with pytest.raises(IndexError, match="store for 4 tokens is full"):
+        kernels.append(k, k, store, store, length + 1)
 
 
 @pytest.mark.parametrize("size", [5, 64, 1000, 4133])

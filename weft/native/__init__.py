@@ -74,8 +74,12 @@ class Kernels:
     def __init__(self, found: ctypes.CDLL) -> None:
         for name, signature in SIGNATURES.items():
             getattr(found, name).argtypes, getattr(found, name).restype = signature, None
+        found.weft_append.restype = ctypes.c_bool
         self._found = found
         self._attend, self._append = found.weft_attend, found.weft_append
+
+    def __deepcopy__(self, memo: object) -> Kernels:
+        return self
 
     def pack(self, weight: Tensor, scale: Tensor, bias: Tensor | None) -> Packed:
         """A linear layer in eight bits: weight [O, I] in int8 · scale, bias [O] in float32."""
@@ -103,10 +107,12 @@ class Kernels:
     def append(self, k: Tensor, v: Tensor, keys: Tensor, values: Tensor, length: Tensor) -> None:
         """Writes k, v [B, H, 1, D] into the cells of number length [G] of keys, values [G, H, K, R, D]."""
         sources, heads, beams, room, width = keys.shape
-        self._append(
+        done = self._append(
             k.data_ptr(), k.stride(0), v.data_ptr(), v.stride(0), keys.data_ptr(), values.data_ptr(), length.data_ptr(),
             sources, beams, heads, room, width,
         )  # fmt: skip
+        if not done:
+            raise IndexError(f"a store for {room} tokens is full")
 
     def log_sum(self, logits: Tensor) -> Tensor:
         """log Σ eˣ over each row of [N, V]."""

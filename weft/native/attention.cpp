@@ -91,9 +91,10 @@ extern "C" void weft_attend(const float* q, int64_t stride, const float* k, cons
     }
 }
 
-// Writes one token a row: k, v, rows [H, D], into stores [G, H, K, R, D] at length [G].
-extern "C" void weft_append(const float* k, int64_t k_stride, const float* v, int64_t v_stride, float* keys, float* values,
+// Writes one token a row: k, v, rows [H, D], into stores [G, H, K, R, D] at length [G]; whether there was room.
+extern "C" bool weft_append(const float* k, int64_t k_stride, const float* v, int64_t v_stride, float* keys, float* values,
                             const int64_t* length, int64_t sources, int64_t rows, int64_t heads, int64_t room, int64_t width) {
+    if (std::any_of(length, length + sources, [room](int64_t each) { return each >= room; })) return false;
     for (int64_t at = 0; at < sources * rows; at++) {
         const int64_t source = at / rows;
         for (int64_t head = 0; head < heads; head++) {
@@ -102,4 +103,5 @@ extern "C" void weft_append(const float* k, int64_t k_stride, const float* v, in
             std::memcpy(values + cell, v + at * v_stride + head * width, width * sizeof(float));
         }
     }
+    return true;
 }

@@ -105,8 +105,7 @@ class Decoding:
         self.model, self.source, self.target, self.options = model, source, target, settled(options, model.device)
         self.recorder = recorder_of(model)
         self.warn = warn or (lambda message: None)
-        self.compiler = Compiler(self.warn) if options.compile else None
-        self.kernels = native(options, model.device, self.warn)
+        self.compiler, self.kernels = Compiler(self.warn) if options.compile else None, native(options, model.device, self.warn)
         limits = [options.max_source] + ([] if model.max_source is None else [model.max_source])
         self.max_source = min(limits)
         self.shortlist = shortlist
