@@ -88,7 +88,7 @@ class TrainSection(Section):
     threads: int = Field(default=0, ge=0, description="CPU threads; 0: as many as there are cores")
     compile: bool | Literal["auto"] = Field(
         default="auto",
-        description="torch.compile the model; auto: a Transformer of 30 million parameters or more, on packed rows on a GPU",
+        description="torch.compile the model; auto: a Transformer with full attention and 30 million weights, packed, on a GPU",
     )
     seed: int = Field(default=1, ge=0, lt=1 << 63, description="of the weights at the start, the order of the data and dropout")
     log_every: PositiveInt = Field(default=50, description="steps between lines of the log")

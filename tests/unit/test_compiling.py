@@ -1,5 +1,7 @@
 """When a model is compiled for training: asked for, or where it pays."""
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -11,9 +13,9 @@ from weft.training import compiling
 GPU, CPU = torch.device("cuda"), torch.device("cpu")
 
 
-def model(kind: str, dim: int) -> Network:
+def model(kind: str, dim: int, **options: Any) -> Network:
     with torch.device("meta"):
-        made: Network = build("weft.models:MODELS", {"kind": kind, "dim": dim}, Sizes(32_000, 32_000, True))
+        made: Network = build("weft.models:MODELS", {"kind": kind, "dim": dim, **options}, Sizes(32_000, 32_000, True))
     return made
 
 
@@ -29,6 +31,7 @@ def test_large_transformers_are_compiled_on_packed_rows_of_a_gpu() -> None:
     assert not compiling.compiles(large, TrainSection(packed=False), GPU)
     assert not compiling.compiles(model("transformer", 128), TrainSection(packed=True), GPU)
     assert not compiling.compiles(model("rnn", 2048), TrainSection(packed=True), GPU)
+    assert not compiling.compiles(model("transformer", 1024, encoder_self={"kind": "local"}), TrainSection(packed=True), GPU)
 
 
 @pytest.mark.parametrize("wanted", [True, False])

@@ -123,7 +123,8 @@ class Network(nn.Module, ABC):
     dim: its width, for schedules that depend on it · max_source, max_target: the most tokens it has positions for · packs:
     whether it works on packed rows · packs_square: whether it does so at the cost of all pairs of their tokens · replays:
     whether a GPU can repeat its work on padded rows, which must follow from their shape alone (`Layout.known`) · copies:
-    whether it may write source tokens by their ids, so that unknown ones are given ids of their own (`weft.data.copying`).
+    whether it may write source tokens by their ids, so that unknown ones are given ids of their own (`weft.data.copying`) ·
+    compiles: whether torch.compile is known to serve its blocks.
     """
 
     dim: int
@@ -133,6 +134,7 @@ class Network(nn.Module, ABC):
     packs: bool = False
     packs_square: bool = False
     replays: bool = False
+    compiles: bool = False
 
     @property
     def longest(self) -> int | None:

@@ -211,6 +211,7 @@ class Transformer(Model):
         mixers = [*(layer.mixer for layer in encoders), *(layer.mixer for layer in decoders)]
         parts = [*mixers, *(layer.cross for layer in decoders)]
         self.packs, self.packs_square = all(part.packs for part in parts), any(part.packs_square for part in parts)
+        self.compiles = {spec["kind"] for spec in (encoder_self, decoder_self, cross)} == {"full"} and not reversible
         self.replays = not reversible  # computing again in reverse asks for the state of the generator of random numbers
 
     @property

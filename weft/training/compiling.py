@@ -26,7 +26,7 @@ def compiles(model: nn.Module, config: TrainSection, device: torch.device) -> bo
     """What train.compile says; auto: where it is known to pay."""
     if config.compile != "auto":
         return config.compile
+    # Rows of other sizes in every batch would make a compiler begin anew.
     if device.type != "cuda" or config.packed is not True or not isinstance(model, Network):
         return False
-    # Parts that repeat are compiled once, and rows of few sizes do not make a compiler begin anew.
-    return len(model.blocks) > 1 and model.count_parameters() >= LARGE and serve(next(model.parameters()))
+    return model.compiles and model.count_parameters() >= LARGE and serve(next(model.parameters()))
