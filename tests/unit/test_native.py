@@ -23,7 +23,8 @@ from weft.native import CannotBuild, Kernels, build
 from weft.registry import build as build_part
 from weft.search.choosers import Beam, Chooser, Greedy, Limits
 from weft.search.constraints import Forbid, NoRepeat
-from weft.search.loop import Hypothesis, generate
+from weft.search.loop import generate
+from weft.search.tables import Hypothesis
 from weft.translator import Translator
 
 

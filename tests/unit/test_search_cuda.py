@@ -11,8 +11,9 @@ from weft.models.base import Model, Sizes
 from weft.registry import build
 from weft.search.choosers import Beam, Chooser, Greedy, Limits
 from weft.search.constraints import Forbid
-from weft.search.loop import PLAINLY, Hypothesis, Stepping, generate
+from weft.search.loop import PLAINLY, Stepping, generate
 from weft.search.recorded import recorder_of
+from weft.search.tables import Hypothesis
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
 SIZE, ROWS = 5000, 40

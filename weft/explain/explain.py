@@ -19,7 +19,7 @@ from weft.explain.text import make_side, shown
 from weft.explain.tree import BeamTree
 from weft.models.base import Model
 from weft.models.pointer import PointerDecoder
-from weft.search.loop import Tables
+from weft.search.tables import Tables
 from weft.tasks.decoding import Decoding, Piece
 
 OPTIONS = 5

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from weft.batch import EOS
 from weft.explain.explanation import Node
-from weft.search.loop import Tables
+from weft.search.tables import Tables
 
 Names = Callable[[int], str]
 

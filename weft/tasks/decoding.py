@@ -21,8 +21,9 @@ from weft.models.base import Model
 from weft.models.narrowed import NarrowedDecoder
 from weft.native import using
 from weft.search.choosers import Limits
-from weft.search.loop import CHECK, PLAINLY, Hypothesis, Tables, generate
+from weft.search.loop import CHECK, PLAINLY, generate
 from weft.search.recorded import Recorded, Recorder, recorder_of
+from weft.search.tables import Hypothesis, Tables
 from weft.search.terms import Avoid
 from weft.tasks.choosing import chooser, constraints
 from weft.tasks.cutting import cut

@@ -1,0 +1,91 @@
+"""What a search writes down on the device, and how texts are read from it.
+
+Shapes: G sources · K hypotheses a source · T steps.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+
+import torch
+from torch import Tensor
+
+from weft.search.choosers import Candidates, Choice, Found
+
+NEVER = float("-inf")
+
+
+@dataclass
+class Hypothesis:
+    """One text: its score (as the chooser defines it) and its tokens, the last of which is EOS unless it was cut off."""
+
+    score: float
+    tokens: list[int]
+
+
+@dataclass
+class Tables:
+    """What the loop wrote down: tokens, parents, running scores [T, G, K], and the finished ones.
+
+    The beam tree is in here where it is traced: scores, NaN after the last step, and the candidates [T, G, N] of each step,
+    if the chooser has any.
+    """
+
+    tokens: Tensor
+    parents: Tensor
+    scores: Tensor | None
+    found: Found
+    candidates: Candidates | None = None
+
+    @staticmethod
+    def empty(steps: int, found: Found, trace: bool) -> Tables:
+        sources, width = found.score.shape
+        tokens = torch.zeros(steps, sources, width, dtype=torch.long, device=found.score.device)
+        book = replace(found, **{part.name: getattr(found, part.name).clone() for part in fields(found)})
+        scores = torch.full_like(tokens, float("nan"), dtype=torch.float32) if trace else None
+        own = torch.arange(width, device=tokens.device).expand_as(tokens).contiguous()
+        return Tables(tokens, own, scores, book)
+
+    def write(self, step: Tensor, owner: Tensor, choice: Choice) -> None:
+        """Notes what was chosen at the step of this number, a scalar on the device."""
+        place = (step.expand_as(owner), owner)
+        self.tokens.index_put_(place, choice.tokens)
+        if choice.parents is not None:
+            self.parents.index_put_(place, choice.parents)
+        if self.scores is not None:
+            self.scores.index_put_(place, choice.found.score)
+            self._trace(place, choice.candidates)
+
+    def _trace(self, place: tuple[Tensor, Tensor], candidates: Candidates | None) -> None:
+        if candidates is None:
+            return
+        if self.candidates is None:
+            size = (*self.tokens.shape[:2], candidates.score.size(1))
+            parts = (candidates.score, candidates.parent, candidates.token)
+            self.candidates = Candidates(*(part.new_zeros(size) for part in parts))
+        for part in fields(candidates):
+            getattr(self.candidates, part.name).index_put_(place, getattr(candidates, part.name))
+
+    def archive(self, owner: Tensor, found: Found) -> None:
+        """Keeps what was found for sources that leave, or at the end."""
+        for part in fields(found):
+            getattr(self.found, part.name).index_copy_(0, owner, getattr(found, part.name))
+
+
+def read_back(tables: Tables, most: int | None = None) -> list[list[Hypothesis]]:
+    """The finished texts of every source, the best `most` of them, by going backwards through the tables on the host."""
+    best, order = tables.found.best.cpu().sort(dim=1, descending=True, stable=True)
+    best, order = best[:, :most], order[:, :most]
+    at, when, end = (part.cpu().gather(1, order) for part in (tables.found.parent, tables.found.when, tables.found.token))
+    steps = int(when.max()) + 1
+    tokens, parents = tables.tokens[:steps].cpu(), tables.parents[:steps].cpu()
+    columns = []
+    for t in range(steps - 1, -1, -1):
+        before = t < when
+        columns.append(torch.where(when == t, end, torch.where(before, tokens[t].gather(1, at), -1)))
+        at = torch.where(before, parents[t].gather(1, at), at)
+    scores, lines = best.tolist(), torch.stack(columns[::-1], -1).tolist()
+    return [
+        [Hypothesis(score, [token for token in line if token >= 0]) for score, line in zip(*pair, strict=True) if score > NEVER]
+        for pair in zip(scores, lines, strict=True)
+    ]
