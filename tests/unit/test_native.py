@@ -72,6 +72,15 @@ def test_linear_layers_are_bit_for_bit_those_of_torch(kernels: Kernels, outputs:
     assert torch.equal(ours.weight, plain.weight)
 
 
+def test_layers_that_lie_side_by_side_are_their_own(kernels: Kernels, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(native, "CHUNK", 1 << 16)
+    weights = [torch.randn(outputs, 70) for outputs in (30, 130, 500, 2000, 30, 64)]
+    ours = [Int8Linear(weight, None, kernels) for weight in weights]
+    del ours[1], weights[1]
+    x = torch.randn(4, 70)
+    assert all(torch.equal(mine(x), Int8Linear(weight, None)(x)) for mine, weight in zip(ours, weights, strict=True))
+
+
 def test_rows_of_zeros_give_the_bias_and_what_is_not_finite_shows(kernels: Kernels) -> None:
     layer, x = Int8Linear(torch.randn(20, 32), torch.randn(20), kernels), torch.zeros(5, 32)
     x[1], x[2, 5], x[3, 31], x[4, 0] = 1.0, float("nan"), float("inf"), float("-inf")

@@ -48,7 +48,8 @@ class Int8Linear(nn.Module):
         if kernels is None:
             self.packed: Any = torch.ops.quantized.linear_prepack(rounded, None)
         else:
-            self.packed = kernels.pack(rounded.int_repr(), self._scale.float() * (1 / self.levels), self.bias)
+            scale, lasting = self._scale.float() * (1 / self.levels), not weight.is_quantized
+            self.packed = kernels.pack(rounded.int_repr(), scale, self.bias, lasting=lasting)
 
     @cached_property
     def weight(self) -> Tensor:

@@ -9,8 +9,9 @@ Shape letters: N rows · I inputs · O outputs · G sources · K beams · B = G�
 from __future__ import annotations
 
 import ctypes
+import mmap
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from functools import cache
 
@@ -21,6 +22,9 @@ from torch import Tensor
 from weft.native.build import CannotBuild, library
 
 __all__ = ["CannotBuild", "Kernels", "kernels", "steps", "used", "using"]
+
+CHUNK = 32 << 20
+"""Bytes of memory asked for at once."""
 
 PANEL = 64
 """Outputs whose weights lie side by side."""
@@ -38,15 +42,40 @@ SIGNATURES = {
 }
 
 
+class Shelf:
+    """Memory in large pages, where the system has them, for what every step reads from end to end.
+
+    With pages of four kilobytes a core spends a tenth of its time on finding them.
+    """
+
+    def __init__(self) -> None:
+        self._free = torch.empty(0, dtype=torch.uint8)
+
+    def take(self, size: int) -> Tensor:
+        """So many bytes. Memory goes back when nothing uses a chunk any more."""
+        size = -(-size // 64) * 64
+        if self._free.numel() < size:
+            chunk = mmap.mmap(-1, max(size, CHUNK), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+            with suppress(OSError):  # a system without large pages
+                chunk.madvise(mmap.MADV_HUGEPAGE)
+            self._free = torch.frombuffer(chunk, dtype=torch.uint8)
+        taken, self._free = self._free[:size], self._free[size:]
+        return taken
+
+
 class Packed:
     """A linear layer in eight bits, laid out for the kernel. It is never changed, so a copy of a model shares it."""
 
-    def __init__(self, run: Callable[..., None], weight: Tensor, scale: Tensor, bias: Tensor | None) -> None:
+    def __init__(
+        self, run: Callable[..., None], weight: Tensor, scale: Tensor, bias: Tensor | None, shelf: Shelf | None
+    ) -> None:
         self._run, (self.outputs, self.inputs) = run, weight.shape
         full = F.pad(weight, (0, -self.inputs % 4, 0, -self.outputs % PANEL))
         fours = full.view(torch.int32).view(-1, PANEL, full.size(1) // 4).transpose(1, 2).contiguous()
         # [P, I / 4, PANEL · 4]: four inputs of each output of a panel, then the next four; w + 128, without a sign.
         self.panels = fours.view(torch.uint8).bitwise_xor_(128)
+        if shelf is not None:
+            self.panels = shelf.take(self.panels.numel())[: self.panels.numel()].view_as(self.panels).copy_(self.panels)
         self.scale, self.bias = scale.contiguous(), None if bias is None else bias.contiguous()
         self._places = self.panels.data_ptr(), self.scale.data_ptr(), None if self.bias is None else self.bias.data_ptr()
 
@@ -75,15 +104,15 @@ class Kernels:
         for name, signature in SIGNATURES.items():
             getattr(found, name).argtypes, getattr(found, name).restype = signature, None
         found.weft_append.restype = ctypes.c_bool
-        self._found = found
+        self._found, self._shelf = found, Shelf()
         self._attend, self._append = found.weft_attend, found.weft_append
 
     def __deepcopy__(self, memo: object) -> Kernels:
         return self
 
-    def pack(self, weight: Tensor, scale: Tensor, bias: Tensor | None) -> Packed:
-        """A linear layer in eight bits: weight [O, I] in int8 · scale, bias [O] in float32."""
-        return Packed(self._found.weft_linear, weight, scale, bias)
+    def pack(self, weight: Tensor, scale: Tensor, bias: Tensor | None, *, lasting: bool = True) -> Packed:
+        """A linear layer in eight bits: weight [O, I] in int8 · scale, bias [O] in float32 · lasting: for many searches."""
+        return Packed(self._found.weft_linear, weight, scale, bias, self._shelf if lasting else None)
 
     def attend_step(
         self, query: Tensor, key: Tensor, value: Tensor, ancestry: Tensor | None, lengths: Tensor | None, bias: Tensor | None

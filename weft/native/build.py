@@ -32,6 +32,8 @@ class CannotBuild(WeftError):
 
 def library() -> ctypes.CDLL:
     """The kernels, compiled if they are not kept from another time. CannotBuild says what is missing."""
+    if platform.system() != "Linux":
+        raise CannotBuild("they are written for Linux")
     if platform.machine() != "x86_64" or not (torch.cpu._is_avx512_supported() and torch.cpu._is_vnni_supported()):
         raise CannotBuild("this CPU has no products of bytes in registers of 512 bits (AVX512-VNNI)")
     wanted = os.environ.get("CXX", "c++")
