@@ -36,7 +36,7 @@ from weft.config import DecodeSection
 from weft.layers.int8 import in_int8
 from weft.models.base import Model, Sizes
 from weft.models.narrowed import NarrowedDecoder
-from weft.native import kernels, using
+from weft.native import CannotBuild, kernels, using
 from weft.registry import build
 from weft.search.choosers import Beam, Chooser, Greedy, Limits
 from weft.search.constraints import Forbid
@@ -59,16 +59,17 @@ Work = Callable[[], object]
 Rows = list[list[int]]
 
 
-def made(kind: str) -> dict[str, Model]:
-    """A model of random weights in every setting."""
+def made(kind: str, settings: Sequence[str]) -> dict[str, Model]:
+    """A model of random weights in each setting."""
     torch.manual_seed(0)
     model: Model = build("weft.models:MODELS", {"kind": kind, **FAMILIES[kind]}, Sizes(VOCABULARY, VOCABULARY, True)).eval()
-    return {
-        "float32": model,
-        "bf16": deepcopy(model).bfloat16(),
-        "int8": in_int8(model),
-        "compiled": in_int8(model, kernels()),
+    ways: dict[str, Callable[[], Model]] = {
+        "float32": lambda: model,
+        "bf16": lambda: deepcopy(model).bfloat16(),
+        "int8": lambda: in_int8(model),
+        "compiled": lambda: in_int8(model, kernels()),
     }
+    return {setting: ways[setting]() for setting in settings}
 
 
 def search(model: Model, setting: str, beam: int, shortlist: bool, source: Rows) -> int:
@@ -183,10 +184,10 @@ def compare(case: str, rounds: int, threads: int, models: dict[str, Model], fold
     print(f"| {rows} | {beam} | {', '.join(cells)} | {', '.join(ratios) or 'no peer'} |", flush=True)
 
 
-def families(cases: list[str], rounds: int, threads: int) -> None:
+def families(cases: list[str], rounds: int, threads: int, settings: Sequence[str]) -> None:
     print("\n| model | batch | beam | ms a step |\n|---|---|---|---|")
     for kind in ("rnn", "convs2s"):
-        models = made(kind)
+        models = made(kind, settings)
         for rows, beam in (CASES[case] for case in cases):
             with ExitStack() as open_:
                 best = measured(list(ours(models, rows, beam, threads, open_)), rounds)
@@ -207,14 +208,20 @@ def main() -> None:
     for peer in ("ctranslate2", "transformers"):
         if not find_spec(peer):
             print(f"{peer} is not installed: it is left out (pip install {peer})")
+    settings = options.settings.split(",")
+    try:
+        kernels()
+    except CannotBuild as error:
+        print(f"nothing is compiled: {error}")
+        settings = [setting for setting in settings if setting != "compiled"]
     print("\n| batch | beam | ms a step | weft's best against |\n|---|---|---|---|")
     cases = options.only.split(",")
     with tempfile.TemporaryDirectory() as folder:
-        models = {name: model for name, model in made("transformer").items() if name in options.settings.split(",")}
+        models = made("transformer", settings)
         for case in cases:
             compare(case, options.rounds, options.threads, models, Path(folder))
     if options.families:
-        families(cases, options.rounds, options.threads)
+        families(cases, options.rounds, options.threads, settings)
 
 
 if __name__ == "__main__":
