@@ -266,6 +266,17 @@ def test_they_are_compiled_once(kernels: Kernels, folder: Path, monkeypatch: pyt
         build.library()
 
 
+def test_a_damaged_one_is_made_anew(kernels: Kernels, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (kept,) = (folder / "weft" / "native").iterdir()
+    damaged = tmp_path / "weft" / "native" / kept.name
+    damaged.parent.mkdir(parents=True)
+    damaged.write_text("cut off")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(build, "_compile", lambda compiler, sources, into: into.write_bytes(kept.read_bytes()))
+    assert build.library().weft_linear
+    assert damaged.read_bytes() == kept.read_bytes()
+
+
 def test_on_another_cpu_it_is_said_what_it_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cpu, "_is_vnni_supported", lambda: False)
     with pytest.raises(CannotBuild, match="AVX512-VNNI"):

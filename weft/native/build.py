@@ -8,6 +8,7 @@ import platform
 import shutil
 import subprocess
 import tempfile
+from contextlib import suppress
 from hashlib import blake2b
 from pathlib import Path
 
@@ -44,8 +45,9 @@ def library() -> ctypes.CDLL:
     name = _name(compiler, [*sources, *HERE.glob("*.h")])
     try:
         kept = _folder() / name
-        if not kept.exists():
-            _compile(compiler, sources, kept)
+        with suppress(OSError):  # not there yet, or damaged
+            return ctypes.CDLL(str(kept))
+        _compile(compiler, sources, kept)
         return ctypes.CDLL(str(kept))
     except OSError as error:
         raise CannotBuild(f"{error}") from None
