@@ -2,7 +2,7 @@
 
     python benchmarks/zoo.py --prepare --out OUT [--agnews FILE.tsv] [--multi30k DIR] [--shakespeare FILE]     no GPU needed
     python benchmarks/zoo.py --out OUT [--parts a,c] [--at-once 16] [--minutes 8] [--measure-minutes 2]       train and measure
-    python benchmarks/zoo.py --draw OUT/zoo.json --out REPORTS                                               draw, anywhere
+    python benchmarks/zoo.py --draw OUT/zoo.json [OTHER/zoo.json] --out REPORTS                              draw, anywhere
 
 a: ListOps of up to 1,000 tokens · b: AG News, byte by byte · c: Multi30k en-de, in the encoder · d: tiny Shakespeare by
 characters, the causal ones. The trainings of all parts share one queue: first part a, which takes longest, then what has a
@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import statistics
 import sys
@@ -34,7 +35,7 @@ from zoo_parts import PARTS, PUBLISHED, Asked, write_data
 from weft.compare.plan import Run, training
 from weft.compare.processes import Processes, Stopped
 from weft.compare.report import write_report
-from weft.compare.results import Row
+from weft.compare.results import Row, stat
 from weft.compare.sweep import Sweep
 from weft.compare.trainings import complete
 from weft.compare.worker import work
@@ -186,9 +187,28 @@ def show(parts: Mapping[str, Any]) -> str:
     return "\n".join(f"### {part.title}\n\n{order(parts[name], part.guesses, part.alike)}" for name, part in asked.items())
 
 
-def draw(file: Path, out: Path, *, reports: bool) -> None:
+def join(documents: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """One part as several calls found it, each with seeds of its own: entries by name, with the runs of all."""
+    first, *others = documents
+    rows: dict[str, Row] = {row["label"]: row for row in first["entries"]}
+    for row in (row for other in others for row in other["entries"]):
+        mine = rows.setdefault(row["label"], row)
+        if mine is row:
+            continue
+        for key in ("quality", "speed", "memory", "seconds", "steps"):
+            mine[key] = stat(value for each in (mine, row) if each[key] for value in each[key]["values"])
+        mine["runs"] += row["runs"]
+        mine["error"] = mine["error"] and row["error"]
+    sign = -1 if first["headline"]["higher_is_better"] else 1
+    entries = sorted(rows.values(), key=lambda row: sign * row["quality"]["mean"] if row["quality"] else math.inf)
+    return first | {"entries": entries}
+
+
+def draw(files: Sequence[Path], out: Path, *, reports: bool) -> None:
     """Tables of all parts; with `reports`, also what `weft compare` draws, for each."""
-    parts = json.loads(file.read_text("utf-8"))
+    found = [json.loads(file.read_text("utf-8")) for file in files]
+    names = {name: None for parts in found for name in parts}
+    parts = {name: join([parts[name] for parts in found if name in parts]) for name in names}
     for name, results in parts.items() if reports else ():
         write_report(results, out / name)
     (out / "zoo.md").write_text(show(parts), "utf-8")
@@ -202,7 +222,7 @@ def parser() -> argparse.ArgumentParser:
     found.add_argument("--agnews", type=Path, help="file of text TAB label, for --prepare")
     found.add_argument("--multi30k", type=Path, help="folder with train and val, .en and .de, for --prepare")
     found.add_argument("--shakespeare", type=Path, help="file of text, for --prepare")
-    found.add_argument("--draw", type=Path, metavar="JSON", help="draw what was collected, into --out")
+    found.add_argument("--draw", type=Path, nargs="+", metavar="JSON", help="draw what was collected, into --out")
     found.add_argument("--parts", default="a,c,d,b", help="which parts, joined by commas, in the order in which they are begun")
     found.add_argument("--only", default="", help="which mechanisms, joined by commas (default: all of the part)")
     found.add_argument("--at-once", type=int, default=8, help="trainings side by side")
@@ -242,7 +262,7 @@ def main() -> None:
     prepare(sweeps)
     if not options.prepare:
         Zoo(options.out, sweeps, options.at_once, until - 60 * options.measure_minutes, until)()
-        draw(options.out / RESULTS, options.out, reports=False)
+        draw([options.out / RESULTS], options.out, reports=False)
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ import importlib
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -129,6 +130,26 @@ def test_the_zoo_says_how_far_its_order_is_the_published_one(tmp_path: Path) -> 
     assert "+1.00 for the Arena's average (3 entries)" in told
     assert "bad: unfinished" in told and "By counting alone: guess" in told
     assert "| local | 1.00 | 10,000 | – | – | 15.82 | 46.06 |" in zoo.order(results, alike="ListOps")
+
+
+def test_the_zoo_joins_what_several_calls_found() -> None:
+    zoo = importlib.import_module("zoo")
+
+    def part(**scores: float) -> dict[str, Any]:
+        def row(label: str, score: float) -> dict[str, Any]:
+            known = {"mean": score, "low": None, "high": None, "values": [score]}
+            facts = dict.fromkeys(("speed", "memory", "seconds"))
+            quality = {"quality": known if score else None, "steps": known, "error": "" if score else "stopped"}
+            return {"label": label, "runs": [score], **facts, **quality}
+
+        return {"headline": {"higher_is_better": True}, "entries": [row(*each) for each in scores.items()]}
+
+    found = zoo.join([part(full=3, local=2, fnet=0), part(local=6, full=4, fnet=1)])["entries"]
+    assert [(row["label"], row["quality"]["values"], row["runs"], row["error"]) for row in found] == [
+        ("local", [2, 6], [2, 6], ""),
+        ("full", [3, 4], [3, 4], ""),
+        ("fnet", [1], [0, 1], ""),
+    ]
 
 
 def test_no_pattern_of_the_zoo_sees_all_that_full_attention_sees() -> None:
