@@ -20,8 +20,6 @@ import itertools
 import json
 import platform
 import random
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Generator, Iterator
@@ -29,9 +27,10 @@ from contextlib import closing
 from functools import partial
 from pathlib import Path
 
-import sacrebleu
 import torch
 import torch.nn.functional as F
+from gpu_multi30k import first_step, peer_multi30k, weft_multi30k
+from timing import Figures, timed
 from torch._dynamo.utils import counters
 
 import weft
@@ -50,7 +49,6 @@ from weft.training.stream import Update
 VOCABULARY, DIM, HIDDEN, HEADS, LAYERS = 32_000, 512, 2048, 8, 6
 SHAPE = {"dim": DIM, "feedforward": HIDDEN, "heads": HEADS, "encoder_layers": LAYERS, "decoder_layers": LAYERS}
 STEPS, SOURCE = 32, 27
-Figures = dict[str, float]
 
 
 def lengths(count: int) -> Iterator[tuple[int, int]]:
@@ -194,16 +192,6 @@ def peer_training(tokens: int, compiled: bool, steps: int = 48) -> Figures:
     return {"tok/s": real / seconds, "GiB": torch.cuda.max_memory_allocated() / 2**30}
 
 
-def timed(work: Callable[[], object], times: int) -> float:
-    """Seconds of one time, by doing it several times."""
-    torch.cuda.synchronize()
-    began = time.perf_counter()
-    for _ in range(times):
-        work()
-    torch.cuda.synchronize()
-    return (time.perf_counter() - began) / times
-
-
 def weft_decoding(rows: int, beam: int, compiled: bool) -> Figures:
     spec = {"kind": "transformer", **SHAPE, "norm": "post"}
     model: Model = build("weft.models:MODELS", spec, Sizes(VOCABULARY, VOCABULARY, True)).cuda().eval().bfloat16()
@@ -246,50 +234,6 @@ def peer_decoding(rows: int, beam: int) -> Figures:
 
     work()
     return {"ms a step": timed(work, 2) / STEPS * 1000}
-
-
-def weft_multi30k(folder: Path, run: Path, compiled: bool) -> Figures:
-    """The whole test set, after it has been translated twice: what is recorded and compiled then is given apart."""
-    translator = weft.load(run)
-    lines, wanted = (lines_of(folder / f"test_2016_flickr.{side}") for side in ("en", "de"))
-
-    def work() -> list[str]:
-        return [found.text for found in translator.translate(lines, beam=5, compile=compiled)]
-
-    began = time.perf_counter()
-    for _ in range(2):
-        work()
-    warm = time.perf_counter() - began
-    bleu = sacrebleu.corpus_bleu(work(), [wanted]).score
-    return {"sentences/s": len(lines) / timed(work, 3), "BLEU": bleu, "seconds to warm up": warm}
-
-
-def peer_multi30k(folder: Path, file: Path) -> Figures:
-    import multi30k_peer
-
-    model, tokenizer = multi30k_peer.load(file)
-    lines, wanted = (lines_of(folder / f"test_2016_flickr.{side}") for side in ("en", "de"))
-    multi30k_peer.translate(model, tokenizer, lines[:128])
-    began = time.perf_counter()
-    found = multi30k_peer.translate(model, tokenizer, lines)
-    rate = len(lines) / (time.perf_counter() - began)
-    return {"sentences/s": rate, "BLEU": sacrebleu.corpus_bleu(found, [wanted]).score}
-
-
-def lines_of(file: Path) -> list[str]:
-    return file.read_text("utf-8").strip("\n").split("\n")
-
-
-def first_step(folder: Path) -> Figures:
-    """Seconds of `weft train` for one step of a recipe: imports, tokenizer, cache, kernels, and saving."""
-    with tempfile.TemporaryDirectory() as place:
-        data = ["--data", f"{folder}/train.en,{folder}/train.de", "--out", f"{place}/run"]
-        sets = ["--set", "train.steps=1", "--set", f"data.cache={place}/cache"]
-        began = time.perf_counter()
-        subprocess.run(
-            [sys.executable, "-m", "weft", "train", "transformer-small", *data, *sets], check=True, capture_output=True
-        )
-        return {"seconds to a first step": time.perf_counter() - began}
 
 
 CASES: dict[str, tuple[float, Callable[[bool], Figures], Callable[[], Figures]]] = {

@@ -21,7 +21,7 @@ from weft.search.constraints import Forbid
 from weft.search.loop import PLAINLY, generate
 from weft.search.recorded import recorder_of
 from weft.tasks.placing import autocasts, native, settled
-from weft.training.compiling import compile_blocks, compiles
+from weft.training.compiling import compile_blocks
 from weft.training.distributed import World, sum_gradients
 from weft.training.ema import Ema
 from weft.training.loop import change_weights, worker
@@ -93,8 +93,7 @@ class TrainingStep(Work):
         self._step(recorded=False)
 
     def settle(self, device: torch.device) -> None:
-        if compiles(self.model, self.config, device):
-            compile_blocks(self.model, self.config, device)
+        if compile_blocks(self.model, self.config, device):
             self()
         super().settle(device)
 

@@ -15,9 +15,9 @@ from torch import Tensor
 from weft.batch import EOS, Layout, power_of_two
 from weft.models.base import Decoder
 from weft.native import used
-from weft.search.choosers import Choice, Chooser, Found, Limits
+from weft.search.choosers import NEVER, Choice, Chooser, Found, Limits
 from weft.search.constraints import Constraint
-from weft.search.tables import NEVER, Hypothesis, Tables, read_back
+from weft.search.tables import Hypothesis, Tables, read_back
 from weft.state import State, grow, select
 
 ROOM = 16

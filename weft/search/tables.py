@@ -10,9 +10,7 @@ from dataclasses import dataclass, fields, replace
 import torch
 from torch import Tensor
 
-from weft.search.choosers import Candidates, Choice, Found
-
-NEVER = float("-inf")
+from weft.search.choosers import NEVER, Candidates, Choice, Found
 
 
 @dataclass

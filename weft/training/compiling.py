@@ -13,13 +13,14 @@ LARGE = 30_000_000
 """Parameters from which compiling is worth its half minute: steps of smaller models are short, and so are their trainings."""
 
 
-def compile_blocks(model: nn.Module, config: TrainSection, device: torch.device) -> None:
-    """torch.compile, in place, of the blocks of a model that is on `device`, where the configuration wants it."""
+def compile_blocks(model: nn.Module, config: TrainSection, device: torch.device) -> bool:
+    """torch.compile, in place, of the blocks of a model that is on `device`, if the configuration wants it; whether it does."""
     if not compiles(model, config, device):
-        return
+        return False
     try_out(device)
     for block in model.blocks if isinstance(model, Network) else [model]:
         block.compile()
+    return True
 
 
 def compiles(model: nn.Module, config: TrainSection, device: torch.device) -> bool:
