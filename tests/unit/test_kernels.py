@@ -43,11 +43,14 @@ def inputs(queries: Layout, keys: Layout) -> list[Tensor]:
 
 
 def attend(parts: list[Tensor], queries: Layout, keys: Layout, causal: bool, seed: int | None = None) -> Tensor:
+    """Of queries, keys and values [tokens, H, D], or of some in one tensor [tokens, n, H, D]."""
     from weft.kernels.pieces import attend_pieces
+
+    parts = [part if part.ndim == 4 else part[:, None] for part in parts]
 
     where = (queries.segments[0], queries.offsets, keys.segments[0], keys.offsets)
     drops = None if seed is None else torch.tensor([seed], device=DEVICE)
-    return attend_pieces(*parts, *where, drops, 0.4 if drops is not None else 0.0, 80, causal)[0]
+    return attend_pieces(parts, *where, drops, 0.4 if drops is not None else 0.0, 80, causal)[0]
 
 
 def formula(parts: list[Tensor], queries: Layout, keys: Layout, causal: bool) -> Tensor:
@@ -69,6 +72,21 @@ def test_attention_in_pieces_is_the_formula_and_so_are_its_gradients(case: str) 
     slope = drawn(*found.shape, seed=2)
     for mine, theirs in zip(torch.autograd.grad(found, parts, slope), torch.autograd.grad(wanted, parts, slope.float())):
         near(mine, theirs.float())
+
+
+@pytest.mark.parametrize("seed", [None, 3])
+@pytest.mark.parametrize("case", CASES)
+def test_parts_of_one_product_find_the_same_and_get_its_gradient(case: str, seed: int | None) -> None:
+    queries, keys, causal = CASES[case]
+    q, k, v = inputs(queries, keys)
+    together = [(q, k, v)] if queries is keys else [(q,), (k, v)]
+    joint = [torch.stack(parts, 1).detach().requires_grad_() for parts in together]
+    found, wanted = attend(joint, queries, keys, causal, seed), attend([q, k, v], queries, keys, causal, seed)
+    assert torch.equal(found, wanted)
+    slope = drawn(*found.shape, seed=2)
+    grads = torch.autograd.grad(wanted, [q, k, v], slope)
+    mine = [grad for part in torch.autograd.grad(found, joint, slope) for grad in part.unbind(1)]
+    assert all(map(torch.equal, mine, grads))
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -108,6 +126,68 @@ def test_weights_are_dropped_independently() -> None:
     neighbours += [(off[:, 1:], off[:, :-1]), (off[..., 1:], off[..., :-1]), (off[:, 2:], off[:, :-2])]
     for one, other in neighbours:
         assert abs(float((one * other).mean() / off.var())) < 0.03
+
+
+WIDE = 48
+
+
+def norm_of(x: Tensor, y: Tensor, weight: Tensor, bias: Tensor, seed: int | None = None, share: float = 0.0) -> Tensor:
+    from weft.kernels.norms import add_norm
+
+    return add_norm(x, y, weight, bias, None if seed is None else torch.tensor([seed], device=DEVICE), share, 1e-5)[0]
+
+
+def sums(rows: int = 301) -> list[Tensor]:
+    """x in float32, y in half precision, weight and bias."""
+    x, y, (weight, bias) = drawn(1, rows, WIDE).float(), 2 * drawn(1, rows, WIDE, seed=1) + 1, drawn(2, WIDE, seed=2).float()
+    return [each.detach().requires_grad_() for each in (x, y, weight, bias)]
+
+
+def test_the_norm_of_a_sum_is_torchs_and_so_are_its_gradients() -> None:
+    given = sums()
+    found = norm_of(*given)
+    assert found.dtype == HALF
+    x, y, weight, bias = given
+    wanted = torch.nn.functional.layer_norm(x + y.float(), (WIDE,), weight, bias, 1e-5)
+    near(found, wanted)
+    slope = drawn(*found.shape, seed=3)
+    for mine, theirs, of in zip(
+        torch.autograd.grad(found, given, slope), torch.autograd.grad(wanted, given, slope.float()), given
+    ):
+        assert mine.dtype == of.dtype
+        near(mine, theirs.float())
+
+
+def test_the_norm_of_a_sum_drops_the_same_entries_forward_and_backward() -> None:
+    share = 0.3
+    x, y, weight, bias = given = sums()
+    found = norm_of(*given, seed=5, share=share)
+    slope = drawn(*found.shape, seed=3)
+    grads = torch.autograd.grad(found, given, slope)
+    # An entry's two gradients say what became of it: none, or what x has, scaled up.
+    kept = grads[1] != 0
+    assert float(kept.float().mean()) == pytest.approx(1 - share, abs=0.02)
+    total = x + torch.where(kept, y.float() / (1 - share), 0.0)
+    wanted = torch.nn.functional.layer_norm(total, (WIDE,), weight, bias, 1e-5)
+    near(found, wanted)
+    for mine, theirs in zip(grads, torch.autograd.grad(wanted, given, slope.float())):
+        near(mine, theirs.float())
+    assert torch.equal(found, norm_of(*given, seed=5, share=share))
+    assert not torch.equal(found, norm_of(*given, seed=6, share=share))
+
+
+@pytest.mark.parametrize(("rows", "outputs"), [(301, 72), (5, 1100)])
+def test_a_product_that_ends_in_a_relu_has_the_usual_gradients(rows: int, outputs: int) -> None:
+    from weft.kernels.relu import linear_relu
+
+    x, weight, bias = given = [drawn(rows, 24), drawn(outputs, 24, seed=1), drawn(outputs, seed=2)]
+    for each in given:
+        each.requires_grad_()
+    found, wanted = linear_relu(*given), (x.float() @ weight.float().t() + bias.float()).relu()
+    near(found, wanted)
+    slope = drawn(rows, outputs, seed=3)
+    for mine, theirs in zip(torch.autograd.grad(found, given, slope), torch.autograd.grad(wanted, given, slope.float())):
+        near(mine, theirs.float())
 
 
 @pytest.mark.parametrize("wanted", [True, False])

@@ -95,7 +95,8 @@ def attend_memory(
     rows, heads, extent, width = q.shape
     pieces = packing(layout)
     if pieces and memory.packing and not need_weights and serves(q, pieces, memory.packing):
-        return attend_ragged(q, memory.k, memory.v, pieces, memory.packing, causal=False, dropout=dropout), None
+        where = pieces, memory.packing
+        return attend_ragged(q, memory.k, memory.v, *where, causal=False, dropout=dropout, joint=memory.joint), None
     packed = layout is not None and layout.packed
     if (
         not packed

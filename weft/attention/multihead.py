@@ -10,6 +10,7 @@ from torch import Tensor
 from weft.attention.base import Attended, Attention, Site, join_heads, split_heads
 from weft.attention.kernel import attend, attend_memory
 from weft.attention.projections import Projections
+from weft.attention.ragged import attend_joint, packing
 from weft.attention.ring import Ring
 from weft.attention.store import Cache, Memory, Plain
 from weft.batch import Layout
@@ -53,11 +54,12 @@ class MultiHead(Projections):
     def start(self, memory: Tensor | None, layout: Layout | None, rows: int, room: int | None) -> State:
         if self.site.use == "cross":
             assert memory is not None
-            return Memory.of(*self.keys_values(memory), layout)
+            joint = self.key_value(memory)
+            return Memory.of(*self.halves(joint), layout, joint)
         state: Store = Plain()
         if room is not None and self.site.use == "causal":
             state = self._store(rows, room)
-        return state if memory is None else self._append(memory, state, layout)[1]
+        return state if memory is None else self._append(self.query_key_value(memory), state, layout)[1]
 
     def _store(self, rows: int, room: int) -> Cache | Ring:
         heads, like = self.site.heads, self.out.weight
@@ -74,7 +76,10 @@ class MultiHead(Projections):
         else:
             if append is not query:
                 raise ValueError("in self-attention the appended tokens are the queries themselves")
-            q, state, positions = self._append(append, state, layout)
+            joint = self.query_key_value(append)
+            if not need_weights and (whole := self._whole(joint, state, layout, dropout)) is not None:
+                return Attended(self.out(whole), state)
+            q, state, positions = self._append(joint, state, layout)
             context, weights = self.look(
                 q,
                 state,
@@ -86,10 +91,28 @@ class MultiHead(Projections):
             )
         return Attended(self.out(join_heads(context)), state, weights)
 
-    def _append(self, x: Tensor, state: Store, layout: Layout | None) -> tuple[Tensor, Store, Tensor]:
-        joint, v = self.query_key_value(x).split([2 * self.site.dim, self.site.dim], -1)
-        both, v = split_heads(joint, 2 * self.site.heads), split_heads(v, self.site.heads)
-        positions = state.place(x, layout)
+    def _whole(self, joint: Tensor, state: Store, layout: Layout | None, dropout: float) -> Tensor | None:
+        """What the tokens of a packed row find among themselves, [1, T, H·D], where a kernel does it from the one product.
+
+        Nothing can follow such a row, so its keys are not kept.
+        """
+        pieces = packing(layout)
+        if (
+            pieces is None
+            or self.look is not attend
+            or self.rotary is not None
+            or not isinstance(state, Plain)
+            or state.k is not None
+        ):
+            return None
+        return attend_joint(joint, self.site.heads, pieces, causal=self.site.use == "causal", dropout=dropout)
+
+    def _append(self, joint: Tensor, state: Store, layout: Layout | None) -> tuple[Tensor, Store, Tensor]:
+        """Of queries, keys and values in one product [B, T, 3·H·D]: the queries, what is stored with the others, and where they
+        stand."""
+        both, v = joint.split([2 * self.site.dim, self.site.dim], -1)
+        both, v = split_heads(both, 2 * self.site.heads), split_heads(v, self.site.heads)
+        positions = state.place(joint, layout)
         if self.rotary is not None:
             both = rotate(both, self._turn(positions, layout, both.dtype))
         q, k = both.chunk(2, 1)

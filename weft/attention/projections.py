@@ -41,7 +41,11 @@ class Projections(nn.Module):
 
     def keys_values(self, memory: Tensor) -> tuple[Tensor, Tensor]:
         """k, v [B, H, S, D] of cross-attention."""
-        k, v = (split_heads(part, self.site.heads) for part in self.key_value(memory).chunk(2, -1))
+        return self.halves(self.key_value(memory))
+
+    def halves(self, joint: Tensor) -> tuple[Tensor, Tensor]:
+        """k, v [B, H, S, D] of the product that both are in."""
+        k, v = (split_heads(part, self.site.heads) for part in joint.chunk(2, -1))
         return k, v
 
     def own(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -45,19 +45,48 @@ def serves(q: Tensor, queries: Packing | None, keys: Packing | None) -> bool:
     return queries.offsets.numel() == keys.offsets.numel() and _flash(q)
 
 
-def attend_ragged(q: Tensor, k: Tensor, v: Tensor, queries: Packing, keys: Packing, *, causal: bool, dropout: float) -> Tensor:
+def attend_ragged(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    queries: Packing,
+    keys: Packing,
+    *,
+    causal: bool,
+    dropout: float,
+    joint: Tensor | None = None,
+) -> Tensor:
     """softmax(q kᵀ / √D) v, piece by piece: q [1, H, T, D], k, v [1, H, S, D] → [1, H, T, D].
 
-    Where sentences are long this is FlashAttention for ragged rows. torch.nn.attention.varlen calls the same kernel, but allows
-    no dropout.
+    joint [1, S, 2·H·D]: the product whose two halves k and v are, if they are. Where sentences are long this is FlashAttention
+    for ragged rows. torch.nn.attention.varlen calls the same kernel, but allows no dropout.
     """
-    q, k, v = (part.transpose(1, 2)[0] for part in (q, k, v))
     if _short(q, queries, keys):
-        return _attend_short(q, k, v, queries, keys, causal, dropout).transpose(0, 1)[None]
+        parts = [_part(each) for each in (q, k, v)]
+        if joint is not None:
+            parts[1:] = [joint.view(-1, 2, *parts[1].shape[2:])]
+        return _attend_short(parts, queries, keys, causal, dropout).transpose(0, 1)[None]
     found: Tensor = torch.ops.aten._flash_attention_forward(
-        q, k, v, queries.offsets, keys.offsets, queries.longest, keys.longest, dropout, causal, False
+        *(part.transpose(1, 2)[0] for part in (q, k, v)),
+        *(queries.offsets, keys.offsets, queries.longest, keys.longest, dropout, causal, False),
     )[0]
     return found.transpose(0, 1)[None]
+
+
+def attend_joint(joint: Tensor, heads: int, packing: Packing, *, causal: bool, dropout: float) -> Tensor | None:
+    """Self-attention by one product [1, T, 3·H·D] of queries, keys and values → [1, T, H·D].
+
+    None where the kernel that takes it whole, and makes its gradient whole, does not serve.
+    """
+    parts = joint.view(joint.size(1), 3, heads, -1)
+    if not (serves(parts, packing, packing) and _short(parts, packing, packing)):
+        return None
+    return _attend_short([parts], packing, packing, causal, dropout).flatten(1)[None]
+
+
+def _part(x: Tensor) -> Tensor:
+    """[1, H, T, D] → [T, 1, H, D]; unlike an index, whose gradient is a copy, a view."""
+    return x.squeeze(0).transpose(0, 1).unsqueeze(1)
 
 
 def _short(q: Tensor, queries: Packing, keys: Packing) -> bool:
@@ -65,12 +94,13 @@ def _short(q: Tensor, queries: Packing, keys: Packing) -> bool:
     return max(queries.longest, keys.longest) <= SHORT and 16 <= width <= 128 and width.bit_count() == 1 and serve(q)
 
 
-def _attend_short(q: Tensor, k: Tensor, v: Tensor, queries: Packing, keys: Packing, causal: bool, dropout: float) -> Tensor:
+def _attend_short(parts: list[Tensor], queries: Packing, keys: Packing, causal: bool, dropout: float) -> Tensor:
+    """[T, H, D]."""
     from weft.kernels.pieces import attend_pieces
 
-    seed = torch.randint(1 << 62, (1,), device=q.device) if dropout else None
+    seed = torch.randint(1 << 62, (1,), device=parts[0].device) if dropout else None
     pieces = (queries.segments, queries.offsets, keys.segments, keys.offsets)
-    found: Tensor = attend_pieces(q, k, v, *pieces, seed, dropout, keys.longest, causal)[0]
+    found: Tensor = attend_pieces(parts, *pieces, seed, dropout, keys.longest, causal)[0]
     return found
 
 

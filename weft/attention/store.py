@@ -223,8 +223,8 @@ class Cache:
 class Memory:
     """Keys and values of a source, stored once for all its beams. k, v [G, H, S, D] · segments [G, S] or None.
 
-    packing: where the sentences of a packed row are. bias [G, 1, 1, S]: 0 for real keys and −inf for others, as fused kernels
-    want it.
+    packing: where the sentences of a packed row are, and joint [1, S, 2·H·D] the product whose halves its k and v are.
+    bias [G, 1, 1, S]: 0 for real keys and −inf for others, as fused kernels want it.
     """
 
     k: Tensor = shared()
@@ -232,9 +232,10 @@ class Memory:
     segments: Tensor | None = shared(default=None)
     packing: Packing | None = shared(default=None)
     bias: Tensor | None = shared(default=None)
+    joint: Tensor | None = shared(default=None)
 
     @staticmethod
-    def of(k: Tensor, v: Tensor, layout: Layout | None) -> Memory:
+    def of(k: Tensor, v: Tensor, layout: Layout | None, joint: Tensor | None = None) -> Memory:
         if k.device.type in UNFUSED:
             # Where they do not lie in order, or are not in the right precision, every step would copy them.
             k, v = computed_in(k).contiguous(), computed_in(v).contiguous()
@@ -244,7 +245,7 @@ class Memory:
         # Without a fused kernel, a source of no tokens at all has to be masked; where there is none, adding is faster.
         if not layout.packed and (k.device.type not in UNFUSED or min(layout.known or (0,)) > 0):
             bias = layout.remember(("bias", k.dtype), lambda: additive(layout.ok, k.dtype)[:, None, None])
-        return Memory(k, v, layout.segments, packing(layout), bias)
+        return Memory(k, v, layout.segments, packing(layout), bias, joint if layout.packed else None)
 
 
 def additive(mask: Tensor, dtype: torch.dtype) -> Tensor:

@@ -8,6 +8,7 @@ Shape letters: T queries · S keys · H heads · D width of a head · m pieces.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -16,6 +17,7 @@ import triton.language as tl
 from torch import Tensor
 
 from weft.batch import power_of_two
+from weft.kernels.draw import kept
 
 ROWS, COLUMNS, WARPS, STAGES = 64, 64, 4, 3
 """A tile: queries, keys, the warps that work on it, and how many loads are under way. Measured on an H200, as all such here."""
@@ -45,27 +47,15 @@ def _tile(tensor, tokens, extent, by_token, WIDTH: tl.constexpr):
 
 
 @triton.jit
-def _kept(seed, share, rows, columns, extent, longest, head):
-    """Which weights dropout keeps: the same ones whenever it is asked.
-
-    A weight's number is scrambled by two rounds of multiplying and shifting, each with half of the seed. Philox, which torch
-    draws from, takes ten rounds of four products.
-    """
-    number = tl.load(seed)
-    # `longest` is a power of two here.
-    place = ((head * extent + rows) * longest + (columns & (longest - 1))).to(tl.uint32)
-    mixed = (place ^ number.to(tl.uint32)) * 0x9E3779B1
-    mixed = (mixed ^ (mixed >> 16)) * 0x21F0AAAD
-    mixed = (mixed ^ (mixed >> 15) ^ (number >> 32).to(tl.uint32)) * 0x735A2D97
-    mixed = (mixed ^ (mixed >> 15)) * 0x21F0AAAD
-    # 24 bits, which float32 holds.
-    return ((mixed ^ (mixed >> 16)) >> 8).to(tl.float32) >= share * 16777216.0
+def _number(rows, columns, extent, longest, head):
+    """That of a weight, for dropout. `longest` is a power of two here."""
+    return ((head * extent + rows) * longest + (columns & (longest - 1))).to(tl.uint32)
 
 
 @triton.jit
 def _forward(
     q, k, v, out, lse, q_segments, k_offsets, seed, share, scale, queries, keys, longest,
-    q_token, q_head, k_token, k_head, v_token, v_head, heads,
+    q_token, q_head, k_token, k_head, v_token, v_head,
     CAUSAL: tl.constexpr, DROPS: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
     head = tl.program_id(1)
@@ -90,8 +80,8 @@ def _forward(
         again = tl.exp2(best - level)
         total = total * again + tl.sum(weights, 1)
         if DROPS:
-            kept = _kept(seed, share, rows[:, None], columns[None, :], queries, longest, head)
-            weights = tl.where(kept, weights / (1.0 - share), 0.0)
+            stay = kept(seed, share, _number(rows[:, None], columns[None, :], queries, longest, head))
+            weights = tl.where(stay, weights / (1.0 - share), 0.0)
         values = _tile(v + head * v_head, columns, keys, v_token, WIDTH)
         found = found * again[:, None] + tl.dot(weights.to(values.dtype), values)
         best = higher
@@ -99,14 +89,14 @@ def _forward(
     found = found / tl.where(any_seen, total, 1.0)[:, None]
     ok = rows < queries
     tl.store(lse + head * queries + rows, tl.where(any_seen, best + tl.log2(total), 0.0), mask=ok)
-    place = out + (rows.to(tl.int64)[:, None] * heads + head) * WIDTH + tl.arange(0, WIDTH)[None, :]
+    place = out + (rows.to(tl.int64)[:, None] * tl.num_programs(1) + head) * WIDTH + tl.arange(0, WIDTH)[None, :]
     tl.store(place, found.to(out.dtype.element_ty), mask=ok[:, None])
 
 
 @triton.jit
 def _backward_queries(
     q, k, v, out, slope, lse, delta, grad_q, q_segments, k_offsets, seed, share, scale, queries, keys, longest,
-    q_token, q_head, k_token, k_head, v_token, v_head, slope_token, slope_head, heads,
+    q_token, q_head, k_token, k_head, v_token, v_head, slope_token, slope_head, grad_token,
     CAUSAL: tl.constexpr, DROPS: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
     head = tl.program_id(1)
@@ -117,7 +107,7 @@ def _backward_queries(
         end = tl.minimum(end, rows + 1)
     mine = _tile(q + head * q_head, rows, queries, q_token, WIDTH)
     wanted = _tile(slope + head * slope_head, rows, queries, slope_token, WIDTH)
-    found = _tile(out + head * WIDTH, rows, queries, heads * WIDTH, WIDTH)
+    found = _tile(out + head * WIDTH, rows, queries, tl.num_programs(1) * WIDTH, WIDTH)
     level = tl.load(lse + head * queries + rows, mask=ok, other=0.0)
     mean = tl.sum(found.to(tl.float32) * wanted.to(tl.float32), 1)
     tl.store(delta + head * queries + rows, mean, mask=ok)
@@ -131,18 +121,18 @@ def _backward_queries(
         weights = tl.where(seen, tl.exp2(scores - level[:, None]), 0.0)
         toward = tl.dot(wanted, tl.trans(values))
         if DROPS:
-            kept = _kept(seed, share, rows[:, None], columns[None, :], queries, longest, head)
-            toward = tl.where(kept, toward / (1.0 - share), 0.0)
+            stay = kept(seed, share, _number(rows[:, None], columns[None, :], queries, longest, head))
+            toward = tl.where(stay, toward / (1.0 - share), 0.0)
         change = weights * (toward - mean[:, None])
         grad += tl.dot(change.to(theirs.dtype), theirs)
-    place = grad_q + (rows.to(tl.int64)[:, None] * heads + head) * WIDTH + tl.arange(0, WIDTH)[None, :]
+    place = grad_q + rows.to(tl.int64)[:, None] * grad_token + head * WIDTH + tl.arange(0, WIDTH)[None, :]
     tl.store(place, (grad * scale * LN2).to(grad_q.dtype.element_ty), mask=ok[:, None])
 
 
 @triton.jit
 def _backward_keys(
     q, k, v, slope, lse, delta, grad_k, grad_v, k_segments, q_offsets, seed, share, scale, queries, keys, longest,
-    q_token, q_head, k_token, k_head, v_token, v_head, slope_token, slope_head, heads,
+    q_token, q_head, k_token, k_head, v_token, v_head, slope_token, slope_head, grad_token,
     CAUSAL: tl.constexpr, DROPS: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
     head = tl.program_id(1)
@@ -167,13 +157,13 @@ def _backward_keys(
         toward = tl.dot(values, tl.trans(wanted))
         used = weights
         if DROPS:
-            kept = _kept(seed, share, rows[None, :], columns[:, None], queries, longest, head)
-            toward = tl.where(kept, toward / (1.0 - share), 0.0)
-            used = tl.where(kept, weights / (1.0 - share), 0.0)
+            stay = kept(seed, share, _number(rows[None, :], columns[:, None], queries, longest, head))
+            toward = tl.where(stay, toward / (1.0 - share), 0.0)
+            used = tl.where(stay, weights / (1.0 - share), 0.0)
         grad_of_v += tl.dot(used.to(wanted.dtype), wanted)
         change = weights * (toward - mean[None, :])
         grad_of_k += tl.dot(change.to(mine.dtype), mine)
-    place = (columns.to(tl.int64)[:, None] * heads + head) * WIDTH + tl.arange(0, WIDTH)[None, :]
+    place = columns.to(tl.int64)[:, None] * grad_token + head * WIDTH + tl.arange(0, WIDTH)[None, :]
     ok = (columns < keys)[:, None]
     tl.store(grad_k + place, (grad_of_k * scale * LN2).to(grad_k.dtype.element_ty), mask=ok)
     tl.store(grad_v + place, grad_of_v.to(grad_v.dtype.element_ty), mask=ok)
@@ -181,9 +171,7 @@ def _backward_keys(
 
 @torch.library.custom_op("weft::attend_pieces", mutates_args=())
 def attend_pieces(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
+    parts: list[Tensor],
     segments_q: Tensor,
     cum_seq_q: Tensor,
     segments_k: Tensor,
@@ -193,45 +181,37 @@ def attend_pieces(
     longest: int,
     is_causal: bool,
 ) -> tuple[Tensor, Tensor]:
-    """The context [T, H, D] of query [T, H, D] over key and value [S, H, D], and the logarithms (base 2) of softmax's
-    denominators [H, T].
+    """The context [T, H, D] of queries over keys and values, and the logarithms (base 2) of softmax's denominators [H, T].
 
+    parts: queries [T, 1, H, D], keys and values [S, 1, H, D], those of them that are of one product as one tensor, keys and
+    values as [S, 2, H, D], or all as [T, 3, H, D]: its gradient is then one too, which nothing has to be put together for.
     Tokens of segment i stand from cum_seq[i − 1] to before cum_seq[i], and look at those of the same segment; segment 0 is
     padding and finds 0. A share of the weights is dropped, by a seed that lies on the device, so that work which is replayed
     draws anew; with no seed, none is. longest: tokens in the longest segment, at least. Names are those of torch's operation.
     """
+    query, key, value = _apart([_side_by_side(part) for part in parts])
     queries, heads, width = query.shape
-    query, key, value = (_side_by_side(each) for each in (query, key, value))
     out = torch.empty(queries, heads, width, dtype=query.dtype, device=query.device)
     lse = torch.empty(heads, queries, dtype=torch.float32, device=query.device)
+    numbers = _numbers(query, key, share, longest)
     _forward[(triton.cdiv(queries, ROWS), heads)](
         *(query, key, value, out, lse, segments_q, cum_seq_k, cum_seq_q if seed is None else seed),
-        *(
-            share,
-            1 / (LN2.value * width**0.5),
-            queries,
-            key.size(0),
-            power_of_two(longest),
-            *_strides(query, key, value),
-            heads,
-        ),
+        *(*numbers, *_strides(query, key, value)),
         **_constants(is_causal, seed, width),
     )
     return out, lse
 
 
 @attend_pieces.register_fake
-def _(query: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
-    queries, heads, width = query.shape
-    return query.new_empty(queries, heads, width), query.new_empty(heads, queries, dtype=torch.float32)
+def _(parts: list[Tensor], *rest: Any) -> tuple[Tensor, Tensor]:
+    queries, _, heads, width = parts[0].shape
+    return parts[0].new_empty(queries, heads, width), parts[0].new_empty(heads, queries, dtype=torch.float32)
 
 
 @torch.library.custom_op("weft::attend_pieces_backward", mutates_args=())
 def attend_pieces_backward(
     slope: Tensor,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
+    parts: list[Tensor],
     segments_q: Tensor,
     cum_seq_q: Tensor,
     segments_k: Tensor,
@@ -242,48 +222,51 @@ def attend_pieces_backward(
     share: float,
     longest: int,
     is_causal: bool,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Gradients of query, key and value, each in a place of its own."""
+) -> list[Tensor]:
+    """Gradients of the parts."""
+    query, key, value = _apart([_side_by_side(part) for part in parts])
+    slope = _side_by_side(slope)
     queries, heads, width = query.shape
-    query, key, value, slope = (_side_by_side(each) for each in (query, key, value, slope))
     delta = torch.empty_like(lse)
-    grads = [torch.empty(each.shape, dtype=each.dtype, device=each.device) for each in (query, key, value)]
-    rest = (
-        cum_seq_q if seed is None else seed,
-        share,
-        1 / (LN2.value * width**0.5),
-        queries,
-        key.size(0),
-        power_of_two(longest),
-    )
-    numbers = (*rest, *_strides(query, key, value, slope), heads)
+    grads = [torch.empty(part.shape, dtype=part.dtype, device=part.device) for part in parts]
+    of_query, of_key, of_value = _apart(grads)
+    numbers = cum_seq_q if seed is None else seed, *_numbers(query, key, share, longest)
+    strides = _strides(query, key, value, slope)
     constants = _constants(is_causal, seed, width)
     _backward_queries[(triton.cdiv(queries, ROWS), heads)](
-        *(query, key, value, out, slope, lse, delta, grads[0], segments_q, cum_seq_k, *numbers), **constants
+        *(query, key, value, out, slope, lse, delta, of_query, segments_q, cum_seq_k, *numbers, *strides, of_query.stride(0)),
+        **constants,
     )
     _backward_keys[(triton.cdiv(key.size(0), COLUMNS), heads)](
-        *(query, key, value, slope, lse, delta, grads[1], grads[2], segments_k, cum_seq_q, *numbers), **constants
+        *(query, key, value, slope, lse, delta, of_key, of_value, segments_k, cum_seq_q, *numbers, *strides, of_key.stride(0)),
+        **constants,
     )
-    return grads[0], grads[1], grads[2]
+    return grads
 
 
 @attend_pieces_backward.register_fake
-def _(slope: Tensor, query: Tensor, key: Tensor, value: Tensor, *rest: Any) -> tuple[Tensor, Tensor, Tensor]:
-    return query.new_empty(query.shape), key.new_empty(key.shape), value.new_empty(value.shape)
+def _(slope: Tensor, parts: list[Tensor], *rest: Any) -> list[Tensor]:
+    return [part.new_empty(part.shape) for part in parts]
 
 
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-    ctx.save_for_backward(*inputs[:8], *output)
-    ctx.rest = inputs[8:]
+    parts, *where = inputs[:6]
+    ctx.save_for_backward(*parts, *where, *output)
+    ctx.parts, ctx.rest = len(parts), inputs[6:]
     ctx.mark_non_differentiable(output[1])
 
 
-def _differentiate(ctx: Any, slope: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
-    grads = attend_pieces_backward(slope, *ctx.saved_tensors, *ctx.rest)
-    return *grads, *([None] * 8)
+def _differentiate(ctx: Any, slope: Tensor, _: Tensor) -> tuple[list[Tensor] | None, ...]:
+    parts, rest = list(ctx.saved_tensors[: ctx.parts]), ctx.saved_tensors[ctx.parts :]
+    return attend_pieces_backward(slope, parts, *rest, *ctx.rest), *([None] * 8)
 
 
 attend_pieces.register_autograd(_differentiate, setup_context=_keep)
+
+
+def _apart(parts: Sequence[Tensor]) -> list[Tensor]:
+    """Queries, keys and values [tokens, H, D]."""
+    return [each for part in parts for each in part.unbind(1)]
 
 
 def _side_by_side(part: Tensor) -> Tensor:
@@ -294,6 +277,11 @@ def _side_by_side(part: Tensor) -> Tensor:
 def _strides(*parts: Tensor) -> list[int]:
     """From token to token and from head to head."""
     return [part.stride(axis) for part in parts for axis in (0, 1)]
+
+
+def _numbers(query: Tensor, key: Tensor, share: float, longest: int) -> tuple[float | int, ...]:
+    scale = 1 / (LN2.value * query.size(-1) ** 0.5)
+    return share, scale, query.size(0), key.size(0), power_of_two(longest)
 
 
 def _constants(is_causal: bool, seed: Tensor | None, width: int) -> dict[str, Any]:

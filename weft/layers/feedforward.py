@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from typing import Literal
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from weft.batch import Layout
+from weft.kernels import serve
+from weft.layers.autocast import computed_in
 from weft.layers.convolution import Window
 from weft.layers.dropout import dropout
 
@@ -45,6 +48,8 @@ class FeedForward(nn.Module):
         return self(x), tail
 
     def forward(self, x: Tensor) -> Tensor:
+        if self.activation == "relu" and self.training and _fused(self.up, x):
+            return self.down(dropout(_linear_relu(self.up, computed_in(x)), self.dropout))
         hidden = self.up(x)
         if self.activation == "relu":
             hidden = F.relu(hidden, inplace=True)  # nobody else has it, and it is the largest of all activations
@@ -54,3 +59,16 @@ class FeedForward(nn.Module):
             gate, value = hidden.chunk(2, -1)
             hidden = F.silu(gate) * value
         return self.down(dropout(hidden, self.dropout, self.training))
+
+
+def _fused(layer: nn.Linear, x: Tensor) -> bool:
+    """Whether a product that ends in a ReLU serves: in half precision, on a GPU."""
+    half = torch.is_autocast_enabled(x.device.type) or x.dtype in (torch.bfloat16, torch.float16)
+    return half and type(layer) is nn.Linear and serve(x)
+
+
+def _linear_relu(layer: nn.Linear, x: Tensor) -> Tensor:
+    from weft.kernels.relu import linear_relu
+
+    found: Tensor = linear_relu(x.flatten(0, -2), computed_in(layer.weight), computed_in(layer.bias))
+    return found.unflatten(0, x.shape[:-1])

@@ -15,6 +15,7 @@ from weft.batch import Layout
 from weft.layers.convolution import Window
 from weft.layers.dropout import dropout
 from weft.layers.feedforward import Activation, FeedForward
+from weft.layers.norm import norm_sum
 from weft.layers.reversible import Added, SubLayer
 from weft.mixers.base import Mixer
 from weft.state import State
@@ -64,8 +65,7 @@ class Residual(nn.Module):
         return dropout(found, self.dropout, self.training)
 
     def leave(self, x: Tensor, found: Tensor) -> Tensor:
-        x = x + self.added(found)
-        return x if self.pre else self.norm(x)
+        return x + self.added(found) if self.pre else norm_sum(self.norm, x, found, self.dropout, self.training)
 
 
 class EncoderLayer(nn.Module):

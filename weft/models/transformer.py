@@ -17,6 +17,7 @@ from weft.batch import Layout
 from weft.errors import ConfigError
 from weft.layers.embedding import Sharing, TokenEmbedding, embedding_tables
 from weft.layers.feedforward import Activation
+from weft.layers.norm import residual
 from weft.layers.position import LearnedPosition, SinusoidalPosition, token_positions
 from weft.layers.reversible import run_reversible
 from weft.mixers import build_self
@@ -36,11 +37,14 @@ class TransformerEncoder(Encoder):
         super().__init__()
         self.embedding, self.layers = embedding, nn.ModuleList(layers)
         self.norm, self.reversible, self.width = block.closing(), block.reversible, block.dim
+        self.post = block.norm == "post"
         self.lower_norms = nn.ModuleList(block.closing() for _ in layers[1:] if wiring != "last")
 
     def forward(self, tokens: Tensor, layout: Layout | None = None) -> Encoded:
         terms: dict[str, Tensor] = {}
         x = self.embedding(tokens, token_positions(tokens, layout))
+        if self.post:
+            x = residual(x, self.training)
         if self.reversible:
             layers = cast(Iterable[EncoderLayer], self.layers)
             streams = run_reversible(x, [part for layer in layers for part in layer.sublayers(layout)])
@@ -95,7 +99,7 @@ class TransformerDecoder(LinearDecoder):
     ) -> None:
         super().__init__()
         self.embedding, self.layers, self.wires, self.output = embedding, nn.ModuleList(layers), wires, output
-        self.norm, self.reversible = block.closing(), block.reversible
+        self.norm, self.reversible, self.post = block.closing(), block.reversible, block.norm == "post"
 
     def start(self, source: Encoded, *, room: int | None = None) -> DecoderState:
         rows = source.memory.size(0)
@@ -112,6 +116,8 @@ class TransformerDecoder(LinearDecoder):
         positions = token_positions(tokens, layout) + state.fed[:, None]
         fed = tokens.size(1) if layout is None else layout.lengths
         x = self.embedding(tokens, positions)
+        if self.post:
+            x = residual(x, self.training)
         own: list[State] = []
         looks: list[State] = []
         if self.reversible:

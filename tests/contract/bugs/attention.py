@@ -29,8 +29,8 @@ ATTENTION = [
     Bug(
         "an earlier segment's padding was fed",
         "attention.multihead",
-        "self._append(memory, state, layout)[1]",
-        "self._append(memory, state, None)[1]",
+        "self._append(self.query_key_value(memory), state, layout)[1]",
+        "self._append(self.query_key_value(memory), state, None)[1]",
         ("full-causal-earlier-segment",),
     ),
     Bug(
@@ -65,7 +65,7 @@ ATTENTION = [
         "keys are not turned",
         "attention.multihead",
         "q, k = both.chunk(2, 1)",
-        "q, k = both.chunk(2, 1)[0], split_heads(joint, 2 * self.site.heads).chunk(2, 1)[1]",
+        "q, k = both.chunk(2, 1)[0], split_heads(joint, 3 * self.site.heads).chunk(3, 1)[1]",
         ("limits: rotary_attention_does_not_see_where_a_sequence_begins",),
     ),
     Bug(

@@ -52,8 +52,8 @@ MODELS = [
     Bug(
         "pre-norm sub-layers are normed on the way out",
         "models.blocks",
-        "return x if self.pre else self.norm(x)",
-        "return self.norm(x)",
+        "return x + self.added(found) if self.pre else norm_sum",
+        "return norm_sum",
         ("limits: encoder_layer_equals_torch(pre)",),
     ),
     Bug(
