@@ -35,7 +35,7 @@ from zoo_parts import PARTS, PUBLISHED, Asked, write_data
 from weft.compare.plan import Run, training
 from weft.compare.processes import Processes, Stopped
 from weft.compare.report import write_report
-from weft.compare.results import Row, stat
+from weft.compare.results import Row, Stat, stat, student
 from weft.compare.sweep import Sweep
 from weft.compare.trainings import complete
 from weft.compare.worker import work
@@ -130,6 +130,8 @@ def order(results: dict[str, Any], guesses: str = "", alike: str = "") -> str:
     tasks = [*filter(None, [alike]), "average"]
     lines = [(row["label"], _score(row), _per_second(row), _mib(row), _steps(row), *_published(row, tasks)) for row in rows]
     said = [f"By counting alone: {guesses}."] if guesses else []
+    spread = pool([row["quality"] for row in rows])
+    said += [f"Standard deviation of one training, from all seeds: {spread:.2g}."] if spread else []
     both = [row for row in rows if _kind(row["label"]) in PUBLISHED]
     if len(both) > 2:
         sign = 1 if headline["higher_is_better"] else -1
@@ -199,9 +201,26 @@ def join(documents: Sequence[dict[str, Any]]) -> dict[str, Any]:
             mine[key] = stat(value for each in (mine, row) if each[key] for value in each[key]["values"])
         mine["runs"] += row["runs"]
         mine["error"] = mine["error"] and row["error"]
+    pool([row["quality"] for row in rows.values() if row["quality"]])
     sign = -1 if first["headline"]["higher_is_better"] else 1
     entries = sorted(rows.values(), key=lambda row: sign * row["quality"]["mean"] if row["quality"] else math.inf)
     return first | {"entries": entries}
+
+
+def pool(stats: Sequence[Stat]) -> float | None:
+    """Gives means intervals by the spread between seeds that all entries share, since two seeds of one say little of it.
+
+    Returns the standard deviation of one training; None if no entry has several. It is taken to be the same for all entries.
+    """
+    several = [each["values"] for each in stats if len(each["values"]) > 1]
+    freedom = sum(len(values) - 1 for values in several)
+    if not freedom:
+        return None
+    spread = math.sqrt(sum(statistics.variance(values) * (len(values) - 1) for values in several) / freedom)
+    for each in stats:
+        half = student(freedom) * spread / math.sqrt(len(each["values"]))
+        each.update(low=each["mean"] - half, high=each["mean"] + half)
+    return spread
 
 
 def draw(files: Sequence[Path], out: Path, *, reports: bool) -> None:

@@ -176,6 +176,28 @@ def test_the_norm_of_a_sum_drops_the_same_entries_forward_and_backward() -> None
     assert not torch.equal(found, norm_of(*given, seed=6, share=share))
 
 
+@pytest.mark.skipif(not GPU, reason="needs a GPU")
+def test_a_sum_that_is_replayed_drops_other_entries_every_time() -> None:
+    from weft.graphs import Graphs
+    from weft.kernels import try_out
+    from weft.layers.norm import norm_sum
+
+    try_out(torch.device(DEVICE))
+    norm, x, found = torch.nn.LayerNorm(WIDE, device=DEVICE), drawn(1, 64, WIDE), drawn(1, 64, WIDE, seed=1)
+    left: list[Tensor] = []
+
+    def work() -> None:
+        left[:] = [norm_sum(norm, x, found, 0.3, training=True)]
+
+    work()
+    replay = Graphs()(work)
+    seen = []
+    for _ in range(3):
+        replay()
+        seen.append(left[0].clone())
+    assert not torch.equal(seen[0], seen[1]) and not torch.equal(seen[1], seen[2])
+
+
 @pytest.mark.parametrize(("rows", "outputs"), [(301, 72), (5, 1100)])
 def test_a_product_that_ends_in_a_relu_has_the_usual_gradients(rows: int, outputs: int) -> None:
     from weft.kernels.relu import linear_relu

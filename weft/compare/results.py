@@ -39,13 +39,18 @@ def interval(values: Sequence[float]) -> tuple[float, float] | None:
     """The 95 % interval of the mean by Student's t; None of fewer than two values."""
     if len(values) < 2:
         return None
-    freedom = len(values) - 1
-    normal = statistics.NormalDist().inv_cdf(0.975)
-    # Beyond the table the first term of the expansion in 1 / freedom is right to the third digit.
-    factor = QUANTILES[freedom - 1] if freedom <= len(QUANTILES) else normal + (normal**3 + normal) / (4 * freedom)
-    half = factor * statistics.stdev(values) / math.sqrt(len(values))
+    half = student(len(values) - 1) * statistics.stdev(values) / math.sqrt(len(values))
     mean = statistics.fmean(values)
     return mean - half, mean + half
+
+
+def student(freedom: int) -> float:
+    """The 97.5 % quantile of Student's t with so many degrees of freedom."""
+    if freedom <= len(QUANTILES):
+        return QUANTILES[freedom - 1]
+    normal = statistics.NormalDist().inv_cdf(0.975)
+    # Beyond the table the first term of the expansion in 1 / freedom is right to the third digit.
+    return normal + (normal**3 + normal) / (4 * freedom)
 
 
 def stat(values: Iterable[float | None]) -> Stat | None:
