@@ -8,13 +8,15 @@ One layer, batch 1, d = 512, 8 heads; forward and backward, in training. On a GP
 what was allocated beyond weights and input, and every time is measured twice: with operations launched one by one, where
 Python may be what is measured, and replayed as a CUDA graph, which is the GPU's own work. On a CPU in float32; memory is how
 far the resident size of a process of its own rises above its peak after a run over 64 tokens (read from /proc, so on Linux
-alone). The exponent is that of a power law fitted to lengths from 2,048 on. Mechanisms with a maximum length get the
+alone), and freed memory is kept (by glibc's mallopt), or it would be measured how fast the system clears pages of large tensors
+anew. The exponent is that of a power law fitted to lengths from 2,048 on. Mechanisms with a maximum length get the
 longest; options that are not the defaults stand in the table.
 """
 
 from __future__ import annotations
 
 import argparse
+import ctypes
 import gc
 import json
 import math
@@ -24,6 +26,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -117,6 +120,14 @@ def alone(kind: str, use: str, length: int, longest: int) -> None:
     before = _high_water()
     run()
     print(_high_water() - before)
+
+
+def keep_freed() -> None:
+    """By itself glibc gives every block of more than 32 MB back as soon as it is free."""
+    trim, mmap = -1, -3  # M_TRIM_THRESHOLD, M_MMAP_THRESHOLD
+    with suppress(AttributeError, OSError, TypeError):  # another C library
+        for name in (trim, mmap):
+            ctypes.CDLL(None).mallopt(name, 1 << 30)
 
 
 def _high_water() -> int:
@@ -275,6 +286,7 @@ def arguments() -> argparse.Namespace:
 
 def main() -> None:
     options = arguments()
+    keep_freed()
     if options.alone:
         kind, use, length, longest = options.alone
         return alone(kind, use, int(length), int(longest))

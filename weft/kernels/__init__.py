@@ -35,6 +35,11 @@ def try_out(device: torch.device) -> None:
         _working = _modern and _works()
 
 
+def processors(device: torch.device) -> int:
+    """How many programs of a kernel run at the same time, at least."""
+    return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 1
+
+
 def _works() -> bool:
     """Whether a kernel can be made and run. Triton may be there and fail: it calls the machine's C compiler."""
     if importlib.util.find_spec("triton") is None:

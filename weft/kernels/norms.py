@@ -15,6 +15,7 @@ import triton.language as tl
 from torch import Tensor
 
 from weft.batch import power_of_two
+from weft.kernels import processors
 from weft.kernels.draw import kept
 
 ENTRIES, WARPS, PROGRAMS = 1024, 2, 8
@@ -147,11 +148,6 @@ def _differentiate(ctx: Any, slope: Tensor, *_: Tensor) -> tuple[Tensor | None, 
 
 
 add_norm.register_autograd(_differentiate, setup_context=_keep)
-
-
-def processors(device: torch.device) -> int:
-    """How many programs run at the same time, at least."""
-    return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 1
 
 
 def _shape(seed: Tensor | None, width: int) -> dict[str, Any]:

@@ -13,7 +13,7 @@ import triton.language as tl
 from torch import Tensor
 
 from weft.batch import power_of_two
-from weft.kernels.norms import processors
+from weft.kernels import processors
 
 COLUMNS, ROWS, WARPS, PROGRAMS = 512, 2, 2, 8
 """A tile, at most so wide; the warps that work on it; and how many programs each processor has."""

@@ -63,7 +63,7 @@ class FeedForward(nn.Module):
 
 def _fused(layer: nn.Linear, x: Tensor) -> bool:
     """Whether a product that ends in a ReLU serves: in half precision, on a GPU."""
-    half = torch.is_autocast_enabled(x.device.type) or x.dtype in (torch.bfloat16, torch.float16)
+    half = torch.is_autocast_enabled(x.device.type) or x.dtype == torch.bfloat16
     return half and type(layer) is nn.Linear and serve(x)
 
 

@@ -16,10 +16,10 @@ WIDEST = 4096
 def norm_sum(norm: nn.LayerNorm, x: Tensor, found: Tensor, share: float, training: bool) -> Tensor:
     """norm(x + dropout(found)).
 
-    In training on a GPU, what was found in half precision makes the sum one too, computed and normed in float32 in between:
-    what reads it would round it so.
+    In training on a GPU, what was found in bf16 makes the result one too, summed and normed in float32 in between: what reads
+    it would round it so.
     """
-    if training and _fused(norm, x, found):
+    if training and _fused(norm, found):
         from weft.kernels.norms import add_norm
 
         seed = torch.randint(1 << 62, (1,), device=x.device) if share else None
@@ -35,7 +35,5 @@ def residual(x: Tensor, training: bool) -> Tensor:
     return computed_in(x) if training and serve(x) else x
 
 
-def _fused(norm: nn.LayerNorm, x: Tensor, found: Tensor) -> bool:
-    half = found.dtype in (torch.bfloat16, torch.float16)
-    alike = x.shape == found.shape and type(norm) is nn.LayerNorm and norm.weight is not None and norm.bias is not None
-    return half and alike and found.size(-1) <= WIDEST and serve(found)
+def _fused(norm: nn.LayerNorm, found: Tensor) -> bool:
+    return found.dtype == torch.bfloat16 and found.size(-1) <= WIDEST and type(norm) is nn.LayerNorm and serve(found)
