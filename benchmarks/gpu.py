@@ -7,7 +7,7 @@ d 512, feed-forward 2,048, 8 heads, 6 + 6 layers, vocabulary 32,000, lengths as 
 a file of made-up text, data loading, clipping and optimiser included; the peer has its batches on the device. Decoding makes 32
 steps from sources of 27 tokens. Real target tokens count, padding does not. --compile sets decode.compile; train.compile is as
 it is by default. "waiting" is the share of the time in which the GPU had nothing to do because the next batch was not there.
-The peer's training is timed twice: from its 13th to its 52nd batch, as their shapes come, and then, "later", with the same again.
+The peer's training is timed twice: from its 13th to its 52nd batch, as their shapes come, and then, "later", with these again.
 
 multi30k: text to text, beam 5, the 1,000 sentences of test_2016_flickr in DIR, by a trained run, and by the peer from a FILE of
 benchmarks/multi30k_peer.py; and how long a recipe takes from the start of Python to the end of its first step.
