@@ -246,11 +246,7 @@ def peer_decoding(rows: int, beam: int) -> Figures:
 
 CASES: dict[str, tuple[float, Callable[[bool], Figures], Callable[[], Figures]]] = {
     "train-25k": (3.0, lambda fast: weft_training(25_000), lambda: peer_training(25_000)),
-    "train-100k": (
-        1.4,
-        lambda fast: weft_training(100_000, 50),
-        lambda: peer_training(100_000),
-    ),
+    "train-100k": (1.4, lambda fast: weft_training(100_000, 50), lambda: peer_training(100_000)),
     "decode-1": (12.0, lambda fast: weft_decoding(1, 1, fast), lambda: peer_decoding(1, 1)),
     "decode-64": (7.0, lambda fast: weft_decoding(64, 4, fast), lambda: peer_decoding(64, 4)),
     "decode-512": (4.0, lambda fast: weft_decoding(512, 4, fast), lambda: peer_decoding(512, 4)),

@@ -130,8 +130,8 @@ def order(results: dict[str, Any], guesses: str = "", alike: str = "") -> str:
     tasks = [*filter(None, [alike]), "average"]
     lines = [(row["label"], _score(row), _per_second(row), _mib(row), _steps(row), *_published(row, tasks)) for row in rows]
     said = [f"By counting alone: {guesses}."] if guesses else []
-    spread = pool([row["quality"] for row in rows])
-    said += [f"Standard deviation of one training, from all seeds: {spread:.2g}."] if spread else []
+    if spread := results.get("spread"):
+        said.append(f"Standard deviation of one training, from all seeds: {spread:.2g}.")
     both = [row for row in rows if _kind(row["label"]) in PUBLISHED]
     if len(both) > 2:
         sign = 1 if headline["higher_is_better"] else -1
@@ -201,10 +201,10 @@ def join(documents: Sequence[dict[str, Any]]) -> dict[str, Any]:
             mine[key] = stat(value for each in (mine, row) if each[key] for value in each[key]["values"])
         mine["runs"] += row["runs"]
         mine["error"] = mine["error"] and row["error"]
-    pool([row["quality"] for row in rows.values() if row["quality"]])
+    spread = pool([row["quality"] for row in rows.values() if row["quality"]])
     sign = -1 if first["headline"]["higher_is_better"] else 1
     entries = sorted(rows.values(), key=lambda row: sign * row["quality"]["mean"] if row["quality"] else math.inf)
-    return first | {"entries": entries}
+    return first | {"entries": entries, "spread": spread}
 
 
 def pool(stats: Sequence[Stat]) -> float | None:

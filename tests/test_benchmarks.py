@@ -170,3 +170,15 @@ def test_the_zoo_begins_with_what_matters_most(tmp_path: Path) -> None:
     first = [("a", "full"), ("a", "local"), ("a", "fnet"), ("c", "full"), ("c", "local"), ("c", "fnet")]
     assert [pair[:2] for pair in queue[:6]] == first and queue[6:8] == [("c", "full", 1), ("c", "local", 1)]
     assert {number for *_, number in queue[:6]} == {0} and {number for *_, number in queue[6:]} == {1}
+
+
+def test_two_seeds_of_many_entries_say_how_far_seeds_differ() -> None:
+    zoo = importlib.import_module("zoo")
+    stats = [{"mean": mean, "values": [mean - off, mean + off]} for mean, off in ((5.0, 1.0), (7.0, 2.0), (9.0, 2.0))]
+    alone = {"mean": 4.0, "values": [4.0]}
+    # Variances of 2, 8 and 8, one degree of freedom each.
+    assert zoo.pool([*stats, alone]) == pytest.approx(6**0.5)
+    half = 3.182 * 3**0.5
+    assert [(each["low"], each["high"]) for each in stats] == [pytest.approx((m - half, m + half)) for m in (5.0, 7.0, 9.0)]
+    assert alone["high"] - alone["low"] == pytest.approx(2 * half * 2**0.5)
+    assert zoo.pool([{"mean": 4.0, "values": [4.0]}]) is None

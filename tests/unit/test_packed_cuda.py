@@ -21,6 +21,7 @@ ROTARY = {"kind": "full", "position": "rotary"}
 SMALL = {"dim": 64, "encoder_layers": 2, "decoder_layers": 2}
 MODELS: dict[str, dict[str, Any]] = {
     "transformer": {"kind": "transformer", **SMALL, "heads": 2, "encoder_self": ROTARY, "decoder_self": ROTARY},
+    "post-norm": {"kind": "transformer", **SMALL, "heads": 2, "norm": "post"},
     "convs2s": {"kind": "convs2s", **SMALL, "channels": 64},
 }
 
@@ -28,7 +29,7 @@ MODELS: dict[str, dict[str, Any]] = {
 def model(name: str, dropout: float) -> Model:
     torch.manual_seed(0)
     options = {**MODELS[name], "dropout": dropout}
-    if name == "transformer":
+    if options["kind"] == "transformer":
         options |= {"attention_dropout": dropout, "feedforward_dropout": dropout}
     made: Model = build("weft.models:MODELS", options, Sizes(VOCABULARY, VOCABULARY, True))
     return made.cuda().train()
