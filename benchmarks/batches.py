@@ -8,8 +8,8 @@ from dataclasses import replace
 
 import torch
 
-from weft.batch import BOS, PAD, Layout
-from weft.batch import Batch as MadeBatch
+from weft.batch import BOS, PAD, Layout, Source
+from weft.batch import Batch as PairBatch
 from weft.models.base import Model
 from weft.tasks.base import Loss
 from weft.training.replay import Replayed
@@ -70,8 +70,8 @@ def forward_backward(model: Model, half: bool, hidden: Hidden = whole) -> Step:
 def recorded(work: Step, device: torch.device) -> Step:
     """The same, recorded as weft records its training on a GPU."""
 
-    def again(batch: MadeBatch, update: int) -> list[Loss]:
-        work((batch.source, batch.labels, batch.source_layout))
+    def again(batch: PairBatch, update: int) -> list[Loss]:
+        work((batch.target, batch.labels, batch.target_layout))
         return []
 
     replayed = Replayed(again, device)
@@ -79,7 +79,7 @@ def recorded(work: Step, device: torch.device) -> Step:
     def step(batch: Batch) -> None:
         source, labels, layout = batch
         layout = replace(layout, known=None)
-        replayed(MadeBatch(source, layout, labels, layout, labels, labels[:0, 0]), 1)
+        replayed(PairBatch(labels[:0, 0], Source(source, layout), source, layout, labels), 1)
 
     return step
 

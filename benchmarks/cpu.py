@@ -31,13 +31,13 @@ os.environ.setdefault("CT2_FORCE_CPU_ISA", "AVX512")
 import torch
 from gpu import DIM, HEADS, HIDDEN, LAYERS, SHAPE, SOURCE, STEPS, VOCABULARY
 
-from weft.batch import BOS, PAD
+from weft.batch import BOS, PAD, Source
 from weft.config import DecodeSection
 from weft.layers.int8 import in_int8
 from weft.models.base import Model, Sizes
+from weft.models.composing import build_model
 from weft.models.narrowed import NarrowedDecoder
 from weft.native import CannotBuild, kernels, using
-from weft.registry import build
 from weft.search.choosers import Beam, Chooser, Greedy, Limits
 from weft.search.constraints import Forbid
 from weft.search.loop import generate
@@ -62,7 +62,7 @@ Rows = list[list[int]]
 def made(kind: str, settings: Sequence[str]) -> dict[str, Model]:
     """A model of random weights in each setting."""
     torch.manual_seed(0)
-    model: Model = build("weft.models:MODELS", {"kind": kind, **FAMILIES[kind]}, Sizes(VOCABULARY, VOCABULARY, True)).eval()
+    model: Model = build_model({"kind": kind, **FAMILIES[kind]}, Sizes(VOCABULARY, VOCABULARY, True)).eval()
     ways: dict[str, Callable[[], Model]] = {
         "float32": lambda: model,
         "bf16": lambda: deepcopy(model).bfloat16(),
@@ -86,7 +86,7 @@ def search(model: Model, setting: str, beam: int, shortlist: bool, source: Rows)
             decoder, bias = NarrowedDecoder(decoder, torch.arange(size) * (VOCABULARY // size)), torch.zeros(rows, size)
         found, _ = generate(
             decoder,
-            model.encode(torch.tensor(source)),
+            model.encode(Source(torch.tensor(source))),
             chooser,
             first=torch.full((rows, 1), BOS),
             limits=Limits(column, column - 1, torch.arange(rows), bias),

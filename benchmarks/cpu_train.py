@@ -22,7 +22,7 @@ from marian import marian
 import weft
 from weft.batch import PAD
 from weft.models.base import Model, Sizes
-from weft.registry import build
+from weft.models.composing import build_model
 
 VOCABULARY, DIM, HEADS, HIDDEN, LAYERS = 10_000, 256, 4, 1024, 4
 
@@ -30,7 +30,7 @@ VOCABULARY, DIM, HEADS, HIDDEN, LAYERS = 10_000, 256, 4, 1024, 4
 def weft_step(half: bool) -> Step:
     options = {"dim": DIM, "heads": HEADS, "feedforward": HIDDEN, "encoder_layers": LAYERS, "decoder_layers": LAYERS}
     spec = {"kind": "transformer", **options, "norm": "post", "dropout": 0.1}
-    model: Model = build("weft.models:MODELS", spec, Sizes(VOCABULARY, VOCABULARY, True)).train()
+    model: Model = build_model(spec, Sizes(VOCABULARY, VOCABULARY, True)).train()
     return training_step(model, half)
 
 

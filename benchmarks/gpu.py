@@ -38,7 +38,7 @@ import weft
 from weft.batch import BOS, PAD
 from weft.graphs import Compiler
 from weft.models.base import Model, Sizes
-from weft.registry import build
+from weft.models.composing import build_model
 from weft.search.choosers import Beam, Chooser, Greedy, Limits
 from weft.search.constraints import Forbid
 from weft.search.loop import generate
@@ -202,7 +202,7 @@ def peer_training(tokens: int, steps: int = 40, warm: int = 12) -> Figures:
 
 def weft_decoding(rows: int, beam: int, compiled: bool) -> Figures:
     spec = {"kind": "transformer", **SHAPE, "norm": "post"}
-    model: Model = build("weft.models:MODELS", spec, Sizes(VOCABULARY, VOCABULARY, True)).cuda().eval().bfloat16()
+    model: Model = build_model(spec, Sizes(VOCABULARY, VOCABULARY, True)).cuda().eval().bfloat16()
     source = torch.randint(4, VOCABULARY, (rows, SOURCE), device="cuda")
     chooser: Chooser = Beam(beam) if beam > 1 else Greedy()
     column = torch.full((rows,), STEPS, device="cuda")

@@ -24,9 +24,9 @@ import numpy as np
 
 import weft
 from weft.batch import Position
-from weft.data.batching import Batches, collate
-from weft.data.cache import prepare
+from weft.data.batching import Batches
 from weft.data.formats import open_pairs
+from weft.data.pairs import collate_pairs, prepare_pairs
 from weft.data.tokenizer import load_tokenizers, save_tokenizers, train_tokenizers
 
 Figures = dict[str, float]
@@ -42,7 +42,7 @@ def build(spec: str, folder: Path) -> Figures:
     """Tokenise and write, with duplicates looked for, which is the most there is to do."""
     source, target = load_tokenizers(folder, "bpe")
     begin = time.perf_counter()
-    corpus = prepare([open_pairs(spec)], source, target, folder=folder / "cache", max_length=256, drop_duplicates=True)
+    corpus = prepare_pairs([open_pairs(spec)], source, target, folder=folder / "cache", max_length=256, drop_duplicates=True)
     seconds = time.perf_counter() - begin
     print(corpus.report.describe())
     return {"pairs": corpus.report.read, "seconds": seconds, "pairs/s": corpus.report.read / seconds}
@@ -52,14 +52,14 @@ def read(spec: str, folder: Path, budget: int) -> Figures:
     """Open the finished cache as a training run does, and read one epoch of batches."""
     begin = time.perf_counter()
     source, target = load_tokenizers(folder, "bpe")
-    corpus = prepare([open_pairs(spec)], source, target, folder=folder / "cache", max_length=256, drop_duplicates=True)
+    corpus = prepare_pairs([open_pairs(spec)], source, target, folder=folder / "cache", max_length=256, drop_duplicates=True)
     first, pairs, real, padded, count = 0.0, 0, 0, 0, 0
     for rows, position in Batches(corpus.lengths, budget, seed=1).stream(Position()):
-        batch = collate(corpus, rows, packed=False, budget=budget)
+        batch = collate_pairs(corpus, rows)
         first = first or time.perf_counter() - begin
         count, pairs = count + 1, pairs + len(rows)
-        real += int(batch.source_layout.ok.sum() + batch.target_layout.ok.sum())
-        padded += batch.source.numel() + batch.target.numel()
+        real += int(batch.source.layout.ok.sum() + batch.target_layout.ok.sum())
+        padded += batch.source.values.numel() + batch.target.numel()
         if position.epoch:
             break
     seconds = time.perf_counter() - begin

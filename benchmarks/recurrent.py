@@ -19,12 +19,12 @@ import torch
 from batches import Batch, Hidden, Step, make_batches, shifted, tokens_of, training_step, whole
 
 import weft
-from weft.batch import Layout
+from weft.batch import Layout, Source
 from weft.config import load_config
 from weft.layers.recurrent import Cell, RecurrentLayer
 from weft.models.base import Encoded, Model, Sizes
+from weft.models.composing import build_model
 from weft.models.rnn import RecurrentEncoder
-from weft.registry import build
 
 VOCABULARY = 10_000
 
@@ -40,7 +40,7 @@ def encoded(model: Model, source: torch.Tensor, layout: Layout) -> Encoded:
     """What the encoder finds, one cell after the other."""
     encoder = model.encoder
     assert isinstance(encoder, RecurrentEncoder)
-    x, final = encoder.embedding(source), []
+    x, final = encoder.noise(encoder.front(Source(source, layout))[0]), []
     for number, layer in enumerate(encoder.stack.layers):
         assert isinstance(layer, RecurrentLayer)
         outputs, ends = zip(
@@ -83,7 +83,7 @@ def make(title: str, device: str) -> Model:
     recipe, changed = MODELS[title]
     torch.manual_seed(0)
     options = {**load_config(recipe).model, **changed}
-    model: Model = build("weft.models:MODELS", options, Sizes(VOCABULARY, VOCABULARY, shared=True))
+    model: Model = build_model(options, Sizes(VOCABULARY, VOCABULARY, shared=True))
     return model.to(device).train()
 
 

@@ -26,6 +26,7 @@ from weft.config import Config
 from weft.data.tokenizer import load_tokenizers
 from weft.errors import WeftError
 from weft.models.base import Model, Sizes
+from weft.models.composing import build_model
 from weft.registry import build
 from weft.tasks.base import Setting
 
@@ -117,7 +118,7 @@ def count_parameters(config: Config, sizes: Sizes | None = None) -> int:
     most = config.data.vocabulary
     sizes = sizes or Sizes(most, most, config.data.shared_vocabulary)
     with torch.device("meta"):
-        model: Model = build("weft.models:MODELS", config.model, sizes, where="model")
+        model: Model = build_model(config.model, sizes, where="model")
     return model.count_parameters()
 
 

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from weft.batch import Batch, Layout, Position
+from weft.batch import Layout, PairBatch, Position, Source
 from weft.config import TrainSection
 from weft.errors import Interrupted
 from weft.models.base import Sizes
@@ -70,14 +70,14 @@ class SmallTask(Task):
     def prepare(self) -> Sizes:
         return Sizes(WORDS, WORDS)
 
-    def batches(self, position: Position) -> Iterator[tuple[Batch, Position]]:
+    def batches(self, position: Position) -> Iterator[tuple[PairBatch, Position]]:
         self.asked.append(position)
         number = (position.epoch * WINDOWS + position.window) * WINDOW + position.batch
         while True:
             yield small_batch(number), place_of(number + 1)
             number += 1
 
-    def losses(self, model: nn.Module, batch: Batch, update: int) -> Iterator[Loss]:
+    def losses(self, model: nn.Module, batch: PairBatch, update: int) -> Iterator[Loss]:
         assert isinstance(model, SmallModel)
         number = int(batch.rows[0])
         self.seen.append(number)
@@ -115,12 +115,12 @@ def place_of(number: int) -> Position:
     return Position(number // (WINDOW * WINDOWS), number // WINDOW % WINDOWS, number % WINDOW)
 
 
-def small_batch(number: int) -> Batch:
+def small_batch(number: int) -> PairBatch:
     generator = np.random.default_rng(number)
     lengths = generator.integers(2, 10, generator.integers(2, 7))
     layout = Layout.padded(lengths)
     target = torch.from_numpy(generator.integers(4, WORDS, tuple(layout.segments.shape))) * layout.ok
-    return Batch(target, layout, target, layout, target.roll(-1, 1), torch.tensor([number]))
+    return PairBatch(torch.tensor([number]), Source(target, layout), target, layout, target.roll(-1, 1))
 
 
 def settings(**options: Any) -> TrainSection:

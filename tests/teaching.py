@@ -9,9 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from weft.batch import BOS, EOS, Batch, Layout
+from weft.batch import BOS, EOS, Layout, PairBatch, Source
 from weft.config import load_config
 from weft.models.base import Model, Sizes
+from weft.models.composing import build_model
 from weft.registry import build
 from weft.tasks.base import Loss, Setting
 from weft.tasks.translation import TranslationTask
@@ -28,18 +29,18 @@ def make_model(vocabulary: int = 12, **options: Any) -> Model:
     """A small model in float64, by default an RNN."""
     torch.manual_seed(3)
     usual = {"kind": "rnn", "dim": 6, "dropout": 0.0}
-    model: Model = build("weft.models:MODELS", {**usual, **options}, Sizes(vocabulary, vocabulary, True))
+    model: Model = build_model({**usual, **options}, Sizes(vocabulary, vocabulary, True))
     return model.double()
 
 
-def make_batch(sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> Batch:
+def make_batch(sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> PairBatch:
     """A padded batch of pairs of ids."""
     first, labels = [[BOS, *row] for row in targets], [[*row, EOS] for row in targets]
     layouts = [Layout.padded([len(row) for row in rows]) for rows in (sources, first)]
-    return Batch(_pad(sources), layouts[0], _pad(first), layouts[1], _pad(labels), torch.arange(len(sources)))
+    return PairBatch(torch.arange(len(sources)), Source(_pad(sources), layouts[0]), _pad(first), layouts[1], _pad(labels))
 
 
-def random_batch(rows: int = 5, longest: int = 7, vocabulary: int = 12) -> Batch:
+def random_batch(rows: int = 5, longest: int = 7, vocabulary: int = 12) -> PairBatch:
     """Pairs of random ids and lengths, the first of them of full length."""
     generator = torch.Generator().manual_seed(5)
 
@@ -50,7 +51,7 @@ def random_batch(rows: int = 5, longest: int = 7, vocabulary: int = 12) -> Batch
     return make_batch(sentences(), sentences())
 
 
-def the_loss(task: TranslationTask, model: Model, batch: Batch, update: int = 1) -> Loss:
+def the_loss(task: TranslationTask, model: Model, batch: PairBatch, update: int = 1) -> Loss:
     """The only loss."""
     (loss,) = task.losses(model, batch, update)
     return loss

@@ -16,6 +16,7 @@ from weft.attention.pattern import PATTERNS
 from weft.config import load_config
 from weft.mixers import MIXERS
 from weft.models.base import Sizes
+from weft.models.composing import build_model
 from weft.pooling import POOLINGS
 from weft.registry import build
 
@@ -108,7 +109,7 @@ def test_every_mechanism_of_the_zoo_can_stand_where_it_is_put() -> None:
             spec = json.dumps({"kind": kind, **part.options.get(kind, {})})
             config = load_config(part.recipe, [*part.sets, f"{part.slot}={spec}"])
             with torch.device("meta"):
-                model = build("weft.models:MODELS", config.model, Sizes(50, 50, True))
+                model = build_model(config.model, Sizes(50, 50, True))
             limits = [limit for limit in (model.max_source, model.max_target) if limit is not None]
             assert config.data.max_length < min(limits, default=1 << 20), (name, kind)
 

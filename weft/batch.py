@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, Self, TypeVar
 
 import numpy as np
 import torch
@@ -18,6 +18,9 @@ PAD, BOS, EOS, UNK = 0, 1, 2, 3
 """The special ids. Every tokenizer keeps these four places free, so nobody has to pass them around."""
 
 T = TypeVar("T")
+
+NO_LABEL = -100
+"""The label of a row that only fills a batch up; torch ignores it by default."""
 
 SPECIALS = ("<pad>", "<s>", "</s>", "<unk>")
 
@@ -103,6 +106,17 @@ class Layout:
         segments, positions = (each.repeat_interleave(times, 0) for each in (self.segments, self.positions))
         return replace(self, segments=segments, positions=positions, known=known)
 
+    def shorten(self, stride: int, extent: int) -> Layout:
+        """The layout (of a padded batch) after a convolution that turns n positions into ⌈n / stride⌉, in rows of `extent`.
+
+        What only the device knew stays there, so that the work can still be recorded.
+        """
+        lengths = -(-self.lengths // stride)
+        place = torch.arange(extent, device=lengths.device).expand(len(lengths), extent)
+        known = None if self.known is None else tuple(-(-count // stride) for count in self.known)
+        segments = (place < lengths[:, None]).to(torch.int32)
+        return Layout(segments, place.contiguous(), None, -(-self.longest // stride), known)
+
     @staticmethod
     def padded(lengths: Sequence[int] | np.ndarray | Tensor, extent: int | None = None) -> Layout:
         """Rows of the given lengths, each filled up to `extent` (by default the longest)."""
@@ -139,37 +153,91 @@ class Layout:
 
 
 @dataclass(frozen=True)
-class Batch:
-    """Pairs ready for a model. `target` begins with BOS and `labels` ends with EOS; both have the target layout.
+class Source:
+    """What a model reads: token ids [B, S], feature vectors [B, S, F], or images [B, C, H, W].
 
-    rows  [n] int64: which rows of the corpus these are, in order, for reports and tests.
-    group, fresh  where rows go on from batch to batch, as in running text: which batches they go on in, and whether they begin.
+    A layout of None means that every row is full.
     """
 
-    source: Tensor
-    source_layout: Layout
+    values: Tensor
+    layout: Layout | None = None
+
+    def to(self, device: torch.device | str, non_blocking: bool = False) -> Source:
+        return _move(self, device, non_blocking)
+
+    def repeat(self, times: int) -> Source:
+        """Each row (of a padded batch) `times` times, one after the other."""
+        return Source(self.values.repeat_interleave(times, 0), None if self.layout is None else self.layout.repeat(times))
+
+
+@dataclass(frozen=True)
+class Batch:
+    """The base of all batches: frozen dataclasses whose fields are tensors, layouts, sources and plain values.
+
+    rows: [n] int64, the corpus rows of this batch in order, for reports and tests.
+    """
+
+    rows: Tensor
+
+    def to(self, device: torch.device | str, non_blocking: bool = False) -> Self:
+        return _move(self, device, non_blocking)
+
+    def pin(self) -> Self:
+        """The batch in pinned host memory, from which copies to a GPU are asynchronous."""
+        return _each(self, Tensor.pin_memory)
+
+    def continued(self) -> Self:
+        """The batch as it is in the middle of training, where rows of running text continue earlier ones."""
+        return self
+
+    def outline(self) -> tuple[Any, ...]:
+        """Shapes and types of all tensors, and all plain values: what decides which operations the batch needs."""
+        return tuple((part.shape, part.dtype) if isinstance(part, Tensor) else part for part in _parts(self))
+
+    def tensors(self) -> list[Tensor]:
+        """All tensors, those of layouts and sources included, in a fixed order."""
+        return [part for part in _parts(self) if isinstance(part, Tensor)]
+
+
+@dataclass(frozen=True)
+class PairBatch(Batch):
+    """Sources and targets. `target` [B, T] begins with BOS and `labels` [B, T] end with EOS; both have `target_layout`."""
+
+    source: Source
     target: Tensor
     target_layout: Layout
     labels: Tensor
-    rows: Tensor
-    group: int = 0
-    fresh: bool = True
 
-    def to(self, device: torch.device | str, non_blocking: bool = False) -> Batch:
-        return _move(self, device, non_blocking)
-
-    def repeat(self, times: int) -> Batch:
+    def repeat(self, times: int) -> PairBatch:
         """Each pair (of a padded batch) `times` times, one after the other."""
         if times == 1:
             return self
-        source, target, labels, rows = (
-            each.repeat_interleave(times, 0) for each in (self.source, self.target, self.labels, self.rows)
-        )
-        return Batch(source, self.source_layout.repeat(times), target, self.target_layout.repeat(times), labels, rows)
+        rows, target, labels = (each.repeat_interleave(times, 0) for each in (self.rows, self.target, self.labels))
+        return PairBatch(rows, self.source.repeat(times), target, self.target_layout.repeat(times), labels)
 
-    def pin(self) -> Batch:
-        """The batch in pinned host memory, from which a copy to the GPU need not wait."""
-        return _each(self, Tensor.pin_memory)
+
+@dataclass(frozen=True)
+class LabelBatch(Batch):
+    """Sources, each with a label [B]; `NO_LABEL` in rows that only fill the batch up."""
+
+    source: Source
+    labels: Tensor
+
+
+@dataclass(frozen=True)
+class TextBatch(Batch):
+    """Segments of running text: `tokens` [B, T] and the tokens after each of them, `labels` [B, T].
+
+    group: batches of one group continue each other row by row · fresh: the first batch of its group in an epoch.
+    """
+
+    tokens: Tensor
+    labels: Tensor
+    group: int = 0
+    fresh: bool = True
+
+    def continued(self) -> TextBatch:
+        return replace(self, fresh=False)
 
 
 def _move(item: Any, device: torch.device | str, non_blocking: bool) -> Any:
@@ -183,6 +251,18 @@ def _each(item: Any, change: Callable[[Tensor], Tensor]) -> Any:
         value = getattr(item, part.name)
         if isinstance(value, Tensor):
             changed[part.name] = change(value)
-        elif isinstance(value, Layout):
+        elif isinstance(value, Layout | Source):
             changed[part.name] = _each(value, change)
     return replace(item, **changed)
+
+
+def _parts(item: Batch | Layout | Source) -> list[Any]:
+    """The fields of `item`, and of its layouts and sources, in order."""
+    found: list[Any] = []
+    for part in fields(item):
+        value = getattr(item, part.name)
+        if isinstance(value, Layout | Source):
+            found.extend(_parts(value))
+        elif part.init:
+            found.append(value)
+    return found

@@ -5,7 +5,8 @@ A table is a literal dict, so that a search for a name finds its file::
     ATTENTIONS = {"full": "weft.attention.full:FullAttention", …}
 
 The constructor is the schema: its positional parameters are given by the program (width, place in the model), its
-keyword-only parameters are the options a user may set in YAML. `fill` checks a user's options against it and writes out
+keyword-only parameters are the options a user may set in YAML. A keyword-only parameter whose type is a dataclass is a
+group: its fields are options too, so parts can share them. `fill` checks a user's options against it and writes out
 every default; `build` makes the part. What `fill` returns is saved with a run, so a changed default never changes
 an old model.
 
@@ -22,7 +23,7 @@ import inspect
 import re
 import typing
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from types import NoneType
 from typing import Annotated, Any, Literal, get_type_hints
 
@@ -125,16 +126,30 @@ def options_of(table: str, kind: str) -> type[Options]:
 
 @functools.cache
 def _options(part: Any, kind: str) -> type[Options]:
-    target = part.__init__ if inspect.isclass(part) else part
-    hints = get_type_hints(target, include_extras=True)
     options: dict[str, Any] = {"kind": (Literal[kind], ...)}
-    for name, parameter in inspect.signature(target).parameters.items():
-        if parameter.kind is inspect.Parameter.KEYWORD_ONLY:
-            default = ... if parameter.default is inspect.Parameter.empty else parameter.default
-            hint = Annotated[hints[name], Field(description=text)] if (text := _described(part, name)) else hints[name]
-            options[name] = (hint, default)
+    for name, hint, default in _keywords(part):
+        if is_dataclass(hint):
+            hints = get_type_hints(hint, include_extras=True)
+            for each in fields(hint):
+                options[each.name] = (_with_description(hint, each.name, hints[each.name]), each.default)
+        else:
+            options[name] = (_with_description(part, name, hint), default)
     title = "".join(word.capitalize() for word in kind.replace("-", "_").split("_"))
     return create_model(title, __base__=Options, __doc__=first_line(part), **options)
+
+
+def _keywords(part: Any) -> Iterator[tuple[str, Any, Any]]:
+    """(name, type, default) of each keyword-only parameter; the default is `...` where there is none."""
+    target = part.__init__ if inspect.isclass(part) else part
+    hints = get_type_hints(target, include_extras=True)
+    for name, parameter in inspect.signature(target).parameters.items():
+        if parameter.kind is inspect.Parameter.KEYWORD_ONLY:
+            yield name, hints[name], ... if parameter.default is inspect.Parameter.empty else parameter.default
+
+
+def _with_description(part: Any, name: str, hint: Any) -> Any:
+    """The type of an option, with its description from the docstring of `part`."""
+    return Annotated[hint, Field(description=text)] if (text := _described(part, name)) else hint
 
 
 def _described(part: Any, name: str) -> str | None:
@@ -167,7 +182,11 @@ def fill(table: str, spec: Mapping[str, Any] | str, where: str = "") -> dict[str
 def build(table: str, spec: Mapping[str, Any] | str, *context: Any, where: str = "") -> Any:
     """The part that `spec` describes, given `context` as the positional arguments of its constructor."""
     options = fill(table, spec, where)
-    return load(find_table(table), options.pop("kind"))(*context, **options)
+    part = load(find_table(table), options.pop("kind"))
+    for name, hint, _ in _keywords(part):
+        if isinstance(hint, type) and is_dataclass(hint):
+            options[name] = hint(**{each.name: options.pop(each.name) for each in fields(hint)})
+    return part(*context, **options)
 
 
 def expand(root: type[BaseModel] | Among | None, data: Any, default: Any = None) -> Any:

@@ -32,7 +32,7 @@ class Translator:
 
     def __init__(self, model: Network, task: TextTask, config: Config, warn: Callable[[str], None] | None = None) -> None:
         self.model, self.task, self.config, self.warn = model.eval(), task, config, warn
-        self.source, self.target = task.source, task.target
+        self.source, self.target = task.source, getattr(task, "target", task.source)
         self._made: dict[tuple[str, bool], Network] = {}
 
     @overload
@@ -163,7 +163,7 @@ def load(
     for folder, (other, theirs, _) in zip(folders[1:], parts[1:], strict=True):
         if theirs.task["kind"] != config.task["kind"]:
             raise RunError(f"{folder}: its task is {theirs.task['kind']}, that of {folders[0]} is {config.task['kind']}")
-        if (task.source.digest(), task.target.digest()) != (other.source.digest(), other.target.digest()):
+        if task.vocabularies() != other.vocabularies():
             raise RunError(
                 f"{folder}: its tokenizer differs from that of {folders[0]}; an ensemble needs the same one in all runs"
             )

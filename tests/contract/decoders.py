@@ -16,13 +16,14 @@ from torch import Tensor
 
 from contract.entries import same
 from weft.attention import ATTENTIONS
-from weft.batch import BOS, PAD, Layout
+from weft.batch import BOS, PAD, Layout, Source
 from weft.layers.readout import smoothed_loss
 from weft.mixers import SELF
 from weft.mixers.base import Mixer
 from weft.models import MODELS
 from weft.models.base import Encoded, Model, Sizes
-from weft.registry import build, load
+from weft.models.composing import build_model
+from weft.registry import load
 from weft.state import State, select
 
 Laid = Literal["padded", "packed", "rounded"]
@@ -137,7 +138,7 @@ class DecoderEntry:
             spec = {"dropout": dropout, **spec}
         # To a model that copies, the last of the ids is a word outside the vocabulary.
         size = VOCABULARY - load(MODELS, self.kind).copies
-        model: Model = build("weft.models:MODELS", spec, Sizes(size, size, shared=True))
+        model: Model = build_model(spec, Sizes(size, size, shared=True))
         with torch.no_grad():
             for parameter in model.parameters():
                 parameter += 0.1 * torch.randn_like(parameter)
@@ -186,7 +187,7 @@ def ids(rows: int, extent: int, seed: int) -> Tensor:
 
 def forced(model: Model, source: Tensor, target: Tensor, above: Layout | None = None, below: Layout | None = None) -> Tensor:
     """Logits of a whole target, given the source."""
-    return finite(model.decoder(target, model.decoder.start(model.encode(source, above)), below).logits)
+    return finite(model.decoder(target, model.decoder.start(model.encode(Source(source, above))), below).logits)
 
 
 def finite(logits: Tensor) -> Tensor:
@@ -262,7 +263,7 @@ def _training(entry: DecoderEntry, laid: Laid) -> dict[str, Tensor]:
     elif laid == "rounded":
         source, target, labels = (F.pad(part, (0, 32 - part.size(1), 0, 1), value=PAD) for part in (source, target, labels))
         above, below = (replace(Layout.padded([*lengths, 0], 32), known=None) for lengths in (SOURCE, TARGET))
-    found = model.decoder.features(target, model.decoder.start(model.encode(source, above)), below)
+    found = model.decoder.features(target, model.decoder.start(model.encode(Source(source, above))), below)
     loss, likelihood = model.decoder.loss(found.hidden, labels, 0.1)
     loss.backward()
     grads = {f"gradient of {name}": value.grad for name, value in model.named_parameters() if value.grad is not None}
@@ -283,7 +284,7 @@ def check_loss(entry: DecoderEntry) -> None:
     results = []
     for own in (True, False):
         model.zero_grad()
-        state = model.decoder.start(model.encode(source, Layout.padded(SOURCE)))
+        state = model.decoder.start(model.encode(Source(source, Layout.padded(SOURCE))))
         torch.manual_seed(0)  # what is drawn in training is drawn alike
         found = model.decoder.features(ids(4, 30, seed=4), state, below)
         hidden, terms = found.hidden, sum(term.sum() for term in found.terms.values())
@@ -320,7 +321,7 @@ def check_half(entry: DecoderEntry) -> None:
     exact = forced(model, source, target)
     with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
         whole = forced(model, source, target)
-        state, steps = model.decoder.start(model.encode(source), room=24), []
+        state, steps = model.decoder.start(model.encode(Source(source)), room=24), []
         for t in range(21):
             found = model.decoder(target[:, t : t + 1], state)
             state = found.state

@@ -14,8 +14,8 @@ from contract.entries import same
 from weft.batch import PAD, Layout
 from weft.layers.readout import smoothed_loss
 from weft.models.base import Sizes
+from weft.models.composing import build_model
 from weft.models.lm import LanguageModel
-from weft.registry import build
 from weft.state import State, detach
 
 SMALL: dict[str, Any] = {"dim": 16, "heads": 4, "feedforward": 24, "decoder_layers": 2, "dropout": 0.0}
@@ -51,7 +51,7 @@ class LanguageEntry:
     def make(self, *, train: bool = False) -> LanguageModel:
         torch.manual_seed(0)
         spec = {"kind": "language_model", **SMALL, **self.options}
-        model: LanguageModel = build("weft.models:MODELS", spec, Sizes(VOCABULARY, VOCABULARY, shared=True))
+        model: LanguageModel = build_model(spec, Sizes(VOCABULARY, VOCABULARY, shared=True))
         with torch.no_grad():
             for parameter in model.parameters():
                 parameter += 0.1 * torch.randn_like(parameter)

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from weft.attention.base import Site, Use
-from weft.batch import Layout
+from weft.batch import Layout, Source
 from weft.errors import ConfigError
 from weft.layers.packing import repack, unpack
 from weft.layers.prefix import Weighted, prefixes
@@ -24,7 +24,7 @@ from weft.mixers.gmlp import GatedMlpMixer
 from weft.mixers.isab import InducedSetMixer
 from weft.mixers.mlp_mixer import TokenMlpMixer
 from weft.models.base import Sizes
-from weft.models.transformer import Transformer
+from weft.models.composing import build_model
 from weft.pooling.pma import MultiheadPooling
 from weft.state import leaves
 
@@ -236,9 +236,9 @@ def test_a_set_transformer_knows_no_order() -> None:
     ids, order = torch.arange(4, 19)[None], torch.randperm(15, generator=torch.Generator().manual_seed(0))
     for position, alike in (("none", True), ("sinusoidal", False)):
         torch.manual_seed(0)
-        model = Transformer(Sizes(19, 19, shared=True), position=position, **options).eval()  # type: ignore[arg-type]
+        model = build_model({"kind": "transformer", "position": position, **options}, Sizes(19, 19, shared=True)).eval()
         pooling = scattered(MultiheadPooling(DIM, heads=HEADS))
-        there, back = model.encode(ids).memory, model.encode(ids[:, order]).memory
+        there, back = model.encode(Source(ids)).memory, model.encode(Source(ids[:, order])).memory
         assert torch.allclose(there[:, order], back, atol=1e-5) == alike
         assert torch.allclose(pooling(there).vectors, pooling(back).vectors, atol=1e-5) == alike
 
@@ -258,7 +258,7 @@ def test_packed_sentences_come_apart_and_together() -> None:
 )
 def test_what_cannot_decode_says_why_and_what_to_use(kind: str, says: str) -> None:
     with pytest.raises(ConfigError, match=says):
-        Transformer(Sizes(19, 19, shared=True), dim=DIM, heads=HEADS, decoder_self={"kind": kind})
+        build_model({"kind": "transformer", "dim": DIM, "heads": HEADS, "decoder_self": kind}, Sizes(19, 19, shared=True))
 
 
 def test_a_convolution_both_ways_is_odd() -> None:

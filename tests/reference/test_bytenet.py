@@ -10,12 +10,13 @@ import torch.nn.functional as F
 from contract.looking import same, scattered
 from torch import Tensor, nn
 
-from weft.batch import Layout
+from weft.batch import Layout, Source
 from weft.errors import ConfigError
 from weft.layers.convolution import Window
-from weft.layers.embedding import HASH_BASE, HASH_PRIME, NGramEmbedding, ngram_table
-from weft.models.base import Encoded, Sizes
-from weft.models.bytenet import ByteNet, ResidualBlock, Unfolding
+from weft.layers.embedding import HASH_BASE, HASH_PRIME, NGramBag
+from weft.models.base import Encoded, Model, Sizes
+from weft.models.bytenet import NGramEmbedding, ResidualBlock, Unfolding
+from weft.models.composing import build_model
 
 DIM, LENGTHS = 6, (23, 1, 9, 4)
 VOCABULARY = Sizes(19, 19, shared=True)
@@ -38,9 +39,9 @@ def test_a_residual_block_is_its_formula(causal: bool) -> None:
         same(block(x, block.start(1), None)[0][0, t], x[0, t] + block.up(F.relu(block.norm_up(h))))
 
 
-def bytenet(**options: object) -> ByteNet:
+def bytenet(**options: object) -> Model:
     settings = {"dim": 16, "dilations": (1, 2, 4), "encoder_sets": 2, "decoder_sets": 2, "dropout": 0.0, **options}
-    return ByteNet(VOCABULARY, **settings).eval()
+    return build_model({"kind": "bytenet", **settings}, VOCABULARY).eval()
 
 
 @pytest.mark.parametrize("width", [3, 5])
@@ -53,13 +54,13 @@ def test_receptive_fields_are_those_of_the_formula(width: int) -> None:
     source, target = ids(1, extent), ids(1, extent)
     other = (source - 4 + 1) % (VOCABULARY.source - 4) + 4
     changed = torch.where(torch.eye(extent, dtype=torch.bool), other, source)
-    moved = (model.encode(changed).memory != model.encode(source).memory).any(-1).t()
+    moved = (model.encode(Source(changed)).memory != model.encode(Source(source)).memory).any(-1).t()
     assert torch.equal(moved, away.abs() <= reach // 2)
-    state = model.decoder.start(model.encode(source.expand(extent, -1)))
+    state = model.decoder.start(model.encode(Source(source.expand(extent, -1))))
     other = (target - 4 + 1) % (VOCABULARY.source - 4) + 4
     changed = torch.where(torch.eye(extent, dtype=torch.bool), other, target)
     found = model.decoder(changed, state).logits
-    state = model.decoder.start(model.encode(source.expand(extent, -1)))
+    state = model.decoder.start(model.encode(Source(source.expand(extent, -1))))
     moved = (found != model.decoder(target.expand(extent, -1), state).logits).any(-1).t()
     assert torch.equal(moved, (away >= 0) & (away <= reach))
 
@@ -67,7 +68,7 @@ def test_receptive_fields_are_those_of_the_formula(width: int) -> None:
 def test_target_position_t_reads_column_t() -> None:
     """A change in one column is first seen there; out of reach of the last column it is as if there were none."""
     model, count = bytenet(), 30
-    encoded = model.encode(ids(1, 10))
+    encoded = model.encode(Source(ids(1, 10)))
     assert encoded.memory.shape[1] == 12 and encoded.layout is not None
     target = ids(1, count)
     before = model.decoder(target, model.decoder.start(encoded)).logits
@@ -119,8 +120,8 @@ def row_of(gram: tuple[int, ...], buckets: int) -> int:
 @pytest.mark.parametrize("packed", [False, True])
 def test_a_bag_of_ngrams_is_its_loop(packed: bool) -> None:
     """√dim · (the token's vector + those of the n-grams that end with it), sentence by sentence, in whole numbers."""
-    table, bags = nn.Embedding(VOCABULARY.source, DIM), ngram_table(40, DIM)
-    part = scattered(NGramEmbedding(table, bags, longest=4, dropout=0.5))
+    table, bags = nn.Embedding(VOCABULARY.source, DIM), NGramBag(40, DIM, 4)
+    part = scattered(NGramEmbedding(table, bags, dropout=0.5))
     rows = [ids(1, length)[0] for length in LENGTHS]
     layout = Layout.pack(LENGTHS, sum(LENGTHS) + 3) if packed else Layout.padded(LENGTHS, 25)
     block = ids(*layout.ok.shape)
@@ -134,10 +135,10 @@ def test_a_bag_of_ngrams_is_its_loop(packed: bool) -> None:
 
 def test_ngrams_of_text_seldom_share_a_row() -> None:
     """Of 3,000 different n-grams in 2²⁰ rows about four should; orders and lengths are told apart."""
-    bags, tokens = ngram_table(2**20, 1), ids(1, 3000)
+    bags, tokens = NGramBag(2**20, 1, 3), ids(1, 3000)
     with torch.no_grad():
         bags.weight.copy_(torch.arange(2**20 + 1)[:, None])
-    part = NGramEmbedding(nn.Embedding(19, 1), bags, longest=3, dropout=0.0).eval()
+    part = NGramEmbedding(nn.Embedding(19, 1), bags, dropout=0.0).eval()
     nn.init.zeros_(part.table.weight)
     codes = part(tokens, part.start(1), None)[0].flatten()[2:]
     sets = {tuple(tokens[0, at - 2 : at + 1].tolist()) for at in range(2, 3000)}
@@ -150,18 +151,18 @@ def test_ngrams_never_met_say_nothing() -> None:
     plain, bagged = bytenet(), bytenet(ngrams=5, ngram_buckets=7)
     bagged.load_state_dict(plain.state_dict(), strict=False)
     source, target = ids(2, 9), ids(2, 9)
-    same(bagged(source, None, target, None).hidden, plain(source, None, target, None).hidden)
-    assert bagged.encoder.embedding.ngrams is bagged.decoder.embedding.ngrams
+    same(bagged(Source(source), target).hidden, plain(Source(source), target).hidden)
+    assert bagged.encoder.front.ngrams is bagged.decoder.embedding.ngrams
     apart = bytenet(ngrams=2, share_embeddings="output")
-    assert apart.encoder.embedding.ngrams is not apart.decoder.embedding.ngrams
+    assert apart.encoder.front.ngrams is not apart.decoder.embedding.ngrams
     with torch.no_grad():
         bagged.decoder.embedding.ngrams.weight[1:] = 1.0
-    moved = bagged(source, None, target, None).hidden != plain(source, None, target, None).hidden
+    moved = bagged(Source(source), target).hidden != plain(Source(source), target).hidden
     assert moved.any(-1).all()
 
 
 def test_sizes_that_do_not_fit_are_refused() -> None:
     with pytest.raises(ConfigError, match="odd, not 2; use a width of 3"):
-        ByteNet(VOCABULARY, width=2)
+        build_model({"kind": "bytenet", "width": 2}, VOCABULARY)
     with pytest.raises(ConfigError, match="even, not 15"):
-        ByteNet(VOCABULARY, dim=15)
+        build_model({"kind": "bytenet", "dim": 15}, VOCABULARY)

@@ -12,12 +12,13 @@ from torch import Tensor, nn
 
 from weft.attention.base import Site
 from weft.attention.record import record
-from weft.batch import Layout
+from weft.batch import Layout, Source
 from weft.errors import ConfigError
 from weft.layers.convolution import Window
 from weft.layers.weightnorm import NormedLinear
 from weft.models.base import Sizes
-from weft.models.convs2s import ConvS2S, ConvS2SLayer, GatedConvolution, MultistepAttention
+from weft.models.composing import build_model
+from weft.models.convs2s import ConvS2SLayer, GatedConvolution, MultistepAttention
 
 DIM, OUT, LENGTHS = 6, 5, (23, 1, 9, 4)
 VOCABULARY = Sizes(19, 19, shared=True)
@@ -112,7 +113,7 @@ def test_a_window_around_its_token_is_odd() -> None:
     with pytest.raises(ConfigError, match="odd, not 4; use a width of 5"):
         Window(DIM, 4)
     with pytest.raises(ConfigError, match="odd"):
-        ConvS2S(VOCABULARY, width=2)
+        build_model({"kind": "convs2s", "width": 2}, VOCABULARY)
 
 
 def test_normed_linear_equals_torch_weight_norm() -> None:
@@ -185,19 +186,25 @@ def test_a_layer_of_convs2s_is_its_formula(packed: bool) -> None:
 
 def test_the_memory_of_convs2s_is_its_formula() -> None:
     """[z, (z + e) √½], where e is token and position, and every sum of two is times √½."""
-    encoder, tokens = scattered(ConvS2S(VOCABULARY, dim=8, channels=10, encoder_layers=2)).encoder, ids(1, 9)
-    e = encoder.embedding.table.weight[tokens[0]] + encoder.embedding.position.table.weight[:9]
+    encoder, tokens = (
+        scattered(build_model({"kind": "convs2s", "dim": 8, "channels": 10, "encoder_layers": 2}, VOCABULARY)).encoder,
+        ids(1, 9),
+    )
+    e = encoder.front.table.weight[tokens[0]] + encoder.position.table.weight[:9]
     x = encoder.enter(e)[None]
     for block in encoder.blocks:
         x = math.sqrt(0.5) * (x + block(x, None, None)[0])
     z = encoder.leave(x)[0]
-    same(encoder(tokens).memory[0], torch.cat([z, math.sqrt(0.5) * (z + e)], -1))
+    same(encoder(Source(tokens)).memory[0], torch.cat([z, math.sqrt(0.5) * (z + e)], -1))
 
 
 def test_convs2s_shows_its_weights() -> None:
-    model, layout = ConvS2S(VOCABULARY, dim=8, channels=8, decoder_layers=2).eval(), Layout.padded([9, 4])
+    model, layout = (
+        build_model({"kind": "convs2s", "dim": 8, "channels": 8, "decoder_layers": 2}, VOCABULARY).eval(),
+        Layout.padded([9, 4]),
+    )
     with record(model) as tape:
-        model(ids(2, 9), layout, ids(2, 5), None)
+        model(Source(ids(2, 9), layout), ids(2, 5))
     assert sorted(tape) == ["decoder.layers.0.cross", "decoder.layers.1.cross"]
     for (weights,) in tape.values():
         assert weights.shape == (2, 1, 5, 9)
@@ -207,9 +214,9 @@ def test_convs2s_shows_its_weights() -> None:
 
 def test_the_encoder_of_convs2s_gets_its_share_of_the_gradient() -> None:
     """1 / (2 · looks) of it for the convolutions; embeddings, which are also values, get theirs in full besides."""
-    model = ConvS2S(VOCABULARY, dim=8, channels=8, decoder_layers=3, dropout=0.0)
+    model = build_model({"kind": "convs2s", "dim": 8, "channels": 8, "decoder_layers": 3, "dropout": 0.0}, VOCABULARY)
     tokens = ids(1, 9)
     (full,) = torch.autograd.grad(model.encoder.leave(torch.randn(1, 9, 8)).sum(), [model.encoder.leave.bias])
-    memory = model.encode(tokens).memory
+    memory = model.encode(Source(tokens)).memory
     (share,) = torch.autograd.grad(memory[..., :8].sum(), [model.encoder.leave.bias])
     same(share, full / 6)

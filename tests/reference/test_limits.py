@@ -23,7 +23,7 @@ from weft.layers.feedforward import Activation, FeedForward
 from weft.layers.position import SinusoidalPosition, rotate, rotation
 from weft.mixers import build_self
 from weft.mixers.convolution import ConvolutionMixer
-from weft.models.blocks import Block, DecoderLayer, EncoderLayer, NormOrder
+from weft.models.blocks import DecoderLayer, EncoderLayer, NormOrder, TransformerBlock
 from weft.pooling.self_attentive import SelfAttentivePooling
 
 DIM, HEADS, EXTENT, MEMORY = 16, 4, 71, 45
@@ -232,8 +232,8 @@ def test_decoder_layer_equals_torch(norm: NormOrder) -> None:
     same(found, theirs(x, memory, tgt_mask=mask, memory_key_padding_mask=~layout.ok))
 
 
-def _block(norm: NormOrder) -> Block:
-    return Block(DIM, HEADS, 24, "relu", norm, dropout=0.0, attention_dropout=0.0, feedforward_dropout=0.0)
+def _block(norm: NormOrder) -> TransformerBlock:
+    return TransformerBlock(DIM, HEADS, 24, norm=norm, dropout=0.0)
 
 
 def _copy_attention(theirs: nn.MultiheadAttention, mine: FullAttention) -> None:

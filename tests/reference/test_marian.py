@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from weft.batch import EOS, PAD, Layout
+from weft.batch import EOS, PAD, Layout, Source
 from weft.models.base import Sizes
-from weft.registry import build
+from weft.models.composing import build_model
 from weft.search.choosers import Beam, Greedy, Limits
 from weft.search.loop import generate
 
@@ -67,7 +67,7 @@ def ours(theirs):
         "norm": "post",
         "dropout": 0.0,
     }
-    model = build("weft.models:MODELS", options, Sizes(VOCABULARY, VOCABULARY, True)).eval()
+    model = build_model(options, Sizes(VOCABULARY, VOCABULARY, True)).eval()
     given = theirs.state_dict()
     order = interleave(DIM)
     state = {}
@@ -136,7 +136,7 @@ def test_same_logits():
     target = torch.randint(4, VOCABULARY, (len(LENGTHS), 11), generator=torch.Generator().manual_seed(9))
     with torch.inference_mode():
         expected = theirs(input_ids=tokens, attention_mask=layout.segments, decoder_input_ids=target, use_cache=False).logits
-        got = model.decoder(target, model.decoder.start(model.encode(tokens, layout))).logits + theirs.final_logits_bias
+        got = model.decoder(target, model.decoder.start(model.encode(Source(tokens, layout)))).logits + theirs.final_logits_bias
     assert expected.std() > 0.5
     torch.testing.assert_close(got, expected, atol=1e-4, rtol=1e-4)
 
@@ -163,7 +163,7 @@ def test_same_beams(penalty, stop, early):
             do_sample=False,
         )
         with torch.inference_mode():
-            encoded = model.encode(tokens, layout)
+            encoded = model.encode(Source(tokens, layout))
         sources = len(LENGTHS)
         limit = Limits(torch.full((sources,), 14), torch.zeros(sources, dtype=torch.long), torch.arange(sources))
         decoder = Biased(model.decoder, theirs.final_logits_bias[0])
@@ -189,7 +189,7 @@ def test_same_greedy_text():
         input_ids=tokens, attention_mask=layout.segments, num_beams=1, max_new_tokens=14, do_sample=False
     )[:, 1:]
     with torch.inference_mode():
-        encoded = model.encode(tokens, layout)
+        encoded = model.encode(Source(tokens, layout))
     sources = len(LENGTHS)
     limit = Limits(torch.full((sources,), 14), torch.zeros(sources, dtype=torch.long), torch.arange(sources))
     decoder = Biased(model.decoder, theirs.final_logits_bias[0])

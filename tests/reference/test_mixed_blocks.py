@@ -8,13 +8,12 @@ from contract.looking import same, scattered
 from torch import nn
 
 from weft.attention.base import Site
-from weft.batch import Layout
+from weft.batch import Layout, Source
 from weft.config import load_config
 from weft.layers.recurrent import CellKind, RecurrentLayer
 from weft.mixers.recurrent import RecurrentMixer
-from weft.models.base import Sizes
-from weft.models.transformer import Transformer
-from weft.registry import build
+from weft.models.base import Model, Sizes
+from weft.models.composing import build_model
 from weft.state import leaves
 
 DIM, LENGTHS = 16, (40, 26, 1)
@@ -67,10 +66,10 @@ def test_a_sequence_is_one_call_of_each_layer(use: str) -> None:
     assert len(calls) == 2
 
 
-def mixed_model(recipe: str) -> Transformer:
+def mixed_model(recipe: str) -> Model:
     """The model of a recipe, made narrow."""
     options = {**load_config(recipe).model, "dim": DIM, "feedforward": DIM, "dropout": 0.0}
-    model: Transformer = build("weft.models:MODELS", options, Sizes(19, 19, shared=True))
+    model = build_model(options, Sizes(19, 19, shared=True))
     return model.eval()
 
 
@@ -79,7 +78,7 @@ def mixed_model(recipe: str) -> Transformer:
 def test_a_step_costs_the_same_at_any_length(recipe: str) -> None:
     """What the self slots keep does not grow with what was fed, and is all that a step needs."""
     model, tokens = mixed_model(recipe), torch.randint(4, 19, (2, 30))
-    source = model.encode(torch.randint(4, 19, (2, 9)))
+    source = model.encode(Source(torch.randint(4, 19, (2, 9))))
     whole = model.decoder(tokens, model.decoder.start(source)).logits
     state, sizes = model.decoder.start(source), set()
     for t in range(30):

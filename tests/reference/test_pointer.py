@@ -10,12 +10,12 @@ from torch import Tensor
 
 from weft.attention.base import Attended
 from weft.attention.record import record
-from weft.batch import BOS, EOS, PAD, UNK, Layout
+from weft.batch import BOS, EOS, PAD, UNK, Layout, Source
 from weft.errors import ConfigError
 from weft.layers.readout import IMPOSSIBLE, smoothed_loss
 from weft.models.base import Model, Sizes
-from weft.models.pointer import Pointer, PointerDecoder, PointerState, joined_mass, mixture
-from weft.registry import build
+from weft.models.composing import build_model
+from weft.models.pointer import PointerDecoder, PointerState, joined_mass, mixture
 
 SIZE = 12
 NEVER = float("-inf")
@@ -38,7 +38,7 @@ BASES: dict[str, tuple[dict[str, Any], str]] = {
 
 def made(base: dict[str, Any], **options: Any) -> Model:
     spec = {"kind": "pointer", "base": base, **options}
-    model: Model = build("weft.models:MODELS", spec, Sizes(SIZE, SIZE, shared=True))
+    model: Model = build_model(spec, Sizes(SIZE, SIZE, shared=True))
     with torch.no_grad():
         for parameter in model.parameters():
             parameter += 0.3 * torch.randn_like(parameter)
@@ -69,12 +69,12 @@ def test_every_word_has_the_probability_of_the_formula(name: str, kind: str) -> 
     decoder = model.decoder
     assert isinstance(decoder, PointerDecoder)
     source, layout, target = batch()
-    found = model.decoder(target, model.decoder.start(model.encode(source, layout))).logits.softmax(-1)
+    found = model.decoder(target, model.decoder.start(model.encode(Source(source, layout)))).logits.softmax(-1)
     assert found.shape == (3, 5, SIZE + 7)
     known = source.masked_fill(source >= SIZE, UNK), target.masked_fill(target >= SIZE, UNK)
     inner, contexts = model.decoder.base, []
     hook = model.get_submodule(attention).register_forward_hook(lambda _, __, seen: contexts.append(seen.context))
-    encoded = model.encoder.base(known[0], layout)
+    encoded = model.encoder.base(Source(known[0], layout))
     with record(model) as tape:
         hidden = inner.features(known[1], inner.start(encoded)).hidden
     hook.remove()
@@ -161,7 +161,7 @@ def test_what_cannot_be_said_costs_much_and_takes_no_share_of_the_smoothing() ->
 def refused(says: str, base: dict[str, Any], shared: bool = True, **options: Any) -> None:
     spec = {"kind": "pointer", "base": base, **options}
     with pytest.raises(ConfigError, match=says):
-        build("weft.models:MODELS", spec, Sizes(SIZE, SIZE, shared))
+        build_model(spec, Sizes(SIZE, SIZE, shared))
 
 
 def test_what_cannot_point_is_refused_when_built() -> None:
@@ -169,6 +169,6 @@ def test_what_cannot_point_is_refused_when_built() -> None:
     refused("no attention over the source", {**RNN, "style": "fixed"})
     refused("LinearAttention shows no weights", {**RNN, "attention": "linear"})
     refused("there is no look 2", BASES["transformer"][0], layer=2)
-    refused("cannot stand in a pointer", {"kind": "pointer"})
+    refused("cannot be the base of a pointer", {"kind": "pointer"})
     refused("shared_vocabulary: true", {**RNN, "share_embeddings": "output"}, shared=False)
-    assert isinstance(made(BASES["transformer"][0], layer=1), Pointer)
+    assert isinstance(made(BASES["transformer"][0], layer=1).decoder, PointerDecoder)

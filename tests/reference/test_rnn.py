@@ -9,14 +9,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-from weft.batch import Layout
+from weft.batch import Layout, Source
 from weft.errors import ConfigError
 from weft.explain.picture import cross_attention
 from weft.layers.recurrent import RecurrentStack, StepDropout, turn_round
 from weft.models.base import Model, Sizes
+from weft.models.composing import build_model
 from weft.models.ensemble import Ensemble
-from weft.models.rnn import RNN
-from weft.registry import build
 from weft.search.choosers import Beam, Limits
 from weft.search.loop import generate
 from weft.tasks.decoding import Translation
@@ -30,8 +29,8 @@ def same(a: Tensor, b: Tensor, atol: float = 1e-5) -> None:
     torch.testing.assert_close(a, b, atol=atol, rtol=1e-4)
 
 
-def make(**options: Any) -> RNN:
-    model: RNN = build("weft.models:MODELS", {"kind": "rnn", **SIZES, **options}, Sizes(WORDS, WORDS, True))
+def make(**options: Any) -> Model:
+    model = build_model({"kind": "rnn", **SIZES, **options}, Sizes(WORDS, WORDS, True))
     with torch.no_grad():
         for parameter in model.parameters():
             parameter += 0.3 * torch.randn_like(parameter)
@@ -43,7 +42,7 @@ def ids(rows: int, extent: int) -> Tensor:
 
 
 def logits(model: Model, source: Tensor, target: Tensor, above: Layout | None = None, below: Layout | None = None) -> Tensor:
-    return model.decoder(target, model.decoder.start(model.encode(source, above)), below).logits
+    return model.decoder(target, model.decoder.start(model.encode(Source(source, above))), below).logits
 
 
 def gru(x: Tensor, h: Tensor, cell: nn.GRU) -> Tensor:
@@ -122,7 +121,7 @@ def test_a_source_read_from_its_end_is_the_turned_source() -> None:
     plain, turned = make(**options), make(**options, reverse_source=True)
     turned.load_state_dict(plain.state_dict())
     source, target, layout = ids(3, 7), ids(3, 5), Layout.padded([7, 2, 5])
-    wanted, found = plain.encode(turn_round(source, layout), layout), turned.encode(source, layout)
+    wanted, found = plain.encode(Source(turn_round(source, layout), layout)), turned.encode(Source(source, layout))
     same(found.memory[layout.ok], turn_round(wanted.memory, layout)[layout.ok])
     same(logits(turned, source, target, layout), logits(plain, turn_round(source, layout), target, layout))
 
@@ -132,7 +131,7 @@ def test_all_at_once_equals_step_by_step(cell: str) -> None:
     model = make(style="luong", cell=cell, decoder_layers=2)
     above, below = Layout.padded([6, 2, 5]), Layout.padded([4, 8, 0])
     source, target = ids(3, 6), ids(3, 8)
-    start = model.decoder.start(model.encode(source, above))
+    start = model.decoder.start(model.encode(Source(source, above)))
     assert not model.decoder.feeds_back
     whole = model.decoder(target, start, below)
     model.decoder.feeds_back = True
@@ -147,7 +146,7 @@ def test_bahdanau_is_its_equations() -> None:
     """s_i = f(s_{i−1}, y_{i−1}, c_i), α_ij = softmax(vᵀ tanh(W s_{i−1} + U h_j)), and the maxout readout."""
     model = make(readout="maxout")
     source, target = ids(1, 7), ids(1, 6)
-    memory, decoder = model.encode(source).memory[0], model.decoder
+    memory, decoder = model.encode(Source(source)).memory[0], model.decoder
     first = memory[-1, :5], memory[0, 5:]  # each direction's last state
     s, cell = decoder.bridge.project(torch.cat(first)).tanh(), decoder.stack.layers[0].rnn
     for i, found in enumerate(logits(model, source, target)[0]):
@@ -164,7 +163,7 @@ def test_luong_is_its_equations(input_feeding: bool) -> None:
     """h_t = LSTM(y_t [; h̃_{t−1}]), the context by h_t, h̃_t = tanh(W_c [c; h]), logits W_s h̃."""
     model = make(style="luong", cell="lstm", input_feeding=input_feeding)
     source, target = ids(1, 7), ids(1, 6)
-    memory, decoder = model.encode(source).memory[0], model.decoder
+    memory, decoder = model.encode(Source(source)).memory[0], model.decoder
     cell = decoder.stack.layers[0].rnn
     state: Any = decoder.bridge.project(torch.cat([memory[-1, :5], memory[0, 5:]])).tanh().chunk(2)
     attentional = torch.zeros(6)
@@ -184,7 +183,8 @@ def test_sutskever_is_its_equations() -> None:
     state: list[Any] = [(torch.zeros(8), torch.zeros(8))] * 2
 
     def step(side: Any, token: Tensor) -> Tensor:
-        x = side.embedding.table.weight[token] * 8**0.5
+        table = side.front.table if side is model.encoder else side.embedding.table
+        x = table.weight[token] * 8**0.5
         for number, layer in enumerate(side.stack.layers):
             state[number] = lstm(x, state[number], layer.rnn)
             x = state[number][0]
@@ -202,7 +202,7 @@ def test_cho_is_its_equations() -> None:
     source, target = ids(1, 5), ids(1, 4)
     decoder, h = model.decoder, torch.zeros(10)
     for token in source[0]:
-        h = gru(model.encoder.embedding.table.weight[token] * 6**0.5, h, model.encoder.stack.layers[0].rnn)
+        h = gru(model.encoder.front.table.weight[token] * 6**0.5, h, model.encoder.stack.layers[0].rnn)
     c = decoder.summary(h).tanh()
     h = decoder.bridge.project(c).tanh()
     for found, token in zip(logits(model, source, target)[0], target[0], strict=True):
@@ -225,12 +225,12 @@ def test_a_picture_has_the_weights_of_every_token(style: str) -> None:
 def test_recurrent_models_and_a_transformer_speak_with_one_voice() -> None:
     """Beam search by an ensemble of families, prefixes ragged: a text's score is the mean of probabilities, token by token."""
     small = {"kind": "transformer", "dim": 8, "heads": 2, "feedforward": 8, "encoder_layers": 1, "decoder_layers": 1}
-    models = [make(), make(style="cho"), build("weft.models:MODELS", small, Sizes(WORDS, WORDS, True)).eval()]
+    models = [make(), make(style="cho"), build_model(small, Sizes(WORDS, WORDS, True)).eval()]
     source, above = ids(4, 6), Layout.padded([6, 2, 5, 1])
     first, below = ids(4, 3), Layout.padded([1, 3, 2, 1])
     limits = Limits(torch.tensor([5, 2, 9, 7]), torch.zeros(4, dtype=torch.long), torch.arange(4))
     together = Ensemble(models).eval()
-    encoded = together.encode(source, above)
+    encoded = together.encode(Source(source, above))
     found, _ = generate(together.decoder, encoded, Beam(3, 0.0), first=first, first_layout=below, limits=limits, check=1)
     for row, texts in enumerate(found):
         begin = first[row, : below.counts[row]].tolist()

@@ -8,19 +8,20 @@ import pytest
 import torch
 from torch import Tensor
 
-from weft.batch import Layout
+from weft.batch import Layout, Source
 from weft.errors import ConfigError
-from weft.models.base import Encoded, Sizes
-from weft.models.transformer import Transformer, Wires
+from weft.models.base import Encoded, Model, Sizes
+from weft.models.composing import build_model
+from weft.models.transformer import Wires
 
 SMALL: dict[str, Any] = {"dim": 16, "heads": 2, "feedforward": 16, "dropout": 0.0}
 
 
-def transformer(wiring: str, encoder_layers: int = 3, decoder_layers: int = 3, **options: Any) -> Transformer:
+def transformer(wiring: str, encoder_layers: int = 3, decoder_layers: int = 3, **options: Any) -> Model:
     torch.manual_seed(0)
     sizes = Sizes(19, 19, shared=True)
     layers = {"encoder_layers": encoder_layers, "decoder_layers": decoder_layers}
-    return Transformer(sizes, **SMALL, **layers, wiring=wiring, **options).eval()
+    return build_model({"kind": "transformer", **SMALL, **layers, "wiring": wiring, **options}, sizes).eval()
 
 
 def ids(extent: int) -> Tensor:
@@ -59,7 +60,7 @@ def test_a_mix_of_the_last_layer_alone_is_the_conventional_wiring() -> None:
     mixed.load_state_dict(plain.state_dict(), strict=False)
     with torch.no_grad():
         mixed.decoder.wires.mixture[:, -1] = 100.0
-    one, other = (model(ids(9), None, ids(5), None).hidden for model in (plain, mixed))
+    one, other = (model(Source(ids(9)), ids(5)).hidden for model in (plain, mixed))
     torch.testing.assert_close(one, other)
 
 
@@ -67,7 +68,7 @@ def test_a_mix_of_the_last_layer_alone_is_the_conventional_wiring() -> None:
 def test_same_looks_at_each_height_of_the_encoder(norm: str) -> None:
     """A decoder layer depends on the encoder layers up to its own height and on none above."""
     model, layout = transformer("same", norm=norm), Layout.padded([9, 6])
-    source = model.encode(ids(9), layout)
+    source = model.encode(Source(ids(9), layout))
     assert len(source.layers) == 3 and source.layers[-1] is source.memory
     state = model.decoder.start(source)
     for layer, look, memory in zip(model.decoder.layers, state.source, source.layers, strict=True):

@@ -189,6 +189,6 @@ def test_numbers_for_people() -> None:
 def test_made_up_rows_are_packed_where_training_packs_them() -> None:
     subject = open_subject("transformer-tiny", [*PLAIN, "train.packed=true"], length=8)
     batch = TrainingStep(subject).batch
-    assert batch.source_layout.packed and batch.target.shape == (1, 64)
-    padded: Tensor = TrainingStep(open_subject("transformer-tiny", PLAIN, length=8)).batch.source
+    assert batch.source.layout.packed and batch.target.shape == (1, 64)
+    padded: Tensor = TrainingStep(open_subject("transformer-tiny", PLAIN, length=8)).batch.source.values
     assert padded.shape == (8, 8) and not (padded == PAD).any()

@@ -15,17 +15,17 @@ import torch
 
 import weft
 from weft import api
-from weft.batch import Layout
+from weft.batch import EOS, Layout, Source
 from weft.config import Config
-from weft.data.batching import lay_out
-from weft.data.labels import Beginnings, Labels
+from weft.data.formats import open_pairs
+from weft.data.labels import Labels, make_labelled, prepare_labels
 from weft.data.symbols import ByteTokenizer
-from weft.errors import ConfigError, DataError
+from weft.errors import ConfigError, DataError, RunError
 from weft.evaluation.labels import LabelAccuracy, MacroF1
-from weft.models.base import Model, Sizes
+from weft.models.base import Sizes
 from weft.models.classifier import Classifier
+from weft.models.composing import build_encoder
 from weft.pooling.pma import MultiheadPooling
-from weft.registry import build
 from weft.tasks.base import Setting
 from weft.tasks.classification import ClassificationTask
 from weft.training.session import Result
@@ -139,7 +139,7 @@ def test_what_cannot_be_learnt_is_said(files: tuple[Path, Path], tmp_path: Path)
         train(tmp_path / "run", tmp_path / "one.tsv")
     (tmp_path / "other.tsv").write_text("a b\tred\nc d\tpink\n")
     with pytest.raises(
-        DataError, match=r"other.tsv, pair 2: there is no label 'pink' in the training data; known are 'blue', '"
+        DataError, match=r"other.tsv, pair 2: the label 'pink' does not occur in the training data; known labels are 'blue', '"
     ):
         train(tmp_path / "run", files[0], valid=str(tmp_path / "other.tsv"))
     with pytest.raises(ConfigError, match="packed rows"):
@@ -167,34 +167,38 @@ def test_of_a_long_text_the_beginning_is_read(run: Path) -> None:
 @pytest.mark.parametrize("kind", ["transformer", "rnn", "convs2s", "bytenet"])
 def test_every_family_has_an_encoder_that_serves(kind: str) -> None:
     torch.manual_seed(0)
-    base: Model = build("weft.models:MODELS", {"kind": kind, "dim": 16}, Sizes(30, 30, shared=True))
-    model = Classifier(base, MultiheadPooling(base.encoder.width, rows=2), labels=5).eval()
+    encoder = build_encoder({"kind": kind, "dim": 16}, Sizes(30))
+    model = Classifier(encoder, MultiheadPooling(encoder.width, rows=2), labels=5).eval()
     ids, lengths = torch.randint(4, 30, (3, 21)), (21, 4, 1)
-    together = model(ids, Layout.padded(lengths)).logits
+    together = model(Source(ids, Layout.padded(lengths))).logits
     assert together.shape == (3, 5)
     for row, length in enumerate(lengths):
-        torch.testing.assert_close(together[row : row + 1], model(ids[row : row + 1, :length]).logits, atol=1e-5, rtol=1e-4)
+        torch.testing.assert_close(
+            together[row : row + 1], model(Source(ids[row : row + 1, :length])).logits, atol=1e-5, rtol=1e-4
+        )
     assert not [name for name, _ in model.named_parameters() if name.startswith("decoder")]
 
 
-def test_labels_have_ids_in_order_whatever_their_order() -> None:
-    labels = Labels()
-    labels.train(["b", " a ", "b", "", "c d"], 0)
+def test_labels_have_ids_in_order_whatever_their_order(tmp_path: Path) -> None:
+    labels = Labels(["b", " a ", "b", "", "c d"])
     assert labels.names == ["a", "b", "c d"]
-    assert labels.encode_batch(["a", "c d ", ""]) == [[4], [6], []]
-    assert labels.decode([5]) == "b"
-    other = Labels()
-    other.restore(labels.dump())
-    assert other.digest() == labels.digest()
-    with pytest.raises(ValueError, match="no labels"):
-        other.restore(b"{}")
+    assert [labels.find(name) for name in ("a", "c d ", " b")] == [0, 2, 1]
+    labels.save(tmp_path / "labels.json")
+    assert Labels.load(tmp_path / "labels.json").names == labels.names
+    (tmp_path / "labels.json").write_text("{}")
+    with pytest.raises(RunError, match="does not hold labels"):
+        Labels.load(tmp_path / "labels.json")
 
 
-def test_beginnings_of_different_lengths_are_different_data() -> None:
-    short, longer = (Beginnings(ByteTokenizer(), longest) for longest in (2, 3))
-    assert short.encode("abcd") == ByteTokenizer().encode("ab")
-    assert longer.encode("abcd") == ByteTokenizer().encode("abc")
-    assert short.digest() != longer.digest()
+def test_texts_are_cut_and_cut_texts_are_other_data(tmp_path: Path) -> None:
+    (tmp_path / "texts.tsv").write_text("abcd\tyes\nab\tno\n")
+    pairs, labels, corpora = [open_pairs(str(tmp_path / "texts.tsv"))], Labels(["yes", "no"]), []
+    for longest in (2, 3):
+        corpora.append(prepare_labels(pairs, ByteTokenizer(), labels, folder=tmp_path / "cache", max_length=longest))
+        assert corpora[-1].row("source", 0).tolist() == [*ByteTokenizer().encode("abcd"[:longest]), EOS]
+        assert [corpora[-1].row("label", row).tolist() for row in (0, 1)] == [[1], [0]]
+        assert corpora[-1].lengths.tolist() == [[longest + 1], [3]]
+    assert corpora[0].folder != corpora[1].folder
 
 
 def test_macro_f1_counts_labels_alike() -> None:
@@ -214,17 +218,16 @@ def test_rows_that_fill_a_batch_up_change_nothing(pooling: str) -> None:
     task = ClassificationTask(
         Setting(config, Path()), pooling={"kind": pooling}, label_smoothing=0.1, dropout=0.0, diversity_weight=0.5
     )
-    task.target = Labels()
-    task.target.train(iter(["yes", "no", "maybe"]), 0)
+    task.labels = Labels(["yes", "no", "maybe"])
     torch.manual_seed(0)
     spec = {"kind": "transformer", "dim": 16, "heads": 4, "encoder_layers": 1, "dropout": 0.0}
-    model = task.build(spec, Sizes(30, 30, True))
-    lengths = np.array([[5, 1], [9, 1], [2, 1]])
-    words, labels = np.random.default_rng(0).integers(4, 30, lengths[:, 0].sum()), np.array([4, 6, 5])
+    model = task.build(spec, Sizes(30))
+    lengths = np.array([5, 9, 2])
+    words, labels = np.random.default_rng(0).integers(4, 30, lengths.sum()), np.array([0, 2, 1])
     found = []
     for rounded in (False, True):
-        batch = lay_out(words, labels, lengths, packed=False, budget=96, rounded=rounded)
-        assert batch.source.size(0) == (8 if rounded else 3)
+        batch = make_labelled(words, labels, lengths, budget=96, rounded=rounded)
+        assert batch.source.values.size(0) == (8 if rounded else 3)
         model.zero_grad()
         (loss,) = task.losses(model, batch, 1)
         loss.total.backward()

@@ -8,10 +8,9 @@ import pytest
 import torch
 from descending import losses
 
-from weft.batch import Batch
+from weft.batch import LabelBatch
 from weft.config import Config
-from weft.data.batching import lay_out
-from weft.data.labels import Labels
+from weft.data.labels import Labels, make_labelled
 from weft.errors import ConfigError
 from weft.mixers import SELF
 from weft.models.base import Sizes
@@ -23,23 +22,22 @@ pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a G
 VOCABULARY = 40
 
 
-def batch(seed: int) -> Batch:
+def batch(seed: int) -> LabelBatch:
     draw = np.random.default_rng(seed)
-    lengths = np.stack([draw.integers(3, 30, 5), np.ones(5, np.int64)], 1)
-    words, labels = draw.integers(4, VOCABULARY, lengths[:, 0].sum()), draw.integers(4, 7, 5)
-    lengths[0, 0], words = 30, np.append(words, draw.integers(4, VOCABULARY, 30 - lengths[0, 0]))
-    return lay_out(words, labels, lengths, packed=False, budget=256, rounded=True)
+    lengths, labels = draw.integers(3, 30, 5), draw.integers(0, 3, 5)
+    lengths[0] = 30
+    words = draw.integers(4, VOCABULARY, lengths.sum())
+    return make_labelled(words, labels, lengths, budget=256, rounded=True)
 
 
 def found(kind: str, *, recorded: bool) -> list[float]:
     """Losses of six updates."""
     task = ClassificationTask(Setting(Config(), Path()), dropout=0.0)
-    task.target = Labels()
-    task.target.train(iter(["yes", "no", "maybe"]), 0)
+    task.labels = Labels(["yes", "no", "maybe"])
     torch.manual_seed(0)
     sizes = {"dim": 64, "heads": 2, "feedforward": 64, "encoder_layers": 2, "dropout": 0.0}
     spec: dict[str, Any] = {"kind": "transformer", **sizes, "encoder_self": {"kind": kind}}
-    model = task.build(spec, Sizes(VOCABULARY, VOCABULARY, True)).cuda().train()
+    model = task.build(spec, Sizes(VOCABULARY)).cuda().train()
     return losses(task, model, map(batch, range(6)), recorded=recorded)
 
 

@@ -7,7 +7,7 @@ import torch
 
 from weft.config import TrainSection
 from weft.models.base import Network, Sizes
-from weft.registry import build
+from weft.models.composing import build_model
 from weft.training import compiling
 
 GPU, CPU = torch.device("cuda"), torch.device("cpu")
@@ -15,7 +15,7 @@ GPU, CPU = torch.device("cuda"), torch.device("cpu")
 
 def model(kind: str, dim: int, **options: Any) -> Network:
     with torch.device("meta"):
-        made: Network = build("weft.models:MODELS", {"kind": kind, "dim": dim, **options}, Sizes(32_000, 32_000, True))
+        made: Network = build_model({"kind": kind, "dim": dim, **options}, Sizes(32_000, 32_000, True))
     return made
 
 

@@ -12,9 +12,10 @@ import pytest
 import torch
 
 from weft.batch import BOS, EOS, PAD, Position
-from weft.data.batching import Batches, collate, evaluation_batches, permute, round_up
-from weft.data.cache import Corpus, prepare
+from weft.data.batching import Batches, evaluation_batches, permute, round_up
+from weft.data.corpus import Corpus
 from weft.data.formats import open_pairs
+from weft.data.pairs import collate_pairs, prepare_pairs
 from weft.data.prefetch import prefetch
 from weft.data.symbols import ByteTokenizer
 
@@ -127,34 +128,37 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
     lines = [f"{'s' * (i % 7 + 1)}{i}\t{'t' * (i % 5 + 1)}{i}" for i in range(50)]
     (folder / "pairs.tsv").write_text("\n".join(lines) + "\n")
     tokenizer = ByteTokenizer()
-    return prepare([open_pairs(str(folder / "pairs.tsv"))], tokenizer, tokenizer, folder=folder, max_length=99)
+    return prepare_pairs([open_pairs(str(folder / "pairs.tsv"))], tokenizer, tokenizer, folder=folder, max_length=99)
 
 
 def test_padded_batch(corpus: Corpus) -> None:
     rows = np.array([13, 2, 40])
-    batch = collate(corpus, rows, packed=False, budget=512)
+    batch = collate_pairs(corpus, rows, packed=False, budget=512)
     assert batch.rows.tolist() == [13, 2, 40]
-    assert batch.source.dtype == batch.target.dtype == batch.labels.dtype == torch.int64
+    assert batch.source.values.dtype == batch.target.dtype == batch.labels.dtype == torch.int64
     for place, row in enumerate(rows):
-        source, target = corpus.source(row).tolist(), corpus.target(row).tolist()
-        gap, short = batch.source.shape[1] - len(source), batch.target.shape[1] - len(target)
-        assert batch.source[place].tolist() == source + [PAD] * gap
+        source, target = corpus.row("source", row).tolist(), corpus.row("target", row).tolist()
+        gap, short = batch.source.values.shape[1] - len(source), batch.target.shape[1] - len(target)
+        assert batch.source.values[place].tolist() == source + [PAD] * gap
         assert batch.target[place].tolist() == [BOS, *target[:-1]] + [PAD] * short
         assert batch.labels[place].tolist() == target + [PAD] * short
         assert target[-1] == EOS
-    assert batch.source_layout.lengths.tolist() == corpus.lengths[rows][:, 0].tolist()
+    assert batch.source.layout.lengths.tolist() == corpus.lengths[rows][:, 0].tolist()
     assert batch.target_layout.lengths.tolist() == corpus.lengths[rows][:, 1].tolist()
-    assert batch.source.shape[1] == corpus.lengths[rows][:, 0].max()
-    assert not batch.source_layout.packed
+    assert batch.source.values.shape[1] == corpus.lengths[rows][:, 0].max()
+    assert not batch.source.layout.packed
 
 
 def test_a_rounded_batch_is_the_plain_one_filled_up(corpus: Corpus) -> None:
     rows = np.array([13, 2, 40])
-    batch, plain = (collate(corpus, rows, packed=False, budget=512, rounded=rounded) for rounded in (True, False))
-    assert batch.source.shape == batch.target.shape
-    assert batch.source.numel() <= 512 < batch.source.numel() + batch.source.shape[1]
-    for name in ("source", "target", "labels"):
-        mine, theirs = getattr(batch, name), getattr(plain, name)
+    batch, plain = (collate_pairs(corpus, rows, packed=False, budget=512, rounded=rounded) for rounded in (True, False))
+    assert batch.source.values.shape == batch.target.shape
+    assert batch.source.values.numel() <= 512 < batch.source.values.numel() + batch.source.values.shape[1]
+    for mine, theirs in (
+        (batch.source.values, plain.source.values),
+        (batch.target, plain.target),
+        (batch.labels, plain.labels),
+    ):
         assert (mine[: len(rows), : theirs.shape[1]] == theirs).all()
         assert int((mine != PAD).sum()) == int((theirs != PAD).sum())
     assert batch.target_layout.lengths.tolist() == [*plain.target_layout.lengths, *[0] * (len(batch.target) - len(rows))]
@@ -179,11 +183,11 @@ def test_lengths_are_rounded_up_a_little() -> None:
 
 def test_packed_batch(corpus: Corpus) -> None:
     rows = np.array([13, 2, 40])
-    batch = collate(corpus, rows, packed=True, budget=64)
-    sources = [corpus.source(row).tolist() for row in rows]
-    targets = [corpus.target(row).tolist() for row in rows]
+    batch = collate_pairs(corpus, rows, packed=True, budget=64)
+    sources = [corpus.row("source", row).tolist() for row in rows]
+    targets = [corpus.row("target", row).tolist() for row in rows]
     for found, layout, expected in (
-        (batch.source, batch.source_layout, sources),
+        (batch.source.values, batch.source.layout, sources),
         (batch.labels, batch.target_layout, targets),
         (batch.target, batch.target_layout, [[BOS, *ids[:-1]] for ids in targets]),
     ):
@@ -192,13 +196,13 @@ def test_packed_batch(corpus: Corpus) -> None:
         for segment, ids in enumerate(expected, start=1):
             assert found[layout.segments == segment].tolist() == ids
         assert not found[~layout.ok].any()
-    alone = collate(corpus, rows, packed=True, budget=3)
-    assert alone.source.shape == (1, sum(map(len, sources)))
+    alone = collate_pairs(corpus, rows, packed=True, budget=3)
+    assert alone.source.values.shape == (1, sum(map(len, sources)))
 
 
 def test_a_batch_of_one_row(corpus: Corpus) -> None:
-    batch = collate(corpus, np.array([0]), packed=False, budget=1)
-    assert batch.source.tolist() == [corpus.source(0).tolist()]
+    batch = collate_pairs(corpus, np.array([0]), packed=False, budget=1)
+    assert batch.source.values.tolist() == [corpus.row("source", 0).tolist()]
 
 
 def test_evaluation_sees_every_row_once_sorted(corpus: Corpus) -> None:

@@ -17,8 +17,11 @@ import pytest
 
 from weft.batch import EOS
 from weft.data import cache
-from weft.data.cache import Corpus, cache_folder, prepare
+from weft.data import corpus as corpora
+from weft.data.cache import cache_folder
+from weft.data.corpus import Corpus
 from weft.data.formats import open_pairs
+from weft.data.pairs import prepare_pairs
 from weft.data.symbols import ByteTokenizer, CharacterTokenizer, WordTokenizer
 from weft.errors import DataError
 
@@ -34,35 +37,34 @@ def table(folder: Path, pairs: Texts, name: str = "pairs.tsv") -> str:
 
 def built(folder: Path, pairs: Texts, **options: Any) -> Corpus:
     options = {"max_length": 50, **options}
-    return prepare([open_pairs(table(folder, pairs))], BYTES, BYTES, folder=folder / "cache", **options)
+    return prepare_pairs([open_pairs(table(folder, pairs))], BYTES, BYTES, folder=folder / "cache", **options)
 
 
 def texts(corpus: Corpus) -> Texts:
-    return [
-        (BYTES.decode(corpus.source(row).tolist()), BYTES.decode(corpus.target(row).tolist())) for row in range(len(corpus))
-    ]
+    columns = [[BYTES.decode(corpus.row(side, row).tolist()) for row in range(len(corpus))] for side in ("source", "target")]
+    return list(zip(*columns, strict=True))
 
 
 def test_pairs_come_back_in_order_with_eos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cache, "CHUNK", 3)
+    monkeypatch.setattr(corpora, "CHUNK", 3)
     pairs = [(f"source {i}" * (i % 3 + 1), f"Ziel {i}") for i in range(20)]
     corpus = built(tmp_path, pairs)
     assert len(corpus) == 20
     assert texts(corpus) == pairs
     for row in range(20):
-        assert corpus.source(row)[-1] == corpus.target(row)[-1] == EOS
+        assert corpus.row("source", row)[-1] == corpus.row("target", row)[-1] == EOS
         assert corpus.lengths[row].tolist() == [len(pairs[row][0]) + 1, len(pairs[row][1]) + 1]
     assert corpus.report.describe() == "20 pairs read, 20 kept."
-    assert isinstance(corpus.tokens, np.memmap)
-    assert corpus.tokens.dtype == np.uint16
+    assert isinstance(corpus.values["source"], np.memmap)
+    assert corpus.values["source"].dtype == np.uint16
 
 
 def test_several_files_follow_each_other(tmp_path: Path) -> None:
     first = open_pairs(table(tmp_path, [("a", "b")]))
     second = open_pairs(table(tmp_path, [("c", "d")], "more.tsv"))
-    both = prepare([first, second], BYTES, BYTES, folder=tmp_path / "cache", max_length=50)
+    both = prepare_pairs([first, second], BYTES, BYTES, folder=tmp_path / "cache", max_length=50)
     assert texts(both) == [("a", "b"), ("c", "d")]
-    other_way = prepare([second, first], BYTES, BYTES, folder=tmp_path / "cache", max_length=50)
+    other_way = prepare_pairs([second, first], BYTES, BYTES, folder=tmp_path / "cache", max_length=50)
     assert texts(other_way) == [("c", "d"), ("a", "b")]
 
 
@@ -71,23 +73,23 @@ def test_large_vocabularies_and_lengths_are_stored_whole(tmp_path: Path) -> None
     words = [f"w{i:05}" for i in range(70_000)]
     tokenizer.train(words, 80_000)
     pairs = open_pairs(table(tmp_path, [(" ".join(words), words[-1])]))
-    corpus = prepare([pairs], tokenizer, BYTES, folder=tmp_path / "cache", max_length=100_000)
-    assert corpus.source(0).tolist() == [*tokenizer.encode(" ".join(words)), EOS]
-    assert corpus.source(0).max() > 1 << 16
+    corpus = prepare_pairs([pairs], tokenizer, BYTES, folder=tmp_path / "cache", max_length=100_000)
+    assert corpus.row("source", 0).tolist() == [*tokenizer.encode(" ".join(words)), EOS]
+    assert corpus.row("source", 0).max() > 1 << 16
     assert corpus.lengths[0].tolist() == [70_001, 7]
 
 
 def test_what_is_left_out_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cache, "CHUNK", 4)
+    monkeypatch.setattr(corpora, "CHUNK", 4)
     good = [("abc", "abd"), ("x" * 50, "y" * 50), ("aaaa", "bb")]
     bad = [("", "a"), ("a", "  "), ("x" * 51, "y" * 40), ("x" * 40, "y" * 51), ("aaaaa", "bb"), good[0], good[0], good[2]]
     corpus = built(tmp_path, good + bad, max_ratio=2.0, drop_duplicates=True)
     assert texts(corpus) == good
     report = corpus.report
-    assert (report.read, report.kept, report.empty, report.too_long, report.ratio, report.duplicates) == (11, 3, 2, 2, 1, 3)
+    assert (report.read, report.kept, *report.left_out.values()) == (11, 3, 2, 2, 1, 3)
     said = report.describe()
     assert said == (
-        "11 pairs read, 3 kept; left out: 2 with an empty side, 2 too long, 1 of too different lengths, 3 seen before."
+        "11 pairs read, 3 kept; left out: 2 with an empty side, 2 too long, 1 with lengths too different, 3 seen before."
     )
     assert built(tmp_path, good + bad, max_ratio=2.0, drop_duplicates=True).report == report
     everything = built(tmp_path, good + bad)
@@ -97,16 +99,16 @@ def test_what_is_left_out_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyP
 def test_a_line_of_many_words_is_only_counted(tmp_path: Path) -> None:
     corpus = built(tmp_path, [("a", "b"), ("word " * 100_000, "short"), ("c", "d")])
     assert texts(corpus) == [("a", "b"), ("c", "d")]
-    assert corpus.report.too_long == 1
+    assert corpus.report.left_out["too long"] == 1
 
 
 def test_duplicates_are_found_however_far_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cache, "CHUNK", 64)
+    monkeypatch.setattr(corpora, "CHUNK", 64)
     numbers = np.random.default_rng(0).integers(0, 1500, 4000).tolist()
     pairs = [(f"s{n}", f"t{n % 7}") for n in numbers]
     corpus = built(tmp_path, pairs, drop_duplicates=True)
     assert texts(corpus) == list(dict.fromkeys(pairs))
-    assert built(tmp_path, [("ab", "c"), ("a", "bc")], drop_duplicates=True).report.duplicates == 0
+    assert built(tmp_path, [("ab", "c"), ("a", "bc")], drop_duplicates=True).report.left_out["seen before"] == 0
 
 
 def test_nothing_left_is_an_error_and_no_cache(tmp_path: Path) -> None:
@@ -137,8 +139,8 @@ def test_the_key_follows_everything_that_matters(tmp_path: Path) -> None:
         built(tmp_path, pairs, max_length=51).folder,
         built(tmp_path, pairs, max_ratio=3.0).folder,
         built(tmp_path, pairs, drop_duplicates=True).folder,
-        prepare([spec], characters, BYTES, folder=folder, max_length=50).folder,
-        prepare([spec], BYTES, characters, folder=folder, max_length=50).folder,
+        prepare_pairs([spec], characters, BYTES, folder=folder, max_length=50).folder,
+        prepare_pairs([spec], BYTES, characters, folder=folder, max_length=50).folder,
         built(tmp_path, [*pairs, ("e", "f")]).folder,
     ]
     assert len(set(places)) == len(places)
@@ -148,7 +150,7 @@ def test_a_build_that_fails_leaves_nothing(tmp_path: Path) -> None:
     path = tmp_path / "bad.tsv"
     path.write_bytes(b"a\tb\n" * 10 + b"\xff\tb\n")
     with pytest.raises(DataError, match="line 11"):
-        prepare([open_pairs(str(path))], BYTES, BYTES, folder=tmp_path / "cache", max_length=50)
+        prepare_pairs([open_pairs(str(path))], BYTES, BYTES, folder=tmp_path / "cache", max_length=50)
     assert list((tmp_path / "cache").iterdir()) == []
     assert gc.isenabled()
 
@@ -156,10 +158,10 @@ def test_a_build_that_fails_leaves_nothing(tmp_path: Path) -> None:
 KILLED = """
 import os, sys
 from pathlib import Path
-from weft.data.cache import prepare
+from weft.data.pairs import prepare_pairs
 from weft.data.formats import open_pairs
 from weft.data.symbols import ByteTokenizer
-prepare([open_pairs(sys.argv[1])], ByteTokenizer(), ByteTokenizer(), folder=Path(sys.argv[2]), max_length=50,
+prepare_pairs([open_pairs(sys.argv[1])], ByteTokenizer(), ByteTokenizer(), folder=Path(sys.argv[2]), max_length=50,
         progress=lambda read: os._exit(9))
 """
 
@@ -182,13 +184,13 @@ def test_a_killed_build_is_never_used(tmp_path: Path) -> None:
 FULL = """
 import resource, sys
 from pathlib import Path
-from weft.data.cache import prepare
+from weft.data.pairs import prepare_pairs
 from weft.data.formats import open_pairs
 from weft.data.symbols import ByteTokenizer
 from weft.errors import DataError
 resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
 try:
-    prepare([open_pairs(sys.argv[1])], ByteTokenizer(), ByteTokenizer(), folder=Path(sys.argv[2]), max_length=50)
+    prepare_pairs([open_pairs(sys.argv[1])], ByteTokenizer(), ByteTokenizer(), folder=Path(sys.argv[2]), max_length=50)
 except DataError as error:
     print(error)
     sys.exit(3)
@@ -211,7 +213,7 @@ def test_a_folder_that_cannot_be_made_is_said(tmp_path: Path) -> None:
         built(tmp_path, [("a", "b")])
 
 
-@pytest.mark.parametrize("name", ["tokens", "lengths", "offsets", "about.json"])
+@pytest.mark.parametrize("name", ["source", "target", "lengths", "source.offsets", "target.offsets", "about.json"])
 @pytest.mark.parametrize("how", ["cut", "gone"])
 def test_a_damaged_cache_is_built_again(tmp_path: Path, name: str, how: str) -> None:
     pairs = [(f"source {i}", f"target {i}") for i in range(10)]
@@ -225,8 +227,8 @@ def test_a_damaged_cache_is_built_again(tmp_path: Path, name: str, how: str) -> 
 
 def _race(spec: str, folder: Path, barrier: Any, results: Any) -> None:
     barrier.wait()
-    corpus = prepare([open_pairs(spec)], BYTES, BYTES, folder=folder, max_length=50)
-    results.put((len(corpus), int(corpus.tokens.astype(np.int64).sum()), str(corpus.folder)))
+    corpus = prepare_pairs([open_pairs(spec)], BYTES, BYTES, folder=folder, max_length=50)
+    results.put((len(corpus), int(corpus.values["source"].astype(np.int64).sum()), str(corpus.folder)))
 
 
 def test_processes_that_build_the_same_cache_agree(tmp_path: Path) -> None:

@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 
 from weft.batch import EOS, UNK
-from weft.data.cache import prepare
 from weft.data.copying import Numbering, number_pairs
 from weft.data.formats import open_pairs
+from weft.data.pairs import prepare_pairs
 from weft.data.symbols import ByteTokenizer, CharacterTokenizer, WordTokenizer
 from weft.data.tokenizer import Tokenizer
 
@@ -86,16 +86,16 @@ def test_the_cache_holds_numbers_only_where_they_are_wanted(tmp_path: Path) -> N
     path = tmp_path / "pairs.tsv"
     path.write_text("emu the yak\tyak emu gnu\nthe cat\tcat\n")
     plain, copying = (
-        prepare([open_pairs(str(path))], words, words, folder=tmp_path / "cache", max_length=9, copying=copying)
+        prepare_pairs([open_pairs(str(path))], words, words, folder=tmp_path / "cache", max_length=9, copying=copying)
         for copying in (False, True)
     )
     (the,) = words.encode("the")
-    assert plain.source(0).tolist() == [UNK, the, UNK, EOS]
-    assert plain.target(0).tolist() == [UNK, UNK, UNK, EOS]
-    assert copying.source(0).tolist() == [7, the, 8, EOS]
-    assert copying.target(0).tolist() == [8, 7, UNK, EOS]
+    assert plain.row("source", 0).tolist() == [UNK, the, UNK, EOS]
+    assert plain.row("target", 0).tolist() == [UNK, UNK, UNK, EOS]
+    assert copying.row("source", 0).tolist() == [7, the, 8, EOS]
+    assert copying.row("target", 0).tolist() == [8, 7, UNK, EOS]
     assert plain.folder != copying.folder
-    again = prepare([open_pairs(str(path))], words, words, folder=tmp_path / "cache", max_length=9, copying=True)
+    again = prepare_pairs([open_pairs(str(path))], words, words, folder=tmp_path / "cache", max_length=9, copying=True)
     assert again.folder == copying.folder
 
 
@@ -107,6 +107,6 @@ def test_numbers_beyond_two_bytes_fit(tmp_path: Path) -> None:
     words.train([" ".join(f"w{number}" for number in range(65_532))], 1 << 16)
     assert words.size == 1 << 16
     for copying, width in ((False, np.uint16), (True, np.uint32)):
-        corpus = prepare([open_pairs(str(path))], words, words, folder=tmp_path / "cache", max_length=9, copying=copying)
-        assert corpus.tokens.dtype == width
-    assert corpus.source(0).tolist() == [1 << 16, (1 << 16) + 1, EOS]
+        corpus = prepare_pairs([open_pairs(str(path))], words, words, folder=tmp_path / "cache", max_length=9, copying=copying)
+        assert corpus.values["source"].dtype == width
+    assert corpus.row("source", 0).tolist() == [1 << 16, (1 << 16) + 1, EOS]

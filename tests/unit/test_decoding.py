@@ -15,7 +15,7 @@ import torch
 
 import weft
 from weft.attention.record import record
-from weft.batch import BOS, EOS
+from weft.batch import BOS, EOS, Source
 from weft.data.formats import open_pairs
 from weft.data.symbols import CharacterTokenizer
 from weft.errors import DataError
@@ -236,7 +236,7 @@ def test_attention_is_that_of_the_steps(translator: Translator) -> None:
     model = translator.model
     source = torch.tensor([[*translator.source.encode("a b c d e"), EOS]])
     with torch.inference_mode(), record(model) as tape:
-        state = model.decoder.start(model.encode(source))
+        state = model.decoder.start(model.encode(Source(source)))
         for token in [BOS, *found.ids[:-1]]:
             state = model.decoder(torch.tensor([[token]]), state).state
     for name, weights in found.attention.items():

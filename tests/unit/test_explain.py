@@ -22,7 +22,7 @@ from weft.explain.explain import explain
 from weft.explain.picture import View, draw, view_of
 from weft.explain.text import fed, find_words, join_words, make_side, right_to_left, token_texts
 from weft.models.base import Sizes
-from weft.registry import build
+from weft.models.composing import build_model
 from weft.tasks.decoding import Decoding
 
 TEXT = "a b c d"
@@ -49,7 +49,7 @@ def decoding(model: str | dict[str, Any] = "transformer", tokenizer: Tokenizer |
     chosen = tokenizer or letters()
     torch.manual_seed(1)
     spec = MODELS[model] if isinstance(model, str) else model
-    network = build("weft.models:MODELS", spec, Sizes(chosen.size, chosen.size, shared=True)).eval()
+    network = build_model(spec, Sizes(chosen.size, chosen.size, shared=True)).eval()
     section = DecodeSection(**{"beam": 3, "n_best": 3, "max_length": 12, **options})
     return Decoding(network, chosen, chosen, section)
 

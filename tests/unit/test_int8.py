@@ -12,13 +12,13 @@ from contract.decoders import SOURCE, DecoderEntry, decoders, finite, forced, id
 from torch import Tensor, nn
 
 import weft
-from weft.batch import Layout
+from weft.batch import Layout, Source
 from weft.data.formats import open_pairs
 from weft.errors import DeviceError
 from weft.layers.int8 import Int8Linear, in_int8
 from weft.layers.recurrent import RecurrentLayer
 from weft.models.base import Sizes
-from weft.registry import build
+from weft.models.composing import build_model
 from weft.translator import Translator
 
 pytestmark = pytest.mark.skipif(torch.backends.quantized.engine not in ("x86", "fbgemm"), reason="no kernel for eight bits")
@@ -95,7 +95,7 @@ def test_every_model_decodes_step_by_step_close_to_float32(entry: DecoderEntry) 
     source, target = ids(4, above.longest, seed=2), ids(4, 7, seed=3)
     wanted = forced(model, source, target, above)
     assert error(forced(rounded, source, target, above), wanted).median() < 0.03
-    state, found = rounded.decoder.start(rounded.encode(source, above), room=16), []
+    state, found = rounded.decoder.start(rounded.encode(Source(source, above)), room=16), []
     for token in target.split(1, 1):
         step = rounded.decoder(token, state)
         state = step.state
@@ -106,13 +106,13 @@ def test_every_model_decodes_step_by_step_close_to_float32(entry: DecoderEntry) 
 
 def test_every_large_product_is_in_eight_bits_and_the_model_stays_as_it_was() -> None:
     for spec in ({"kind": "transformer"}, {"kind": "rnn"}, {"kind": "convs2s"}, {"kind": "bytenet"}):
-        model = build("weft.models:MODELS", {**spec, "dim": 32}, Sizes(50, 50, True)).eval()
+        model = build_model({**spec, "dim": 32}, Sizes(50, 50, True)).eval()
         before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
         rounded = in_int8(model)
         assert not [part for part in rounded.modules() if type(part) is nn.Linear and part.out_features >= 16]
         assert isinstance(rounded.decoder.output, Int8Linear) and isinstance(model.decoder.output, nn.Linear)
-        table = model.encoder.embedding.table.weight
-        assert rounded.encoder.embedding.table.weight is table and model.decoder.output.weight is table
+        table = model.encoder.front.table.weight
+        assert rounded.encoder.front.table.weight is table and model.decoder.output.weight is table
         assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
 
 

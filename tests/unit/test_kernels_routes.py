@@ -11,10 +11,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from weft.attention import ragged
-from weft.batch import Layout
+from weft.batch import Layout, Source
 from weft.layers import feedforward, norm
 from weft.models.base import Model, Sizes
-from weft.registry import build
+from weft.models.composing import build_model
 
 VOCABULARY, LAYERS = 40, 2
 SOURCES, TARGETS = [7, 20, 1, 12], [9, 11, 4, 15]
@@ -67,7 +67,7 @@ def model(order: str, **more: Any) -> Model:
     torch.manual_seed(0)
     sizes = {"dim": 32, "heads": 2, "feedforward": 48, "encoder_layers": LAYERS, "decoder_layers": LAYERS, "dropout": 0.0}
     spec = {"kind": "transformer", **sizes, "norm": order, **more}
-    made: Model = build("weft.models:MODELS", spec, Sizes(VOCABULARY, VOCABULARY, True))
+    made: Model = build_model(spec, Sizes(VOCABULARY, VOCABULARY, True))
     return made.train()
 
 
@@ -78,7 +78,7 @@ def learnt(network: Model, *, half: bool) -> tuple[Tensor, Tensor]:
     source, target = (torch.randint(4, VOCABULARY, (1, 48), generator=generator) * layout.ok for layout in layouts)
     network.zero_grad()
     with torch.autocast("cpu", torch.bfloat16, enabled=half):
-        hidden = network(source, layouts[0], target.roll(1), layouts[1]).hidden
+        hidden = network(Source(source, layouts[0]), target.roll(1), layouts[1]).hidden
     loss, _ = network.decoder.loss(hidden.float(), target, 0.1)
     loss.backward()
     return loss.detach(), torch.cat([each.grad.flatten() for each in network.parameters() if each.grad is not None])
@@ -111,5 +111,5 @@ def test_positions_that_turn_queries_and_keys_need_them_apart(called: Counter[st
 def test_a_model_at_work_does_without_those_of_training(called: Counter[str]) -> None:
     with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
         tokens, layout = torch.randint(4, VOCABULARY, (1, 48)), Layout.pack(SOURCES, 48, longest=20)
-        model("post").eval().encoder(tokens, layout)
+        model("post").eval().encoder(Source(tokens, layout))
     assert not called["norms"] and not called["relu"]

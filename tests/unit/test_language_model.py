@@ -22,6 +22,7 @@ from weft.data.symbols import ByteTokenizer
 from weft.data.text import Streams, TextFile, in_streams, read_text, windows
 from weft.errors import ConfigError, DataError, RunError
 from weft.models.base import Sizes
+from weft.models.composing import build_model
 from weft.models.lm import LanguageModel
 from weft.registry import build
 from weft.state import leaves
@@ -69,7 +70,7 @@ def train(out: Path, text: Path, settings: Mapping[str, Any] | None = None, **op
 def make(decoder_self: str = "xl_relative", layers: int = 2) -> LanguageModel:
     torch.manual_seed(0)
     spec = {"kind": "language_model", "dim": 16, "heads": 2, "feedforward": 32, "decoder_layers": layers, "dropout": 0.0}
-    made = build("weft.models:MODELS", {**spec, "position": "none", "decoder_self": decoder_self}, Sizes(30, 30, True))
+    made = build_model({**spec, "position": "none", "decoder_self": decoder_self}, Sizes(30, 30, True))
     assert isinstance(made, LanguageModel)
     return made.eval()
 
@@ -99,10 +100,10 @@ def test_streams_go_on_where_they_were(groups: int) -> None:
     position = Position()
     for _ in range(streams.steps * groups):
         batch, position = next(stream)
-        assert torch.equal(batch.labels[:, :-1], batch.target[:, 1:])
+        assert torch.equal(batch.labels[:, :-1], batch.tokens[:, 1:])
         assert batch.fresh == (batch.group not in before)
         if not batch.fresh:
-            assert torch.equal(batch.target[:, 0], before[batch.group])
+            assert torch.equal(batch.tokens[:, 0], before[batch.group])
         before[batch.group] = batch.labels[:, -1]
         seen += batch.labels.flatten().tolist()
     assert position == Position(1, 0, 0)
@@ -110,7 +111,7 @@ def test_streams_go_on_where_they_were(groups: int) -> None:
     following, _ = next(stream)
     assert following.fresh
     first, _ = next(streams.stream(Position()))
-    assert not torch.equal(following.target, first.target)  # the next epoch is cut elsewhere
+    assert not torch.equal(following.tokens, first.tokens)  # the next epoch is cut elsewhere
 
 
 def test_streams_are_entered_anywhere() -> None:
@@ -120,7 +121,7 @@ def test_streams_are_entered_anywhere() -> None:
         found.append(next(stream))
     for place in (0, 5, 17, 40):
         batch, after = next(streams.stream(found[place][1]))
-        assert torch.equal(batch.target, found[place + 1][0].target)
+        assert torch.equal(batch.tokens, found[place + 1][0].tokens)
         assert (batch.group, batch.fresh, after) == (found[place + 1][0].group, found[place + 1][0].fresh, found[place + 1][1])
 
 
@@ -248,7 +249,7 @@ def test_what_is_carried_stays_in_its_place(settings: dict[str, Any], text: Path
         batch = replace(batch, fresh=number in (0, 3))
         for loss in task.losses(model, batch, 1):
             loss.total.backward()
-        wanted = task.carrying.read(model, batch.target, None if batch.fresh else wanted)[1]
+        wanted = task.carrying.read(model, batch.tokens, None if batch.fresh else wanted)[1]
         carried = leaves(task._carried[batch.group])
         places.add(tuple(leaf.data_ptr() for leaf in carried))
         for mine, theirs in zip(carried, leaves(wanted), strict=True):
@@ -319,8 +320,8 @@ def test_pairs_are_no_text_and_a_language_model_does_not_translate(text: Path, t
     translation = {key: value for key, value in SETTINGS.items() if not key.startswith("task.")} | {"task": "translation"}
     with pytest.raises(ConfigError, match=r"model\.kind: a LanguageModel has no encoder"):
         api.train("lm-tiny", data=f"{text},{text}", out=tmp_path / "run", set=translation)
-    with pytest.raises(ConfigError, match=r"model\.base: a LanguageModel has no encoder"):
-        build("weft.models:MODELS", {"kind": "pointer", "base": "language_model"}, Sizes(30, 30, True))
+    with pytest.raises(ConfigError, match=r"model\.base\.kind: a LanguageModel has no encoder"):
+        build_model({"kind": "pointer", "base": "language_model"}, Sizes(30, 30, True))
 
 
 # --- generating

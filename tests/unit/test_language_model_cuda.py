@@ -15,7 +15,7 @@ from weft.data.text import Streams
 from weft.errors import ConfigError
 from weft.mixers import SELF
 from weft.models.base import Sizes
-from weft.models.lm import LanguageModel
+from weft.models.composing import build_model
 from weft.tasks.base import Setting
 from weft.tasks.language_model import LanguageModelTask
 
@@ -36,7 +36,7 @@ def found(spec: dict[str, Any], carry: str, *, recorded: bool) -> list[float]:
     # Positions that begin anew in every segment would be wrong for what is carried.
     position = "sinusoidal" if carry == "nothing" else "none"
     options = {"dim": 64, "heads": 2, "feedforward": 64, "decoder_layers": 2, "dropout": 0.0, "position": position}
-    model = LanguageModel(SIZES, **options, decoder_self=spec).cuda().train()  # type: ignore[arg-type]
+    model = build_model({"kind": "language_model", **options, "decoder_self": spec}, SIZES).cuda().train()
     task = LanguageModelTask(Setting(Config(), Path()), segment=SEGMENT, carry=carry, memory=SEGMENT)  # type: ignore[arg-type]
     task.carrying.check(model, SEGMENT)
     return losses(task, model, batches(8), recorded=recorded)

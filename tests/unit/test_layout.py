@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from weft.batch import BOS, EOS, PAD, SPECIALS, UNK, Batch, Layout, Position
+from weft.batch import BOS, EOS, PAD, SPECIALS, UNK, Layout, PairBatch, Position, Source
 
 
 def test_padded_rows() -> None:
@@ -82,13 +82,14 @@ def test_select_picks_rows_of_a_padded_layout() -> None:
 def test_a_batch_moves_with_its_layouts() -> None:
     layout = Layout.padded([2, 1])
     tokens = torch.tensor([[5, EOS], [EOS, PAD]])
-    batch = Batch(tokens, layout, tokens, Layout.pack([2, 1], 4), tokens, torch.tensor([7, 3]))
+    batch = PairBatch(torch.tensor([7, 3]), Source(tokens, layout), tokens, Layout.pack([2, 1], 4), tokens)
     moved = batch.to("meta")
-    assert moved.source.is_meta and moved.rows.is_meta and moved.labels.is_meta
-    assert moved.source_layout.segments.is_meta and moved.target_layout.positions.is_meta
+    assert moved.source.values.is_meta and moved.rows.is_meta and moved.labels.is_meta
+    assert moved.source.layout is not None
+    assert moved.source.layout.segments.is_meta and moved.target_layout.positions.is_meta
     assert moved.target_layout.offsets is not None and moved.target_layout.offsets.is_meta
-    assert moved.source_layout.longest == 2 and moved.source_layout.offsets is None
-    assert not batch.source.is_meta
+    assert moved.source.layout.longest == 2 and moved.source.layout.offsets is None
+    assert not batch.source.values.is_meta
 
 
 def test_special_ids_are_the_first_four() -> None:

@@ -15,12 +15,12 @@ from torch import Tensor
 import weft
 from weft import native
 from weft.attention.store import Ledger
-from weft.batch import BOS, PAD, Layout
+from weft.batch import BOS, PAD, Layout, Source
 from weft.data.formats import open_pairs
 from weft.layers.int8 import Int8Linear, in_int8
 from weft.models.base import Model, Sizes
+from weft.models.composing import build_model
 from weft.native import CannotBuild, Kernels, build
-from weft.registry import build as build_part
 from weft.search.choosers import Beam, Chooser, Greedy, Limits
 from weft.search.constraints import Forbid, NoRepeat
 from weft.search.loop import generate
@@ -176,7 +176,7 @@ MODELS = {
 
 def made(kind: str) -> Model:
     torch.manual_seed(5)
-    model: Model = build_part("weft.models:MODELS", MODELS[kind], Sizes(90, 90, True)).eval()
+    model: Model = build_model(MODELS[kind], Sizes(90, 90, True)).eval()
     for parameter in model.parameters():
         parameter.mul_(3 if parameter.dim() > 1 else 1)  # choices that no rounding can turn over
     return model
@@ -189,7 +189,7 @@ def searched(model: Model, chooser: Chooser) -> list[list[Hypothesis]]:
     longest = torch.tensor([40, 6, 5, 7])
     found, _ = generate(
         model.decoder,
-        model.encode(source, Layout.padded(lengths)),
+        model.encode(Source(source, Layout.padded(lengths))),
         chooser,
         first=torch.tensor([[BOS, 4], [BOS, 0], [BOS, 0], [BOS, 7]]),
         first_layout=Layout.padded([2, 1, 1, 2]),
@@ -213,7 +213,9 @@ def test_a_search_with_them_finds_the_same(kernels: Kernels, kind: str, precisio
             found = searched(model if precision == "float32" else in_int8(model, kernels), chooser)
     assert [[each.tokens for each in texts] for texts in found] == [[each.tokens for each in texts] for texts in plain]
     for texts, others in zip(found, plain, strict=True):
-        assert [each.score for each in texts] == pytest.approx([each.score for each in others], abs=1e-4)
+        assert [each.score for each in texts] == pytest.approx(
+            [each.score for each in others], abs=3e-4 if precision == "int8" else 1e-4
+        )
     attends = {"attend_step", "append"} if kind in ("transformer", "rotary") else set()
     assert set(calls) == {"log_sum", "best"} | attends
 

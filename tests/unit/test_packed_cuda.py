@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 import torch
 
-from weft.batch import BOS, Batch, Layout
+from weft.batch import BOS, Layout, PairBatch, Source
 from weft.models.base import Model, Sizes
-from weft.registry import build
+from weft.models.composing import build_model
 from weft.tasks.base import Loss
 from weft.training.replay import Replayed
 
@@ -31,21 +31,21 @@ def model(name: str, dropout: float) -> Model:
     options = {**MODELS[name], "dropout": dropout}
     if options["kind"] == "transformer":
         options |= {"attention_dropout": dropout, "feedforward_dropout": dropout}
-    made: Model = build("weft.models:MODELS", options, Sizes(VOCABULARY, VOCABULARY, True))
+    made: Model = build_model(options, Sizes(VOCABULARY, VOCABULARY, True))
     return made.cuda().train()
 
 
-def packed(sources: list[int], targets: list[int], seed: int = 0) -> Batch:
+def packed(sources: list[int], targets: list[int], seed: int = 0) -> PairBatch:
     generator = torch.Generator().manual_seed(seed)
     above, below = (Layout.pack(lengths, 96, longest=32, pieces=16) for lengths in (sources, targets))
     blocks = [torch.randint(4, VOCABULARY, (1, 96), generator=generator) * layout.ok for layout in (above, below)]
     fed = torch.where(below.positions == 0, BOS, blocks[1].roll(1))
-    return Batch(blocks[0], above, fed, below, blocks[1], torch.arange(len(sources)))
+    return PairBatch(torch.arange(len(sources)), Source(blocks[0], above), fed, below, blocks[1])
 
 
-def work(network: Model, batch: Batch) -> Loss:
+def work(network: Model, batch: PairBatch) -> Loss:
     with torch.autocast("cuda", torch.bfloat16):
-        found = network(batch.source, batch.source_layout, batch.target, batch.target_layout)
+        found = network(batch.source, batch.target, batch.target_layout)
         loss, nll = network.decoder.loss(found.hidden, batch.labels, 0.1)
     loss.backward()
     return Loss(loss.detach(), batch.target_layout.ok.sum(), {"nll": nll})
@@ -59,7 +59,7 @@ def gradient(network: Model) -> torch.Tensor:
 def test_the_kernel_for_ragged_rows_agrees_with_masked_attention_in_float32(name: str) -> None:
     network = model(name, dropout=0.0)
     batch = packed(SOURCES, TARGETS).to("cuda")
-    found = network(batch.source, batch.source_layout, batch.target, batch.target_layout)
+    found = network(batch.source, batch.target, batch.target_layout)
     loss, _ = network.decoder.loss(found.hidden, batch.labels, 0.1)
     loss.backward()
     wanted = gradient(network).clone()

@@ -32,7 +32,7 @@ def look_at(rows: Sequence[Draw], monkeypatch: pytest.MonkeyPatch) -> None:
 def outcome(model: Model, batch: Batch, rows: Sequence[Draw], monkeypatch: pytest.MonkeyPatch) -> tuple[Tensor, Features]:
     """(log-likelihood of the targets, what the model found) where attention looks at these positions."""
     look_at(rows, monkeypatch)
-    found = model(batch.source, batch.source_layout, batch.target, batch.target_layout)
+    found = model(batch.source, batch.target, batch.target_layout)
     return -model.decoder.loss(found.hidden, batch.labels)[0], found
 
 

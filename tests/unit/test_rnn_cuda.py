@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 import torch
 
-from weft.batch import Batch, Layout
+from weft.batch import Layout, PairBatch, Source
 from weft.models.base import Model, Sizes
-from weft.registry import build
+from weft.models.composing import build_model
 from weft.tasks.base import Loss
 from weft.training.replay import Replayed
 
@@ -47,7 +47,7 @@ def _waiting_is_allowed_afterwards() -> Iterator[None]:
 
 def make(options: dict[str, Any], dropout: float) -> Model:
     torch.manual_seed(0)
-    model: Model = build("weft.models:MODELS", {"kind": "rnn", "dim": 16, "dropout": dropout, **options}, Sizes(19, 19, True))
+    model: Model = build_model({"kind": "rnn", "dim": 16, "dropout": dropout, **options}, Sizes(19, 19, True))
     return model
 
 
@@ -55,7 +55,7 @@ def make(options: dict[str, Any], dropout: float) -> Model:
 def test_the_numbers_are_those_of_the_cpu(name: str) -> None:
     model, tokens, layout = make(STYLES[name], 0.0).eval(), torch.randint(4, 19, (4, 9)), Layout.padded(LENGTHS)
     with torch.no_grad():
-        here = model(tokens, layout, tokens, layout).hidden
+        here = model(Source(tokens, layout), tokens, layout).hidden
         there = model.cuda()(tokens.cuda(), layout.to("cuda"), tokens.cuda(), layout.to("cuda")).hidden.cpu()
     torch.testing.assert_close(there[layout.ok], here[layout.ok], atol=5e-3, rtol=5e-3)
 
@@ -68,18 +68,18 @@ def test_no_pass_waits_for_the_device(name: str, half: bool) -> None:
         layout = Layout.padded(LENGTHS).to("cuda")
         torch.cuda.set_sync_debug_mode("error" if turn else "default")
         with torch.autocast("cuda", torch.bfloat16, enabled=half):
-            found = model(tokens, layout, tokens, layout)
+            found = model(Source(tokens, layout), tokens, layout)
             loss, _ = model.decoder.loss(found.hidden, tokens, 0.1)
         loss.backward()
         torch.cuda.set_sync_debug_mode("default")
     assert all(value.grad is not None and value.grad.isfinite().all() for value in model.parameters())
 
 
-def rounded(lengths: list[int], seed: int) -> Batch:
+def rounded(lengths: list[int], seed: int) -> PairBatch:
     """Rows of up to 12 tokens, the last of them empty, whose lengths the host does not know."""
     layout = replace(Layout.padded([*lengths, 0], 12), known=None, longest=12)
     tokens = torch.randint(4, 19, (5, 12), generator=torch.Generator().manual_seed(seed)) * layout.ok
-    return Batch(tokens, layout, tokens, replace(layout), tokens, torch.arange(4))
+    return PairBatch(torch.arange(4), Source(tokens, layout), tokens, replace(layout), tokens)
 
 
 @pytest.mark.parametrize("half", [False, True])
@@ -87,9 +87,9 @@ def rounded(lengths: list[int], seed: int) -> Batch:
 def test_recorded_work_equals_work_as_usual(name: str, half: bool) -> None:
     model = make(STYLES[name], 0.2).cuda().train()
 
-    def work(batch: Batch, update: int) -> list[Loss]:
+    def work(batch: PairBatch, update: int) -> list[Loss]:
         with torch.autocast("cuda", torch.bfloat16, enabled=half):
-            found = model(batch.source, batch.source_layout, batch.target, batch.target_layout)
+            found = model(batch.source, batch.target, batch.target_layout)
             loss, nll = model.decoder.loss(found.hidden, batch.labels, 0.1)
         loss.backward()
         return [Loss(loss.detach(), batch.target_layout.ok.sum(), {"nll": nll.detach()})]

@@ -10,7 +10,7 @@ import torch
 from teaching import make_batch, make_model, make_task, random_batch, the_loss, value
 from torch import Tensor
 
-from weft.batch import BOS, EOS, Batch, Layout
+from weft.batch import BOS, EOS, Layout, PairBatch, Source
 from weft.errors import ConfigError
 from weft.models.base import Model
 from weft.registry import build
@@ -37,7 +37,7 @@ def make_sampling(kind: str, truth: float | None = None, **options: Any) -> Samp
     return sampling
 
 
-def the_inputs(sampling: Sampling, model: Model, batch: Batch, update: int = 1, seed: int = 1) -> Tensor:
+def the_inputs(sampling: Sampling, model: Model, batch: PairBatch, update: int = 1, seed: int = 1) -> Tensor:
     torch.manual_seed(seed)
     (fed,) = sampling.inputs(model, batch, update)
     return fed
@@ -83,7 +83,7 @@ def test_no_truth_step_by_step_is_greedy_search(kind: str, name: str) -> None:
     rows, extent = fed.shape
     limits = Limits(torch.full((rows,), extent), torch.zeros(rows, dtype=torch.long), torch.arange(rows))
     with torch.no_grad():
-        encoded = model.encode(batch.source, batch.source_layout)
+        encoded = model.encode(batch.source)
         found, _ = generate(model.decoder, encoded, Greedy(), first=torch.full((rows, 1), BOS), limits=limits)
     for row, length, (hypothesis, *_) in zip(fed.tolist(), batch.target_layout.counts, found, strict=True):
         said = hypothesis.tokens[: length - 1]
@@ -97,7 +97,7 @@ def test_no_truth_step_by_step_is_greedy_search(kind: str, name: str) -> None:
 def test_no_truth_in_two_passes_is_what_the_first_one_says_shifted(name: str) -> None:
     model, batch = unsure(name), random_batch()
     fed = the_inputs(make_sampling("two_pass", 0.0), model, batch)
-    found = model(batch.source, batch.source_layout, batch.target, batch.target_layout)
+    found = model(batch.source, batch.target, batch.target_layout)
     said = model.decoder.logits(found.hidden).argmax(-1)
     later = batch.target_layout.ok[:, 1:]
     assert torch.equal(fed[:, 0], batch.target[:, 0])
@@ -117,17 +117,17 @@ def test_as_many_parallel_passes_as_tokens_are_step_by_step(name: str) -> None:
 
 def test_packed_sentences_begin_with_bos_each() -> None:
     model, batch = unsure("transformer"), random_batch()
-    lengths = [batch.source_layout.counts, batch.target_layout.counts]
+    lengths = [batch.source.layout.counts, batch.target_layout.counts]
     source, target = (Layout.pack(counts, sum(counts) + 3) for counts in lengths)
 
     def packed(tokens: Tensor, layout: Layout) -> Tensor:
         return torch.cat([tokens[layout.ok], torch.zeros(3, dtype=tokens.dtype)])[None]
 
     tokens = [
-        packed(batch.source, batch.source_layout),
+        packed(batch.source.values, batch.source.layout),
         *(packed(each, batch.target_layout) for each in (batch.target, batch.labels)),
     ]
-    row = Batch(tokens[0], source, tokens[1], target, tokens[2], batch.rows)
+    row = PairBatch(batch.rows, Source(tokens[0], source), tokens[1], target, tokens[2])
     padded = the_inputs(make_sampling("two_pass", 0.0), model, batch)
     assert torch.equal(the_inputs(make_sampling("two_pass", 0.0), model, row)[0, :-3], padded[batch.target_layout.ok])
     with pytest.raises(ConfigError, match=r"task.sampling: token by token.*train.packed: false"):

@@ -9,11 +9,11 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from weft.attention import kernel, store
-from weft.batch import BOS, EOS, PAD, Layout
+from weft.batch import BOS, EOS, PAD, Layout, Source
 from weft.graphs import Compiler
 from weft.models.base import Encoded, Sizes
+from weft.models.composing import build_model
 from weft.models.ensemble import Ensemble
-from weft.registry import build
 from weft.search.choosers import Beam, Greedy, Limits, Sample, candidates, top_k, uniform
 from weft.search.constraints import Forbid, NoRepeat
 from weft.search.loop import generate
@@ -45,7 +45,7 @@ def make(size, variant="full", seed=3, sharp=3.0, eos=0.0):
         "decoder_layers": 2,
         "share_embeddings": "none",
     }
-    model = build("weft.models:MODELS", {**options, **VARIANTS[variant]}, Sizes(size, size, True)).eval()
+    model = build_model({**options, **VARIANTS[variant]}, Sizes(size, size, True)).eval()
     with torch.no_grad():
         model.decoder.output.weight.mul_(sharp * DIM**0.5)
         # the output layer has no bias: the last norm's bias gives EOS its advantage
@@ -62,7 +62,7 @@ def encode(model, size, rows=slice(None)):
     tokens, lengths = sources(size)[rows], torch.tensor(LENGTHS)[rows]
     extent = int(lengths.max())
     with torch.inference_mode():
-        return model.encode(tokens[:, :extent], Layout.padded(lengths, extent))
+        return model.encode(Source(tokens[:, :extent], Layout.padded(lengths, extent)))
 
 
 def limits(groups, longest=12, shortest=0, ids=None):
@@ -264,20 +264,20 @@ def test_an_ensemble_of_twins_equals_one_and_families_mix():
     one, other = make(size, eos=1.0), make(size, "recurrent", seed=4)
     tokens, layout = sources(size), Layout.padded(LENGTHS, max(LENGTHS))
     twins = Ensemble([one, one]).eval()
-    alone, _ = generate(one.decoder, one.encode(tokens, layout), Beam(4), first=bos(SOURCES), limits=limits(SOURCES))
+    alone, _ = generate(one.decoder, one.encode(Source(tokens, layout)), Beam(4), first=bos(SOURCES), limits=limits(SOURCES))
     double, _ = generate(
-        twins.decoder, twins.encode(tokens, layout), Beam(4), first=bos(SOURCES), limits=limits(SOURCES), check=1
+        twins.decoder, twins.encode(Source(tokens, layout)), Beam(4), first=bos(SOURCES), limits=limits(SOURCES), check=1
     )
     assert [texts[0].tokens for texts in alone] == [texts[0].tokens for texts in double]
     mixed = Ensemble([one, other]).eval()
     found, _ = generate(
-        mixed.decoder, mixed.encode(tokens, layout), Beam(4, 0.0), first=bos(SOURCES), limits=limits(SOURCES), check=1
+        mixed.decoder, mixed.encode(Source(tokens, layout)), Beam(4, 0.0), first=bos(SOURCES), limits=limits(SOURCES), check=1
     )
     text = found[0][0].tokens
     row = Encoded(
         torch.zeros(1, 1, DIM),
         None,
-        parts=[model.encode(tokens[:1], layout.select(torch.tensor([0]))) for model in (one, other)],
+        parts=[model.encode(Source(tokens[:1], layout.select(torch.tensor([0])))) for model in (one, other)],
     )
     fed = torch.tensor([[BOS, *text][:-1]])
     with torch.inference_mode():
@@ -398,7 +398,9 @@ def test_a_recorded_encoder_is_the_encoder():
     for rows in (slice(0, 3), slice(3, 6), slice(1, 4)):
         tokens, layout = sources(9)[rows], Layout.padded(torch.tensor(LENGTHS)[rows], 9)
         with torch.inference_mode():
-            assert torch.equal(recorded.encode(model, tokens, layout).memory, model.encode(tokens, layout).memory)
+            assert torch.equal(
+                recorded.encode(model, Source(tokens, layout)).memory, model.encode(Source(tokens, layout)).memory
+            )
 
 
 def test_a_model_that_cannot_be_recorded_is_searched_as_usual():

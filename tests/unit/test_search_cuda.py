@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from weft.batch import BOS, PAD, Layout
+from weft.batch import BOS, PAD, Layout, Source
 from weft.graphs import Compiler
 from weft.models.base import Model, Sizes
-from weft.registry import build
+from weft.models.composing import build_model
 from weft.search.choosers import Beam, Chooser, Greedy, Limits
 from weft.search.constraints import Forbid
 from weft.search.loop import PLAINLY, Stepping, generate
@@ -23,7 +23,7 @@ SIZE, ROWS = 5000, 40
 def model() -> Model:
     torch.manual_seed(0)
     spec = {"kind": "transformer", "dim": 64, "heads": 4, "feedforward": 128, "encoder_layers": 2, "decoder_layers": 2}
-    made: Model = build("weft.models:MODELS", spec, Sizes(SIZE, SIZE, True)).cuda().eval()
+    made: Model = build_model(spec, Sizes(SIZE, SIZE, True)).cuda().eval()
     return made
 
 
@@ -37,7 +37,7 @@ def search(model: Model, chooser: Chooser, seed: int, stepping: Stepping = PLAIN
     with torch.inference_mode():
         return generate(
             model.decoder,
-            model.encode(source, layout),
+            model.encode(Source(source, layout)),
             chooser,
             first=torch.full((ROWS, 1), BOS, device="cuda"),
             limits=Limits(longest, torch.zeros_like(longest), torch.arange(ROWS, device="cuda")),

@@ -14,14 +14,14 @@ from contract.decoders import SMALL, VOCABULARY
 
 import weft
 from weft.batch import EOS
-from weft.data.cache import prepare
 from weft.data.cooccurrence import companions
 from weft.data.formats import open_pairs
+from weft.data.pairs import prepare_pairs
 from weft.data.symbols import CharacterTokenizer
 from weft.errors import ConfigError, RunError
 from weft.layers.int8 import in_int8
 from weft.models.base import Sizes
-from weft.registry import build
+from weft.models.composing import build_model
 from weft.tasks.shortlist import Shortlist
 from weft.tasks.terms import Terms
 from weft.translator import Translator
@@ -54,7 +54,7 @@ def test_companions_are_ranked_by_how_often_they_come_together(tmp_path: Path) -
     source, target = CharacterTokenizer(byte_fallback=False), CharacterTokenizer(byte_fallback=False)
     source.train("abcd", 20)
     target.train("vxyz", 20)
-    corpus = prepare([open_pairs(f"{tmp_path}/pairs.tsv")], source, target, folder=tmp_path / "cache", max_length=9)
+    corpus = prepare_pairs([open_pairs(f"{tmp_path}/pairs.tsv")], source, target, folder=tmp_path / "cache", max_length=9)
     likely, frequent = companions(corpus, source.size, target.size, most=2, frequent=2, pairs=100)
     assert set(frequent) == {EOS, target.encode("z")[0]}
     best = {letter: target.decode([likely[source.encode(letter)[0], 0]]) for letter in "abc"}
@@ -67,7 +67,7 @@ def test_companions_are_ranked_by_how_often_they_come_together(tmp_path: Path) -
 @pytest.mark.parametrize("kind", ["transformer", "rnn", "convs2s", "bytenet"])
 def test_part_of_an_output_layer_gives_what_the_whole_gives(kind: str, precision: str) -> None:
     torch.manual_seed(4)
-    model = build("weft.models:MODELS", {"kind": kind, **SMALL[kind]}, Sizes(VOCABULARY, VOCABULARY, True)).eval()
+    model = build_model({"kind": kind, **SMALL[kind]}, Sizes(VOCABULARY, VOCABULARY, True)).eval()
     model = in_int8(model) if precision == "int8" else model.to(getattr(torch, {"bf16": "bfloat16"}.get(precision, precision)))
     tokens = torch.tensor([0, 2, 3, 7, 18])
     with torch.inference_mode():
@@ -126,7 +126,7 @@ def test_what_is_missing_or_does_not_fit_is_said(run: Path, reverse_run: Path, o
     with pytest.raises(RunError, match="other vocabularies"):
         weft.load(run, device="cpu").translate("a b", shortlist=5)
     with_own_tokens_alone(run)
-    with pytest.raises(ConfigError, match=r"decode\.shortlist: a EnsembleDecoder"):
+    with pytest.raises(ConfigError, match=r"decode\.shortlist: the output layer of EnsembleDecoder"):
         weft.load([run, other_run], device="cpu").translate("a b", shortlist=5)
 
 

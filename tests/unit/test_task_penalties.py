@@ -26,14 +26,14 @@ MODELS: dict[str, dict[str, Any]] = {
 def crosses(model: Model, batch: Batch) -> list[Tensor]:
     """The weights [B, H, T, S] of every attention to the source, the lowest layer first."""
     with record(model) as tape:
-        model(batch.source, batch.source_layout, batch.target, batch.target_layout)
+        model(batch.source, batch.target, batch.target_layout)
     return [torch.cat(pieces, 2) for name, pieces in tape.items() if name.startswith("decoder") and "mixer" not in name]
 
 
 def expected(name: str, weights: Tensor, batch: Batch) -> float:
     """The penalty pair by pair, each without padding."""
     total = 0.0
-    for row, source, target in zip(weights, batch.source_layout.counts, batch.target_layout.counts, strict=True):
+    for row, source, target in zip(weights, batch.source.layout.counts, batch.target_layout.counts, strict=True):
         alone = row[None, :, :target, :source]
         penalty = {
             "guided": lambda alone: guided_penalty(alone, width=0.3),

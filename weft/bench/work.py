@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import replace
 
 import torch
 
-from weft.batch import BOS, PAD, UNK
+from weft.batch import BOS, PAD, UNK, LabelBatch, PairBatch, Source
 from weft.bench.subject import Subject
 from weft.config import DecodeSection
 from weft.graphs import Compiler
@@ -72,7 +71,7 @@ class TrainingStep(Work):
         packed, rounded = self.config.packed is True, self.config.rounded is True
         batch = task.made_up(subject.length, subject.sizes, subject.rows, packed=packed, rounded=rounded)
         # Running text goes on from step to step, with what is carried.
-        self.batch = replace(batch.pin() if subject.device.type == "cuda" else batch, fresh=False)
+        self.batch = (batch.pin() if subject.device.type == "cuda" else batch).continued()
         self.model, self.precision = subject.model.train(), self.config.precision
         self.groups = task.parameters(self.model)
         self.optimizers = {
@@ -135,7 +134,7 @@ class Search(Work):
         self.steps = STEPS if model.max_target is None else min(STEPS, model.max_target - 1)
         self.precision, self.device = options.precision, device
         self.autocast = autocasts(options, next(self.model.parameters()).dtype, self.kernels)
-        self.source = subject.task.made_up(subject.length, subject.sizes, rows).source.to(device)
+        self.source = made_up_source(subject, rows) if reads else Source(torch.empty(rows, 0))
         self.first = torch.full((rows, 1), BOS, device=device)
         longest = torch.full((rows,), self.steps, device=device)
         self.limits = Limits(longest, longest - 1, torch.arange(rows, device=device))
@@ -159,9 +158,9 @@ class Search(Work):
             if isinstance(model, LanguageModel):
                 source = model.nothing(self.first.size(0))
             elif stepping is not None:
-                source = stepping.encode(model, self.source, None)
+                source = stepping.encode(model, self.source)
             else:
-                source = model.encode(self.source, None)
+                source = model.encode(self.source)
             generate(
                 model.decoder,
                 source,
@@ -174,6 +173,13 @@ class Search(Work):
             )
 
 
+def made_up_source(subject: Subject, rows: int) -> Source:
+    """Full rows, for which no layout is needed."""
+    batch = subject.task.made_up(subject.length, subject.sizes, rows)
+    assert isinstance(batch, PairBatch | LabelBatch)
+    return Source(batch.source.values.to(subject.device))
+
+
 class Labelling(Work):
     """A label for each of some made-up texts."""
 
@@ -183,13 +189,13 @@ class Labelling(Work):
         options = settled(options, subject.device)
         self.model, self.precision = in_precision(subject.model.eval(), options.precision), options.precision
         self.autocast = autocasts(options, next(self.model.parameters()).dtype)
-        self.source = subject.task.made_up(subject.length, subject.sizes, rows).source.to(subject.device)
+        self.source = made_up_source(subject, rows)
         self.about, self.count = f"{rows} × {subject.length} tokens, {self.precision}", float(rows)
 
     @torch.inference_mode()
     def __call__(self) -> None:
-        with torch.autocast(self.source.device.type, torch.bfloat16, enabled=self.autocast):
-            self.model(self.source, None)
+        with torch.autocast(self.source.values.device.type, torch.bfloat16, enabled=self.autocast):
+            self.model(self.source)
 
 
 def at_work(subject: Subject, rows: int, beam: int | None, warn: Callable[[str], None]) -> Work:

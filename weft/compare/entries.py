@@ -25,7 +25,8 @@ from weft import document
 from weft.config import Config, load_config
 from weft.errors import ConfigError
 from weft.models.base import Sizes
-from weft.registry import Among, build, nested, options_of, suggest
+from weft.models.composing import build_model
+from weft.registry import Among, nested, options_of, suggest
 
 ALL = "all"
 LABEL = "label="
@@ -138,7 +139,7 @@ def _possible(base: Entry, slot: str, tell: Callable[[str], None]) -> Iterator[s
         try:
             changed = load_config(base.recipe, [*base.sets, f"{slot}={kind}"])
             with torch.device("meta"):
-                build("weft.models:MODELS", changed.model, Sizes(8, 8, True), where="model")
+                build_model(changed.model, Sizes(8, 8, True))
         except ConfigError as error:
             tell(f"{kind} is left out: {error}")
             continue

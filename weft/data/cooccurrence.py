@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from weft.data.cache import Corpus
+from weft.data.corpus import Corpus
 
 Ids = NDArray[np.int32]
 Numbers = NDArray[np.int64]
@@ -63,7 +63,7 @@ def _best(source: Numbers, target: Numbers, chance: NDArray[np.float64], sources
 def _vocabularies(corpus: Corpus, rows: Numbers) -> Iterator[tuple[Numbers, Numbers]]:
     """The tokens of each side of some pairs, each once."""
     for row in rows.tolist():
-        yield np.unique(corpus.source(row)).astype(np.int64), np.unique(corpus.target(row)).astype(np.int64)
+        yield np.unique(corpus.row("source", row)).astype(np.int64), np.unique(corpus.row("target", row)).astype(np.int64)
 
 
 def _cells(corpus: Corpus, rows: Numbers, targets: int) -> tuple[Numbers, Numbers]:

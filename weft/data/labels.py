@@ -1,103 +1,118 @@
-"""Labels in the place of target texts, and texts of which only the beginning is read: what classification needs of data."""
+"""Texts with a label each, as a corpus and as batches: columns `source`, with EOS at the end, and `label`."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
-from itertools import islice
+from collections.abc import Callable, Iterable, Sequence
+from itertools import chain, islice
+from pathlib import Path
 
-from weft.batch import SPECIALS
+import numpy as np
+import torch
+
+from weft.batch import EOS, NO_LABEL, LabelBatch, Source
+from weft.data.batching import lay_out, spread
+from weft.data.corpus import Columns, Corpus, Rows, ids_below, prepare
 from weft.data.formats import Pairs
-from weft.data.tokenizer import RESERVED, Tokenizer
-from weft.errors import DataError
+from weft.data.pairs import PairFilters, Texts
+from weft.data.tokenizer import Tokenizer
+from weft.errors import DataError, RunError
 
 SHOWN = 10
-"""The most labels that a message names."""
+"""The most labels that a message lists."""
 
 
-class Labels(Tokenizer):
-    """One id for each label, in alphabetical order. White space around a label does not count."""
+class Labels:
+    """The names of all labels in alphabetical order; a label's id is its place. White space around a name is ignored."""
 
-    def __init__(self) -> None:
-        self._set([])
+    def __init__(self, names: Iterable[str] = ()) -> None:
+        self.names = sorted({name.strip() for name in names} - {""})
+        self.ids = {name: number for number, name in enumerate(self.names)}
 
-    def _set(self, names: list[str]) -> None:
-        self.names = names
-        self.ids = {name: number for number, name in enumerate(names, start=RESERVED)}
+    def __len__(self) -> int:
+        return len(self.names)
 
-    def train(self, texts: Iterable[str], size: int) -> None:
-        """Every label there is; the size follows from them."""
-        self._set(sorted({text.strip() for text in texts} - {""}))
-
-    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
-        """A blank label has no id. Raises DataError for a label that is not known."""
-        return [[self._find(text.strip())] if text.strip() else [] for text in texts]
-
-    def _find(self, name: str) -> int:
-        if name not in self.ids:
-            raise DataError(f"there is no label {name!r} in the training data; {self.describe()}")
-        return self.ids[name]
+    def find(self, name: str) -> int:
+        """The id of a label. Raises DataError for one that is not known."""
+        if name.strip() not in self.ids:
+            raise DataError(f"the label {name.strip()!r} does not occur in the training data; {self.describe()}")
+        return self.ids[name.strip()]
 
     def check(self, pairs: Pairs) -> None:
-        """Raises DataError at the first pair whose label is not known."""
+        """Raises DataError at the first pair whose label is not known. A blank label is none."""
         for number, (_, label) in enumerate(pairs, start=1):
             try:
-                self.encode(label)
+                _ = label.strip() and self.find(label)
             except DataError as error:
                 raise DataError(f"{pairs.name}, pair {number:,}: {error}") from None
 
     def describe(self) -> str:
         """The labels as half a sentence."""
         shown = ", ".join(repr(name) for name in islice(self.names, SHOWN))
-        return f"known are {shown}" + (f" and {len(self.names) - SHOWN} more" if len(self.names) > SHOWN else "")
+        return f"known labels are {shown}" + (f" and {len(self.names) - SHOWN} more" if len(self.names) > SHOWN else "")
 
-    def decode(self, ids: Sequence[int]) -> str:
-        return " ".join(self.names[i - RESERVED] for i in ids if i >= RESERVED)
+    def save(self, path: Path) -> None:
+        path.write_text(json.dumps({"labels": self.names}, ensure_ascii=False, indent=0), encoding="utf-8")
 
-    def tokens(self, ids: Sequence[int]) -> list[str]:
-        return [SPECIALS[i] if i < RESERVED else self.names[i - RESERVED] for i in ids]
-
-    @property
-    def size(self) -> int:
-        return RESERVED + len(self.names)
-
-    def dump(self) -> bytes:
-        return json.dumps({"labels": self.names}, ensure_ascii=False, indent=0).encode()
-
-    def restore(self, content: bytes) -> None:
-        saved = json.loads(content)
-        if not isinstance(saved, dict) or not isinstance(saved.get("labels"), list):
-            raise ValueError("it holds no labels")
-        self._set([str(name) for name in saved["labels"]])
+    @staticmethod
+    def load(path: Path) -> Labels:
+        try:
+            return Labels(json.loads(path.read_text(encoding="utf-8"))["labels"])
+        except FileNotFoundError:
+            raise RunError(f"{path}: there is no such file") from None
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise RunError(f"{path}: this file does not hold labels: {error}") from None
 
 
-class Beginnings(Tokenizer):
-    """Another tokenizer, of whose ids only the first `longest` of a text are kept."""
+def prepare_labels(
+    pairs: Sequence[Pairs],
+    tokenizer: Tokenizer,
+    labels: Labels,
+    *,
+    folder: Path,
+    max_length: int,
+    drop_duplicates: bool = False,
+    progress: Callable[[int], None] | None = None,
+) -> Corpus:
+    """The corpus of texts with their labels, from the cache in `folder` or tokenised now.
 
-    def __init__(self, tokenizer: Tokenizer, longest: int) -> None:
-        self.tokenizer, self.longest = tokenizer, longest
+    Texts are cut after `max_length` tokens. Left out are texts that are empty or have no label, and with `drop_duplicates`
+    texts that occurred before with the same label.
+    """
+    filters = PairFilters(max_length, None, drop_duplicates)
 
-    def train(self, texts: Iterable[str], size: int) -> None:
-        self.tokenizer.train(texts, size)
+    def encode(texts: Texts) -> tuple[Columns, dict[str, int]]:
+        sources = [ids[:max_length] for ids in tokenizer.encode_batch([text for text, _ in texts])]
+        found = [[labels.find(label)] if label.strip() else [] for _, label in texts]
+        kept, reasons = filters(texts, sources, found)
+        return {"source": [[*sources[i], EOS] for i in kept], "label": [found[i] for i in kept]}, reasons
 
-    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
-        return [ids[: self.longest] for ids in self.tokenizer.encode_batch(texts)]
+    return prepare(
+        chain.from_iterable(pairs),
+        ["labels", [some.digest() for some in pairs], tokenizer.digest(), labels.names, max_length, drop_duplicates],
+        encode,
+        {"source": ids_below(tokenizer.size), "label": ids_below(len(labels))},
+        sized=["source"],
+        folder=folder,
+        name=", ".join(some.name for some in pairs),
+        unit="texts",
+        progress=progress,
+    )
 
-    def decode(self, ids: Sequence[int]) -> str:
-        return self.tokenizer.decode(ids)
 
-    def tokens(self, ids: Sequence[int]) -> list[str]:
-        return self.tokenizer.tokens(ids)
+def collate_labels(corpus: Corpus, rows: Rows, *, budget: int = 0, rounded: bool = False) -> LabelBatch:
+    """The texts of some rows with their labels, laid out as `lay_out` does."""
+    rows = np.asarray(rows, dtype=np.int64)
+    (source, lengths), (labels, _) = corpus.gather("source", rows), corpus.gather("label", rows)
+    return make_labelled(source, labels, lengths, rows, budget=budget, rounded=rounded)
 
-    @property
-    def size(self) -> int:
-        return self.tokenizer.size
 
-    def dump(self) -> bytes:
-        """The longest length counts: it changes what a text is to the model."""
-        return f"{self.longest}\n".encode() + self.tokenizer.dump()
-
-    def restore(self, content: bytes) -> None:
-        longest, _, rest = content.partition(b"\n")
-        self.longest = int(longest)
-        self.tokenizer.restore(rest)
+def make_labelled(
+    source: Rows, labels: Rows, lengths: Rows, rows: Rows | None = None, *, budget: int = 0, rounded: bool = False
+) -> LabelBatch:
+    """A batch of texts, given all their tokens, their labels [n] and their lengths [n]. Rows that only fill it up have none."""
+    (layout,) = lay_out(lengths[:, None], budget=budget, rounded=rounded)
+    filled = np.full(len(layout.segments), NO_LABEL, np.int64)
+    filled[: len(labels)] = labels
+    numbers = torch.arange(len(lengths)) if rows is None else torch.from_numpy(rows)
+    return LabelBatch(numbers, Source(spread(source, layout), layout), torch.from_numpy(filled))

@@ -19,7 +19,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from weft.batch import PAD, Batch, Layout, Position
+from weft.batch import PAD, Position, TextBatch
 from weft.data.cache import find_or_build
 from weft.data.formats import Pairs
 from weft.data.lines import check_file, file_digest, read_lines
@@ -129,7 +129,7 @@ class Streams:
         """Segments that each stream reads in an epoch. One is left over where there are two, for the places to move in."""
         return max(1, (len(self.tokens) - 1 - self.segment) // self._step)
 
-    def stream(self, position: Position) -> Iterator[tuple[Batch, Position]]:
+    def stream(self, position: Position) -> Iterator[tuple[TextBatch, Position]]:
         """Batches without end, with each the position of the one after it."""
         epoch, _, number = position
         while True:
@@ -138,24 +138,15 @@ class Streams:
             yield self._batch(epoch, number), Position(after[0], 0, after[1])
             epoch, number = after
 
-    def _batch(self, epoch: int, number: int) -> Batch:
+    def _batch(self, epoch: int, number: int) -> TextBatch:
         step, group = divmod(number, self.groups)
         left = len(self.tokens) - 1 - self.steps * self._step
         moved = np.random.default_rng([self.seed, epoch]).integers(0, left + 1)
         streams = np.arange(group * self.rows, (group + 1) * self.rows)
         begins = moved + (streams * self.steps + step) * self.segment
         block = _block(self.tokens, begins.tolist(), self.segment + 1)
-        layout = Layout.padded([self.segment] * self.rows)
-        return Batch(
-            source=block[:, :0],
-            source_layout=Layout.padded([0] * self.rows),
-            target=block[:, :-1].contiguous(),
-            target_layout=layout,
-            labels=block[:, 1:].contiguous(),
-            rows=torch.from_numpy(streams),
-            group=group,
-            fresh=step == 0,
-        )
+        inputs, labels = block[:, :-1].contiguous(), block[:, 1:].contiguous()
+        return TextBatch(torch.from_numpy(streams), inputs, labels, group, fresh=step == 0)
 
 
 def windows(tokens: Tokens, extent: int, stride: int, rows: int) -> Iterator[tuple[Tensor, Tensor]]:

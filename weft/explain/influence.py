@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from weft.attention.base import Attended
-from weft.batch import BOS, UNK
+from weft.batch import BOS, UNK, Source
 from weft.explain.text import Weights
 from weft.mixers.base import Mixer
 from weft.models.base import Model
@@ -91,7 +91,7 @@ def _run(model: Model, source: Tensor, fed: Tensor, written: Tensor, watched: Ma
         return lambda _, __, found: contexts[name].append(found.context.float())
 
     with _hooked([module.register_forward_hook(keep(name)) for name, module in watched.items()]):
-        logits = model.decoder(fed, model.decoder.start(model.encode(source))).logits
+        logits = model.decoder(fed, model.decoder.start(model.encode(Source(source)))).logits
     logp = logits.float().log_softmax(-1).gather(-1, written[..., None]).clamp_min(-MOST)
     return {"": logp, **{name: torch.cat(each, 1) for name, each in contexts.items() if each}}
 

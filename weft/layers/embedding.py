@@ -1,39 +1,45 @@
-"""From token ids to vectors."""
+"""Embeddings of token ids and of n-grams."""
 
 from __future__ import annotations
 
 import math
-from typing import Literal
+from typing import Literal, Protocol
 
 import torch
 from torch import Tensor, nn
 
 from weft.batch import PAD, Layout
-from weft.errors import ConfigError
 from weft.layers.convolution import Window
 from weft.layers.dropout import dropout
 from weft.layers.position import LearnedPosition, SinusoidalPosition
-from weft.layers.readout import output_layer
 
 Sharing = Literal["all", "output", "none"]
-"""Which embedding tables are one: those of source, target and output; of target and output; none."""
+"""Which of the source, target and output embeddings are shared: all three, target and output, or none."""
 
 HASH_BASE, HASH_PRIME = 1_000_003, 2**31 - 1
-"""An n-gram is a number in this base modulo this prime: below 2⁶² before it is reduced, so alike on every device."""
+"""An n-gram is hashed as a number in this base modulo this prime; it stays below 2⁶², so the hash is exact on every device."""
+
+
+class EmbeddingTables(Protocol):
+    """The tables that embed a source of tokens, which a decoder may share."""
+
+    table: nn.Embedding
+    ngrams: NGramBag | None
 
 
 class TokenEmbedding(nn.Module):
-    """A vector for each token, times √dim as in Vaswani et al. 2017, plus its position's vector, with dropout.
-
-    The table may be shared: with the other side, and with the output layer.
-    """
+    """The embedding of each token times a scale (√dim as in Vaswani et al. 2017), plus that of its position, with dropout."""
 
     def __init__(
-        self, table: nn.Embedding, position: SinusoidalPosition | LearnedPosition | None, dropout: float = 0.0
+        self,
+        table: nn.Embedding,
+        position: SinusoidalPosition | LearnedPosition | None,
+        dropout: float = 0.0,
+        scale: float | None = None,
     ) -> None:
         super().__init__()
         self.table, self.position, self.dropout = table, position, dropout
-        self.scale = math.sqrt(table.embedding_dim)
+        self.scale = math.sqrt(table.embedding_dim) if scale is None else scale
 
     def forward(self, tokens: Tensor, positions: Tensor) -> Tensor:
         """tokens, positions [B, T] → [B, T, dim]."""
@@ -43,65 +49,39 @@ class TokenEmbedding(nn.Module):
         return dropout(x, self.dropout, self.training)
 
 
-class NGramEmbedding(nn.Module):
-    """A vector for each token plus those of the n-grams that end with it, n = 2 … N, times √dim, with dropout.
+class NGramBag(nn.EmbeddingBag):
+    """The summed embeddings of the n-grams that end with each token, n = 2 … longest (Kalchbrenner et al. 2016).
 
-    This is the bag of character n-grams of Kalchbrenner et al. 2016. N-grams of all lengths share one table, `ngrams`, by their
-    hash; its row 0 is for those that would begin before their sentence, which count as nothing. All look back alone, so a
-    decoder is served as well; its state is the last N − 1 tokens.
+    N-grams of all lengths share `buckets` rows by their hash. Row 0 belongs to n-grams that would begin before their
+    sentence, which count as zero. The embeddings start at 0, so n-grams that training never met contribute nothing. N-grams
+    look back only, so a decoder can use them; its state is the last `longest` − 1 tokens.
     """
 
-    def __init__(self, table: nn.Embedding, ngrams: nn.EmbeddingBag | None, longest: int, dropout: float) -> None:
-        super().__init__()
-        self.table, self.ngrams, self.dropout = table, ngrams, dropout
+    def __init__(self, buckets: int, dim: int, longest: int) -> None:
+        super().__init__(buckets + 1, dim, mode="sum", padding_idx=0)
+        nn.init.zeros_(self.weight)
         self.window = Window(1, longest, causal=True)
-        self.scale = math.sqrt(table.embedding_dim)
 
     def start(self, rows: int) -> Tensor | None:
-        """The tail before the first token, [rows, N − 1, 1] ids."""
-        return self.window.start(rows, torch.empty(0, dtype=torch.long, device=self.table.weight.device))
+        """The tail before the first token, [rows, longest − 1, 1] ids."""
+        return self.window.start(rows, torch.empty(0, dtype=torch.long, device=self.weight.device))
 
-    def forward(self, tokens: Tensor, tail: Tensor | None, layout: Layout | None) -> tuple[Tensor, Tensor | None]:
+    def of_tokens(self, tokens: Tensor, tail: Tensor | None, layout: Layout | None) -> tuple[Tensor, Tensor | None]:
         """tokens [B, T] → [B, T, dim], and the tail after them."""
-        x = self.table(tokens)
-        if self.ngrams is not None:
-            grams, tail = self.window(tokens[..., None], tail, layout)
-            bags = _hashed(grams, self.ngrams.num_embeddings)
-            x = x + self.ngrams(bags.flatten(0, 1)).view_as(x)
-        return dropout(x * self.scale, self.dropout, self.training), tail
-
-
-def ngram_table(buckets: int, dim: int) -> nn.EmbeddingBag:
-    """Vectors of n-grams by hash. They begin at 0, so that n-grams never met in training say nothing."""
-    table = nn.EmbeddingBag(buckets + 1, dim, mode="sum", padding_idx=0)
-    nn.init.zeros_(table.weight)
-    return table
+        grams, tail = self.window(tokens[..., None], tail, layout)
+        bags = _hashed(grams, self.num_embeddings)
+        return self(bags.flatten(0, 1)).view(*tokens.shape, -1), tail
 
 
 def embedding_table(size: int, dim: int, std: float | None = None) -> nn.Embedding:
-    """A table whose rows have length about 1 unless `std` says otherwise, so that it can serve as the output layer too."""
+    """A table whose rows have length about 1 unless `std` says otherwise, so that it can be the output layer too."""
     table = nn.Embedding(size, dim)
     nn.init.normal_(table.weight, std=dim**-0.5 if std is None else std)
     return table
 
 
-def embedding_tables(
-    source: int, target: int, one_vocabulary: bool, dim: int, share: Sharing, std: float | None = None
-) -> tuple[nn.Embedding, nn.Embedding, nn.Linear]:
-    """Tables for source and target and the output layer, given the sizes of the two vocabularies and whether they are one."""
-    if share == "all" and not one_vocabulary:
-        raise ConfigError(
-            "model.share_embeddings: all needs one vocabulary for both sides; "
-            "set data.shared_vocabulary: true, or model.share_embeddings: output"
-        )
-    writes = embedding_table(target, dim, std)
-    reads = writes if share == "all" else embedding_table(source, dim, std)
-    output = embedding_table(target, dim, std) if share == "none" else writes
-    return reads, writes, output_layer(output)
-
-
 def _hashed(grams: Tensor, rows: int) -> Tensor:
-    """The last N tokens at each place, grams [B, T, N] → rows [B, T, N − 1] of the n-grams that end there, shortest first."""
+    """The last N tokens at each position, [B, T, N] → rows [B, T, N − 1] of the n-grams that end there, shortest first."""
     *earlier, code = grams.unbind(-1)
     found = []
     for token in reversed(earlier):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import torch
 from torch import Tensor, nn
 
@@ -9,11 +11,11 @@ from weft.batch import Layout
 from weft.errors import ConfigError
 
 
-def token_positions(tokens: Tensor, layout: Layout | None) -> Tensor:
-    """[B, T]: a token's place among those of its sentence in this call, for tokens [B, T]."""
+def token_positions(x: Tensor, layout: Layout | None) -> Tensor:
+    """[B, T]: the position of each token within its sentence in this call, for tokens [B, T] or vectors [B, T, D]."""
     if layout is not None:
         return layout.positions
-    return torch.arange(tokens.size(1), device=tokens.device).expand_as(tokens)
+    return torch.arange(x.size(1), device=x.device).expand(x.shape[:2])
 
 
 def angles(positions: Tensor, width: int, base: float = 10000.0) -> Tensor:
@@ -63,3 +65,13 @@ class LearnedPosition(nn.Module):
 
     def forward(self, positions: Tensor) -> Tensor:
         return self.table(positions)
+
+
+PositionKind = Literal["sinusoidal", "learned", "none"]
+
+
+def make_position(kind: PositionKind, dim: int, max_length: int) -> SinusoidalPosition | LearnedPosition | None:
+    """Absolute positions of the given kind, to be added to embeddings."""
+    if kind == "none":
+        return None
+    return SinusoidalPosition(dim) if kind == "sinusoidal" else LearnedPosition(dim, max_length)

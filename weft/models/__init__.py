@@ -1,10 +1,31 @@
-"""Model families, one file each."""
+"""Models: families, and the fronts, encoders and decoders that they are composed of."""
 
 MODELS = {
+    "composed": "weft.models.composing:Composed",
     "transformer": "weft.models.transformer:Transformer",
     "convs2s": "weft.models.convs2s:ConvS2S",
     "bytenet": "weft.models.bytenet:ByteNet",
     "rnn": "weft.models.rnn:RNN",
     "pointer": "weft.models.pointer:Pointer",
-    "language_model": "weft.models.lm:LanguageModel",
+    "language_model": "weft.models.lm:LanguageModelFamily",
+}
+
+FRONTS = {
+    "tokens": "weft.models.fronts:TokenFront",
+    "frames": "weft.models.fronts:FrameFront",
+    "patches": "weft.models.fronts:PatchFront",
+}
+
+ENCODERS = {
+    "transformer": "weft.models.transformer:TransformerEncoder",
+    "convs2s": "weft.models.convs2s:ConvS2SEncoder",
+    "bytenet": "weft.models.bytenet:ByteNetEncoder",
+    "rnn": "weft.models.rnn:RecurrentEncoder",
+}
+
+DECODERS = {
+    "transformer": "weft.models.transformer:TransformerDecoder",
+    "convs2s": "weft.models.convs2s:ConvS2SDecoder",
+    "bytenet": "weft.models.bytenet:ByteNetDecoder",
+    "rnn": "weft.models.rnn:RecurrentDecoder",
 }

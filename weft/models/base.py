@@ -1,4 +1,4 @@
-"""What the search loop and the tasks know of a model: an encoder, a decoder, and nothing of their insides.
+"""Interfaces of models: fronts, encoders, decoders, and the networks made of them.
 
 Shapes: G sources · B = G·K rows · T target positions · S source positions · D width · V vocabulary.
 """
@@ -8,31 +8,41 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
-from weft.batch import Layout
+from weft.batch import Layout, Source
 from weft.errors import ConfigError
-from weft.layers.readout import linear_loss, rows_of, smoothed_loss
+from weft.layers.embedding import EmbeddingTables, embedding_table
+from weft.layers.readout import linear_loss, output_layer, rows_of, smoothed_loss
 from weft.state import State
+
+Reads = Literal["tokens", "frames", "image"]
+"""Kinds of source: token ids [B, S], feature vectors [B, S, F], pixels [B, C, H, W]."""
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """How many tokens the two vocabularies have, and whether they are one."""
+    """The sizes that the data gives to a model.
+
+    source: source vocabulary, features per frame, or channels of an image, depending on `reads` · target: target vocabulary ·
+    shared: whether source and target have one vocabulary.
+    """
 
     source: int
-    target: int
+    target: int = 0
     shared: bool = False
+    reads: Reads = "tokens"
 
 
 @dataclass
 class Encoded:
-    """A source after reading: memory [G, S, D] and its layout; terms as in `Attended`; an ensemble's parts.
+    """An encoded source: memory [G, S, D] and its layout; terms as in `Attended`; the parts of an ensemble.
 
-    layers: one memory for each layer of the encoder, the lowest first, where the decoder reads others than the last.
-    final: what a decoder begins with besides, one row a source: an RNN's last states.
+    layers: the memory of each encoder layer, lowest first, for decoders that read more than the last one.
+    final: the state a decoder may start from, one row per source: the last states of an RNN.
     """
 
     memory: Tensor
@@ -41,6 +51,17 @@ class Encoded:
     parts: list[Encoded] = field(default_factory=list)
     layers: list[Tensor] = field(default_factory=list)
     final: State = None
+
+    @property
+    def summary(self) -> Tensor:
+        """[G, D]: the last state of an encoder that has one, otherwise the mean of the memory."""
+        if self.final is not None:
+            last: Tensor = self.final[-1][0]
+            return last
+        if self.layout is None:
+            return self.memory.mean(1)
+        ok = self.layout.ok[..., None]
+        return torch.where(ok, self.memory, 0.0).sum(1) / ok.sum(1).clamp_min(1)
 
 
 @dataclass
@@ -61,35 +82,165 @@ class Decoded:
     terms: dict[str, Tensor] = field(default_factory=dict)
 
 
-class Encoder(nn.Module, ABC):
-    """Reads a source. width: that of the memory it gives."""
+class Part(nn.Module):
+    """A front, encoder or decoder. A model supports only what all of its parts support.
 
+    packs: works on packed rows · packs_square: at the cost of all pairs of their tokens · replays: its work on padded rows
+    depends on their shape alone, so a CUDA graph can repeat it · compiles: torch.compile is known to work on `repeated` ·
+    max_length: the longest input it has positions for.
+    """
+
+    packs: bool = False
+    packs_square: bool = False
+    replays: bool = False
+    compiles: bool = False
+    max_length: int | None = None
+
+    @property
+    def repeated(self) -> Sequence[nn.Module]:
+        """Layers of one kind, which share one compilation."""
+        return []
+
+
+@dataclass(frozen=True)
+class FrontSite:
+    """Where a front is used: what it reads, and the vectors that its encoder expects.
+
+    width: of the vectors · scale: factor for embeddings, √width if None · std: standard deviation of initial embeddings.
+    """
+
+    sizes: Sizes
     width: int
+    scale: float | None = None
+    std: float | None = None
+
+    def check(self, reads: Reads, kind: str) -> None:
+        """Raises ConfigError unless the task's sources are of the kind that this front reads."""
+        if self.sizes.reads != reads:
+            raise ConfigError(
+                f"model.front: {kind} reads {reads}, but this task provides {self.sizes.reads}; choose another front"
+            )
+
+
+class Front(Part, ABC):
+    """Turns a source into vectors. shortens: source positions per vector."""
+
+    shortens: int = 1
+    replays = True
+    compiles = True
 
     @abstractmethod
-    def forward(self, tokens: Tensor, layout: Layout | None = None) -> Encoded:
-        """tokens [G, S] → memory."""
+    def forward(self, source: Source) -> tuple[Tensor, Layout | None]:
+        """Vectors [G, S, D] and their layout."""
 
 
-class Decoder(nn.Module, ABC):
-    """Writes a target. Teacher forcing, a forced prefix and one step are the same call at different lengths."""
+class Encoder(Part, ABC):
+    """Encodes a source. width: of its memory · max_source: the longest source · shortens: source positions per vector."""
+
+    width: int
+    max_source: int | None = None
+    shortens: int = 1
+
+    @abstractmethod
+    def forward(self, source: Source) -> Encoded:
+        """The memory of a source."""
+
+
+class VectorEncoder(Encoder):
+    """An encoder of vectors, which its front makes from any kind of source.
+
+    input_width: of the vectors · depth: number of memories in `Encoded.layers` · finals: (tensors, width) of the last state of
+    each layer, if it has one · paired: the memory holds keys and values side by side · embedding_scale, embedding_std: see
+    `FrontSite`.
+    """
+
+    input_width: int
+    depth: int = 0
+    finals: Sequence[tuple[int, int]] = ()
+    paired: bool = False
+    embedding_scale: float | None = None
+    embedding_std: float | None = None
+    front: Front
+
+    def __init__(self) -> None:
+        super().__init__()
+        # Registered first: the order of parameters decides how gradient norms are summed, and so whether a resume is exact.
+        self.register_module("front", None)
+
+    def attach(self, front: Front) -> None:
+        """Sets the front and combines its facts with those of the encoder."""
+        self.front, self.shortens = front, front.shortens
+        self.packs, self.packs_square = self.packs and front.packs, self.packs_square or front.packs_square
+        self.replays, self.compiles = self.replays and front.replays, self.compiles and front.compiles
+        self.max_source = least(front.max_length, _times(self.max_length, front.shortens))
+
+    def set_readers(self, count: int) -> None:
+        """Tells the encoder how many decoder layers attend to its memory."""
+
+    def forward(self, source: Source) -> Encoded:
+        return self.read(*self.front(source))
+
+    @abstractmethod
+    def read(self, x: Tensor, layout: Layout | None) -> Encoded:
+        """The memory of vectors [G, S, input_width]."""
+
+
+@dataclass(frozen=True)
+class DecoderSite:
+    """Where a decoder is used, as `Site` is for an attention: its vocabulary and the encoder it reads.
+
+    memory, depth, finals, paired: of the encoder, see `VectorEncoder` · source: the embedding tables of the source, if the
+    target shares them · tied: the output layer shares the target embeddings.
+    """
+
+    vocabulary: int
+    memory: int
+    depth: int = 0
+    finals: Sequence[tuple[int, int]] = ()
+    paired: bool = False
+    source: EmbeddingTables | None = None
+    tied: bool = True
+
+    def tables(self, dim: int, std: float | None = None) -> tuple[nn.Embedding, nn.Linear]:
+        """The target embeddings and the output layer."""
+        table = None if self.source is None else self.source.table
+        if table is not None and table.embedding_dim != dim:
+            raise ConfigError(
+                "model.share_embeddings: all needs source and target embeddings of the same width, "
+                f"not {table.embedding_dim} and {dim}; set them alike, or share_embeddings: output"
+            )
+        table = embedding_table(self.vocabulary, dim, std) if table is None else table
+        return table, output_layer(table if self.tied else embedding_table(self.vocabulary, dim, std))
+
+
+class Decoder(Part, ABC):
+    """Writes a target. Teacher forcing, a forced prefix and a single step are the same call at different lengths.
+
+    dim: width of the model, for learning-rate schedules · hidden: width of its hidden states · readers: layers that attend to
+    the source · max_memory: the longest memory it can attend to.
+    """
+
+    dim: int
+    hidden: int
+    readers: int = 1
+    max_memory: int | None = None
 
     @abstractmethod
     def start(self, source: Encoded, *, room: int | None = None) -> State:
-        """The state before the first token. `room` asks for stores of fixed size, as the search loop wants them."""
+        """The state before the first token. `room` preallocates stores of that many tokens, as the search loop needs."""
 
     @abstractmethod
     def features(self, tokens: Tensor, state: State, layout: Layout | None = None) -> Features:
-        """tokens [B, T], any number of them. Tokens that are not `ok` in the layout were never fed."""
+        """Hidden states of any number of tokens [B, T]. Positions that are not `ok` in the layout leave the state unchanged."""
 
     @abstractmethod
     def logits(self, hidden: Tensor) -> Tensor:
-        """The output layer, position by position: [B, T, D] → [B, T, V]."""
+        """The output layer, applied at each position: [B, T, D] → [B, T, V]."""
 
     def among(self, tokens: Tensor) -> nn.Module:
-        """The output layer for these tokens [N] alone: [B, T, D] → [B, T, N]."""
+        """The output layer restricted to the tokens [N]: [B, T, D] → [B, T, N]."""
         raise ConfigError(
-            f"decode.shortlist: a {type(self).__name__} has no output layer of which a part could be computed; set it to 0"
+            f"decode.shortlist: the output layer of {type(self).__name__} cannot be restricted to a shortlist; set it to 0"
         )
 
     def forward(self, tokens: Tensor, state: State, layout: Layout | None = None) -> Decoded:
@@ -97,12 +248,12 @@ class Decoder(nn.Module, ABC):
         return Decoded(self.logits(found.hidden), found.state, found.terms)
 
     def loss(self, hidden: Tensor, labels: Tensor, smoothing: float = 0.0) -> tuple[Tensor, Tensor]:
-        """(label-smoothed loss, negative log-likelihood) as sums over the labels that are not PAD."""
+        """(label-smoothed loss, negative log-likelihood), each summed over the labels that are not PAD."""
         return smoothed_loss(self.logits(hidden), labels, smoothing)
 
 
 class LinearDecoder(Decoder):
-    """A decoder whose output layer is one product with a matrix, `output`."""
+    """A decoder whose output layer is a single matrix, `output`."""
 
     output: nn.Linear
 
@@ -118,13 +269,11 @@ class LinearDecoder(Decoder):
 
 
 class Network(nn.Module, ABC):
-    """What training, saving and loading know of a model, whatever its task.
+    """What training, saving and loading need to know about a model, whatever its task.
 
-    dim: its width, for schedules that depend on it · max_source, max_target: the most tokens it has positions for · packs:
-    whether it works on packed rows · packs_square: whether it does so at the cost of all pairs of their tokens · replays:
-    whether a GPU can repeat its work on padded rows, which must follow from their shape alone (`Layout.known`) · copies:
-    whether it may write source tokens by their ids, so that unknown ones are given ids of their own (`weft.data.copying`) ·
-    compiles: whether torch.compile is known to serve its blocks.
+    dim: its width, for schedules that depend on it · max_source, max_target: the longest source and target it has positions
+    for · packs, packs_square, replays, compiles: see `Part` · copies: it may write source tokens by id, so unknown source words
+    get ids of their own (`weft.data.copying`).
     """
 
     dim: int
@@ -138,50 +287,64 @@ class Network(nn.Module, ABC):
 
     @property
     def longest(self) -> int | None:
-        """The most tokens it has positions for on both sides; None: any number."""
-        return min((most for most in (self.max_source, self.max_target) if most is not None), default=None)
+        """The longest text that fits on both sides; None: any length."""
+        return least(self.max_source, self.max_target)
 
     @property
     def device(self) -> torch.device:
         return next(self.parameters()).device
 
     @property
-    def blocks(self) -> Sequence[nn.Module]:
-        """The parts to be compiled. Those that repeat are named one by one, for then what they do is compiled once."""
+    def repeated(self) -> Sequence[nn.Module]:
+        """The modules to compile. Layers of one kind are listed one by one, since they share one compilation."""
         return [self]
 
     def count_parameters(self) -> int:
-        """Trained numbers, those shared between parts counted once."""
+        """Number of trained parameters; shared ones count once."""
         return sum(parameter.numel() for parameter in self.parameters())
 
 
 class Model(Network):
-    """An encoder and a decoder that belong together."""
+    """An encoder and a decoder."""
 
     encoder: Encoder
     decoder: Decoder
 
-    def forward(self, source: Tensor, source_layout: Layout | None, target: Tensor, target_layout: Layout | None) -> Features:
-        """Teacher forcing: the hidden states from which each next target token is to be guessed.
+    def __init__(self, encoder: Encoder, decoder: Decoder) -> None:
+        super().__init__()
+        self.encoder, self.decoder, self.dim = encoder, decoder, decoder.dim
+        self.max_source = least(encoder.max_source, _times(decoder.max_memory, encoder.shortens))
+        self.max_target = decoder.max_length
+        self.packs = encoder.packs and decoder.packs
+        self.packs_square = encoder.packs_square or decoder.packs_square
+        self.replays = encoder.replays and decoder.replays
+        self.compiles = encoder.compiles and decoder.compiles
 
-        Terms of the encoder, which are over source positions, come under "encoder.…".
+    @property
+    def repeated(self) -> Sequence[nn.Module]:
+        below, above = self.encoder.repeated, self.decoder.repeated
+        return [*below, *above] if below and above else [self]
+
+    def forward(self, source: Source, target: Tensor, target_layout: Layout | None = None) -> Features:
+        """Teacher forcing: the hidden states from which each next target token is predicted.
+
+        Terms of the encoder, which are over source positions, are named "encoder.…".
         """
-        encoded = self.encode(source, source_layout)
+        encoded = self.encode(source)
         found = self.decoder.features(target, self.decoder.start(encoded), target_layout)
         for name, value in encoded.terms.items():
             found.terms[f"encoder.{name}"] = value
         return found
 
-    def encode(self, tokens: Tensor, layout: Layout | None = None) -> Encoded:
-        encoded: Encoded = self.encoder(tokens, layout)
+    def encode(self, source: Source) -> Encoded:
+        encoded: Encoded = self.encoder(source)
         return encoded
 
 
-def with_source(network: Network, where: str) -> Model:
-    """The network, if it reads a source and writes a target; otherwise an error about the key `where`."""
-    if isinstance(network, Model):
-        return network
-    raise ConfigError(
-        f"{where}: a {type(network).__name__} has no encoder to read a source with; name a model with an encoder and a "
-        "decoder, such as transformer"
-    )
+def least(*limits: int | None) -> int | None:
+    """The smallest limit; None stands for no limit."""
+    return min((limit for limit in limits if limit is not None), default=None)
+
+
+def _times(limit: int | None, factor: int) -> int | None:
+    return None if limit is None else limit * factor

@@ -1,4 +1,4 @@
-"""What stacks of encoder and decoder layers are made of (Vaswani et al. 2017), with self and cross slots open.
+"""Layers of Transformer stacks (Vaswani et al. 2017), whose self- and cross-attention slots take any mechanism.
 
 Shapes: B rows · T positions · D width.
 """
@@ -6,8 +6,9 @@ Shapes: B rows · T positions · D width.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Annotated, ClassVar, Literal
 
+from pydantic import Field, PositiveInt
 from torch import Tensor, nn
 
 from weft.attention.base import Attended, Attention, Site, add_terms
@@ -16,33 +17,58 @@ from weft.layers.convolution import Window
 from weft.layers.dropout import dropout
 from weft.layers.feedforward import Activation, FeedForward
 from weft.layers.norm import norm_sum
+from weft.layers.position import LearnedPosition, PositionKind, SinusoidalPosition, make_position
 from weft.layers.reversible import Added, SubLayer
 from weft.mixers.base import Mixer
 from weft.state import State
 
 NormOrder = Literal["pre", "post"]
+Rate = Annotated[float, Field(ge=0, lt=1)]
 
 
 @dataclass(frozen=True)
 class Block:
-    """What every block of a stack is made with."""
+    """Options that all blocks of a stack share.
 
-    dim: int
-    heads: int
-    feedforward: int
-    activation: Activation
-    norm: NormOrder
-    dropout: float
-    attention_dropout: float
-    feedforward_dropout: float
-    feedforward_width: int = 1
-    reversible: bool = False
+    dim: width of the model
+    heads: attention heads; they share the width
+    feedforward: width inside the feed-forward network
+    activation: of the feed-forward network; swiglu adds a gate, and so a third more weights
+    norm: post as published, pre for easier training
+    dropout: dropout rate of embeddings and of the output of each sub-layer
+    attention_dropout: dropout rate of attention weights
+    feedforward_dropout: dropout rate inside the feed-forward network
+    position: absolute positions added to the embeddings; none if the self-attention slots encode positions (rotary, recurrent)
+    max_length: number of learned positions
+    """
+
+    dim: PositiveInt = 256
+    heads: PositiveInt = 4
+    feedforward: PositiveInt = 1024
+    activation: Activation = "relu"
+    norm: NormOrder = "pre"
+    dropout: Rate = 0.1
+    attention_dropout: Rate = 0.0
+    feedforward_dropout: Rate = 0.0
+    position: PositionKind = "sinusoidal"
+    max_length: PositiveInt = 1024
+
+    feedforward_width: ClassVar[int] = 1
+    reversible: ClassVar[bool] = False
+
+    @property
+    def positions(self) -> int | None:
+        """The number of absolute positions; None: any number."""
+        return self.max_length if self.position == "learned" else None
+
+    def make_position(self) -> SinusoidalPosition | LearnedPosition | None:
+        return make_position(self.position, self.dim, self.max_length)
 
     def site(self, use: Literal["encoder", "causal", "cross"]) -> Site:
         return Site(use, self.dim, self.heads, dropout=self.attention_dropout)
 
-    def closing(self) -> nn.Module:
-        """What ends a stack: with pre-norm nothing inside norms its last output."""
+    def final_norm(self) -> nn.Module:
+        """The norm after a stack; only pre-norm blocks leave their output without one."""
         return nn.LayerNorm(self.dim) if self.norm == "pre" else nn.Identity()
 
     def network(self, *, causal: bool) -> FeedForward:
@@ -50,8 +76,20 @@ class Block:
         return FeedForward(self.dim, self.feedforward, self.activation, self.feedforward_dropout, window)
 
 
+@dataclass(frozen=True)
+class TransformerBlock(Block):
+    """Options of the blocks of an encoder or decoder stack.
+
+    feedforward_width: tokens the feed-forward network sees; 1 as published, 3 makes it a convolution, as for tagging
+    reversible: recompute activations in the backward pass: memory does not grow with depth, time by a third
+    """
+
+    feedforward_width: PositiveInt = 1  # type: ignore[misc]
+    reversible: bool = False  # type: ignore[misc]
+
+
 class Residual(nn.Module):
-    """A sub-layer's way in and way out: x + f(norm(x)) (pre), or norm(x + f(x)) as published (post)."""
+    """The residual connection around a sub-layer: x + f(norm(x)) (pre), or norm(x + f(x)) as published (post)."""
 
     def __init__(self, block: Block) -> None:
         super().__init__()
@@ -69,7 +107,7 @@ class Residual(nn.Module):
 
 
 class EncoderLayer(nn.Module):
-    """Token mixing, then the position-wise network."""
+    """Token mixing, then the feed-forward network."""
 
     def __init__(self, block: Block, mixer: Mixer) -> None:
         super().__init__()
@@ -80,33 +118,33 @@ class EncoderLayer(nn.Module):
         mixed = self._mix(x, layout)
         add_terms(terms, mixed.terms)
         x = self.around_mixer.leave(x, mixed.context)
-        return self.around_network.leave(x, self._think(x, layout))
+        return self.around_network.leave(x, self._feed(x, layout))
 
     def sublayers(self, layout: Layout | None) -> list[SubLayer]:
-        """The same two parts for reversible streams."""
+        """The two sub-layers as parts of reversible streams."""
 
         def mix(x: Tensor) -> Added:
             mixed = self._mix(x, layout)
             return Added(self.around_mixer.added(mixed.context), mixed.terms)
 
-        def think(x: Tensor) -> Added:
-            return Added(self.around_network.added(self._think(x, layout)))
+        def feed(x: Tensor) -> Added:
+            return Added(self.around_network.added(self._feed(x, layout)))
 
-        return [SubLayer(mix, [self.mixer, self.around_mixer]), SubLayer(think, [self.network, self.around_network])]
+        return [SubLayer(mix, [self.mixer, self.around_mixer]), SubLayer(feed, [self.network, self.around_network])]
 
     def _mix(self, x: Tensor, layout: Layout | None) -> Attended:
         mixed: Attended = self.mixer(self.around_mixer.enter(x), self.mixer.start(rows=x.size(0)), layout=layout)
         return mixed
 
-    def _think(self, x: Tensor, layout: Layout | None) -> Tensor:
+    def _feed(self, x: Tensor, layout: Layout | None) -> Tensor:
         return self.network.run(self.around_network.enter(x), None, layout)[0]
 
 
 @dataclass
 class Unread:
-    """A source that no attention has made keys and values of yet.
+    """A source that has not been projected to keys and values yet.
 
-    A reversible layer makes them when it runs, and again when it is undone, instead of keeping them.
+    A reversible layer projects it in the forward pass, and again in the backward pass, instead of storing the result.
     """
 
     memory: Tensor
@@ -119,7 +157,7 @@ class Unread:
 
 
 class DecoderLayer(nn.Module):
-    """Token mixing over the target, a look at the source, then the position-wise network."""
+    """Token mixing over the target, cross-attention to the source, then the feed-forward network."""
 
     def __init__(self, block: Block, mixer: Mixer, cross: Attention) -> None:
         super().__init__()
@@ -128,7 +166,7 @@ class DecoderLayer(nn.Module):
         self.around_mixer, self.around_cross, self.around_network = Residual(block), Residual(block), Residual(block)
 
     def start(self, *, rows: int = 1, room: int | None = None) -> State:
-        """What it knows of the target before the first token: for the mixer, and for a network that looks back."""
+        """The states of the mixer and of the feed-forward network before the first token."""
         return self.mixer.start(rows=rows, room=room), self.network.start(rows)
 
     def forward(
@@ -137,41 +175,41 @@ class DecoderLayer(nn.Module):
         before, tail = own
         mixed = self._mix(x, before, layout)
         x = self.around_mixer.leave(x, mixed.context)
-        looked = self._look(x, source, layout)
-        x = self.around_cross.leave(x, looked.context)
+        attended = self._attend(x, source, layout)
+        x = self.around_cross.leave(x, attended.context)
         add_terms(terms, mixed.terms)
-        add_terms(terms, looked.terms)
+        add_terms(terms, attended.terms)
         found, tail = self.network.run(self.around_network.enter(x), tail, layout)
-        return self.around_network.leave(x, found), (mixed.state, tail), looked.state
+        return self.around_network.leave(x, found), (mixed.state, tail), attended.state
 
     def sublayers(self, own: State, source: State, layout: Layout | None) -> list[SubLayer]:
-        """The same three parts for reversible streams; each gives its state."""
+        """The three sub-layers as parts of reversible streams; each returns its state."""
         before, tail = own
 
         def mix(x: Tensor) -> Added:
             mixed = self._mix(x, before, layout)
             return Added(self.around_mixer.added(mixed.context), mixed.terms, mixed.state)
 
-        def look(x: Tensor) -> Added:
+        def attend(x: Tensor) -> Added:
             read = self.cross.start(source.memory, source.layout) if isinstance(source, Unread) else source
-            looked = self._look(x, read, layout)
-            return Added(self.around_cross.added(looked.context), looked.terms, looked.state)
+            attended = self._attend(x, read, layout)
+            return Added(self.around_cross.added(attended.context), attended.terms, attended.state)
 
-        def think(x: Tensor) -> Added:
+        def feed(x: Tensor) -> Added:
             found, after = self.network.run(self.around_network.enter(x), tail, layout)
             return Added(self.around_network.added(found), state=after)
 
         memory = [source.memory] if isinstance(source, Unread) else []
         return [
             SubLayer(mix, [self.mixer, self.around_mixer]),
-            SubLayer(look, [self.cross, self.project, self.around_cross], memory),
-            SubLayer(think, [self.network, self.around_network]),
+            SubLayer(attend, [self.cross, self.project, self.around_cross], memory),
+            SubLayer(feed, [self.network, self.around_network]),
         ]
 
     def _mix(self, x: Tensor, before: State, layout: Layout | None) -> Attended:
         mixed: Attended = self.mixer(self.around_mixer.enter(x), before, layout=layout)
         return mixed
 
-    def _look(self, x: Tensor, source: State, layout: Layout | None) -> Attended:
-        looked: Attended = self.cross(self.around_cross.enter(x), source, layout=layout)
-        return replace(looked, context=self.project(looked.context))
+    def _attend(self, x: Tensor, source: State, layout: Layout | None) -> Attended:
+        attended: Attended = self.cross(self.around_cross.enter(x), source, layout=layout)
+        return replace(attended, context=self.project(attended.context))

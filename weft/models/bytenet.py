@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Annotated, cast
 
 import torch
@@ -19,20 +20,21 @@ from weft.batch import Layout
 from weft.errors import ConfigError
 from weft.layers.convolution import Window
 from weft.layers.dropout import dropout
-from weft.layers.embedding import NGramEmbedding, Sharing, embedding_tables, ngram_table
+from weft.layers.embedding import NGramBag, Sharing
 from weft.layers.position import token_positions
-from weft.models.base import Encoded, Encoder, Features, LinearDecoder, Model, Sizes
+from weft.models.base import DecoderSite, Encoded, Features, LinearDecoder, VectorEncoder
+from weft.models.blocks import Rate
+from weft.models.composing import Composition
+from weft.models.fronts import TokenFront
 from weft.state import State, shared
-
-Share = Annotated[float, Field(ge=0, lt=1)]
 
 
 @dataclass(frozen=True)
 class Unfolding:
-    """A source of |s| tokens gets ⌊ratio · |s|⌋ + extra columns, a little more than its target is expected to need.
+    """A source of |s| tokens gets ⌊ratio · |s|⌋ + extra columns, slightly more than its target is expected to need.
 
-    Those behind its last token begin empty, and the convolutions carry the source into them. Targets may be longer: beyond
-    the last column they find zeros.
+    Columns after its last token start at zero, and the convolutions spread the source into them. Longer targets read zeros
+    beyond the last column.
     """
 
     ratio: float
@@ -95,29 +97,84 @@ class ResidualBlock(nn.Module):
         return x + dropout(h, self.dropout, self.training), tail
 
 
-class ByteNetEncoder(Encoder):
-    """Dilated convolutions around each column of the unfolded source."""
+@dataclass(frozen=True)
+class DilatedBlocks:
+    """Options that the encoder and decoder of ByteNet share.
 
-    def __init__(self, embedding: NGramEmbedding, unfolding: Unfolding, blocks: list[ResidualBlock], dim: int) -> None:
+    dim: width of the model; half of it inside the residual blocks
+    width: tokens a convolution sees; odd
+    dilations: distance between these tokens, one number per block of a set
+    dropout: dropout rate of embeddings and of the output of each block
+    """
+
+    dim: PositiveInt = 512
+    width: PositiveInt = 3
+    dilations: tuple[PositiveInt, ...] = (1, 2, 4, 8, 16)
+    dropout: Rate = 0.1
+
+    def stack(self, sets: int, *, causal: bool) -> nn.ModuleList:
+        if self.dim % 2:
+            raise ConfigError(f"model.dim: the blocks of ByteNet halve the width, so it must be even, not {self.dim}")
+        windows = [Window(self.dim // 2, self.width, dilation, causal) for dilation in self.dilations] * sets
+        return nn.ModuleList(ResidualBlock(self.dim, window, self.dropout) for window in windows)
+
+
+class ByteNetEncoder(VectorEncoder):
+    """Dilated convolutions over the unfolded source (Kalchbrenner et al. 2016).
+
+    sets: sets of blocks; the paper has 6
+    unfold_ratio: columns per source token; usually more than target tokens
+    unfold_extra: columns added to those
+    """
+
+    packs = True
+
+    def __init__(
+        self,
+        *,
+        blocks: DilatedBlocks,
+        sets: PositiveInt = 2,
+        unfold_ratio: Annotated[float, Field(ge=1)] = 1.2,
+        unfold_extra: NonNegativeInt = 0,
+    ) -> None:
         super().__init__()
-        self.embedding, self.unfolding = embedding, unfolding
-        self.blocks, self.norm = nn.ModuleList(blocks), nn.LayerNorm(dim)
-        self.width = dim
+        self.unfolding, self.dropout = Unfolding(unfold_ratio, unfold_extra), blocks.dropout
+        self.blocks, self.norm = blocks.stack(sets, causal=False), nn.LayerNorm(blocks.dim)
+        self.input_width = self.width = blocks.dim
 
-    def forward(self, tokens: Tensor, layout: Layout | None = None) -> Encoded:
-        """The memory has a vector for each column, and the layout is that of columns."""
-        embedded, _ = self.embedding(tokens, self.embedding.start(tokens.size(0)), layout)
-        x, laid = self.unfolding(embedded, layout)
+    def read(self, x: Tensor, layout: Layout | None) -> Encoded:
+        """The memory has one vector per column, and its layout counts columns."""
+        x, columns = self.unfolding(dropout(x, self.dropout, self.training), layout)
         for block in self.blocks:
-            x = block(x, None, laid)[0]
-        return Encoded(self.norm(x), laid)
+            x = block(x, None, columns)[0]
+        return Encoded(self.norm(x), columns)
+
+
+class NGramEmbedding(nn.Module):
+    """The embedding of each token plus those of the n-grams that end with it, times √dim, with dropout."""
+
+    def __init__(self, table: nn.Embedding, ngrams: NGramBag | None, dropout: float) -> None:
+        super().__init__()
+        self.table, self.ngrams, self.dropout = table, ngrams, dropout
+        self.scale = math.sqrt(table.embedding_dim)
+
+    def start(self, rows: int) -> Tensor | None:
+        return None if self.ngrams is None else self.ngrams.start(rows)
+
+    def forward(self, tokens: Tensor, tail: Tensor | None, layout: Layout | None) -> tuple[Tensor, Tensor | None]:
+        """tokens [B, T] → [B, T, dim], and the tail after them."""
+        x = self.table(tokens)
+        if self.ngrams is not None:
+            grams, tail = self.ngrams.of_tokens(tokens, tail, layout)
+            x = x + grams
+        return dropout(x * self.scale, self.dropout, self.training), tail
 
 
 @dataclass
-class DecoderState:
-    """Of each block the tail of its convolution, and of the embedding that of its n-grams; fed [B]: tokens each row has had.
+class ByteNetState:
+    """The tails of each block's convolution and of the n-grams; fed [B]: tokens each row has consumed.
 
-    columns [G, U, D] of the source · begins, ends [G, n]: where each of its n sentences has the first, and is past the last.
+    columns [G, U, D] of the source · begins, ends [G, n]: first column of each of its n sentences, and the one past its last.
     """
 
     tails: list[State]
@@ -129,17 +186,38 @@ class DecoderState:
 
 
 class ByteNetDecoder(LinearDecoder):
-    """Causal dilated convolutions stacked on the encoder: target position t reads source column t."""
+    """Causal dilated convolutions on top of the encoder: target position t reads source column t (Kalchbrenner et al. 2016).
 
-    def __init__(self, embedding: NGramEmbedding, blocks: list[ResidualBlock], dim: int, output: nn.Linear) -> None:
+    sets: sets of blocks; the paper has 6
+    ngrams: longest n-gram that has an embedding; 1: tokens only; the paper has 5, over characters
+    ngram_buckets: rows of the n-gram table, which n-grams share by their hash
+    """
+
+    packs = True
+
+    def __init__(
+        self,
+        site: DecoderSite,
+        *,
+        blocks: DilatedBlocks,
+        sets: PositiveInt = 2,
+        ngrams: PositiveInt = 1,
+        ngram_buckets: PositiveInt = 20_000,
+    ) -> None:
         super().__init__()
-        self.embedding, self.blocks, self.output = embedding, nn.ModuleList(blocks), output
+        dim = blocks.dim
+        if site.memory != dim:
+            raise ConfigError(f"model.decoder: bytenet adds source columns to its input, so set dim: {site.memory}, not {dim}")
+        table, output = site.tables(dim)
+        bag = None if ngrams == 1 else site.source.ngrams if site.source else NGramBag(ngram_buckets, dim, ngrams)
+        self.embedding = NGramEmbedding(table, bag, blocks.dropout)
+        self.blocks, self.output = blocks.stack(sets, causal=True), output
         self.join = nn.Linear(dim, dim, bias=False)
         self.norm, self.out = nn.LayerNorm(dim), nn.Linear(dim, dim)
+        self.dim = self.hidden = dim
 
-    def start(self, source: Encoded, *, room: int | None = None) -> DecoderState:
-        layout = source.layout
-        assert layout is not None
+    def start(self, source: Encoded, *, room: int | None = None) -> ByteNetState:
+        layout = source.layout or Layout.padded([source.memory.size(1)] * source.memory.size(0)).to(source.memory.device)
         if layout.offsets is not None:
             bounds = layout.offsets.long()[None]
             begins, ends = bounds[:, :-2], bounds[:, 1:-1]
@@ -149,9 +227,9 @@ class ByteNetDecoder(LinearDecoder):
         rows = source.memory.size(0)
         tails = [block.start(rows) for block in cast(Iterable[ResidualBlock], self.blocks)]
         grams, fed = self.embedding.start(rows), torch.zeros_like(ends[:, 0])
-        return DecoderState(tails, grams, fed, self.join(source.memory), begins, ends)
+        return ByteNetState(tails, grams, fed, self.join(source.memory), begins, ends)
 
-    def features(self, tokens: Tensor, state: DecoderState, layout: Layout | None = None) -> Features:
+    def features(self, tokens: Tensor, state: ByteNetState, layout: Layout | None = None) -> Features:
         positions = token_positions(tokens, layout) + state.fed[:, None]
         embedded, grams = self.embedding(tokens, state.grams, layout)
         x = embedded + _read(state, positions, layout)
@@ -163,59 +241,40 @@ class ByteNetDecoder(LinearDecoder):
         return Features(self.out(F.relu(self.norm(x))), replace(state, tails=tails, grams=grams, fed=state.fed + fed))
 
 
-class ByteNet(Model):
-    """Dilated convolutions; the decoder stands on the encoder, column on column, without attention (Kalchbrenner et al. 2016).
+class ByteNet(Composition):
+    """Dilated convolutions; the decoder is stacked on the encoder, column on column, without attention (Kalchbrenner 2016).
 
-    dim: width of the model; half of it inside the residual blocks
-    width: tokens a convolution sees at once; odd
-    dilations: how far apart these are, one number a block of a set
-    encoder_sets: sets of blocks that read the source; the paper has 6
-    decoder_sets: sets of blocks that write the target; the paper has 6
-    dropout: share dropped of embeddings and of what each block adds
-    unfold_ratio: columns for each source token; more than target tokens, as a rule
-    unfold_extra: columns besides
-    ngrams: a token's vector is the sum of those of the n-grams that end with it, up to this n; 1: of the token alone; the
-        paper has 5, over characters
-    ngram_buckets: rows of the table of n-grams, which share them by hash
-    share_embeddings: one table for source, target and output; for target and output; or three
+    encoder_sets: sets of blocks of the encoder; the paper has 6
+    decoder_sets: sets of blocks of the decoder; the paper has 6
+    unfold_ratio: columns per source token; usually more than target tokens
+    unfold_extra: columns added to those
+    ngrams: longest n-gram that has an embedding; 1: tokens only; the paper has 5, over characters
+    ngram_buckets: rows of the n-gram table, which n-grams share by their hash
+    share_embeddings: one table for source, target and output (all), for target and output (output), or separate ones (none)
     """
-
-    packs = True
 
     def __init__(
         self,
-        sizes: Sizes,
         *,
-        dim: PositiveInt = 512,
-        width: PositiveInt = 3,
-        dilations: tuple[PositiveInt, ...] = (1, 2, 4, 8, 16),
+        blocks: DilatedBlocks,
         encoder_sets: PositiveInt = 2,
         decoder_sets: PositiveInt = 2,
-        dropout: Share = 0.1,
         unfold_ratio: Annotated[float, Field(ge=1)] = 1.2,
         unfold_extra: NonNegativeInt = 0,
         ngrams: PositiveInt = 1,
         ngram_buckets: PositiveInt = 20_000,
         share_embeddings: Sharing = "all",
     ) -> None:
-        super().__init__()
-        if dim % 2:
-            raise ConfigError(f"model.dim: the blocks of ByteNet halve the width, so it is even, not {dim}")
-        self.dim = dim
-
-        def blocks(sets: int, causal: bool) -> list[ResidualBlock]:
-            windows = [Window(dim // 2, width, dilation, causal) for dilation in dilations] * sets
-            return [ResidualBlock(dim, window, dropout) for window in windows]
-
-        source, target, output = embedding_tables(sizes.source, sizes.target, sizes.shared, dim, share_embeddings)
-        bags = [ngram_table(ngram_buckets, dim) if ngrams > 1 else None for _ in range(1 if share_embeddings == "all" else 2)]
-        reads, writes = (NGramEmbedding(table, bag, ngrams, dropout) for table, bag in ((source, bags[0]), (target, bags[-1])))
-        self.encoder = ByteNetEncoder(reads, Unfolding(unfold_ratio, unfold_extra), blocks(encoder_sets, causal=False), dim)
-        self.decoder = ByteNetDecoder(writes, blocks(decoder_sets, causal=True), dim, output)
+        super().__init__(
+            partial(ByteNetEncoder, blocks=blocks, sets=encoder_sets, unfold_ratio=unfold_ratio, unfold_extra=unfold_extra),
+            partial(ByteNetDecoder, blocks=blocks, sets=decoder_sets, ngrams=ngrams, ngram_buckets=ngram_buckets),
+            share_embeddings,
+            partial(TokenFront, ngrams=ngrams, ngram_buckets=ngram_buckets),
+        )
 
 
-def _read(state: DecoderState, positions: Tensor, layout: Layout | None) -> Tensor:
-    """The column at each target position, [B, T, D]; zeros beyond the last one. Beams of a source read its one memory."""
+def _read(state: ByteNetState, positions: Tensor, layout: Layout | None) -> Tensor:
+    """The column at each target position, [B, T, D]; zeros beyond the last. All beams read the one memory of their source."""
     sources, most, dim = state.columns.shape
     sentence = torch.zeros_like(positions)
     if layout is not None and layout.packed:

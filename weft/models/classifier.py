@@ -1,4 +1,4 @@
-"""A label for a whole text: an encoder of any family, a pooling, and a linear layer.
+"""Classifiers: any encoder, a pooling, and a linear layer over the labels.
 
 Shapes: B rows · S source positions · r pooled vectors · C labels.
 """
@@ -12,15 +12,15 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
-from weft.batch import Layout
+from weft.batch import Source
 from weft.layers.dropout import dropout
-from weft.models.base import Model, Network
+from weft.models.base import Encoder, Network, least
 from weft.pooling.base import Pooled, Pooling
 
 
 @dataclass
 class Judged:
-    """logits [B, C] · weights [B, r, S] of the pooling, where it has any · terms: raw quantities [B], in training only."""
+    """logits [B, C] · weights [B, r, S] of the pooling, if it has any · terms: values [B] for auxiliary losses, in training."""
 
     logits: Tensor
     weights: Tensor | None = None
@@ -28,32 +28,32 @@ class Judged:
 
 
 class Classifier(Network):
-    """Reads a text with the encoder of `base`, whose decoder is not kept, and scores each of the labels."""
+    """Pools what an encoder reads and scores the labels."""
 
-    def __init__(self, base: Model, pooling: Pooling, labels: int, share: float = 0.0) -> None:
+    def __init__(self, encoder: Encoder, pooling: Pooling, labels: int, dropout: float = 0.0) -> None:
         super().__init__()
-        self.encoder, self.pooling, self.dropout = base.encoder, pooling, share
-        self.dim, self.max_source, self.replays = base.dim, base.max_source, base.replays
+        self.encoder, self.pooling, self.dropout = encoder, pooling, dropout
+        self.dim, self.max_source, self.replays = encoder.width, encoder.max_source, encoder.replays
         self.output = nn.Linear(pooling.rows * pooling.dim, labels)
 
-    def forward(self, tokens: Tensor, layout: Layout | None = None) -> Judged:
-        """tokens [B, S] → logits [B, C]."""
-        encoded = self.encoder(tokens, layout)
+    def forward(self, source: Source) -> Judged:
+        """The logits [B, C] of the labels."""
+        encoded = self.encoder(source)
         pooled: Pooled = self.pooling(encoded.memory, encoded.layout)
         vector = dropout(pooled.vectors.flatten(1), self.dropout, self.training)
         return Judged(self.output(vector), pooled.weights, pooled.terms)
 
 
 class Vote(Network):
-    """Several classifiers over the same labels: the mean of their probabilities."""
+    """An ensemble of classifiers over the same labels, which averages their probabilities."""
 
     def __init__(self, classifiers: Sequence[Network]) -> None:
         super().__init__()
         self.classifiers = nn.ModuleList(classifiers)
         self.dim = classifiers[0].dim
-        self.max_source = min((each.max_source for each in classifiers if each.max_source is not None), default=None)
+        self.max_source = least(*(each.max_source for each in classifiers))
 
-    def forward(self, tokens: Tensor, layout: Layout | None = None) -> Judged:
+    def forward(self, source: Source) -> Judged:
         """The logits are log-probabilities."""
-        each = [classifier(tokens, layout).logits.float().log_softmax(-1) for classifier in self.classifiers]
+        each = [classifier(source).logits.float().log_softmax(-1) for classifier in self.classifiers]
         return Judged(torch.stack(each).logsumexp(0) - math.log(len(each)))

@@ -8,11 +8,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, Any, cast
 
 import torch
 import torch.nn.functional as F
-from pydantic import Field, PositiveInt
+from pydantic import PositiveInt
 from torch import Tensor, nn
 
 from weft.attention import ATTENTIONS
@@ -21,31 +22,32 @@ from weft.attention.kernel import attend_memory
 from weft.attention.ragged import packing
 from weft.attention.store import Memory
 from weft.batch import Layout
+from weft.errors import ConfigError
 from weft.layers.autocast import computed_in
 from weft.layers.convolution import Window
 from weft.layers.dropout import dropout
-from weft.layers.embedding import Sharing, embedding_tables
+from weft.layers.embedding import Sharing, TokenEmbedding
 from weft.layers.position import LearnedPosition, token_positions
 from weft.layers.weightnorm import NormedLinear
-from weft.models.base import Encoded, Encoder, Features, LinearDecoder, Model, Sizes
+from weft.models.base import DecoderSite, Encoded, Features, LinearDecoder, VectorEncoder, least
+from weft.models.blocks import Rate
+from weft.models.composing import Composition
 from weft.registry import Among, build
 from weft.state import State, shared, spread
 
 CROSS = {"multistep": "weft.models.convs2s:MultistepAttention", **ATTENTIONS}
-"""How a decoder layer may look at the source: the paper's own way, or any attention that serves as cross-attention."""
+"""Attention of a decoder layer to the source: the paper's own, or any other cross-attention."""
 
 EVEN = math.sqrt(0.5)
-"""The sum of two vectors of like variance, times this, has that variance."""
+"""Keeps the variance when two vectors of equal variance are added."""
 
 SPREAD = 0.1
-"""Standard deviation of embeddings at first."""
-
-Share = Annotated[float, Field(ge=0, lt=1)]
+"""Standard deviation of initial embeddings."""
 
 
 @dataclass
-class Columns:
-    """The source as `MultistepAttention` sees it; counts [G, n] int64: how many tokens each segment has."""
+class MultistepMemory:
+    """Keys and values of the source; counts [G, n] int64: number of tokens of each segment."""
 
     memory: Memory
     counts: Tensor = shared()
@@ -66,19 +68,19 @@ class MultistepAttention(Attention):
 
     def start(
         self, memory: Tensor | None = None, layout: Layout | None = None, *, rows: int = 1, room: int | None = None
-    ) -> Columns:
+    ) -> MultistepMemory:
         assert memory is not None
         k, v = (split_heads(computed_in(part), self.site.heads) for part in memory.chunk(2, -1))
         if layout is None:
-            return Columns(Memory(k, v), torch.full((memory.size(0), 2), memory.size(1), device=memory.device))
+            return MultistepMemory(Memory(k, v), torch.full((memory.size(0), 2), memory.size(1), device=memory.device))
         segments, numbers = layout.segments.long(), 2 if layout.offsets is None else layout.offsets.numel()
         counts = segments.new_zeros(memory.size(0), numbers).scatter_add_(1, segments, torch.ones_like(segments))
-        return Columns(Memory(k, v, layout.segments, packing(layout)), counts)
+        return MultistepMemory(Memory(k, v, layout.segments, packing(layout)), counts)
 
     def forward(
         self,
         query: Tensor,
-        state: Columns,
+        state: MultistepMemory,
         *,
         append: Tensor | None = None,
         layout: Layout | None = None,
@@ -94,17 +96,33 @@ class MultistepAttention(Attention):
         return Attended(join_heads(context) * tokens.float().sqrt()[..., None].to(context.dtype), state, weights)
 
 
-class PlacedEmbedding(nn.Module):
-    """A vector for each token plus one for its position, with dropout."""
+@dataclass(frozen=True)
+class Convolutions:
+    """Options that convolutional encoders and decoders share.
 
-    def __init__(self, table: nn.Embedding, max_length: int, dropout: float) -> None:
-        super().__init__()
-        self.table, self.position, self.dropout = table, LearnedPosition(table.embedding_dim, max_length), dropout
-        nn.init.normal_(self.position.table.weight, std=SPREAD)
+    dim: width of embeddings, and of queries and keys when the target attends to the source
+    channels: width of the convolutions
+    width: tokens a convolution sees; odd
+    dropout: dropout rate of embeddings, of the input of each convolution, and before the output layer
+    max_length: number of positions
+    """
 
-    def forward(self, tokens: Tensor, positions: Tensor) -> Tensor:
-        """tokens, positions [B, T] → [B, T, D]."""
-        return dropout(self.table(tokens) + self.position(positions), self.dropout, self.training)
+    dim: PositiveInt = 256
+    channels: PositiveInt = 256
+    width: PositiveInt = 3
+    dropout: Rate = 0.1
+    max_length: PositiveInt = 1024
+
+    def position(self) -> LearnedPosition:
+        position = LearnedPosition(self.dim, self.max_length)
+        nn.init.normal_(position.table.weight, std=SPREAD)
+        return position
+
+    def layer(self, *, causal: bool) -> GatedConvolution:
+        return GatedConvolution(self.channels, self.width, self.dropout, causal=causal)
+
+    def enter(self) -> NormedLinear:
+        return NormedLinear(self.dim, self.channels, gain=1 - self.dropout)
 
 
 class GatedConvolution(nn.Module):
@@ -123,31 +141,40 @@ class GatedConvolution(nn.Module):
         return F.glu(self.taps(windows)), tail
 
 
-class ConvS2SEncoder(Encoder):
-    """Gated convolutions around each token. The memory is [z, (z + e) √½]: what is compared with, and what is found.
+class ConvS2SEncoder(VectorEncoder):
+    """Gated convolutions over the source (Gehring et al. 2017). The memory is [z, (z + e) √½]: keys and values.
 
-    The gradient into the convolutions is divided by twice the number of layers that look at them.
+    The gradient into the convolutions is divided by twice the number of decoder layers that attend to them.
+
+    layers: number of convolutions
     """
 
-    def __init__(self, embedding: PlacedEmbedding, blocks: list[GatedConvolution], channels: int, looks: int) -> None:
-        super().__init__()
-        dim = embedding.table.embedding_dim
-        self.embedding, self.blocks, self.looks = embedding, nn.ModuleList(blocks), looks
-        self.width = 2 * dim
-        self.enter = NormedLinear(dim, channels, gain=1 - embedding.dropout)
-        self.leave = NormedLinear(channels, dim)
+    paired = True
+    packs = True
+    embedding_scale, embedding_std = 1.0, SPREAD
 
-    def forward(self, tokens: Tensor, layout: Layout | None = None) -> Encoded:
-        embedded = self.embedding(tokens, token_positions(tokens, layout))
+    def __init__(self, *, convolutions: Convolutions, layers: PositiveInt = 6) -> None:
+        super().__init__()
+        dim = convolutions.dim
+        self.position, self.dropout, self.readers = convolutions.position(), convolutions.dropout, 1
+        self.blocks = nn.ModuleList(convolutions.layer(causal=False) for _ in range(layers))
+        self.enter, self.leave = convolutions.enter(), NormedLinear(convolutions.channels, dim)
+        self.input_width, self.width, self.max_length = dim, 2 * dim, convolutions.max_length
+
+    def set_readers(self, count: int) -> None:
+        self.readers = count
+
+    def read(self, x: Tensor, layout: Layout | None) -> Encoded:
+        embedded = dropout(x + self.position(token_positions(x, layout)), self.dropout, self.training)
         x = self.enter(embedded)
         for block in self.blocks:
             x = (block(x, None, layout)[0] + x) * EVEN
-        z = _GradientShare.apply(self.leave(x), 1 / (2 * self.looks))
+        z = _GradientShare.apply(self.leave(x), 1 / (2 * self.readers))
         return Encoded(torch.cat([z, (z + embedded) * EVEN], -1), layout)
 
 
 class ConvS2SLayer(nn.Module):
-    """A causal convolution, then a look at the source from what it found and from the token just fed."""
+    """A causal convolution, then attention to the source, queried by its output and the current token."""
 
     def __init__(self, block: GatedConvolution, cross: Attention) -> None:
         super().__init__()
@@ -167,8 +194,8 @@ class ConvS2SLayer(nn.Module):
 
 
 @dataclass
-class DecoderState:
-    """Of each layer the tail of its convolution and its look at the source; fed [B]: how many tokens each row has had."""
+class ConvS2SState:
+    """The tail of each layer's convolution and the state of its attention; fed [B]: tokens each row has consumed."""
 
     tails: list[State]
     looks: list[State]
@@ -176,24 +203,55 @@ class DecoderState:
 
 
 class ConvS2SDecoder(LinearDecoder):
-    """A stack of layers whose output layer is an embedding table."""
+    """Causal gated convolutions, each followed by attention to the source (Gehring et al. 2017).
 
-    def __init__(self, embedding: PlacedEmbedding, layers: list[ConvS2SLayer], channels: int, output: nn.Linear) -> None:
+    layers: number of convolutions
+    heads: attention heads; the paper has one
+    cross: attention to the source
+    """
+
+    def __init__(
+        self,
+        site: DecoderSite,
+        *,
+        convolutions: Convolutions,
+        layers: PositiveInt = 4,
+        heads: PositiveInt = 1,
+        cross: Annotated[dict[str, Any], Among("weft.models.convs2s:CROSS")] = {"kind": "multistep"},  # noqa: B006
+    ) -> None:
         super().__init__()
-        dim = embedding.table.embedding_dim
-        self.embedding, self.layers, self.output = embedding, nn.ModuleList(layers), output
-        self.enter = NormedLinear(dim, channels, gain=1 - embedding.dropout)
-        self.leave = NormedLinear(channels, dim)
+        dim, multistep = convolutions.dim, cross["kind"] == "multistep"
+        if multistep and not (site.paired and site.memory == 2 * dim):
+            raise ConfigError(
+                "model.decoder.cross: multistep needs the keys and values of a convs2s encoder of the same dim; "
+                "use encoder: convs2s, or another attention, such as full"
+            )
+        # Other attentions project one memory, so they read the second half of a paired one: the values.
+        memory = site.memory // 2 if site.paired and not multistep else site.memory
+        table, output = site.tables(dim, SPREAD)
+        made = [
+            ConvS2SLayer(
+                convolutions.layer(causal=True),
+                build("weft.models.convs2s:CROSS", cross, Site("cross", dim, heads, memory=memory)),
+            )
+            for _ in range(layers)
+        ]
+        self.embedding = TokenEmbedding(table, convolutions.position(), convolutions.dropout, scale=1.0)
+        self.layers, self.output = nn.ModuleList(made), output
+        self.enter, self.leave = convolutions.enter(), NormedLinear(convolutions.channels, dim)
+        self.dim, self.hidden, self.readers, self.max_length = dim, dim, layers, convolutions.max_length
+        attentions = [each.cross for each in made]
+        self.max_memory = least(*(each.max_length for each in attentions))
+        self.packs, self.packs_square = all(each.packs for each in attentions), any(each.packs_square for each in attentions)
 
-    def start(self, source: Encoded, *, room: int | None = None) -> DecoderState:
+    def start(self, source: Encoded, *, room: int | None = None) -> ConvS2SState:
         rows = source.memory.size(0)
         layers = list(cast(Iterable[ConvS2SLayer], self.layers))
-        # Attentions other than the paper's have one memory, so they are given its second half: what is found.
         looks = [each.cross.start(source.memory[..., -each.cross.site.memory_dim :], source.layout) for each in layers]
         fed = torch.zeros(rows, dtype=torch.long, device=source.memory.device)
-        return DecoderState([each.block.start(rows) for each in layers], looks, fed)
+        return ConvS2SState([each.block.start(rows) for each in layers], looks, fed)
 
-    def features(self, tokens: Tensor, state: DecoderState, layout: Layout | None = None) -> Features:
+    def features(self, tokens: Tensor, state: ConvS2SState, layout: Layout | None = None) -> Features:
         terms: dict[str, Tensor] = {}
         embedded = self.embedding(tokens, token_positions(tokens, layout) + state.fed[:, None])
         x = self.enter(embedded)
@@ -204,61 +262,38 @@ class ConvS2SDecoder(LinearDecoder):
             looks.append(look)
         fed = tokens.size(1) if layout is None else layout.lengths
         hidden = dropout(self.leave(x), self.embedding.dropout, self.training)
-        return Features(hidden, DecoderState(tails, looks, state.fed + fed), terms)
+        return Features(hidden, ConvS2SState(tails, looks, state.fed + fed), terms)
 
 
-class ConvS2S(Model):
-    """Gated convolutions on both sides, and a look at the source in every decoder layer (Gehring et al. 2017).
+class ConvS2S(Composition):
+    """Gated convolutions on both sides, and attention to the source in every decoder layer (Gehring et al. 2017).
 
-    dim: width of embeddings, and of what is compared when the target looks at the source
-    channels: width of the convolutions
-    width: tokens a convolution sees at once; odd
-    encoder_layers: convolutions that read the source
-    decoder_layers: convolutions that write the target, each with a look at the source
-    heads: parts into which each look is split; the paper has one
-    dropout: share dropped of embeddings, of what goes into each convolution, and before the output layer
-    max_length: positions there are
-    share_embeddings: one table for source, target and output; for target and output; or three
-    cross: how the target looks at the source
+    encoder_layers: convolutions of the encoder
+    decoder_layers: convolutions of the decoder, each with attention to the source
+    heads: attention heads; the paper has one
+    share_embeddings: one table for source, target and output (all), for target and output (output), or separate ones (none)
+    cross: attention to the source
     """
 
     def __init__(
         self,
-        sizes: Sizes,
         *,
-        dim: PositiveInt = 256,
-        channels: PositiveInt = 256,
-        width: PositiveInt = 3,
+        convolutions: Convolutions,
         encoder_layers: PositiveInt = 6,
         decoder_layers: PositiveInt = 4,
         heads: PositiveInt = 1,
-        dropout: Share = 0.1,
-        max_length: PositiveInt = 1024,
         share_embeddings: Sharing = "all",
         cross: Annotated[dict[str, Any], Among("weft.models.convs2s:CROSS")] = {"kind": "multistep"},  # noqa: B006
     ) -> None:
-        super().__init__()
-        self.dim = dim
-        memory = 2 * dim if cross["kind"] == "multistep" else dim
-        source, target, output = embedding_tables(sizes.source, sizes.target, sizes.shared, dim, share_embeddings, SPREAD)
-        encoders = [GatedConvolution(channels, width, dropout, causal=False) for _ in range(encoder_layers)]
-        decoders = [
-            ConvS2SLayer(
-                GatedConvolution(channels, width, dropout, causal=True),
-                build("weft.models.convs2s:CROSS", cross, Site("cross", dim, heads, memory=memory)),
-            )
-            for _ in range(decoder_layers)
-        ]
-        self.encoder = ConvS2SEncoder(PlacedEmbedding(source, max_length, dropout), encoders, channels, decoder_layers)
-        self.decoder = ConvS2SDecoder(PlacedEmbedding(target, max_length, dropout), decoders, channels, output)
-        self.max_source = min(max_length, *(layer.cross.max_length or max_length for layer in decoders))
-        self.max_target = max_length
-        looks = [layer.cross for layer in decoders]
-        self.packs, self.packs_square = all(look.packs for look in looks), any(look.packs_square for look in looks)
+        super().__init__(
+            partial(ConvS2SEncoder, convolutions=convolutions, layers=encoder_layers),
+            partial(ConvS2SDecoder, convolutions=convolutions, layers=decoder_layers, heads=heads, cross=cross),
+            share_embeddings,
+        )
 
 
 class _GradientShare(torch.autograd.Function):
-    """x itself, of whose gradient only a share is passed on."""
+    """The identity, whose gradient is multiplied by `share`."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, share: float) -> Tensor:

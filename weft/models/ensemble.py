@@ -1,4 +1,4 @@
-"""Several models that speak with one voice."""
+"""Ensembles: several models that decode together."""
 
 from __future__ import annotations
 
@@ -8,21 +8,22 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from weft.batch import Layout
-from weft.models.base import Decoder, Encoded, Encoder, Features, Model
+from weft.batch import Layout, Source
+from weft.models.base import Decoder, Encoded, Encoder, Features, Model, least
 from weft.state import State
 
 
 class EnsembleEncoder(Encoder):
-    """Every model reads the source for itself; the parts travel together."""
+    """Each model encodes the source; the results are the parts of one `Encoded`."""
 
     def __init__(self, encoders: Sequence[Encoder]) -> None:
         super().__init__()
         self.encoders = nn.ModuleList(encoders)
+        self.width = encoders[0].width
 
-    def forward(self, tokens: Tensor, layout: Layout | None = None) -> Encoded:
-        parts = [encoder(tokens, layout) for encoder in self.encoders]
-        return Encoded(parts[0].memory, layout, parts=parts)
+    def forward(self, source: Source) -> Encoded:
+        parts = [encoder(source) for encoder in self.encoders]
+        return Encoded(parts[0].memory, parts[0].layout, parts=parts)
 
 
 class EnsembleDecoder(Decoder):
@@ -31,6 +32,7 @@ class EnsembleDecoder(Decoder):
     def __init__(self, decoders: Sequence[Decoder]) -> None:
         super().__init__()
         self.decoders = nn.ModuleList(decoders)
+        self.dim = decoders[0].dim
 
     def start(self, source: Encoded, *, room: int | None = None) -> list[State]:
         return [decoder.start(part, room=room) for decoder, part in zip(self._all(), source.parts, strict=True)]
@@ -51,10 +53,8 @@ class Ensemble(Model):
     """Models over the same vocabularies, of any families."""
 
     def __init__(self, models: Sequence[Model]) -> None:
-        super().__init__()
-        self.encoder = EnsembleEncoder([model.encoder for model in models])
-        self.decoder = EnsembleDecoder([model.decoder for model in models])
-        self.dim, self.copies = models[0].dim, models[0].copies
-        limits = [model.max_source for model in models if model.max_source is not None]
-        self.max_source = min(limits, default=None)
-        self.max_target = min((model.max_target for model in models if model.max_target is not None), default=None)
+        decoder = EnsembleDecoder([model.decoder for model in models])
+        super().__init__(EnsembleEncoder([model.encoder for model in models]), decoder)
+        self.copies = models[0].copies
+        self.max_source = least(*(model.max_source for model in models))
+        self.max_target = least(*(model.max_target for model in models))

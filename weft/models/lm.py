@@ -1,4 +1,4 @@
-"""Decoder-only language models: causal blocks with any mechanism in their self slot, and no source to look at.
+"""Decoder-only language models: causal blocks with any mechanism in their self-attention slot.
 
 Shapes: B rows · T positions · M remembered positions · D width.
 """
@@ -7,30 +7,28 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, cast
+from typing import Annotated, Any, cast
 
 import torch
-from pydantic import Field, PositiveInt
+from pydantic import PositiveInt
 from torch import Tensor, nn
 
 from weft.attention.base import Attended, add_terms
 from weft.batch import Layout
-from weft.layers.embedding import TokenEmbedding, embedding_table
+from weft.layers.embedding import TokenEmbedding
 from weft.layers.feedforward import Activation
-from weft.layers.position import LearnedPosition, SinusoidalPosition, token_positions
-from weft.layers.readout import output_layer
+from weft.layers.position import PositionKind, token_positions
 from weft.mixers import build_self
 from weft.mixers.base import Mixer
-from weft.models.base import Encoded, Features, LinearDecoder, Network, Sizes
-from weft.models.blocks import Block, NormOrder, Residual
+from weft.models.base import DecoderSite, Encoded, Features, LinearDecoder, Network, Sizes, least
+from weft.models.blocks import Block, Residual
+from weft.models.composing import Family
 from weft.registry import Among
 from weft.state import State, together
 
-Share = Annotated[float, Field(ge=0, lt=1)]
-
 
 class CausalLayer(nn.Module):
-    """Token mixing over what was read so far, then the position-wise network."""
+    """Token mixing over the tokens so far, then the feed-forward network."""
 
     def __init__(self, block: Block, mixer: Mixer) -> None:
         super().__init__()
@@ -38,7 +36,7 @@ class CausalLayer(nn.Module):
         self.around_mixer, self.around_network = Residual(block), Residual(block)
 
     def recall(self, memory: Tensor) -> State:
-        """The state after having read what the layer was given before, [B, M, D]."""
+        """The state after reading earlier inputs of this layer, [B, M, D]."""
         return self.mixer.recall(self.around_mixer.enter(memory))
 
     def forward(self, x: Tensor, state: State, layout: Layout | None, terms: dict[str, Tensor]) -> tuple[Tensor, State]:
@@ -50,19 +48,20 @@ class CausalLayer(nn.Module):
 
 @dataclass
 class LanguageState:
-    """One state a layer; fed [B]: how many tokens each row has had."""
+    """The state of each layer; fed [B]: number of tokens each row has consumed."""
 
     own: list[State]
     fed: Tensor
 
 
 class LanguageDecoder(LinearDecoder):
-    """A stack of causal layers. Of a source it asks only how many rows there are (`LanguageModel.nothing`)."""
+    """A stack of causal layers. Its source only says how many rows there are (`LanguageModel.nothing`)."""
 
     def __init__(self, embedding: TokenEmbedding, layers: list[CausalLayer], block: Block, output: nn.Linear) -> None:
         super().__init__()
         self.embedding, self.layers, self.output = embedding, nn.ModuleList(layers), output
-        self.norm = block.closing()
+        self.norm, self.dim, self.hidden = block.final_norm(), block.dim, block.dim
+        self.max_length = least(block.positions, *(layer.mixer.max_length for layer in layers))
 
     def start(self, source: Encoded, *, room: int | None = None) -> LanguageState:
         rows = source.memory.size(0)
@@ -70,7 +69,7 @@ class LanguageDecoder(LinearDecoder):
         return LanguageState(own, self._zeros(rows))
 
     def recall(self, memory: Sequence[Tensor]) -> LanguageState:
-        """The state after an earlier segment, of which the inputs [B, M, D] of every layer are known."""
+        """The state after an earlier segment, from the inputs [B, M, D] of every layer."""
         own = [layer.recall(each) for layer, each in zip(self._each(), memory, strict=True)]
         return LanguageState(own, self._zeros(memory[0].size(0)))
 
@@ -78,7 +77,7 @@ class LanguageDecoder(LinearDecoder):
         return self.read(tokens, state, layout)[0]
 
     def read(self, tokens: Tensor, state: LanguageState, layout: Layout | None = None) -> tuple[Features, list[Tensor]]:
-        """The same, and the inputs [B, T, D] of every layer, for `recall`."""
+        """`features`, and the inputs [B, T, D] of every layer for `recall`."""
         terms: dict[str, Tensor] = {}
         x = self.embedding(tokens, token_positions(tokens, layout) + state.fed[:, None])
         own: list[State] = []
@@ -97,63 +96,54 @@ class LanguageDecoder(LinearDecoder):
         return cast(Iterable[CausalLayer], self.layers)
 
 
-class LanguageModel(Network):
-    """The next token from those before it: a Transformer's causal blocks, or recurrent ones, without a source.
+@dataclass(frozen=True)
+class LanguageBlock(Block):
+    """The options of `Block`, with another default."""
 
-    dim: width of the model
-    heads: attention heads; they share the width
-    feedforward: width inside the position-wise network
-    decoder_layers: blocks on top of each other
-    activation: of the position-wise network; swiglu has a gate, and so a third more weights
-    norm: post as published, pre for easier training
-    dropout: share dropped of embeddings and of what each sub-layer adds
-    attention_dropout: share of attention weights dropped
-    feedforward_dropout: share dropped inside the position-wise network
-    position: how the model knows where a token stands; none if decoder_self knows by itself (xl_relative, rotary, recurrent)
-    max_length: positions that learned positions have
+    activation: Activation = "gelu"
+
+
+class LanguageModelFamily(Family):
+    """Predicts each token from those before it: the causal blocks of a Transformer, or recurrent ones, without a source.
+
+    decoder_layers: number of blocks
     share_embeddings: one table for input and output
-    decoder_self: how tokens are mixed with those before them
+    decoder_self: how tokens are mixed with earlier ones
     """
+
+    def __init__(
+        self,
+        *,
+        block: LanguageBlock,
+        decoder_layers: PositiveInt = 4,
+        share_embeddings: bool = True,
+        decoder_self: Annotated[dict[str, Any], Among("weft.mixers:SELF")] = {"kind": "full"},  # noqa: B006
+    ) -> None:
+        self.block, self.layers, self.share, self.mixer = block, decoder_layers, share_embeddings, decoder_self
+
+    def build(self, sizes: Sizes) -> LanguageModel:
+        table, output = DecoderSite(sizes.target, 0, tied=self.share).tables(self.block.dim)
+        mixers = [build_self(self.mixer, self.block.site("causal")) for _ in range(self.layers)]
+        embedding = TokenEmbedding(table, self.block.make_position(), self.block.dropout)
+        decoder = LanguageDecoder(embedding, [CausalLayer(self.block, mixer) for mixer in mixers], self.block, output)
+        return LanguageModel(decoder, self.block.position)
+
+
+class LanguageModel(Network):
+    """A decoder without a source. position: the absolute positions it uses."""
 
     decoder: LanguageDecoder
     replays = True
 
-    def __init__(
-        self,
-        sizes: Sizes,
-        *,
-        dim: PositiveInt = 256,
-        heads: PositiveInt = 4,
-        feedforward: PositiveInt = 1024,
-        decoder_layers: PositiveInt = 4,
-        activation: Activation = "gelu",
-        norm: NormOrder = "pre",
-        dropout: Share = 0.1,
-        attention_dropout: Share = 0.0,
-        feedforward_dropout: Share = 0.0,
-        position: Literal["sinusoidal", "learned", "none"] = "sinusoidal",
-        max_length: PositiveInt = 1024,
-        share_embeddings: bool = True,
-        decoder_self: Annotated[dict[str, Any], Among("weft.mixers:SELF")] = {"kind": "full"},  # noqa: B006
-    ) -> None:
+    def __init__(self, decoder: LanguageDecoder, position: PositionKind) -> None:
         super().__init__()
-        self.dim, self.position = dim, position
-        block = Block(dim, heads, feedforward, activation, norm, dropout, attention_dropout, feedforward_dropout)
-        place: SinusoidalPosition | LearnedPosition | None = None
-        if position != "none":
-            place = SinusoidalPosition(dim) if position == "sinusoidal" else LearnedPosition(dim, max_length)
-        table = embedding_table(sizes.target, dim)
-        output = output_layer(table if share_embeddings else embedding_table(sizes.target, dim))
-        mixers = [build_self(decoder_self, block.site("causal")) for _ in range(decoder_layers)]
-        layers = [CausalLayer(block, mixer) for mixer in mixers]
-        self.decoder = LanguageDecoder(TokenEmbedding(table, place, dropout), layers, block, output)
-        limits = [max_length if position == "learned" else None, *(mixer.max_length for mixer in mixers)]
-        self.max_target = min((limit for limit in limits if limit is not None), default=None)
+        self.decoder, self.position = decoder, position
+        self.dim, self.max_target = decoder.dim, decoder.max_length
 
     def nothing(self, rows: int) -> Encoded:
-        """The source of a model that has none, for so many rows."""
+        """The empty source that the decoder starts from."""
         return Encoded(torch.empty(rows, 0, self.dim, device=self.device))
 
     def forward(self, tokens: Tensor, layout: Layout | None = None) -> Features:
-        """Hidden states from which each next token is to be guessed, for rows that begin here."""
+        """Hidden states from which each next token is predicted, for rows that begin here."""
         return self.decoder.features(tokens, self.decoder.start(self.nothing(tokens.size(0))), layout)

@@ -17,10 +17,11 @@ from weft.attention.base import Attended, Attention
 from weft.attention.record import observe
 from weft.attention.scores import at_least_float
 from weft.attention.single import fold, unfold
-from weft.batch import EOS, UNK, Layout
+from weft.batch import EOS, UNK, Layout, Source
 from weft.errors import ConfigError
-from weft.models.base import Decoder, Encoded, Encoder, Features, Model, Sizes, with_source
-from weft.registry import Among, build
+from weft.models.base import Decoder, Encoded, Encoder, Features, Model, Sizes
+from weft.models.composing import Family, build_encoder_decoder
+from weft.registry import Among
 from weft.state import State, shared, spread
 
 NEVER = float("-inf")
@@ -37,15 +38,16 @@ class Reading:
 
 
 class PointerEncoder(Encoder):
-    """The base model's encoder, to which unknown tokens are UNK. Their ids travel past it, to the decoder."""
+    """The encoder of the base model, which reads UNK for unknown tokens. Their ids go past it to the decoder."""
 
     def __init__(self, base: Encoder, size: int) -> None:
         super().__init__()
         self.base, self.size, self.width = base, size, base.width
+        self.max_source, self.shortens = base.max_source, base.shortens
 
-    def forward(self, tokens: Tensor, layout: Layout | None = None) -> Encoded:
-        encoded: Encoded = self.base(_known(tokens, self.size), layout)
-        return replace(encoded, final=Reading(encoded.final, tokens))
+    def forward(self, source: Source) -> Encoded:
+        encoded: Encoded = self.base(replace(source, values=_known(source.values, self.size)))
+        return replace(encoded, final=Reading(encoded.final, source.values))
 
 
 @dataclass
@@ -67,10 +69,11 @@ class PointerDecoder(Decoder):
     Its hidden states are logits already: they have to know the source, which an output layer does not.
     """
 
-    def __init__(self, base: Decoder, size: int, looks: str, width: int, *, generate: bool) -> None:
+    def __init__(self, base: Decoder, size: int, cross: str, *, generate: bool) -> None:
         super().__init__()
-        self.base, self.size, self.looks, self.generate = base, size, looks, generate
-        self.gate = nn.Linear(width + self.cross.context_width, 1)
+        self.base, self.size, self.looks, self.generate = base, size, cross, generate
+        self.gate = nn.Linear(base.hidden + self.cross.context_width, 1)
+        self.dim, self.max_length, self.max_memory = base.dim, base.max_length, base.max_memory
 
     @property
     def cross(self) -> Attention:
@@ -110,43 +113,43 @@ class PointerDecoder(Decoder):
         return torch.where(end, 0.0, NEVER).expand(*hidden.shape[:2], -1)
 
 
-class Pointer(Model):
-    """A model that can copy source tokens, words outside the vocabulary too (Vinyals et al. 2015, See et al. 2017).
+class Pointer(Family):
+    """A model that can copy source tokens, including words outside the vocabulary (Vinyals et al. 2015, See et al. 2017).
 
-    p(w) = p_gen P(w) + (1 − p_gen) Σ α_j over the places j of w in the source, where P is what the base model would write,
-    α the weights of one of its attentions (their mean over heads), and p_gen = σ(v · [hidden; context] + b). With weights
-    that sum to less than 1, p is divided by its sum.
+    p(w) = p_gen P(w) + (1 − p_gen) Σ α_j over the positions j of w in the source, where P is the distribution of the base
+    model, α the weights of one of its attentions (averaged over heads), and p_gen = σ(v · [hidden; context] + b). If the
+    weights sum to less than 1, p is normalised.
 
     base: the model that reads and writes; its decoder needs an attention that shows weights
-    layer: which of the decoder's looks at the source points: 0 the first, -1 the last
-    generate: words of the vocabulary can be written too (See et al.); false: only tokens of the source, or the end, as in a
-        pointer network (Vinyals et al.)
+    layer: which of the decoder's attentions to the source points: 0 the first, -1 the last
+    generate: also write words of the vocabulary (See et al.); false: only source tokens or the end, as in a pointer network
+        (Vinyals et al.)
     """
 
     copies = True
 
     def __init__(
         self,
-        sizes: Sizes,
         *,
         base: Annotated[dict[str, Any], Among("weft.models:MODELS")] = {"kind": "rnn"},  # noqa: B006
         layer: int = -1,
         generate: bool = True,
     ) -> None:
-        super().__init__()
+        if base["kind"] == "pointer":
+            raise ConfigError("model.base: a pointer cannot be the base of a pointer; choose the model that reads and writes")
+        self.base, self.layer, self.generate = base, layer, generate
+
+    def build(self, sizes: Sizes) -> Model:
         if not sizes.shared:
             raise ConfigError(
                 "model.kind: pointer writes a source token by its id, so both sides need one vocabulary; "
                 "set data.shared_vocabulary: true"
             )
-        if base["kind"] == "pointer":
-            raise ConfigError("model.base: a pointer cannot stand in a pointer; name the model that reads and writes")
-        model = with_source(build("weft.models:MODELS", base, sizes, where="model.base"), "model.base")
-        self.dim, self.max_source, self.max_target = model.dim, model.max_source, model.max_target
-        self.encoder = PointerEncoder(model.encoder, sizes.source)
-        self.decoder = PointerDecoder(
-            model.decoder, sizes.target, _pointing(model.decoder, layer), _hidden_width(model), generate=generate
-        )
+        base = build_encoder_decoder(self.base, sizes, "model.base")
+        decoder = PointerDecoder(base.decoder, sizes.target, _pointing(base.decoder, self.layer), generate=self.generate)
+        model = Model(PointerEncoder(base.encoder, sizes.source), decoder)
+        model.copies = True
+        return model
 
 
 def joined_mass(seen: list[Attended], state: PointerState) -> Tensor:
@@ -180,16 +183,6 @@ def mixture(logits: Tensor, gate: Tensor, mass: Tensor, columns: Tensor) -> Tens
 def _known(tokens: Tensor, size: int) -> Tensor:
     """What has an embedding: UNK in place of ids beyond the vocabulary."""
     return tokens.masked_fill(tokens >= size, UNK)
-
-
-def _hidden_width(model: Model) -> int:
-    """How wide the hidden states of a model's decoder are: only a step tells, for any family."""
-    token = torch.full((1, 1), EOS)
-    model.eval()
-    with torch.no_grad():
-        hidden = model.decoder.features(token, model.decoder.start(model.encode(token))).hidden
-    model.train()
-    return hidden.size(-1)
 
 
 def _pointing(decoder: Decoder, layer: int) -> str:

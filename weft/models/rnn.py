@@ -8,17 +8,18 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Annotated, Any, Literal
 
 import torch
-from pydantic import Field, NonNegativeInt, PositiveInt
+from pydantic import NonNegativeInt, PositiveInt
 from torch import Tensor, nn
 
 from weft.attention.base import Attention, Site
 from weft.batch import Layout
 from weft.errors import ConfigError
 from weft.layers.autocast import computed_in
-from weft.layers.embedding import Sharing, embedding_tables
+from weft.layers.embedding import Sharing
 from weft.layers.recurrent import (
     Bridge,
     BridgeKind,
@@ -32,16 +33,17 @@ from weft.layers.recurrent import (
     each_token,
     turn_round,
 )
-from weft.models.base import Encoded, Encoder, Features, LinearDecoder, Model, Sizes
+from weft.models.base import DecoderSite, Encoded, Features, LinearDecoder, VectorEncoder
+from weft.models.blocks import Rate
+from weft.models.composing import Composition
 from weft.registry import Among, build
 from weft.state import State, shared, spread
 
 Style = Literal["fixed", "cho", "bahdanau", "luong"]
-Share = Annotated[float, Field(ge=0, lt=1)]
 
 
 class Embedding(nn.Module):
-    """A vector for each token, times √E, with dropout."""
+    """An embedding for each token, times √E, with dropout."""
 
     def __init__(self, table: nn.Embedding, noise: StepDropout) -> None:
         super().__init__()
@@ -53,23 +55,67 @@ class Embedding(nn.Module):
         return self.noise(self.table(tokens) * self.scale)
 
 
-class RecurrentEncoder(Encoder):
-    """Annotations of every source token, in the order of the source, and the last state of every layer."""
+@dataclass(frozen=True)
+class Recurrence:
+    """Options that recurrent encoders and decoders share.
 
-    def __init__(self, embedding: Embedding, stack: RecurrentStack, *, turned: bool) -> None:
+    cell: GRU, or LSTM, which has a second state
+    embedding: width of embeddings and of the input of the output layer; 0: dim
+    residual: layers above the first add their input to their output
+    dropout: dropout rate of embeddings, between layers, and before the output layer
+    variational_dropout: one mask per row and layer for all steps (Gal & Ghahramani 2016), on the input from below
+    """
+
+    cell: CellKind = "gru"
+    embedding: NonNegativeInt = 0
+    residual: bool = False
+    dropout: Rate = 0.1
+    variational_dropout: bool = False
+
+    def noise(self) -> StepDropout:
+        return StepDropout(self.dropout, self.variational_dropout)
+
+    def finals(self, dim: int, layers: int) -> list[tuple[int, int]]:
+        """See `VectorEncoder.finals`."""
+        return [(2 if self.cell == "lstm" else 1, dim)] * layers
+
+
+class RecurrentEncoder(VectorEncoder):
+    """A recurrent network over the source: one vector per position, and the last state of every layer.
+
+    dim: width of the states, both directions together
+    layers: number of recurrent layers
+    bidirectional: read the source in both directions, each with half the width
+    reverse_source: read the source from its end
+    """
+
+    replays = True
+
+    def __init__(
+        self,
+        *,
+        recurrence: Recurrence,
+        dim: PositiveInt = 256,
+        layers: PositiveInt = 1,
+        bidirectional: bool = True,
+        reverse_source: bool = False,
+    ) -> None:
         super().__init__()
-        self.embedding, self.stack, self.turned = embedding, stack, turned
-        self.width = stack.width
+        self.noise, self.reversed = recurrence.noise(), reverse_source
+        self.input_width, self.width, self.finals = recurrence.embedding or dim, dim, recurrence.finals(dim, layers)
+        self.stack = RecurrentStack(
+            recurrence.cell, self.input_width, dim, layers, self.noise, both=bidirectional, residual=recurrence.residual
+        )
 
-    def forward(self, tokens: Tensor, layout: Layout | None = None) -> Encoded:
-        tokens = turn_round(tokens, layout) if self.turned else tokens
-        memory, final = self.stack(self.embedding(tokens), self.stack.start(tokens.size(0)), layout)
-        return Encoded(turn_round(memory, layout) if self.turned else memory, layout, final=final)
+    def read(self, x: Tensor, layout: Layout | None) -> Encoded:
+        x = self.noise(turn_round(x, layout) if self.reversed else x)
+        memory, final = self.stack(x, self.stack.start(x.size(0)), layout)
+        return Encoded(turn_round(memory, layout) if self.reversed else memory, layout, final=final)
 
 
 @dataclass
 class RecurrentState:
-    """layers: each layer's state, [B, D] · look: the attention's · fed [B, E]: the last h̃ · summary [G, C]: a fixed context."""
+    """layers: their states, [B, D] · look: the attention's · fed [B, E]: the last h̃ · summary [G, C]: a fixed context."""
 
     layers: list[Cell]
     look: State = None
@@ -78,37 +124,65 @@ class RecurrentState:
 
 
 class RecurrentDecoder(LinearDecoder):
-    """A stack of recurrent layers that sees the source in one of four styles; see `RNN`.
+    """A recurrent network that writes the target, with a fixed context or with attention.
 
-    Where what is found at one step enters the next, tokens go one by one; elsewhere the layers run over all tokens at once,
-    and then the attention looks for all of them at once.
+    style: how the decoder sees the source. fixed: it starts from the encoder's last state (Sutskever et al. 2014); cho: one
+        context enters every step and the output (Cho et al. 2014); bahdanau: the previous state attends before each step, and
+        the context enters the step and the output (Bahdanau et al. 2015); luong: the new state attends after each step,
+        h̃ = tanh(W [c; h]) (Luong et al. 2015), which trains fastest without input feeding
+    dim: width of the states
+    layers: number of recurrent layers
+    attention: attention to the source, in the styles bahdanau and luong
+    heads: attention heads, for attentions that have heads; they share the width
+    attention_dropout: dropout rate of attention weights
+    input_feeding: h̃ joins the next input, in the style luong
+    bridge: the initial states. tanh: a learned projection of the encoder's last state; copy: the encoder's last states, layer
+        by layer; zeros
+    readout: between the states and the output layer. tanh; maxout over pairs, as Cho and Bahdanau have it; none, as Sutskever
     """
+
+    replays = True
 
     def __init__(
         self,
-        embedding: Embedding,
-        output: nn.Linear,
-        stack: RecurrentStack,
-        cross: Attention | None,
+        site: DecoderSite,
         *,
-        memory: int,
-        style: Style,
-        input_feeding: bool,
-        bridge: BridgeKind,
-        readout: ReadoutKind,
+        recurrence: Recurrence,
+        style: Style = "bahdanau",
+        dim: PositiveInt = 256,
+        layers: PositiveInt = 1,
+        attention: Annotated[dict[str, Any], Among("weft.attention:ATTENTIONS")] = {"kind": "additive"},  # noqa: B006
+        heads: PositiveInt = 1,
+        attention_dropout: Rate = 0.0,
+        input_feeding: bool = False,
+        bridge: BridgeKind = "tanh",
+        readout: ReadoutKind = "tanh",
     ) -> None:
         super().__init__()
-        self.embedding, self.output, self.stack, self.cross = embedding, output, stack, cross
-        self.style, self.input_feeding = style, input_feeding
+        memory, width = site.memory, recurrence.embedding or dim
+        alike = list(site.finals) == recurrence.finals(dim, layers)
+        _check(style, input_feeding, bridge, readout, (width, dim), alike)
+        cross: Attention | None = None
+        if style in ("bahdanau", "luong"):
+            source = Site("cross", dim, heads, memory=memory, dropout=attention_dropout)
+            cross = build("weft.attention:ATTENTIONS", attention, source)
+            self.max_memory = cross.max_length
+        context = dim if cross is None else cross.context_width
+        joins = {"fixed": 0, "cho": context, "bahdanau": context, "luong": width if input_feeding else 0}
+        noise = recurrence.noise()
+        table, output = site.tables(width)
+        self.embedding, self.output = Embedding(table, noise), output
+        self.stack = RecurrentStack(recurrence.cell, width + joins[style], dim, layers, noise, residual=recurrence.residual)
+        self.cross, self.style, self.input_feeding = cross, style, input_feeding
         self.feeds_back = style == "bahdanau" or input_feeding
-        self.summary = nn.Linear(memory, stack.width) if style == "cho" else None
-        self.bridge = Bridge(bridge, stack.width if style == "cho" else memory, stack)
-        width, context = output.in_features, stack.width if cross is None else cross.context_width
+        self.summary = nn.Linear(memory, dim) if style == "cho" else None
+        self.bridge = Bridge(bridge, dim if style == "cho" else memory, self.stack)
         reads = {"fixed": 0, "cho": width + context, "bahdanau": width + context, "luong": context}
-        self.readout = Readout(readout, stack.width + reads[style], width)
+        self.readout = Readout(readout, dim + reads[style], width)
+        self.dim, self.hidden = dim, width
 
     def start(self, source: Encoded, *, room: int | None = None) -> RecurrentState:
-        last = source.final[-1][0]
+        last = source.summary
         summary = None if self.summary is None else torch.tanh(self.summary(last))
         layers = self.bridge(last if summary is None else summary, source.final)
         look = None if self.cross is None else self.cross.start(source.memory, source.layout)
@@ -156,7 +230,7 @@ class RecurrentDecoder(LinearDecoder):
         return Features(hidden, after, {name: torch.cat(values, 1) for name, values in terms.items()})
 
     def _look(self, query: Tensor, look: State, piece: Layout | None, terms: dict[str, list[Tensor]]) -> tuple[Tensor, State]:
-        """What one query [B, D] finds, [B, C]."""
+        """The context [B, C] of one query [B, D]."""
         assert self.cross is not None
         found = self.cross(query[:, None], look, layout=piece)
         for name, value in found.terms.items():
@@ -164,100 +238,81 @@ class RecurrentDecoder(LinearDecoder):
         return found.context[:, 0], found.state
 
     def _read(self, output: Tensor, embedded: Tensor, context: Tensor | None) -> Tensor:
-        """h̃ from what the style lets the output layer see."""
+        """h̃, from the inputs that the style gives to the output layer."""
         if self.style in ("cho", "bahdanau"):
             context = _join(embedded, context)
         return self.readout(_join(output, context))
 
 
-class RNN(Model):
-    """Recurrent networks that read and write: with a fixed context, or with attention.
+class RNN(Composition):
+    """Recurrent encoder and decoder, with a fixed context or with attention; see `RecurrentDecoder` for the styles.
 
-    cell: GRU, or LSTM, which has a second state
-    style: how the decoder sees the source. fixed: it begins with the encoder's last state (Sutskever et al. 2014); cho:
-        one context enters every step and the output (Cho et al. 2014); bahdanau: attention by the last state, before each
-        step, whose context enters the step and the output (Bahdanau et al. 2015); luong: attention by the new state, after
-        each step, h̃ = tanh(W [c; h]) (Luong et al. 2015), which without input feeding trains fastest
+    style: how the decoder sees the source: fixed (Sutskever et al. 2014), cho (Cho et al. 2014), bahdanau (attention before
+        each step, Bahdanau et al. 2015) or luong (attention after each step, Luong et al. 2015)
     dim: width of the decoder's states
-    embedding: width of embeddings and of what the output layer reads; 0: dim
     encoder_dim: width of the encoder's states, both directions together; 0: dim
-    encoder_layers: recurrent layers that read the source
-    decoder_layers: recurrent layers that write the target
-    bidirectional: the source is read both ways, each with half the width
-    reverse_source: the source is read from its end
-    residual: layers above the first add to what they read
-    attention: how the target looks at the source, in the styles bahdanau and luong
-    heads: attention heads, where the attention has heads; they share the width
+    encoder_layers: recurrent layers of the encoder
+    decoder_layers: recurrent layers of the decoder
+    bidirectional: read the source in both directions, each with half the width
+    reverse_source: read the source from its end
+    attention: attention to the source, in the styles bahdanau and luong
+    heads: attention heads, for attentions that have heads; they share the width
+    attention_dropout: dropout rate of attention weights
     input_feeding: h̃ joins the next input, in the style luong
-    bridge: the decoder's first states. tanh: a learned projection of the encoder's last state; copy: the encoder's last states,
-        layer by layer; zeros
-    readout: between the states and the output layer. tanh; maxout, of pairs, as Cho and Bahdanau have it; none, as Sutskever
-    dropout: share dropped of embeddings, between layers, and before the output layer
-    variational_dropout: one mask a row and layer for all steps (Gal & Ghahramani 2016), on what layers read from below
-    attention_dropout: share of attention weights dropped
-    share_embeddings: one table for source, target and output; for target and output; or three
+    bridge: the decoder's initial states. tanh: a learned projection of the encoder's last state; copy: the encoder's last
+        states, layer by layer; zeros
+    readout: between the states and the output layer. tanh; maxout over pairs, as Cho and Bahdanau have it; none, as Sutskever
+    share_embeddings: one table for source, target and output (all), for target and output (output), or separate ones (none)
     """
-
-    replays = True
 
     def __init__(
         self,
-        sizes: Sizes,
         *,
-        cell: CellKind = "gru",
+        recurrence: Recurrence,
         style: Style = "bahdanau",
         dim: PositiveInt = 256,
-        embedding: NonNegativeInt = 0,
         encoder_dim: NonNegativeInt = 0,
         encoder_layers: PositiveInt = 1,
         decoder_layers: PositiveInt = 1,
         bidirectional: bool = True,
         reverse_source: bool = False,
-        residual: bool = False,
         attention: Annotated[dict[str, Any], Among("weft.attention:ATTENTIONS")] = {"kind": "additive"},  # noqa: B006
         heads: PositiveInt = 1,
+        attention_dropout: Rate = 0.0,
         input_feeding: bool = False,
         bridge: BridgeKind = "tanh",
         readout: ReadoutKind = "tanh",
-        dropout: Share = 0.1,
-        variational_dropout: bool = False,
-        attention_dropout: Share = 0.0,
         share_embeddings: Sharing = "all",
     ) -> None:
-        super().__init__()
-        self.dim, memory, width = dim, encoder_dim or dim, embedding or dim
-        _check(style, input_feeding, bridge, readout, (width, dim), encoder_layers == decoder_layers and dim == memory)
-        cross: Attention | None = None
-        if style in ("bahdanau", "luong"):
-            site = Site("cross", dim, heads, memory=memory, dropout=attention_dropout)
-            cross = build("weft.attention:ATTENTIONS", attention, site)
-            self.max_source = cross.max_length
-        context = dim if cross is None else cross.context_width
-        joins = {"fixed": 0, "cho": context, "bahdanau": context, "luong": width if input_feeding else 0}
-        noise = StepDropout(dropout, variational_dropout)
-        reads, writes, output = embedding_tables(sizes.source, sizes.target, sizes.shared, width, share_embeddings)
-        self.encoder = RecurrentEncoder(
-            Embedding(reads, noise),
-            RecurrentStack(cell, width, memory, encoder_layers, noise, both=bidirectional, residual=residual),
-            turned=reverse_source,
+        recurrence = replace(recurrence, embedding=recurrence.embedding or dim)
+        encoder = partial(
+            RecurrentEncoder,
+            recurrence=recurrence,
+            dim=encoder_dim or dim,
+            layers=encoder_layers,
+            bidirectional=bidirectional,
+            reverse_source=reverse_source,
         )
-        self.decoder = RecurrentDecoder(
-            Embedding(writes, noise),
-            output,
-            RecurrentStack(cell, width + joins[style], dim, decoder_layers, noise, residual=residual),
-            cross,
-            memory=memory,
+        decoder = partial(
+            RecurrentDecoder,
+            recurrence=recurrence,
             style=style,
+            dim=dim,
+            layers=decoder_layers,
+            attention=attention,
+            heads=heads,
+            attention_dropout=attention_dropout,
             input_feeding=input_feeding,
             bridge=bridge,
             readout=readout,
         )
+        super().__init__(encoder, decoder, share_embeddings)
 
 
 def _check(
     style: Style, input_feeding: bool, bridge: BridgeKind, readout: ReadoutKind, widths: tuple[int, int], alike: bool
 ) -> None:
-    """Refuses what does not go together. widths: of embeddings and states · alike: encoder and decoder have like layers."""
+    """Rejects options that do not go together. widths: of embeddings and states · alike: encoder and decoder layers match."""
     if input_feeding and style != "luong":
         raise ConfigError(f"model.input_feeding belongs to model.style: luong, not {style}; leave it out")
     if style == "fixed" and bridge == "zeros":
@@ -267,7 +322,7 @@ def _check(
         )
     if bridge == "copy" and not alike:
         raise ConfigError(
-            "model.bridge: copy needs an encoder and a decoder with as many layers, of the same width; "
+            "model.bridge: copy needs a recurrent encoder with as many layers as the decoder, of the same width and cell; "
             "set encoder_layers and decoder_layers, and dim and encoder_dim, alike, or model.bridge: tanh"
         )
     if readout == "none" and (style != "fixed" or widths[0] != widths[1]):
@@ -282,5 +337,5 @@ def _join(x: Tensor, more: Tensor | None) -> Tensor:
 
 
 def _cells(layers: list[Cell], fed: Tensor | None) -> list[Cell]:
-    """All that goes from one step to the next."""
+    """Everything that one step passes to the next."""
     return layers if fed is None else [*layers, (fed,)]

@@ -1,4 +1,4 @@
-"""The Transformer (Vaswani et al. 2017), with its self and cross slots open to every mechanism.
+"""The Transformer (Vaswani et al. 2017), whose self- and cross-attention slots take any mechanism.
 
 Shapes: G sources · B rows · T target positions · S source positions · D width.
 """
@@ -6,43 +6,74 @@ Shapes: G sources · B rows · T target positions · S source positions · D wid
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Annotated, Any, Literal, cast
 
 import torch
-from pydantic import Field, PositiveInt
+from pydantic import PositiveInt
 from torch import Tensor, nn
 
 from weft.batch import Layout
 from weft.errors import ConfigError
-from weft.layers.embedding import Sharing, TokenEmbedding, embedding_tables
-from weft.layers.feedforward import Activation
+from weft.layers.dropout import dropout
+from weft.layers.embedding import Sharing, TokenEmbedding
 from weft.layers.norm import residual
-from weft.layers.position import LearnedPosition, SinusoidalPosition, token_positions
+from weft.layers.position import token_positions
 from weft.layers.reversible import run_reversible
 from weft.mixers import build_self
-from weft.models.base import Encoded, Encoder, Features, LinearDecoder, Model, Sizes
-from weft.models.blocks import Block, DecoderLayer, EncoderLayer, NormOrder, Unread
+from weft.models.base import DecoderSite, Encoded, Features, LinearDecoder, VectorEncoder, least
+from weft.models.blocks import DecoderLayer, EncoderLayer, TransformerBlock, Unread
+from weft.models.composing import Composition
 from weft.registry import Among, build
 from weft.state import State, together
 
 Wiring = Literal["last", "same", "mix"]
-Share = Annotated[float, Field(ge=0, lt=1)]
 
 
-class TransformerEncoder(Encoder):
-    """A stack of encoder layers; with pre-norm a last norm closes it, and one each layer below where those are read too."""
+class TransformerEncoder(VectorEncoder):
+    """A stack of self-attention layers (Vaswani et al. 2017).
 
-    def __init__(self, embedding: TokenEmbedding, layers: list[EncoderLayer], block: Block, wiring: Wiring) -> None:
+    layers: number of layers
+    mixer: how positions are mixed: self-attention of any kind, or another mixer
+    every_layer: pass the output of every layer to the decoder, for decoders with wiring: same or mix
+    """
+
+    def __init__(
+        self,
+        *,
+        block: TransformerBlock,
+        layers: PositiveInt = 4,
+        mixer: Annotated[dict[str, Any], Among("weft.mixers:SELF")] = {"kind": "full"},  # noqa: B006
+        every_layer: bool = False,
+    ) -> None:
         super().__init__()
-        self.embedding, self.layers = embedding, nn.ModuleList(layers)
-        self.norm, self.reversible, self.width = block.closing(), block.reversible, block.dim
-        self.post = block.norm == "post"
-        self.lower_norms = nn.ModuleList(block.closing() for _ in layers[1:] if wiring != "last")
+        if block.reversible and (block.norm, every_layer) != ("pre", False):
+            raise ConfigError(
+                "model.reversible needs norm: pre and wiring: last, because a post-norm sum cannot be undone and the outputs "
+                "of lower layers are not kept"
+            )
+        made = [EncoderLayer(block, build_self(mixer, block.site("encoder"))) for _ in range(layers)]
+        self.position, self.dropout, self.layers = block.make_position(), block.dropout, nn.ModuleList(made)
+        self.norm, self.reversible, self.post = block.final_norm(), block.reversible, block.norm == "post"
+        self.lower_norms = nn.ModuleList(block.final_norm() for _ in made[1:] if every_layer)
+        self.input_width = self.width = block.dim
+        self.depth = layers if every_layer else 1
+        mixers = [layer.mixer for layer in made]
+        self.max_length = least(block.positions, *(each.max_length for each in mixers))
+        self.packs, self.packs_square = all(each.packs for each in mixers), any(each.packs_square for each in mixers)
+        # A reversible backward pass restores the state of the random number generator, which a CUDA graph cannot record.
+        self.replays, self.compiles = not block.reversible, mixer["kind"] == "full" and not block.reversible
 
-    def forward(self, tokens: Tensor, layout: Layout | None = None) -> Encoded:
+    @property
+    def repeated(self) -> Sequence[nn.Module]:
+        return list(self.layers)
+
+    def read(self, x: Tensor, layout: Layout | None) -> Encoded:
         terms: dict[str, Tensor] = {}
-        x = self.embedding(tokens, token_positions(tokens, layout))
+        if self.position is not None:
+            x = x + self.position(token_positions(x, layout)).to(x.dtype)
+        x = dropout(x, self.dropout, self.training)
         if self.post:
             x = residual(x, self.training)
         if self.reversible:
@@ -60,13 +91,15 @@ class TransformerEncoder(Encoder):
 
 
 class Wires(nn.Module):
-    """Which encoder layer each decoder layer reads: the last, the one of its own height, or its own learned mean of all.
+    """Which encoder layer each decoder layer attends to: the last, the one at its height, or a learned mean of all.
 
-    The mean is softmax-weighted (Bapna et al. 2018), and even at first.
+    The weights of the mean are a softmax (Bapna et al. 2018) that starts uniform.
     """
 
     def __init__(self, wiring: Wiring, encoder_layers: int, decoder_layers: int) -> None:
         super().__init__()
+        if wiring != "last" and encoder_layers == 0:
+            raise ConfigError(f"model.decoder.wiring: {wiring} needs an encoder that passes on every layer; use wiring: last")
         if wiring == "same" and encoder_layers != decoder_layers:
             raise ConfigError(
                 "model.wiring: same needs as many encoder layers as decoder layers, "
@@ -83,8 +116,8 @@ class Wires(nn.Module):
 
 
 @dataclass
-class DecoderState:
-    """One state a layer for each of its two slots; fed [B]: how many tokens each row has had."""
+class TransformerState:
+    """The states of each layer's self- and cross-attention; fed [B]: number of tokens each row has consumed."""
 
     own: list[State]
     source: list[State]
@@ -92,26 +125,57 @@ class DecoderState:
 
 
 class TransformerDecoder(LinearDecoder):
-    """A stack of decoder layers whose output layer is an embedding table."""
+    """A stack of layers with causal self-attention and cross-attention (Vaswani et al. 2017).
+
+    layers: number of layers
+    mixer: how target positions are mixed with earlier ones: causal self-attention of any kind, or another mixer
+    cross: attention to the source
+    wiring: which encoder layer each decoder layer attends to: the last, the one at the same height, or a learned mix of all
+    """
 
     def __init__(
-        self, embedding: TokenEmbedding, layers: list[DecoderLayer], block: Block, wires: Wires, output: nn.Linear
+        self,
+        site: DecoderSite,
+        *,
+        block: TransformerBlock,
+        layers: PositiveInt = 4,
+        mixer: Annotated[dict[str, Any], Among("weft.mixers:SELF")] = {"kind": "full"},  # noqa: B006
+        cross: Annotated[dict[str, Any], Among("weft.attention:ATTENTIONS")] = {"kind": "full"},  # noqa: B006
+        wiring: Wiring = "last",
     ) -> None:
         super().__init__()
-        self.embedding, self.layers, self.wires, self.output = embedding, nn.ModuleList(layers), wires, output
-        self.norm, self.reversible, self.post = block.closing(), block.reversible, block.norm == "post"
+        table, output = site.tables(block.dim)
+        source = replace(block.site("cross"), memory=None if site.memory == block.dim else site.memory)
+        made = [
+            DecoderLayer(block, build_self(mixer, block.site("causal")), build("weft.attention:ATTENTIONS", cross, source))
+            for _ in range(layers)
+        ]
+        self.embedding = TokenEmbedding(table, block.make_position(), block.dropout)
+        self.layers, self.wires, self.output = nn.ModuleList(made), Wires(wiring, site.depth, layers), output
+        self.norm, self.reversible, self.post = block.final_norm(), block.reversible, block.norm == "post"
+        self.dim, self.hidden, self.readers = block.dim, block.dim, layers
+        self.max_length = least(block.positions, *(each.mixer.max_length for each in made))
+        self.max_memory = least(*(each.cross.max_length for each in made))
+        slots = [slot for each in made for slot in (each.mixer, each.cross)]
+        self.packs, self.packs_square = all(each.packs for each in slots), any(each.packs_square for each in slots)
+        self.replays = not block.reversible
+        self.compiles = {mixer["kind"], cross["kind"]} == {"full"} and not block.reversible
 
-    def start(self, source: Encoded, *, room: int | None = None) -> DecoderState:
+    @property
+    def repeated(self) -> Sequence[nn.Module]:
+        return list(self.layers)
+
+    def start(self, source: Encoded, *, room: int | None = None) -> TransformerState:
         rows = source.memory.size(0)
         layers = list(cast(Iterable[DecoderLayer], self.layers))
         own = together([each.start(rows=rows, room=room) for each in layers])
         memories = self.wires(source)
-        looks: list[State] = [Unread(memory, source.layout) for memory in memories]
+        crosses: list[State] = [Unread(memory, source.layout) for memory in memories]
         if not (self.reversible and torch.is_grad_enabled()):
-            looks = [each.cross.start(memory, source.layout) for each, memory in zip(layers, memories, strict=True)]
-        return DecoderState(own, looks, torch.zeros(rows, dtype=torch.long, device=source.memory.device))
+            crosses = [each.cross.start(memory, source.layout) for each, memory in zip(layers, memories, strict=True)]
+        return TransformerState(own, crosses, torch.zeros(rows, dtype=torch.long, device=source.memory.device))
 
-    def features(self, tokens: Tensor, state: DecoderState, layout: Layout | None = None) -> Features:
+    def features(self, tokens: Tensor, state: TransformerState, layout: Layout | None = None) -> Features:
         terms: dict[str, Tensor] = {}
         positions = token_positions(tokens, layout) + state.fed[:, None]
         fed = tokens.size(1) if layout is None else layout.lengths
@@ -119,112 +183,49 @@ class TransformerDecoder(LinearDecoder):
         if self.post:
             x = residual(x, self.training)
         own: list[State] = []
-        looks: list[State] = []
+        crosses: list[State] = []
         if self.reversible:
             layers = zip(cast(Iterable[DecoderLayer], self.layers), state.own, state.source, strict=True)
-            streams = run_reversible(x, [part for layer, mine, look in layers for part in layer.sublayers(mine, look, layout)])
+            streams = run_reversible(
+                x, [part for layer, mine, cross in layers for part in layer.sublayers(mine, cross, layout)]
+            )
             left = streams.states
-            own, looks = list(zip(left[::3], left[2::3], strict=True)), left[1::3]
-            return Features(self.norm(streams.mean), DecoderState(own, looks, state.fed + fed), streams.terms)
-        for layer, mine, look in zip(self.layers, state.own, state.source, strict=True):
-            x, mine, look = layer(x, mine, look, layout, terms)
+            own, crosses = list(zip(left[::3], left[2::3], strict=True)), left[1::3]
+            return Features(self.norm(streams.mean), TransformerState(own, crosses, state.fed + fed), streams.terms)
+        for layer, mine, cross in zip(self.layers, state.own, state.source, strict=True):
+            x, mine, cross = layer(x, mine, cross, layout, terms)
             own.append(mine)
-            looks.append(look)
-        return Features(self.norm(x), DecoderState(own, looks, state.fed + fed), terms)
+            crosses.append(cross)
+        return Features(self.norm(x), TransformerState(own, crosses, state.fed + fed), terms)
 
 
-class Transformer(Model):
-    """Attention is all you need: encoder and decoder stacks (Vaswani et al. 2017), post-norm as published or pre-norm.
+class Transformer(Composition):
+    """Encoder and decoder stacks with attention (Vaswani et al. 2017), post-norm as published or pre-norm.
 
-    dim: width of the model
-    heads: attention heads; they share the width
-    feedforward: width inside the position-wise network
-    feedforward_width: tokens that network sees at once; 1 as published, 3 makes it a convolution, as for tagging
-    encoder_layers: blocks that read the source
-    decoder_layers: blocks that write the target
-    activation: of the position-wise network; swiglu has a gate, and so a third more weights
-    norm: post as published, pre for easier training
-    dropout: share dropped of embeddings and of what each sub-layer adds
-    attention_dropout: share of attention weights dropped
-    feedforward_dropout: share dropped inside the position-wise network
-    position: how the model knows where a token stands; none if the self slots know by themselves (rotary, recurrent)
-    max_length: positions that learned positions have
-    share_embeddings: one table for source, target and output; for target and output; or three
-    encoder_self: how source tokens are mixed
-    decoder_self: how target tokens are mixed
-    cross: how the target looks at the source
-    wiring: which encoder layer each decoder layer looks at: the last, the one of the same height, or a learned mix of all
-    reversible: keep no activations of layers, but compute them again on the way back: memory for any depth, a third more time
+    encoder_layers: layers of the encoder
+    decoder_layers: layers of the decoder
+    share_embeddings: one table for source, target and output (all), for target and output (output), or separate ones (none)
+    encoder_self: self-attention of the encoder, or another mixer
+    decoder_self: self-attention of the decoder, or another mixer
+    cross: attention of the decoder to the source
+    wiring: which encoder layer each decoder layer attends to: the last, the one at the same height, or a learned mix of all
     """
 
     def __init__(
         self,
-        sizes: Sizes,
         *,
-        dim: PositiveInt = 256,
-        heads: PositiveInt = 4,
-        feedforward: PositiveInt = 1024,
-        feedforward_width: PositiveInt = 1,
+        block: TransformerBlock,
         encoder_layers: PositiveInt = 4,
         decoder_layers: PositiveInt = 4,
-        activation: Activation = "relu",
-        norm: NormOrder = "pre",
-        dropout: Share = 0.1,
-        attention_dropout: Share = 0.0,
-        feedforward_dropout: Share = 0.0,
-        position: Literal["sinusoidal", "learned", "none"] = "sinusoidal",
-        max_length: PositiveInt = 1024,
         share_embeddings: Sharing = "all",
         encoder_self: Annotated[dict[str, Any], Among("weft.mixers:SELF")] = {"kind": "full"},  # noqa: B006
         decoder_self: Annotated[dict[str, Any], Among("weft.mixers:SELF")] = {"kind": "full"},  # noqa: B006
         cross: Annotated[dict[str, Any], Among("weft.attention:ATTENTIONS")] = {"kind": "full"},  # noqa: B006
         wiring: Wiring = "last",
-        reversible: bool = False,
     ) -> None:
-        super().__init__()
-        self.dim = dim
-        shares = dropout, attention_dropout, feedforward_dropout
-        block = Block(dim, heads, feedforward, activation, norm, *shares, feedforward_width, reversible)
-        if reversible and (norm, wiring) != ("pre", "last"):
-            raise ConfigError(
-                f"model.reversible needs norm: pre and wiring: last, not {norm} and {wiring}: "
-                "a norm of the sum cannot be undone, and layers below the last are not kept"
-            )
-
-        def place() -> SinusoidalPosition | LearnedPosition | None:
-            if position == "none":
-                return None
-            return SinusoidalPosition(dim) if position == "sinusoidal" else LearnedPosition(dim, max_length)
-
-        source, target, output = embedding_tables(sizes.source, sizes.target, sizes.shared, dim, share_embeddings)
-        encoders = [EncoderLayer(block, build_self(encoder_self, block.site("encoder"))) for _ in range(encoder_layers)]
-        decoders = [
-            DecoderLayer(
-                block,
-                build_self(decoder_self, block.site("causal")),
-                build("weft.attention:ATTENTIONS", cross, block.site("cross")),
-            )
-            for _ in range(decoder_layers)
-        ]
-        self.encoder = TransformerEncoder(TokenEmbedding(source, place(), dropout), encoders, block, wiring)
-        wires = Wires(wiring, encoder_layers, decoder_layers)
-        self.decoder = TransformerDecoder(TokenEmbedding(target, place(), dropout), decoders, block, wires, output)
-        limit = max_length if position == "learned" else None
-        self.max_source = _least(
-            [limit, *(layer.mixer.max_length for layer in encoders), *(layer.cross.max_length for layer in decoders)]
+        every_layer = wiring != "last"
+        super().__init__(
+            partial(TransformerEncoder, block=block, layers=encoder_layers, mixer=encoder_self, every_layer=every_layer),
+            partial(TransformerDecoder, block=block, layers=decoder_layers, mixer=decoder_self, cross=cross, wiring=wiring),
+            share_embeddings,
         )
-        self.max_target = _least([limit, *(layer.mixer.max_length for layer in decoders)])
-        mixers = [*(layer.mixer for layer in encoders), *(layer.mixer for layer in decoders)]
-        parts = [*mixers, *(layer.cross for layer in decoders)]
-        self.packs, self.packs_square = all(part.packs for part in parts), any(part.packs_square for part in parts)
-        self.compiles = {spec["kind"] for spec in (encoder_self, decoder_self, cross)} == {"full"} and not reversible
-        self.replays = not reversible  # computing again in reverse asks for the state of the generator of random numbers
-
-    @property
-    def blocks(self) -> Sequence[nn.Module]:
-        return [module for module in self.modules() if isinstance(module, EncoderLayer | DecoderLayer)]
-
-
-def _least(limits: list[int | None]) -> int | None:
-    known = [limit for limit in limits if limit is not None]
-    return min(known) if known else None

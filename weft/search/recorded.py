@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import TypeVar
 from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
 
-from weft.batch import Layout
+from weft.batch import Layout, Source
 from weft.graphs import Compiler, Graphs, Work
 from weft.models.base import Encoded, Model
 from weft.search.loop import Given, Running, Step
@@ -133,8 +133,8 @@ class Recorded:
     setting: Hashable
     compiler: Compiler | None = None
 
-    def encode(self, model: Model, tokens: Any, layout: Layout | None) -> Encoded:
-        return self.recorder.work((self.setting, "encode"), lambda given: model.encode(*given), (tokens, layout))
+    def encode(self, model: Model, source: Source) -> Encoded:
+        return self.recorder.work((self.setting, "encode"), model.encode, source)
 
     def opening(self, key: Hashable, work: Callable[[Given], Running], given: Given) -> Running:
         return self.recorder.work((self.setting, key), work, given)
@@ -155,6 +155,8 @@ def _without_lengths(given: State) -> State:
     """The same without what the host knows of lengths, which must not decide what is recorded."""
     if isinstance(given, Layout):
         return replace(given, known=None)
+    if isinstance(given, Source):
+        return replace(given, layout=_without_lengths(given.layout))
     if isinstance(given, tuple):
         return tuple(_without_lengths(each) for each in given)
     if isinstance(given, Given):

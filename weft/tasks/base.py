@@ -8,18 +8,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Protocol
 
-import numpy as np
 from pydantic import Field
 from torch import Tensor, nn
 
 from weft.batch import Batch, Position
 from weft.config import Config, DecodeSection
-from weft.data.batching import lay_out, round_up
-from weft.data.tokenizer import RESERVED, Tokenizer
+from weft.data.batching import round_up
+from weft.data.pairs import random_pairs
+from weft.data.tokenizer import Tokenizer
 from weft.errors import ConfigError
 from weft.evaluation.metrics import Metric, make_metrics
-from weft.models.base import Network, Sizes, with_source
-from weft.registry import build
+from weft.models.base import Network, Sizes
+from weft.models.composing import build_encoder_decoder
 from weft.tasks.decoding import Translation
 from weft.tasks.terms import Terms
 
@@ -84,7 +84,7 @@ class Task(ABC):
 
     def build(self, spec: Mapping[str, Any], sizes: Sizes) -> Network:
         """The model, with its first weights, that `spec` (the section model) describes; a task may make another one of it."""
-        return with_source(build("weft.models:MODELS", spec, sizes, where="model"), "model.kind")
+        return build_encoder_decoder(spec, sizes)
 
     def check_length(self, model: Network, longest: int) -> None:
         """Raises ConfigError if texts of `longest` tokens (data.max_length) are more than the model has positions for."""
@@ -107,7 +107,7 @@ class Task(ABC):
         """
 
     @abstractmethod
-    def losses(self, model: nn.Module, batch: Batch, update: int) -> Iterator[Loss]:
+    def losses(self, model: nn.Module, batch: Any, update: int) -> Iterator[Loss]:
         """What to minimise in the update of this number, the first being 1: all that a schedule inside a task may depend on.
 
         The trainer runs backward on each before it asks for the next.
@@ -137,20 +137,7 @@ class Task(ABC):
 
         They are packed or rounded (see train.packed, train.rounded) where the task trains on such batches at all.
         """
-        return made_up_pairs((length, length), sizes, rows, packed=packed, rounded=rounded)
-
-
-def made_up_pairs(
-    lengths: tuple[int, int], sizes: Sizes, rows: int = 1, *, packed: bool = False, rounded: bool = False
-) -> Batch:
-    """Pairs of so many tokens a side, the same at every call."""
-    draw = np.random.default_rng(lengths)
-    ids, labels = (
-        draw.integers(RESERVED, max(RESERVED + 1, size), rows * length)
-        for size, length in zip((sizes.source, sizes.target), lengths, strict=True)
-    )
-    budget = rows * max(lengths)
-    return lay_out(ids, labels, np.tile(np.array(lengths), (rows, 1)), packed=packed, budget=budget, rounded=rounded)
+        return random_pairs((sizes.source, sizes.target), (length, length), rows, packed=packed, rounded=rounded)
 
 
 class Decodes(Protocol):
@@ -173,6 +160,10 @@ class TextTask(Task):
 
     source: Tokenizer
     target: Tokenizer
+
+    def vocabularies(self) -> list[str]:
+        """Identifies what the model reads and writes; it must be the same in all models of an ensemble."""
+        return [self.source.digest(), self.target.digest()]
 
     @abstractmethod
     def join(self, models: Sequence[Network]) -> Network:

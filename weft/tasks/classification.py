@@ -3,34 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from functools import partial
 from itertools import chain
 from typing import Annotated, Any
 
+import numpy as np
 import torch.nn.functional as F
 from pydantic import NonNegativeFloat
-from torch import Tensor, nn
+from torch import nn
 
-from weft.batch import PAD, Batch, Position
+from weft.batch import NO_LABEL, LabelBatch, Position
 from weft.config import DecodeSection
-from weft.data.batching import Batches, collate, evaluation_batches
-from weft.data.cache import Corpus
+from weft.data.batching import Batches, evaluation_batches
+from weft.data.corpus import Corpus
 from weft.data.formats import Pairs, open_pairs
-from weft.data.labels import Beginnings, Labels
+from weft.data.labels import Labels, collate_labels, make_labelled, prepare_labels
 from weft.data.tokenizer import RESERVED, Tokenizer, has_tokenizers, load_tokenizers, save_tokenizers, train_tokenizer
 from weft.errors import ConfigError, DataError
 from weft.evaluation.labels import LabelAccuracy, MacroF1
 from weft.evaluation.metrics import Metric, score
-from weft.models.base import Network, Sizes, with_source
+from weft.models.base import Network, Sizes
 from weft.models.classifier import Classifier, Vote
+from weft.models.composing import build_encoder
 from weft.registry import Among, build
-from weft.tasks.base import Headline, Loss, Setting, Share, TextTask, made_up_pairs
+from weft.tasks.base import Headline, Loss, Setting, Share, TextTask
 from weft.tasks.corpora import cache_of, read_corpus
 from weft.tasks.labelling import Labelling
 
 LABELS = "labels.json"
-NONE = PAD - RESERVED
-"""In place of the label of a row that is no text."""
 
 
 class ClassificationTask(TextTask):
@@ -60,7 +60,7 @@ class ClassificationTask(TextTask):
         self.config, self.run, self.tell = setting.config, setting.run, setting.tell
         self.pooling, self.smoothing, self.dropout, self.diversity = pooling, label_smoothing, dropout, diversity_weight
         self.source: Tokenizer
-        self.target: Labels = Labels()
+        self.labels: Labels = Labels()
         self.train: Corpus
         self.valid: Corpus | None = None
 
@@ -73,42 +73,45 @@ class ClassificationTask(TextTask):
             self._learn(train)
         sizes = self.reopen()
         for pairs in valid:
-            self.target.check(pairs)
+            self.labels.check(pairs)
         self.train = self._corpus(train, "training")
         self.valid = self._corpus(valid, "validation") if valid else None
         return sizes
 
     def reopen(self) -> Sizes:
         self.source, _ = load_tokenizers(self.run, self.config.data.tokenizer)
-        self.target = Labels.load(self.run / LABELS)
-        return Sizes(self.source.size, self.source.size, shared=True)
+        self.labels = Labels.load(self.run / LABELS)
+        return Sizes(self.source.size)
 
     def build(self, spec: Mapping[str, Any], sizes: Sizes) -> Network:
-        base = with_source(super().build(spec, Sizes(sizes.source, sizes.source, shared=True)), "model.kind")
-        pooling = build("weft.pooling:POOLINGS", self.pooling, base.encoder.width, where="task.pooling")
-        return Classifier(base, pooling, max(1, len(self.target.names)), self.dropout)
+        encoder = build_encoder(spec, sizes)
+        pooling = build("weft.pooling:POOLINGS", self.pooling, encoder.width, where="task.pooling")
+        return Classifier(encoder, pooling, max(1, len(self.labels.names)), self.dropout)
+
+    def vocabularies(self) -> list[str]:
+        return [self.source.digest(), *self.labels.names]
 
     def join(self, models: Sequence[Network]) -> Network:
         return Vote(models)
 
     def decoding(self, model: Network, options: DecodeSection, warn: Callable[[str], None] | None = None) -> Labelling:
         longest = self.config.data.max_length
-        return Labelling(model, self.source, self.target, options, longest=longest, warn=warn)
+        return Labelling(model, self.source, self.labels, options, longest=longest, warn=warn)
 
     def metrics(self, *, tokenize: str = "13a", lowercase: bool = False) -> list[Metric]:
-        return [LabelAccuracy(), MacroF1(self.target.names)]
+        return [LabelAccuracy(), MacroF1(self.labels.names)]
 
-    def batches(self, position: Position) -> Iterator[tuple[Batch, Position]]:
+    def batches(self, position: Position) -> Iterator[tuple[LabelBatch, Position]]:
         train = self.config.train
         rounded = train.rounded is True
         batches = Batches(self.train.lengths, train.batch_tokens, seed=train.seed, rounded=rounded)
         for rows, following in batches.stream(position):
-            yield collate(self.train, rows, packed=False, budget=train.batch_tokens, rounded=rounded), following
+            yield collate_labels(self.train, rows, budget=train.batch_tokens, rounded=rounded), following
 
-    def losses(self, model: nn.Module, batch: Batch, update: int) -> Iterator[Loss]:
-        judged, labels = model(batch.source, batch.source_layout), _labels(batch)
-        total = F.cross_entropy(judged.logits, labels, ignore_index=NONE, label_smoothing=self.smoothing, reduction="sum")
-        right, real = (judged.logits.argmax(-1) == labels).sum(), labels != NONE
+    def losses(self, model: nn.Module, batch: LabelBatch, update: int) -> Iterator[Loss]:
+        judged, labels = model(batch.source), batch.labels
+        total = F.cross_entropy(judged.logits, labels, ignore_index=NO_LABEL, label_smoothing=self.smoothing, reduction="sum")
+        right, real = (judged.logits.argmax(-1) == labels).sum(), labels != NO_LABEL
         if "diversity" in judged.terms:
             total = total + self.diversity * judged.terms["diversity"].where(real, 0.0).sum()
         yield Loss(total, real.sum(), {"accuracy": 100 * right})
@@ -120,28 +123,29 @@ class ClassificationTask(TextTask):
         device = next(model.parameters()).device
         budget = self.config.train.batch_tokens
         for rows in evaluation_batches(self.valid, budget):
-            batch = collate(self.valid, rows, packed=False, budget=budget).to(device)
-            logits = model(batch.source, batch.source_layout).logits.float()
-            total += F.cross_entropy(logits, _labels(batch), reduction="sum").item()
+            batch = collate_labels(self.valid, rows).to(device)
+            logits = model(batch.source).logits.float()
+            total += F.cross_entropy(logits, batch.labels, reduction="sum").item()
             said += logits.argmax(-1).tolist()
-            true += _labels(batch).tolist()
-        names = self.target.names
+            true += batch.labels.tolist()
+        names = self.labels.names
         found = score([names[label] for label in said], [names[label] for label in true], self.metrics())
         values = {name.replace(" ", "_").lower(): each.value for name, each in found.items()}
         return {"loss": total / len(true), **values}
 
     def describe(self) -> dict[str, Any]:
-        facts = {"ids": self.source.size, "labels": len(self.target.names), "training texts": len(self.train)}
+        facts = {"ids": self.source.size, "labels": len(self.labels.names), "training texts": len(self.train)}
         return facts | ({} if self.valid is None else {"validation texts": len(self.valid)})
 
-    def made_up(self, length: int, sizes: Sizes, rows: int = 1, *, packed: bool = False, rounded: bool = False) -> Batch:
-        """The label is the first."""
-        return made_up_pairs((length, 1), replace(sizes, target=RESERVED + 1), rows, rounded=rounded)
+    def made_up(self, length: int, sizes: Sizes, rows: int = 1, *, packed: bool = False, rounded: bool = False) -> LabelBatch:
+        """Random texts with the first label."""
+        words = np.random.default_rng(length).integers(RESERVED, max(RESERVED + 1, sizes.source), rows * length)
+        labels, lengths = np.zeros(rows, np.int64), np.full(rows, length)
+        return make_labelled(words, labels, lengths, budget=rows * length, rounded=rounded)
 
     def _learn(self, train: list[Pairs]) -> None:
         """Finds the labels and trains the tokenizer, and saves both, so that resuming never changes them."""
-        data, labels = self.config.data, Labels()
-        labels.train((label for _, label in chain.from_iterable(train)), 0)
+        data, labels = self.config.data, Labels(label for _, label in chain.from_iterable(train))
         if len(labels.names) < 2:
             found = f"only the label {labels.names[0]!r}" if labels.names else "no label"
             raise DataError(
@@ -154,11 +158,13 @@ class ClassificationTask(TextTask):
         labels.save(self.run / LABELS)
 
     def _corpus(self, pairs: list[Pairs], what: str) -> Corpus:
-        source = Beginnings(self.source, self.config.data.max_length)
-        once = self.config.data.drop_duplicates and what == "training"
-        return read_corpus(self.config, self.tell, pairs, source, self.target, what=what, drop_duplicates=once)
-
-
-def _labels(batch: Batch) -> Tensor:
-    """[B]: the place of each row's label among all labels; `NONE` where a row only fills a batch up."""
-    return batch.labels[:, 0] - RESERVED
+        prepare = partial(
+            prepare_labels,
+            pairs,
+            self.source,
+            self.labels,
+            folder=cache_of(self.config),
+            max_length=self.config.data.max_length,
+            drop_duplicates=self.config.data.drop_duplicates and what == "training",
+        )
+        return read_corpus(self.tell, pairs, what, lambda progress: prepare(progress=progress))

@@ -1,4 +1,4 @@
-"""Pairs of texts made ready for training, as every task on text wants them."""
+"""Reading a corpus, with messages about what is read and what is left out."""
 
 from __future__ import annotations
 
@@ -6,45 +6,22 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from weft.config import Config
-from weft.data.cache import Corpus, cache_folder, prepare
+from weft.data.cache import cache_folder
+from weft.data.corpus import Corpus
 from weft.data.formats import Pairs
-from weft.data.tokenizer import Tokenizer
 
 
 def cache_of(config: Config) -> Path:
-    """Where a run keeps tokenised data."""
+    """The folder in which a run caches prepared data."""
     cache = config.data.cache
     return Path(cache).expanduser() if cache else cache_folder()
 
 
 def read_corpus(
-    config: Config,
-    tell: Callable[[str], None],
-    pairs: Sequence[Pairs],
-    source: Tokenizer,
-    target: Tokenizer,
-    *,
-    what: str,
-    max_ratio: float | None = None,
-    drop_duplicates: bool = False,
-    copying: bool = False,
+    tell: Callable[[str], None], pairs: Sequence[Pairs], what: str, prepare: Callable[[Callable[[int], None]], Corpus]
 ) -> Corpus:
-    """The corpus of `pairs`, tokenised now or found in the cache; `tell` hears how it goes and what was left out."""
+    """The corpus that `prepare`, given a function to report its progress to, makes of `pairs`; `tell` is kept informed."""
     tell(f"reading {what} data: {', '.join(some.name for some in pairs)}")
-
-    def progress(read: int) -> None:
-        tell(f"tokenising {what} data: {read:,} pairs")
-
-    corpus = prepare(
-        pairs,
-        source,
-        target,
-        folder=cache_of(config),
-        max_length=config.data.max_length,
-        max_ratio=max_ratio,
-        drop_duplicates=drop_duplicates,
-        copying=copying,
-        progress=progress,
-    )
+    corpus = prepare(lambda read: tell(f"tokenising {what} data: {read:,} lines"))
     tell(f"{what} data: {corpus.report.describe()}")
     return corpus

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from weft.batch import BOS, EOS, PAD, Layout, power_of_two
+from weft.batch import BOS, EOS, PAD, Layout, Source, power_of_two
 from weft.config import DecodeSection
 from weft.data.copying import Numbering
 from weft.data.tokenizer import Tokenizer
@@ -223,11 +223,11 @@ class Decoding:
             block = pad([piece.ids for piece in rows], 1 if self.recorder is None else ROUND).to(device)
             # For a recorder searches with and without a layout would be of different sizes.
             full = set(lengths) == {block.size(1)} and self.recorder is None
-            layout = None if full else Layout.padded(lengths, block.size(1)).to(device)
+            source = Source(block, None if full else Layout.padded(lengths, block.size(1)).to(device))
             recorded = None if self.recorder is None or use or avoid or narrow else self._recorded(self.recorder)
             found, tables = generate(
                 self.model.decoder if narrow is None else NarrowedDecoder(self.model.decoder, narrow.ids),
-                self.model.encode(block, layout) if recorded is None else recorded.encode(self.model, block, layout),
+                self.model.encode(source) if recorded is None else recorded.encode(self.model, source),
                 chooser(options) if use is None else constrained(options, use, use.read(first, first_layout)),
                 first=first,
                 first_layout=first_layout,

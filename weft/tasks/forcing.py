@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from weft.attention.record import record
-from weft.batch import BOS
+from weft.batch import BOS, Source
 from weft.models.base import Model
 
 Weights = NDArray[np.float32]
@@ -34,7 +34,7 @@ def force(model: Model, source: Sequence[int], target: Sequence[int]) -> Forced:
     device = model.device
     fed = torch.tensor([[BOS, *target[:-1]]], device=device)
     with record(model) as tape:
-        encoded = model.encode(torch.tensor([list(source)], device=device))
+        encoded = model.encode(Source(torch.tensor([list(source)], device=device)))
         logits = model.decoder(fed, model.decoder.start(encoded)).logits
     weights = {name: np.asarray(torch.cat(each, 2)[0].float().cpu()) for name, each in tape.items()}
     return Forced(logits[0].float().log_softmax(-1), weights)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from weft.attention.record import record
-from weft.batch import EOS, Layout
+from weft.batch import EOS, Layout, Source
 from weft.config import DecodeSection
 from weft.data.labels import Labels
 from weft.data.tokenizer import RESERVED, Tokenizer
@@ -106,5 +106,5 @@ class Labelling:
         layout = None if len(set(lengths)) == 1 else Layout.padded(lengths).to(device)
         half = torch.autocast(device.type, torch.bfloat16, enabled=self.options.precision == "bf16")
         with torch.inference_mode(), half:
-            judged: Judged = self.model(pad(rows).to(device), layout)
+            judged: Judged = self.model(Source(pad(rows).to(device), layout))
         return judged

@@ -11,14 +11,14 @@ import torch
 from pydantic import NonNegativeInt, PositiveInt
 from torch import Tensor, nn
 
-from weft.batch import Batch, Position
+from weft.batch import Position, TextBatch
 from weft.config import DecodeSection
 from weft.data.text import Streams, Text, TextFile, in_streams, keeps_lines, read_text, windows
 from weft.data.tokenizer import RESERVED, Tokenizer, has_tokenizers, load_tokenizers, save_tokenizers, train_tokenizer
 from weft.errors import ConfigError
 from weft.models.base import Network, Sizes
+from weft.models.composing import build_model
 from weft.models.lm import LanguageModel
-from weft.registry import build
 from weft.state import State, leaves, write_
 from weft.tasks.base import Headline, Loss, Setting, Share, Task
 from weft.tasks.carrying import Carrying, Kind
@@ -101,7 +101,7 @@ class LanguageModelTask(Task):
         return text
 
     def build(self, spec: Mapping[str, Any], sizes: Sizes) -> Network:
-        model = build("weft.models:MODELS", spec, sizes, where="model")
+        model = build_model(spec, sizes)
         if not isinstance(model, LanguageModel):
             raise ConfigError(
                 f"model.kind: {spec['kind']} reads a source, and running text has none; set model.kind: language_model"
@@ -116,7 +116,7 @@ class LanguageModelTask(Task):
     def widest(self, longest: int) -> int:
         return self.segment
 
-    def batches(self, position: Position) -> Iterator[tuple[Batch, Position]]:
+    def batches(self, position: Position) -> Iterator[tuple[TextBatch, Position]]:
         return self._streams().stream(position)
 
     def _streams(self) -> Streams:
@@ -129,21 +129,21 @@ class LanguageModelTask(Task):
             )
         return Streams(self.train.tokens, self.segment, rows, train.accumulate, train.seed)
 
-    def losses(self, model: nn.Module, batch: Batch, update: int) -> Iterator[Loss]:
+    def losses(self, model: nn.Module, batch: TextBatch, update: int) -> Iterator[Loss]:
         assert isinstance(model, LanguageModel)
-        found, after = self.carrying.read(model, batch.target, self._before(model, batch))
+        found, after = self.carrying.read(model, batch.tokens, self._before(model, batch))
         total, nll = model.decoder.loss(found.hidden, batch.labels, self.smoothing)
         yield Loss(total, torch.full_like(nll, batch.labels.numel()), {"nll": nll})
         # After the backward pass, which still reads what came before; and into its place, where a recording will look for it.
         before = self._carried.get(batch.group)
         self._carried[batch.group] = write_(before, after) if _alike(before, after) else after
 
-    def _before(self, model: LanguageModel, batch: Batch) -> State:
+    def _before(self, model: LanguageModel, batch: TextBatch) -> State:
         """What is carried into a batch: nothing if its streams begin; after a resume, what the checkpoint has of them."""
         waiting = self._waiting.pop(batch.group, None)
         if batch.fresh:
             return None
-        if waiting is not None and waiting[0].size(0) == batch.target.size(0):
+        if waiting is not None and waiting[0].size(0) == batch.tokens.size(0):
             return self.carrying.restore(model, [tensor.to(model.device) for tensor in waiting])
         return self._carried.get(batch.group)
 
@@ -196,7 +196,7 @@ class LanguageModelTask(Task):
         facts = {"ids": self.tokenizer.size, "training tokens": len(self.train)}
         return facts | ({} if self.valid is None else {"validation tokens": len(self.valid)})
 
-    def made_up(self, length: int, sizes: Sizes, rows: int = 1, *, packed: bool = False, rounded: bool = False) -> Batch:
+    def made_up(self, length: int, sizes: Sizes, rows: int = 1, *, packed: bool = False, rounded: bool = False) -> TextBatch:
         """Streams that begin, each with a segment of `length` tokens."""
         generator = torch.Generator().manual_seed(length)
         tokens = torch.randint(RESERVED, max(RESERVED + 1, sizes.target), (rows * length + 1,), generator=generator).numpy()

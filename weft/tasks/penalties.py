@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from weft.attention.base import Attended, Attention
 from weft.attention.penalties import coverage_penalty, doubly_stochastic_penalty, guided_penalty
 from weft.attention.record import observe
-from weft.batch import Batch
+from weft.batch import PairBatch
 from weft.errors import ConfigError
 from weft.models.base import Model
 
@@ -49,7 +49,7 @@ class Penalties:
                 stack.enter_context(observe(attention, note))
             yield tapes
 
-    def sums(self, watched: Watched, batch: Batch) -> dict[str, Tensor]:
+    def sums(self, watched: Watched, batch: PairBatch) -> dict[str, Tensor]:
         """Each penalty that counts, unweighted: the sum over all tokens, the mean over the attentions looked at."""
         shown = [torch.cat(tape, 2) for tape in watched]
         if any(not weights.requires_grad for weights in shown):
@@ -61,8 +61,8 @@ class Penalties:
             if weight
         }
 
-    def _sum(self, name: str, weights: Tensor, batch: Batch) -> Tensor:
-        layout, source = batch.target_layout, batch.source_layout
+    def _sum(self, name: str, weights: Tensor, batch: PairBatch) -> Tensor:
+        layout, source = batch.target_layout, batch.source.layout
         if name == "guided":
             return guided_penalty(weights, layout, source, self.guided_width).sum()
         if name == "coverage":

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from weft.attention.base import Attention
-from weft.batch import Batch
+from weft.batch import PairBatch
 from weft.errors import ConfigError
 from weft.models.base import Model
 
@@ -35,7 +35,7 @@ class Reinforce:
     discount: float
     draws: int
 
-    def repeat(self, model: Model, batch: Batch) -> Batch:
+    def repeat(self, model: Model, batch: PairBatch) -> PairBatch:
         """The batch with each sentence as often as it is drawn for."""
         if self.draws > 1 and not any("log_prob" in part.terms for part in model.modules() if isinstance(part, Attention)):
             raise ConfigError(

@@ -17,7 +17,7 @@ import torch
 from pydantic import Field, PositiveInt
 from torch import Tensor
 
-from weft.batch import Batch
+from weft.batch import PairBatch
 from weft.errors import ConfigError
 from weft.models.base import Model
 from weft.registry import Among, build
@@ -89,7 +89,7 @@ class Sampling(ABC):
     steady = False
 
     @abstractmethod
-    def inputs(self, model: Model, batch: Batch, update: int) -> list[Tensor]:
+    def inputs(self, model: Model, batch: PairBatch, update: int) -> list[Tensor]:
         """[B, T] token ids in place of `batch.target`, BOS first; if there are several, the model learns from each of them."""
 
 
@@ -98,7 +98,7 @@ class NoSampling(Sampling):
 
     steady = True
 
-    def inputs(self, model: Model, batch: Batch, update: int) -> list[Tensor]:
+    def inputs(self, model: Model, batch: PairBatch, update: int) -> list[Tensor]:
         return [batch.target]
 
 
@@ -113,7 +113,7 @@ class StepSampling(Sampling):
         self.decay: Decay = build("weft.tasks:DECAYS", decay)
         self.choice: Choice = choice
 
-    def inputs(self, model: Model, batch: Batch, update: int) -> list[Tensor]:
+    def inputs(self, model: Model, batch: PairBatch, update: int) -> list[Tensor]:
         return [step_by_step(model, batch, self.decay(update), self.choice)]
 
 
@@ -126,7 +126,7 @@ class FreeRunning(Sampling):
     def __init__(self, *, choice: Choice = "best") -> None:
         self.choice: Choice = choice
 
-    def inputs(self, model: Model, batch: Batch, update: int) -> list[Tensor]:
+    def inputs(self, model: Model, batch: PairBatch, update: int) -> list[Tensor]:
         return [step_by_step(model, batch, 0.0, self.choice)]
 
 
@@ -149,7 +149,7 @@ class TwoPassSampling(Sampling):
         self.choice: Choice = choice
         self.both = both
 
-    def inputs(self, model: Model, batch: Batch, update: int) -> list[Tensor]:
+    def inputs(self, model: Model, batch: PairBatch, update: int) -> list[Tensor]:
         mixed = all_at_once(model, batch, self.decay(update), self.choice, passes=1)
         return [batch.target, mixed] if self.both else [mixed]
 
@@ -175,12 +175,12 @@ class ParallelSampling(Sampling):
         self.choice: Choice = choice
         self.passes = passes
 
-    def inputs(self, model: Model, batch: Batch, update: int) -> list[Tensor]:
+    def inputs(self, model: Model, batch: PairBatch, update: int) -> list[Tensor]:
         return [all_at_once(model, batch, self.decay(update), self.choice, self.passes)]
 
 
 @torch.no_grad()
-def step_by_step(model: Model, batch: Batch, truth: float, choice: Choice) -> Tensor:
+def step_by_step(model: Model, batch: PairBatch, truth: float, choice: Choice) -> Tensor:
     """[B, T] inputs of which a share `truth` is true, the others predicted from the inputs before them."""
     if batch.target_layout.packed:
         raise ConfigError(
@@ -190,7 +190,7 @@ def step_by_step(model: Model, batch: Batch, truth: float, choice: Choice) -> Te
     if truth >= 1:
         return batch.target
     keep, fed = _kept(batch, truth), batch.target.clone()
-    state = model.decoder.start(model.encode(batch.source, batch.source_layout))
+    state = model.decoder.start(model.encode(batch.source))
     for t in range(fed.size(1) - 1):
         found = model.decoder.features(fed[:, t : t + 1], state)
         said, state = predictions(model.decoder, found.hidden, choice)[:, 0], found.state
@@ -199,19 +199,19 @@ def step_by_step(model: Model, batch: Batch, truth: float, choice: Choice) -> Te
 
 
 @torch.no_grad()
-def all_at_once(model: Model, batch: Batch, truth: float, choice: Choice, passes: int) -> Tensor:
+def all_at_once(model: Model, batch: PairBatch, truth: float, choice: Choice, passes: int) -> Tensor:
     """[B, T] inputs of which a share `truth` is true, the others predicted from all inputs of the pass before."""
     if truth >= 1:
         return batch.target
     keep, fed = _kept(batch, truth), batch.target
-    encoded = model.encode(batch.source, batch.source_layout)
+    encoded = model.encode(batch.source)
     for _ in range(passes):
         found = model.decoder.features(fed, model.decoder.start(encoded), batch.target_layout)
         fed = batch.target.where(keep, predictions(model.decoder, found.hidden, choice).roll(1, 1))
     return fed
 
 
-def _kept(batch: Batch, truth: float) -> Tensor:
+def _kept(batch: PairBatch, truth: float) -> Tensor:
     """[B, T] bool: where the truth is fed: at the first token of each sentence, in padding, and by chance."""
     layout = batch.target_layout
     drawn = torch.rand(layout.positions.shape, device=layout.positions.device) < truth

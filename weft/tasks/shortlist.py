@@ -18,8 +18,8 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 from torch import Tensor
 
-from weft.data.cache import Corpus
 from weft.data.cooccurrence import Ids, companions
+from weft.data.corpus import Corpus
 from weft.data.tokenizer import RESERVED
 from weft.errors import RunError
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any
@@ -12,11 +12,12 @@ import torch
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
 from torch import Tensor
 
-from weft.batch import Batch, Position
+from weft.batch import PairBatch, Position
 from weft.config import DecodeSection
-from weft.data.batching import Batches, collate, evaluation_batches
-from weft.data.cache import Corpus
+from weft.data.batching import Batches, evaluation_batches
+from weft.data.corpus import Corpus
 from weft.data.formats import Pairs, open_pairs
+from weft.data.pairs import collate_pairs, prepare_pairs
 from weft.data.tokenizer import Tokenizer, has_tokenizers, load_tokenizers, save_tokenizers, train_tokenizers
 from weft.errors import ConfigError, DataError, RunError
 from weft.evaluation.metrics import make_metrics, score
@@ -135,15 +136,15 @@ class TranslationTask(TextTask):
     def sizes(self) -> Sizes:
         return Sizes(self.source.size, self.target.size, self.source is self.target)
 
-    def batches(self, position: Position) -> Iterator[tuple[Batch, Position]]:
+    def batches(self, position: Position) -> Iterator[tuple[PairBatch, Position]]:
         train = self.config.train
         # "auto" is settled where the model is built; without one, rows are padded, as they come.
         packed, rounded = train.packed is True, train.rounded is True
         batches = Batches(self.train.lengths, train.batch_tokens, seed=train.seed, packed=packed, rounded=rounded)
         for rows, following in batches.stream(position):
-            yield collate(self.train, rows, packed=packed, budget=train.batch_tokens, rounded=rounded), following
+            yield collate_pairs(self.train, rows, packed=packed, budget=train.batch_tokens, rounded=rounded), following
 
-    def losses(self, model: torch.nn.Module, batch: Batch, update: int) -> Iterator[Loss]:
+    def losses(self, model: torch.nn.Module, batch: PairBatch, update: int) -> Iterator[Loss]:
         """One loss for each way the batch is fed. A sentence counts once, however often it is drawn for and fed."""
         assert isinstance(model, Model)
         drawn = self.reinforce.repeat(model, batch)
@@ -151,10 +152,10 @@ class TranslationTask(TextTask):
         for fed in inputs:
             yield self._objective(model, drawn, fed, times=self.reinforce.draws * len(inputs))
 
-    def _objective(self, model: Model, batch: Batch, fed: Tensor, times: int) -> Loss:
+    def _objective(self, model: Model, batch: PairBatch, fed: Tensor, times: int) -> Loss:
         """Cross-entropy and whatever else counts, where the decoder is fed `fed`; all of it divided by `times`."""
         with self.penalties.watching(model) as watched:
-            found = model(batch.source, batch.source_layout, fed, batch.target_layout)
+            found = model(batch.source, fed, batch.target_layout)
         total, nll = model.decoder.loss(found.hidden, batch.labels, self.smoothing)
         ok, metrics = batch.target_layout.ok, {"nll": nll}
         if "log_prob" in found.terms:
@@ -174,7 +175,7 @@ class TranslationTask(TextTask):
             return {}
         total, count = 0.0, 0
         for rows in evaluation_batches(self.valid, self.config.train.batch_tokens):
-            batch = collate(self.valid, rows, packed=False, budget=self.config.train.batch_tokens).to(_device(model))
+            batch = collate_pairs(self.valid, rows).to(_device(model))
             _, nll, tokens = self._loss(model, batch, 0.0)
             total, count = total + float(nll), count + int(tokens)
         scores = {"loss": total / max(1, count)}
@@ -197,9 +198,9 @@ class TranslationTask(TextTask):
         facts["training pairs"] = len(self.train)
         return facts | ({} if self.valid is None else {"validation pairs": len(self.valid)})
 
-    def _loss(self, model: torch.nn.Module, batch: Batch, smoothing: float) -> tuple[Tensor, Tensor, Tensor]:
+    def _loss(self, model: torch.nn.Module, batch: PairBatch, smoothing: float) -> tuple[Tensor, Tensor, Tensor]:
         assert isinstance(model, Model)
-        found = model(batch.source, batch.source_layout, batch.target, batch.target_layout)
+        found = model(batch.source, batch.target, batch.target_layout)
         loss, nll = model.decoder.loss(found.hidden, batch.labels, smoothing)
         return loss, nll, batch.target_layout.ok.sum()
 
@@ -217,17 +218,18 @@ class TranslationTask(TextTask):
 
     def _corpus(self, pairs: list[Pairs], what: str) -> Corpus:
         data, training = self.config.data, what == "training"
-        return read_corpus(
-            self.config,
-            self.tell,
+        prepare = partial(
+            prepare_pairs,
             pairs,
             self.source,
             self.target,
-            what=what,
+            folder=cache_of(self.config),
+            max_length=data.max_length,
             max_ratio=data.max_ratio if training else None,
             drop_duplicates=data.drop_duplicates and training,
             copying=load(MODELS, self.config.model["kind"]).copies,
         )
+        return read_corpus(self.tell, pairs, what, lambda progress: prepare(progress=progress))
 
 
 def _device(model: torch.nn.Module) -> torch.device:

@@ -18,7 +18,7 @@ def compile_blocks(model: nn.Module, config: TrainSection, device: torch.device)
     if not compiles(model, config, device):
         return False
     try_out(device)
-    for block in model.blocks if isinstance(model, Network) else [model]:
+    for block in model.repeated if isinstance(model, Network) else [model]:
         block.compile()
     return True
 

@@ -7,14 +7,13 @@ by operation. Packed and rounded batches come in few sizes, so their work can be
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from torch import Tensor
 
-from weft.batch import Batch, Layout
+from weft.batch import Batch
 from weft.graphs import Graphs
 from weft.tasks.base import Loss
 
@@ -40,7 +39,7 @@ class Recording:
     losses: list[Loss]
 
     def __call__(self, batch: Batch) -> list[Loss]:
-        for mine, theirs in zip(tensors(self.batch), tensors(batch), strict=True):
+        for mine, theirs in zip(self.batch.tensors(), batch.tensors(), strict=True):
             mine.copy_(theirs, non_blocking=True)
         self.replay()
         return self.losses
@@ -69,7 +68,7 @@ class Replayed:
     def __call__(self, batch: Batch, update: int) -> list[Loss]:
         # Which rows these are matters to reports alone, and there are as many as there are sentences.
         batch = replace(batch, rows=batch.rows[:0])
-        size = size_of(batch)
+        size = batch.outline()
         recording = self._recordings.get(size)
         if recording is None:
             self._seen[size] += 1
@@ -94,24 +93,3 @@ class Replayed:
             torch.manual_seed(seed)
             return None
         return Recording(replay, batch, losses)
-
-
-def tensors(batch: Batch) -> list[Tensor]:
-    """Those of a batch and of its layouts, in a fixed order."""
-    return [part for part in _parts(batch) if isinstance(part, Tensor)]
-
-
-def size_of(batch: Batch) -> tuple[Any, ...]:
-    """What decides which operations are launched for a batch: the shapes of its tensors, and what the host knows of it."""
-    return tuple((part.shape, part.dtype) if isinstance(part, Tensor) else part for part in _parts(batch))
-
-
-def _parts(item: Batch | Layout) -> Sequence[Any]:
-    found: list[Any] = []
-    for part in fields(item):
-        value = getattr(item, part.name)
-        if isinstance(value, Layout):
-            found.extend(_parts(value))
-        elif part.init:
-            found.append(value)
-    return found

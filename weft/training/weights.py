@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -62,13 +63,30 @@ def sync(path: Path) -> None:
         os.close(handle)
 
 
+RENAMED = [
+    (re.compile(r"(^|[./])encoder((?:\.base)*)\.embedding\.(table|ngrams)\."), r"\1encoder\2.front.\3."),
+    (re.compile(r"(^|[./])encoder((?:\.base)*)\.embedding\.position\."), r"\1encoder\2.position."),
+]
+"""Weight names of runs that were trained before encoders had fronts, and what they are called now."""
+
+
 def read_tensors(file: Path) -> dict[str, Tensor]:
+    """The tensors of a file by name; names of earlier versions are translated."""
     try:
-        return dict(load_file(file))
+        tensors = load_file(file)
+        if any("encoder.front." in name or "encoder.base.front." in name for name in tensors):
+            return tensors
+        return {_current(name): tensor for name, tensor in tensors.items()}
     except FileNotFoundError:
         raise RunError(f"{file}: there is no such file") from None
     except (SafetensorError, OSError) as error:
         raise RunError(f"{file}: not a whole safetensors file ({error}); it was cut short or damaged") from None
+
+
+def _current(name: str) -> str:
+    for old, new in RENAMED:
+        name = old.sub(new, name)
+    return name
 
 
 def read_metadata(file: Path) -> dict[str, str]:

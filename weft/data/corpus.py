@@ -1,0 +1,173 @@
+"""A prepared corpus: named ragged columns on disk, written once and memory-mapped ever after.
+
+NAME          the entries of all rows, one row after the other: token ids, labels, word starts, frames, image bytes
+NAME.offsets  [N + 1] where each row begins
+lengths       [N, k] entries per row of the k columns by which batches are sized
+about.json    counts and types
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, field
+from itertools import chain, islice
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from weft.data.cache import find_or_build
+from weft.errors import DataError
+
+VERSION = 2
+CHUNK = 1 << 14
+"""Examples that are encoded at a time."""
+
+Rows = NDArray[np.int64]
+Example = TypeVar("Example")
+Columns = dict[str, Sequence[Any]]
+"""Per column one sequence of entries for each example that is kept."""
+Encode = Callable[[list[Example]], tuple[Columns, dict[str, int]]]
+"""Turns examples into columns, and says how many it left out for which reason."""
+
+
+@dataclass(frozen=True)
+class Column:
+    """The type of the entries of a column. shape: of one entry: () for ids, (F,) for frames."""
+
+    dtype: str
+    shape: tuple[int, ...] = ()
+
+
+def ids_below(size: int) -> Column:
+    """A column of ids below `size`, in two bytes each if that is enough."""
+    return Column("uint16" if size <= 1 << 16 else "uint32")
+
+
+@dataclass
+class CorpusReport:
+    """How many examples were read, kept, and left out for which reason (the first that applies). unit: what they are called."""
+
+    unit: str = "pairs"
+    read: int = 0
+    kept: int = 0
+    left_out: dict[str, int] = field(default_factory=dict)
+
+    def describe(self) -> str:
+        reasons = [f"{count:,} {reason}" for reason, count in self.left_out.items() if count]
+        text = f"{self.read:,} {self.unit} read, {self.kept:,} kept"
+        return f"{text}; left out: {', '.join(reasons)}." if reasons else f"{text}."
+
+
+class Corpus:
+    """Columns on disk. Only the rows that are used are read."""
+
+    def __init__(self, folder: Path) -> None:
+        about = json.loads((folder / "about.json").read_text())
+        self.folder, self.report = folder, CorpusReport(**about["report"])
+        kept = self.report.kept
+        self.values: dict[str, NDArray[Any]] = {}
+        self.offsets: dict[str, NDArray[Any]] = {}
+        for name, (dtype, shape) in about["columns"].items():
+            self.values[name] = np.memmap(folder / name, dtype, "r").reshape(-1, *shape)
+            self.offsets[name] = np.memmap(folder / f"{name}.offsets", np.uint64, "r", shape=(kept + 1,))
+            if self.offsets[name][-1] != len(self.values[name]):
+                raise ValueError(f"the column {name} was cut short")
+        self.lengths: NDArray[Any] = np.memmap(folder / "lengths", about["length"], "r", shape=(kept, about["sized"]))
+
+    def __len__(self) -> int:
+        return self.report.kept
+
+    def row(self, name: str, row: int) -> NDArray[Any]:
+        """The entries of one row of a column."""
+        begin, end = self.offsets[name][row : row + 2]
+        return self.values[name][int(begin) : int(end)]
+
+    def gather(self, name: str, rows: Rows) -> tuple[NDArray[Any], Rows]:
+        """The entries of some rows one after the other, and their number per row."""
+        offsets = self.offsets[name]
+        begins = np.asarray(offsets[rows]).astype(np.int64)
+        lengths = np.asarray(offsets[rows + 1]).astype(np.int64) - begins
+        ends = lengths.cumsum()
+        places = np.arange(ends[-1]) + np.repeat(begins - (ends - lengths), lengths)
+        return np.asarray(self.values[name][places]), lengths
+
+
+def prepare(
+    examples: Iterable[Example],
+    key: Any,
+    encode: Encode[Example],
+    columns: Mapping[str, Column],
+    *,
+    sized: Sequence[str],
+    folder: Path,
+    name: str,
+    unit: str = "pairs",
+    progress: Callable[[int], None] | None = None,
+) -> Corpus:
+    """The corpus of `examples`, from the cache in `folder` if it is there, otherwise encoded now.
+
+    key: plain data that identifies the examples and everything `encode` depends on · sized: the columns whose lengths batches
+    are cut by · name: the data in error messages · progress: called with the number of examples read so far.
+    """
+
+    def build(aside: Path) -> None:
+        report = _write(aside, iter(examples), encode, columns, sized, CorpusReport(unit), progress)
+        if not report.kept:
+            raise DataError(f"{name}: no {unit.removesuffix('s')} is left to train on. {report.describe()}")
+
+    types = {column: asdict(kind) for column, kind in columns.items()}
+    return find_or_build(folder, ["corpus", VERSION, key, types, list(sized)], Corpus, build)
+
+
+def _write(
+    aside: Path,
+    examples: Iterable[Example],
+    encode: Encode[Example],
+    columns: Mapping[str, Column],
+    sized: Sequence[str],
+    report: CorpusReport,
+    progress: Callable[[int], None] | None,
+) -> CorpusReport:
+    ends, longest = dict.fromkeys(columns, 0), 0
+    with ExitStack() as stack:
+        files = {
+            name: stack.enter_context(open(aside / name, "wb"))
+            for name in [*columns, *(f"{column}.offsets" for column in columns), "lengths"]
+        }
+        for name in columns:
+            files[f"{name}.offsets"].write(np.zeros(1, np.uint64).data)
+        while chunk := list(islice(examples, CHUNK)):
+            made, reasons = encode(chunk)
+            counts = {name: np.fromiter(map(len, made[name]), np.int64, len(made[name])) for name in columns}
+            for name, column in columns.items():
+                files[name].write(_flat(made[name], column, int(counts[name].sum())).data)
+                files[f"{name}.offsets"].write((ends[name] + counts[name].cumsum()).astype(np.uint64).data)
+                ends[name] += int(counts[name].sum())
+            lengths = np.stack([counts[name] for name in sized], 1).astype(np.uint32)
+            longest = max(longest, int(lengths.max(initial=0)))
+            files["lengths"].write(lengths.data)
+            report.read, report.kept = report.read + len(chunk), report.kept + len(lengths)
+            for reason, count in reasons.items():
+                report.left_out[reason] = report.left_out.get(reason, 0) + count
+            if progress is not None:
+                progress(report.read)
+        for file in files.values():
+            file.flush()
+            os.fsync(file.fileno())
+    types = {name: [column.dtype, list(column.shape)] for name, column in columns.items()}
+    about = {"report": asdict(report), "columns": types, "length": "uint32", "sized": len(sized)}
+    (aside / "about.json").write_text(json.dumps(about, indent=1))
+    return report
+
+
+def _flat(rows: Sequence[Any], column: Column, count: int) -> NDArray[Any]:
+    """The entries of all rows in one array."""
+    if column.shape or (rows and isinstance(rows[0], np.ndarray)):
+        empty = np.zeros((0, *column.shape), column.dtype)
+        return np.concatenate([empty, *rows]).astype(column.dtype)
+    return np.fromiter(chain.from_iterable(rows), column.dtype, count)

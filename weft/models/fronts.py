@@ -1,0 +1,94 @@
+"""Fronts: what turns a source of any kind into the vectors that an encoder reads.
+
+Shapes: G sources · S positions · F features of a frame · C channels · D width of the encoder's input.
+"""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+
+import torch
+import torch.nn.functional as F
+from pydantic import PositiveInt
+from torch import Tensor, nn
+
+from weft.batch import Layout, Source
+from weft.layers.embedding import NGramBag, embedding_table
+from weft.models.base import Front, FrontSite
+
+
+class TokenFront(Front):
+    """An embedding for each token, optionally plus those of the n-grams that end with it.
+
+    ngrams: longest n-gram that has an embedding; 1: tokens only
+    ngram_buckets: rows of the n-gram table, which n-grams share by their hash
+    """
+
+    packs = True
+
+    def __init__(self, site: FrontSite, *, ngrams: PositiveInt = 1, ngram_buckets: PositiveInt = 20_000) -> None:
+        super().__init__()
+        site.check("tokens", "tokens")
+        self.table = embedding_table(site.sizes.source, site.width, site.std)
+        self.ngrams = NGramBag(ngram_buckets, site.width, ngrams) if ngrams > 1 else None
+        self.scale = math.sqrt(site.width) if site.scale is None else site.scale
+
+    def forward(self, source: Source) -> tuple[Tensor, Layout | None]:
+        tokens, layout = source.values, source.layout
+        x = self.table(tokens)
+        if self.ngrams is not None:
+            x = x + self.ngrams.of_tokens(tokens, self.ngrams.start(tokens.size(0)), layout)[0]
+        return x * self.scale, layout
+
+
+class FrameFront(Front):
+    """Frames [G, S, F] through convolutions of stride 2 with gated linear units, as speech Transformers use them.
+
+    convolutions: how many; each halves the number of frames
+    kernel: frames each convolution sees; odd
+    channels: width between them
+    """
+
+    def __init__(
+        self,
+        site: FrontSite,
+        *,
+        convolutions: PositiveInt = 2,
+        kernel: PositiveInt = 3,
+        channels: PositiveInt = 256,
+    ) -> None:
+        super().__init__()
+        site.check("frames", "frames")
+        widths = [site.sizes.source, *[channels] * (convolutions - 1), site.width]
+        self.layers = nn.ModuleList(
+            nn.Conv1d(below, 2 * above, kernel, stride=2, padding=kernel // 2) for below, above in pairwise(widths)
+        )
+        self.shortens = 2**convolutions
+
+    def forward(self, source: Source) -> tuple[Tensor, Layout | None]:
+        x, layout = source.values, source.layout
+        for layer in self.layers:
+            if layout is not None:  # padding must not leak into the convolution
+                x = torch.where(layout.ok[..., None], x, 0.0)
+            x = F.glu(layer(x.transpose(1, 2)), 1).transpose(1, 2)
+            layout = None if layout is None else layout.shorten(2, x.size(1))
+        return x, layout
+
+
+class PatchFront(Front):
+    """Square patches of images [G, C, H, W], each projected to a vector with a learned position (Dosovitskiy et al. 2021).
+
+    patch: side of a patch in pixels
+    max_patches: patches of the largest image
+    """
+
+    def __init__(self, site: FrontSite, *, patch: PositiveInt = 16, max_patches: PositiveInt = 1024) -> None:
+        super().__init__()
+        site.check("image", "patches")
+        self.project = nn.Conv2d(site.sizes.source, site.width, patch, stride=patch)
+        self.position = nn.Parameter(torch.randn(max_patches, site.width) * site.width**-0.5)
+
+    def forward(self, source: Source) -> tuple[Tensor, Layout | None]:
+        x = self.project(source.values).flatten(2).transpose(1, 2)
+        return x + self.position[: x.size(1)], None
