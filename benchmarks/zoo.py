@@ -29,7 +29,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from trainings import markdown, warm
+from trainings import markdown, prepare_data
 from zoo_parts import PARTS, PUBLISHED, Asked, write_data
 
 from weft.compare.plan import Run, training
@@ -119,7 +119,7 @@ def prepare(sweeps: Mapping[str, Sweep]) -> None:
     """Tokenises the data of each part into the cache, where it is not there yet."""
     for name, sweep in sweeps.items():
         began = time.monotonic()
-        warm(training(sweep.comparison, sweep.comparison.entries[0]).config())
+        prepare_data(training(sweep.comparison, sweep.comparison.entries[0]).config())
         print(f"{name}: data ready after {time.monotonic() - began:.1f} s", flush=True)
 
 
