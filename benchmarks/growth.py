@@ -172,7 +172,7 @@ def table(rows: Sequence[Row], lengths: Sequence[int]) -> str:
     for unit, _, name in columns.values():
         lines[0] += [*(f"{unit} at {length:,}" for length in shown), f"{name} ~ n^"]
     lines[0] += [
-        "memory relative to full" if what == "bytes" else f"speed relative to full, {name}"
+        "memory relative to full" if what == "bytes" else "times as fast as full" + name.removeprefix("time")
         for what, (_, _, name) in columns.items()
     ]
     for row in rows:

@@ -35,7 +35,7 @@ def build_mechanism(kind: str, use: Use, device: str, **options: Any) -> tuple[A
 
 
 def performer(use: Use, device: str) -> tuple[Run, Run]:
-    """weft's and the other's forward pass, as below."""
+    """The forward passes of weft and of the other package; the functions below do the same for other mechanisms."""
     outside = importlib.import_module("performer_pytorch.performer_pytorch")
     part, mine = build_mechanism("performer", use, device, features=256)
 
