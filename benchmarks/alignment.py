@@ -1,13 +1,13 @@
-"""Do the day, month and year that a model of dates writes point at the right characters of what it read?
+"""Measures whether the attention of a date model points at the right characters for day, month and year.
 
     python benchmarks/alignment.py OUT [--run RUN] [--count 500]
 
-Without --run, the recipe `demo-dates` is trained into OUT/run first (some minutes on two cores). Dates are drawn as the demo
-draws them, with the places of day, month and year known. For each part, the weights of the characters that write it are
-added up; the part points at the source character that got most. It is right if that character belongs to the same part.
+Without --run, the recipe `demo-dates` is first trained into OUT/run (some minutes on two cores). Dates are generated as in the
+demo, with known positions of day, month and year. For each part, the weights of its output characters are summed; the part
+points at the source character with the largest sum. It is right if that character belongs to the same part.
 
-Which look is taken: of every layer, head and mean over heads, the one that is right most often on training dates. It is then
-measured on dates of the test split, which share no day with them; where the model wrote the wrong date is counted too.
+The weights are those of the layer and head (or mean over heads) that is right most often on training dates. They are then
+measured on dates of the test split, which share no day with the training dates. Wrong translations are included.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from babel.dates import tokenize_pattern
 from numpy.typing import NDArray
 
 from weft import api
+from weft.batch import EOS
 from weft.cli.demo import TRAIN, VALID
 from weft.data.generated import DIGITS, FIRST_DAY, LANGUAGES, LAST_DAY, Split, patterns, split_of, write_date
 from weft.tasks.decoding import Decoding
@@ -37,12 +38,12 @@ Span = tuple[int, int]
 PARTS: dict[str, Span] = {"year": (0, 4), "month": (5, 7), "day": (8, 10)}
 FIELDS = {"y": "year", "M": "month", "L": "month", "d": "day"}
 TUNING = 200
-"""Training dates on which the look is chosen."""
+"""Number of training dates for choosing the layer and head."""
 
 
 @dataclass(frozen=True)
 class Dated:
-    """A date as people write it, its ISO form, and where in the text its parts stand."""
+    """A date as people write it, its ISO form, and the spans of its parts in the text."""
 
     text: str
     iso: str
@@ -50,7 +51,7 @@ class Dated:
 
 
 def draw_dates(count: int, seed: int, split: Split) -> Iterator[Dated]:
-    """Dates of one split, drawn as the generated task draws them."""
+    """Dates of one split, generated as in the generated task."""
     random = Random(seed)
     while count:
         day = FIRST_DAY + timedelta(days=random.randrange((LAST_DAY - FIRST_DAY).days + 1))
@@ -70,39 +71,39 @@ def draw_dates(count: int, seed: int, split: Split) -> Iterator[Dated]:
         yield Dated(text.translate(str.maketrans(string.digits, DIGITS[language])) if foreign else text, day.isoformat(), parts)
 
 
-def pointed(decoding: Decoding, dated: Dated) -> dict[str, NDArray[np.bool_]]:
-    """For each layer, [heads + 1, 3]: whether year, month and day point right, by each head and by their mean."""
-    source = [*decoding.source.encode(dated.text), 2]
-    target = [*decoding.target.encode(dated.iso), 2]
-    found = {}
+def points_right(decoding: Decoding, dated: Dated) -> dict[str, NDArray[np.bool_]]:
+    """Layer → bool [heads + 1, 3]: whether year, month and day point right, for each head and their mean."""
+    source = [*decoding.source.encode(dated.text), EOS]
+    target = [*decoding.target.encode(dated.iso), EOS]
+    right = {}
     for name, weights in force(decoding.model, source, target).weights.items():
         if ".cross" not in name:
             continue
-        looks = np.concatenate([weights, weights.mean(0, keepdims=True)])[:, :, : len(source) - 1]
-        places = [looks[:, first:last].sum(1).argmax(-1) for first, last in PARTS.values()]
-        found[name] = np.stack(
-            [(at >= dated.parts[part][0]) & (at < dated.parts[part][1]) for part, at in zip(PARTS, places, strict=True)], -1
+        heads = np.concatenate([weights, weights.mean(0, keepdims=True)])[:, :, : len(source) - 1]
+        positions = [heads[:, first:last].sum(1).argmax(-1) for first, last in PARTS.values()]
+        right[name] = np.stack(
+            [(at >= dated.parts[part][0]) & (at < dated.parts[part][1]) for part, at in zip(PARTS, positions, strict=True)], -1
         )
-    return found
+    return right
 
 
 def rates(decoding: Decoding, dates: list[Dated]) -> dict[tuple[str, str], NDArray[np.float64]]:
     """(layer, head) → the share of dates whose year, month and day point right."""
-    each = [pointed(decoding, dated) for dated in dates]
-    found = {}
+    each = [points_right(decoding, dated) for dated in dates]
+    shares = {}
     for layer in each[0]:
         right = np.mean([one[layer] for one in each], axis=0)
         names = [*(f"head {head + 1}" for head in range(len(right) - 1)), "mean of heads"]
-        found |= {(layer, name): row for name, row in zip(names, right, strict=True)}
-    return found
+        shares |= {(layer, name): row for name, row in zip(names, right, strict=True)}
+    return shares
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", type=Path, help="folder for the run and the results")
-    parser.add_argument("--run", type=Path, help="a trained run on dates, by characters; default: train one")
-    parser.add_argument("--recipe", default="demo-dates", help="what to train without --run")
-    parser.add_argument("--count", type=int, default=500, help="dates to measure on")
+    parser.add_argument("--run", type=Path, help="a run trained on dates by characters (default: train one)")
+    parser.add_argument("--recipe", default="demo-dates", help="recipe to train without --run")
+    parser.add_argument("--count", type=int, default=500, help="number of test dates")
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
     run = options.run or options.out / "run"
@@ -115,12 +116,13 @@ def main() -> None:
     chosen = max(tuned, key=lambda key: float(tuned[key].mean()))
     tests = list(draw_dates(options.count, 2, "test"))
     measured = rates(decoding, tests)
-    exact = np.mean([found.text == dated.iso for found, dated in zip(translator.translate([d.text for d in tests]), tests)])
+    translations = translator.translate([dated.text for dated in tests])
+    exact = np.mean([translation.text == dated.iso for translation, dated in zip(translations, tests)])
     result = {
         "exact match": float(exact),
         "chosen on training dates": " ".join(chosen),
         "right": dict(zip(PARTS, measured[chosen].round(4).tolist(), strict=True)) | {"all": float(measured[chosen].mean())},
-        "every look": {" ".join(key): float(row.mean()) for key, row in measured.items()},
+        "every layer and head": {" ".join(key): float(row.mean()) for key, row in measured.items()},
     }
     text = json.dumps(result, indent=2)
     (options.out / "alignment.json").write_text(text)

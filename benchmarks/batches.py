@@ -1,4 +1,4 @@
-"""Batches of made-up sentences, with lengths like those of image captions, and a training step on them."""
+"""Batches of random sentences with lengths like those of image captions, and training steps on them."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import torch
+from timing import timed
 
-from weft.batch import BOS, PAD, Layout, Source
-from weft.batch import Batch as PairBatch
+from weft.batch import BOS, PAD, Layout, PairBatch, Source
 from weft.models.base import Model
 from weft.tasks.base import Loss
 from weft.training.replay import Replayed
@@ -22,7 +22,7 @@ Hidden = Callable[[Model, Batch], torch.Tensor]
 
 
 def make_batches(vocabulary: int, budget: int = 4096, count: int = 8, device: str = "cpu") -> list[Batch]:
-    """Batches of at most `budget` tokens a side, padding included, rows of like length together; lengths are around 15."""
+    """Batches of at most `budget` tokens per side, padding included. Lengths are around 15, similar within a batch."""
     lengths = sorted(min(60, max(5, int(random.gauss(15, 5)))) for _ in range(max(6000, budget)))
     cut: list[list[int]] = [[]]
     for length in lengths:
@@ -38,27 +38,28 @@ def _fill(layout: Layout, vocabulary: int, device: str) -> Batch:
     return sides[0].to(device), sides[1].to(device), layout.to(device)
 
 
-def tokens_of(batches: list[Batch]) -> int:
-    """Target tokens, padding not counted."""
+def count_tokens(batches: list[Batch]) -> int:
+    """Counts target tokens without padding."""
     return sum(int(layout.ok.sum()) for _, _, layout in batches)
 
 
-def shifted(labels: torch.Tensor) -> torch.Tensor:
+def shift_right(labels: torch.Tensor) -> torch.Tensor:
+    """The decoder's input: labels [B, T] after BOS, without the last."""
     return torch.cat([torch.full_like(labels[:, :1], BOS), labels[:, :-1]], 1)
 
 
-def whole(model: Model, batch: Batch) -> torch.Tensor:
-    """Hidden states of all targets at once, as weft trains."""
+def parallel_hidden(model: Model, batch: Batch) -> torch.Tensor:
+    """Hidden states [B, T, D] of all target positions in one call, as in weft's training."""
     source, labels, layout = batch
-    return model(source, layout, shifted(labels), layout).hidden
+    return model(source, layout, shift_right(labels), layout).hidden
 
 
-def forward_backward(model: Model, half: bool, hidden: Hidden = whole) -> Step:
-    """Adds the gradients of a batch, in bf16 where `half`."""
+def forward_backward(model: Model, half: bool, hidden: Hidden = parallel_hidden) -> Step:
+    """Returns a function that adds the gradients of a batch, in bf16 if `half`."""
 
     def work(batch: Batch) -> None:
         source, labels, layout = batch
-        # A layout keeps what layers derive from it, but in training every batch is a new one.
+        # A layout caches what layers derive from it; in training, every batch has a new layout.
         batch = source, labels, replace(layout)
         with torch.autocast(labels.device.type, torch.bfloat16, enabled=half):
             loss, _ = model.decoder.loss(hidden(model, batch), labels, 0.1)
@@ -67,14 +68,14 @@ def forward_backward(model: Model, half: bool, hidden: Hidden = whole) -> Step:
     return work
 
 
-def recorded(work: Step, device: torch.device) -> Step:
-    """The same, recorded as weft records its training on a GPU."""
+def record(work: Step, device: torch.device) -> Step:
+    """The same step, replayed as a CUDA graph as in weft's training on a GPU."""
 
-    def again(batch: PairBatch, update: int) -> list[Loss]:
+    def compute(batch: PairBatch, update: int) -> list[Loss]:
         work((batch.target, batch.labels, batch.target_layout))
         return []
 
-    replayed = Replayed(again, device)
+    replayed = Replayed(compute, device)
 
     def step(batch: Batch) -> None:
         source, labels, layout = batch
@@ -84,16 +85,22 @@ def recorded(work: Step, device: torch.device) -> Step:
     return step
 
 
-def training_step(model: Model, half: bool, hidden: Hidden = whole, record: bool = False) -> Step:
-    """Forward, backward, clipping and AdamW, in bf16 where `half`."""
+def training_step(model: Model, half: bool, hidden: Hidden = parallel_hidden, replay: bool = False) -> Step:
+    """Forward, backward, clipping and AdamW, in bf16 if `half`; replayed as a CUDA graph if `replay`."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
     work = forward_backward(model, half, hidden)
-    work = recorded(work, model.device) if record else work
+    work = record(work, model.device) if replay else work
 
     def step(batch: Batch) -> None:
         work(batch)
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
-        optimizer.zero_grad(set_to_none=not record)
+        optimizer.zero_grad(set_to_none=not replay)
 
     return step
+
+
+def speed(step: Step, batches: list[Batch]) -> float:
+    """Target tokens per second."""
+    each = iter(batches)
+    return count_tokens(batches) / (timed(lambda: step(next(each)), len(batches), batches[0][0].device.type) * len(batches))

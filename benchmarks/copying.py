@@ -1,12 +1,12 @@
-"""Summaries with and without a pointer under one budget: how many rare words are copied, and how good the text is.
+"""Summarises with and without a pointer under one budget: how many rare words are copied, and how good the text is.
 
     python benchmarks/copying.py DIR --out OUT [--at-once 2] [--minutes 9] [--steps-scale 0.01] [--set train.device=cpu …]
 
-DIR holds train.tsv and dev.tsv: a long text, a tab, a short one. Both systems have the recipe `pointer`; one is its base model
-alone, on the same words, vocabulary and steps. The last 500 pairs of train.tsv are not trained on: they choose the checkpoint,
-by loss. Scored is dev.tsv, by a beam of 4. Of the words of a reference that stand in its source, the table says what share
-the output has: of those outside the vocabulary, and of those that training has at most ten times. ROUGE-L is the mean F1 of
-the longest common subsequence, in small letters; chrF2 and BLEU are sacreBLEU's.
+DIR holds train.tsv and dev.tsv: a long text, a tab, a short text. Both systems use the recipe `pointer`; one is its base model
+alone, with the same words, vocabulary and steps. The last 500 pairs of train.tsv are held out to choose the checkpoint by loss.
+dev.tsv is scored with a beam of 4. The table gives the share of copied words: of the words that a reference shares with its
+source, how many the output has. It counts words outside the vocabulary, and words that occur at most ten times in training.
+ROUGE-L is the mean F1 of the longest common subsequence, lowercased; chrF2 and BLEU are sacreBLEU's.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import yaml
-from trainings import Outcome, Run, Sweep, about, add_options, chosen, markdown, shown, warm, write
+from trainings import Outcome, Run, add_options, markdown, report, scale_steps, score_cell, select, sweep
 
 from weft.config import load_config
 from weft.data.formats import open_pairs
@@ -30,13 +30,13 @@ RECIPE, RARE, HELD_OUT = "pointer", 10, 500
 
 
 def systems() -> dict[str, tuple[str, tuple[str, ...]]]:
-    """name → what it is, and what is changed in the recipe."""
+    """Name → title, and changes to the recipe."""
     base = yaml.safe_dump(load_config(RECIPE).model["base"], default_flow_style=True, width=10_000).strip()
     return {"pointer": ("pointer-generator", ()), "base": ("the same without a pointer", (f"model={base}",))}
 
 
 def split(folder: Path, out: Path) -> tuple[str, str]:
-    """The training data in two files: what is trained on, and what is held out to choose a checkpoint."""
+    """Splits the training data into two files: training, and pairs held out to choose a checkpoint."""
     lines = (folder / "train.tsv").read_text("utf-8").splitlines(keepends=True)
     out.mkdir(parents=True, exist_ok=True)
     parts = {"train": lines[:-HELD_OUT], "valid": lines[-HELD_OUT:]}
@@ -46,14 +46,14 @@ def split(folder: Path, out: Path) -> tuple[str, str]:
 
 
 def words(text: str) -> set[str]:
-    """The words of a text, punctuation left out."""
+    """The words of a text, without punctuation."""
     return {word for word in WordTokenizer().words(text) if JOINED not in word and any(map(str.isalnum, word))}
 
 
-def copied(pairs: Sequence[tuple[str, str]], outputs: Sequence[str], asked: Callable[[str], bool]) -> tuple[int, int]:
-    """Of the words asked for that a reference has from its source: how many the output has, and how many there are."""
-    wanted = [{word for word in words(source) & words(target) if asked(word)} for source, target in pairs]
-    return sum(len(each & words(text)) for each, text in zip(wanted, outputs, strict=True)), sum(map(len, wanted))
+def copied(pairs: Sequence[tuple[str, str]], outputs: Sequence[str], counts: Callable[[str], bool]) -> tuple[int, int]:
+    """Words that `counts` accepts and a reference shares with its source: how many the outputs have, and how many exist."""
+    shared = [{word for word in words(source) & words(target) if counts(word)} for source, target in pairs]
+    return sum(len(each & words(text)) for each, text in zip(shared, outputs, strict=True)), sum(map(len, shared))
 
 
 def rouge_l(outputs: Iterable[str], references: Iterable[str]) -> float:
@@ -61,11 +61,11 @@ def rouge_l(outputs: Iterable[str], references: Iterable[str]) -> float:
     scores = []
     for output, reference in zip(outputs, references, strict=True):
         ours, theirs = (re.findall(r"\w+", text.lower()) for text in (output, reference))
-        scores.append(2 * common(ours, theirs) / max(1, len(ours) + len(theirs)))
+        scores.append(2 * common_length(ours, theirs) / max(1, len(ours) + len(theirs)))
     return 100 * sum(scores) / len(scores)
 
 
-def common(ours: Sequence[str], theirs: Sequence[str]) -> int:
+def common_length(ours: Sequence[str], theirs: Sequence[str]) -> int:
     """Length of the longest common subsequence."""
     best = [0] * (len(theirs) + 1)
     for word in ours:
@@ -83,9 +83,9 @@ def row(outcome: Outcome, title: str, out: Path, folder: Path, counts: Counter[s
     vocabulary, _ = load_tokenizers(out / outcome.run.name, outcome.run.config().data.tokenizer)
     unknown = copied(pairs, outputs, lambda word: bool(vocabulary.unknown(word)))
     rare = copied(pairs, outputs, lambda word: counts[word] <= RARE)
-    shares = [f"{100 * found / max(1, wanted):.1f} % of {wanted}" for found, wanted in (unknown, rare)]
+    shares = [f"{100 * copies / max(1, total):.1f} % of {total}" for copies, total in (unknown, rare)]
     rouge = rouge_l(outputs, [target for _, target in pairs])
-    scores = [f"{rouge:.2f}", shown(outcome, "dev", "chrF2"), shown(outcome, "dev", "BLEU")]
+    scores = [f"{rouge:.2f}", score_cell(outcome, "dev", "chrF2"), score_cell(outcome, "dev", "BLEU")]
     return [title, f"{outcome.parameters:,}", *shares, *scores, f"{outcome.seconds:.0f} s"]
 
 
@@ -94,21 +94,19 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     add_options(parser, at_once=2)
     options = parser.parse_args()
-    every = systems()
+    titles_and_sets = systems()
     data, valid = split(options.folder, options.out / "data")
-    steps = max(1, round(load_config(RECIPE).train.steps * options.steps_scale))
-    sets = (f"train.steps={steps}", f"data.valid=[{valid}]", f"data.cache={options.out / 'cache'}", *options.set)
+    steps = scale_steps(RECIPE, (), options.steps_scale)
+    sets = (steps, f"data.valid=[{valid}]", f"data.cache={options.out / 'cache'}", *options.set)
     tests = {"dev": f"{options.folder}/dev.tsv"}
-    runs = [Run(name, RECIPE, data, (*every[name][1], *sets), tests, beam=4) for name in chosen(every, options.only)]
-    for run in runs:
-        warm(run.config())
-    outcomes = Sweep(options.out, at_once=options.at_once, minutes=options.minutes)(runs)
+    names = select(titles_and_sets, options.only)
+    runs = [Run(name, RECIPE, data, (*titles_and_sets[name][1], *sets), tests, beam=4) for name in names]
+    outcomes = sweep(runs, options, prepare=len(runs))
     counts = Counter(word for pair in open_pairs(data) for text in pair for word in words(text))
-    shares = ["unknown words copied", f"words copied of those seen at most {RARE} times"]
+    shares = ["unknown words copied", f"rare words copied (seen at most {RARE} times)"]
     headings = ["system", "parameters", *shares, "ROUGE-L", "chrF2", "BLEU", "training"]
-    rows = [row(each, every[each.run.name][0], options.out, options.folder, counts) for each in outcomes]
-    write(options.out, "copying", f"{about()}\n\n{markdown(headings, rows)}", outcomes)
-    sys.exit(any(each.error for each in outcomes))
+    rows = [row(each, titles_and_sets[each.run.name][0], options.out, options.folder, counts) for each in outcomes]
+    sys.exit(report(options.out, "copying", markdown(headings, rows), outcomes))
 
 
 if __name__ == "__main__":

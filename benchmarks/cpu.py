@@ -1,14 +1,14 @@
-"""Decoding on a CPU: Transformer-base beside CTranslate2 and transformers in one run, with goals and ratios.
+"""Decoding speed on a CPU: Transformer-base against CTranslate2 and transformers in one run, with goals and ratios.
 
     python benchmarks/cpu.py [--only 1,32,32x4] [--settings float32,bf16,int8,compiled] [--rounds 5] [--threads 2] [--families]
 
 d 512, feed-forward 2,048, 8 heads, 6 + 6 layers, vocabulary 32,000, random weights; 32 forced steps from sources of 27 tokens,
-the encoder included. All take turns in every round, in both ways of using the cores (one worker with all threads, or a worker
-for each core); the best round of the best way counts. Compiled is decode.precision: int8 with decode.compile: true, whose
-compiling, once for a machine, is not counted. With a shortlist the output layer is computed for some tokens only
-(decode.shortlist: 100), as many as sentences of that length led to in Multi30k; it is cut out once a search, which counts. The
-peers compute all of it, so there is a ratio without and one with a shortlist. --families adds RNN and ConvS2S, which no peer
-decodes. A peer that is not installed is left out, and it says so: pip install ctranslate2 transformers.
+encoder included. All systems take turns in every round, and use the cores in two ways (one worker with all threads, or one
+worker per core); the best round of the better way counts. "compiled" is decode.precision: int8 with decode.compile: true;
+compilation, once per machine, is not counted. With a shortlist (decode.shortlist: 100), the output layer covers only as many
+tokens as such sentences lead to in Multi30k; selecting its rows once per search is counted. The peers compute the whole output
+layer, so there are ratios without and with a shortlist. --families adds RNN and ConvS2S, which no peer decodes. A peer that is
+not installed is skipped with a message: pip install ctranslate2 transformers.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
-# It takes the slower kernels on AMD by itself.
+# By default, CTranslate2 chooses slower kernels on AMD.
 os.environ.setdefault("CT2_FORCE_CPU_ISA", "AVX512")
 
 import torch
@@ -45,7 +45,7 @@ from weft.tasks.placing import autocasts
 from weft.tasks.workers import Workers
 
 CASES = {"1": (1, 1), "32": (32, 1), "32x4": (32, 4)}
-"""name → sentences, beam."""
+"""Name → sentences, beam."""
 
 FAMILIES = {
     "transformer": {**SHAPE, "norm": "post"},
@@ -53,14 +53,14 @@ FAMILIES = {
     "convs2s": {"dim": DIM, "channels": DIM, "encoder_layers": LAYERS, "decoder_layers": LAYERS},
 }
 SHORTLISTS = {1: 950, 16: 3900, 32: 4900}
-"""Sentences searched together → the tokens they choose among."""
+"""Sentences per search → tokens in their shortlist."""
 
 Work = Callable[[], object]
 Rows = list[list[int]]
 
 
-def made(kind: str, settings: Sequence[str]) -> dict[str, Model]:
-    """A model of random weights in each setting."""
+def build_models(kind: str, settings: Sequence[str]) -> dict[str, Model]:
+    """Setting → model with random weights."""
     torch.manual_seed(0)
     model: Model = build_model({"kind": kind, **FAMILIES[kind]}, Sizes(VOCABULARY, VOCABULARY, True)).eval()
     ways: dict[str, Callable[[], Model]] = {
@@ -73,6 +73,7 @@ def made(kind: str, settings: Sequence[str]) -> dict[str, Model]:
 
 
 def search(model: Model, setting: str, beam: int, shortlist: bool, source: Rows) -> int:
+    """Decodes 32 forced steps; returns the number of generated tokens."""
     rows, native = len(source), kernels() if setting == "compiled" else None
     precision = "int8" if native else setting
     decoder, bias = model.decoder, None
@@ -84,7 +85,7 @@ def search(model: Model, setting: str, beam: int, shortlist: bool, source: Rows)
         if shortlist:
             size = SHORTLISTS[min(SHORTLISTS, key=lambda known: abs(known - rows))]
             decoder, bias = NarrowedDecoder(decoder, torch.arange(size) * (VOCABULARY // size)), torch.zeros(rows, size)
-        found, _ = generate(
+        hypotheses, _ = generate(
             decoder,
             model.encode(Source(torch.tensor(source))),
             chooser,
@@ -93,29 +94,29 @@ def search(model: Model, setting: str, beam: int, shortlist: bool, source: Rows)
             constraints=[Forbid([PAD, BOS])],
             best=1,
         )
-    return sum(len(best.tokens) for best, *_ in found)
+    return sum(len(best.tokens) for best, *_ in hypotheses)
 
 
-def alone(find: Callable[[Rows], int], source: Rows, threads: int) -> None:
+def run_alone(find: Callable[[Rows], int], source: Rows, threads: int) -> None:
     torch.set_num_threads(threads)
     find(source)
 
 
-def side_by_side(crew: Workers[Rows, int], parts: Sequence[Rows]) -> None:
-    for _ in crew.run(parts):
+def run_in_workers(workers: Workers[Rows, int], parts: Sequence[Rows]) -> None:
+    for _ in workers.run(parts):
         pass
 
 
-def ours(models: dict[str, Model], rows: int, beam: int, threads: int, open_: ExitStack) -> Iterator[tuple[str, Work]]:
+def weft_works(models: dict[str, Model], rows: int, beam: int, threads: int, stack: ExitStack) -> Iterator[tuple[str, Work]]:
     source = torch.randint(4, VOCABULARY, (rows, SOURCE), generator=torch.Generator().manual_seed(1)).tolist()
     last = list(models)[-1]
     for setting, shortlist in [*((name, False) for name in models), (last, True)]:
         find, name = partial(search, models[setting], setting, beam, shortlist), f"weft {setting}{' shortlist' * shortlist}"
         for count in sorted({1, threads}) if rows == 1 else [threads]:
-            yield name, partial(alone, find, source, count)
+            yield name, partial(run_alone, find, source, count)
         if rows > 1 and threads > 1:
-            crew = open_.enter_context(Workers(threads, find))
-            yield name, partial(side_by_side, crew, [source[part::threads] for part in range(threads)])
+            workers = stack.enter_context(Workers(threads, find))
+            yield name, partial(run_in_workers, workers, [source[part::threads] for part in range(threads)])
 
 
 def ctranslate2_works(folder: Path, rows: int, beam: int, threads: int) -> Iterator[tuple[str, Work]]:
@@ -136,22 +137,20 @@ def ctranslate2_works(folder: Path, rows: int, beam: int, threads: int) -> Itera
 
 
 def transformers_work(rows: int, beam: int, threads: int) -> Work:
-    from marian import marian
+    from marian import decode, marian
 
     model = marian(VOCABULARY, DIM, HIDDEN, HEADS, LAYERS, forced_eos_token_id=None).eval()
     source = torch.randint(4, VOCABULARY, (rows, SOURCE))
-    options = {"num_beams": beam, "do_sample": False, "max_new_tokens": STEPS, "min_new_tokens": STEPS}
 
     def work() -> None:
         torch.set_num_threads(threads)
-        with torch.inference_mode():
-            model.generate(input_ids=source, attention_mask=torch.ones_like(source), **options)
+        decode(model, source, beam, STEPS)
 
     return work
 
 
-def measured(works: list[tuple[str, Work]], rounds: int) -> dict[str, float]:
-    """The best milliseconds a step of each name, over all its ways and all rounds."""
+def best_times(works: list[tuple[str, Work]], rounds: int) -> dict[str, float]:
+    """Name → the fewest milliseconds per step, over all works of that name and all rounds."""
     best: dict[str, float] = {}
     for number in range(rounds + 1):
         for name, work in works:
@@ -165,19 +164,19 @@ def measured(works: list[tuple[str, Work]], rounds: int) -> dict[str, float]:
 
 def compare(case: str, rounds: int, threads: int, models: dict[str, Model], folder: Path) -> None:
     rows, beam = CASES[case]
-    with ExitStack() as open_:
-        works = list(ours(models, rows, beam, threads, open_))
+    with ExitStack() as stack:
+        works = list(weft_works(models, rows, beam, threads, stack))
         if find_spec("ctranslate2"):
             works += ctranslate2_works(folder, rows, beam, threads)
         if find_spec("transformers"):
             works.append(("transformers float32", transformers_work(rows, beam, threads)))
-        best = measured(works, rounds)
-    mine = min(value for name, value in best.items() if name.startswith("weft") and "shortlist" not in name)
-    listed = min(value for name, value in best.items() if "shortlist" in name)
+        best = best_times(works, rounds)
+    ours = min(value for name, value in best.items() if name.startswith("weft") and "shortlist" not in name)
+    shortlisted = min(value for name, value in best.items() if "shortlist" in name)
     goals = {"CTranslate2 int8": 1.2, "transformers float32": 3.0}
     cells = [f"{name} {value:.2f}" for name, value in best.items()]
     ratios = [
-        f"{best[peer] / mine:.2f}, with a shortlist {best[peer] / listed:.2f} × {peer} (goal {goal})"
+        f"{best[peer] / ours:.2f}, with a shortlist {best[peer] / shortlisted:.2f} × {peer} (goal {goal})"
         for peer, goal in goals.items()
         if peer in best
     ]
@@ -185,12 +184,12 @@ def compare(case: str, rounds: int, threads: int, models: dict[str, Model], fold
 
 
 def families(cases: list[str], rounds: int, threads: int, settings: Sequence[str]) -> None:
-    print("\n| model | batch | beam | ms a step |\n|---|---|---|---|")
+    print("\n| model | batch | beam | ms per step |\n|---|---|---|---|")
     for kind in ("rnn", "convs2s"):
-        models = made(kind, settings)
+        models = build_models(kind, settings)
         for rows, beam in (CASES[case] for case in cases):
-            with ExitStack() as open_:
-                best = measured(list(ours(models, rows, beam, threads, open_)), rounds)
+            with ExitStack() as stack:
+                best = best_times(list(weft_works(models, rows, beam, threads, stack)), rounds)
             cells = ", ".join(f"{name} {value:.2f}" for name, value in best.items())
             print(f"| {kind} | {rows} | {beam} | {cells} |", flush=True)
 
@@ -198,26 +197,26 @@ def families(cases: list[str], rounds: int, threads: int, settings: Sequence[str
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--only", default=",".join(CASES))
-    parser.add_argument("--settings", default="float32,bf16,int8,compiled", help="of weft")
+    parser.add_argument("--settings", default="float32,bf16,int8,compiled", help="precisions of weft, separated by commas")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
-    parser.add_argument("--families", action="store_true", help="also RNN and ConvS2S, which no peer decodes")
+    parser.add_argument("--families", action="store_true", help="also measure RNN and ConvS2S, which no peer decodes")
     options = parser.parse_args()
     print(f"{time.strftime('%Y-%m-%d')} · {platform.processor() or platform.machine()}, {options.threads} threads · "
           f"torch {torch.__version__} · load {os.getloadavg()[0]:.1f}")  # fmt: skip
     for peer in ("ctranslate2", "transformers"):
         if not find_spec(peer):
-            print(f"{peer} is not installed: it is left out (pip install {peer})")
+            print(f"skipping {peer}, which is not installed (pip install {peer})")
     settings = options.settings.split(",")
     try:
         kernels()
     except CannotBuild as error:
-        print(f"nothing is compiled: {error}")
+        print(f"skipping the setting compiled: {error}")
         settings = [setting for setting in settings if setting != "compiled"]
-    print("\n| batch | beam | ms a step | weft's best against |\n|---|---|---|---|")
+    print("\n| batch | beam | ms per step | speed of weft's best relative to |\n|---|---|---|---|")
     cases = options.only.split(",")
     with tempfile.TemporaryDirectory() as folder:
-        models = made("transformer", settings)
+        models = build_models("transformer", settings)
         for case in cases:
             compare(case, options.rounds, options.threads, models, Path(folder))
     if options.families:

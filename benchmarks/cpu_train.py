@@ -1,4 +1,4 @@
-"""Training speed on the CPU: weft's Transformer beside transformers' Marian, the same shape and batches, in one run.
+"""Training speed on the CPU: weft's Transformer against transformers' Marian of the same shape and batches, in one run.
 
     python benchmarks/cpu_train.py [--threads 2] [--rounds 3]
 
@@ -16,7 +16,7 @@ import time
 import torch
 import torch.nn.functional as F
 import transformers
-from batches import Batch, Step, make_batches, shifted, tokens_of, training_step
+from batches import Batch, Step, make_batches, shift_right, speed, training_step
 from marian import marian
 
 import weft
@@ -40,7 +40,7 @@ def marian_step(half: bool) -> Step:
 
     def step(batch: Batch) -> None:
         source, labels, layout = batch
-        fed = shifted(labels)
+        fed = shift_right(labels)
         with torch.autocast("cpu", torch.bfloat16, enabled=half):
             logits = model(input_ids=source, attention_mask=layout.ok, decoder_input_ids=fed, use_cache=False).logits
         loss = F.cross_entropy(logits.float().flatten(0, 1), labels.flatten(), ignore_index=PAD, label_smoothing=0.1)
@@ -50,13 +50,6 @@ def marian_step(half: bool) -> Step:
         optimizer.step()
 
     return step
-
-
-def speed(step: Step, batches: list[Batch]) -> float:
-    began = time.perf_counter()
-    for batch in batches:
-        step(batch)
-    return tokens_of(batches) / (time.perf_counter() - began)
 
 
 def main() -> None:

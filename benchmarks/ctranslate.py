@@ -1,4 +1,4 @@
-"""A peer of the speed benchmarks on a CPU: CTranslate2, with a Transformer of random weights in the shape asked for."""
+"""A peer of the CPU speed benchmark: CTranslate2, with a Transformer of random weights in a given shape."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 from ctranslate2.specs import common_spec, transformer_spec
 
-PLACES = 512
-"""Positions it has vectors for."""
+POSITIONS = 512
+"""Number of position encodings."""
 
 
 def write_model(folder: Path, vocabulary: int, dim: int, hidden: int, heads: int, layers: int) -> None:
-    """Post-norm, ReLU, one table for source, target and output; tokens are called t0, t1, …"""
+    """Writes a model with post-norm, ReLU and one table for source, target and output. Its tokens are t0, t1, …"""
     draw = np.random.default_rng(0)
 
     def random(*shape: int) -> Any:
@@ -31,11 +31,11 @@ def write_model(folder: Path, vocabulary: int, dim: int, hidden: int, heads: int
         norm(spec.layer_norm)
 
     spec = transformer_spec.TransformerSpec.from_config(layers, heads, pre_norm=False, activation=common_spec.Activation.RELU)
-    table, places = random(vocabulary, dim), random(PLACES, dim)
+    table, positions = random(vocabulary, dim), random(POSITIONS, dim)
     spec.encoder.embeddings[0].weight = spec.decoder.embeddings.weight = spec.decoder.projection.weight = table
     spec.decoder.projection.bias = np.zeros(vocabulary, np.float32)
     for side in (spec.encoder, spec.decoder):
-        side.position_encodings.encodings, side.scale_embeddings = places, True
+        side.position_encodings.encodings, side.scale_embeddings = positions, True
         for layer in side.layer:
             attention(layer.self_attention, 3 * dim, dim)
             if side is spec.decoder:

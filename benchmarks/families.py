@@ -1,10 +1,10 @@
-"""Every family and attention on Multi30k en-de under one budget: one table.
+"""Trains every family and attention on Multi30k en-de under one budget, and prints one table.
 
     python benchmarks/families.py DIR --out OUT [--at-once 8] [--minutes 9] [--only bahdanau,convs2s] [--steps-scale 0.01]
 
 DIR holds train, val and test_2016_flickr, each as .en and .de. Every system sees 3,333 batches of at most 12,288 padded target
-tokens and has at most 11 million parameters; nothing is validated or chosen on the way. Scored are BLEU (sacreBLEU 13a, cased)
-and chrF2 by a beam of 5. Runs share the device, so their seconds say little more than an order of magnitude.
+tokens and has at most 11 million parameters. There is no validation, and no checkpoint is selected. Scores are BLEU (sacreBLEU
+13a, cased) and chrF2 with a beam of 5. Runs share the device, so their seconds only indicate an order of magnitude.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from trainings import Outcome, Run, Sweep, about, add_options, chosen, common, count_parameters, markdown, shown, warm, write
+from trainings import Outcome, Run, add_options, common_settings, count_parameters, markdown, report, score_cell, select, sweep
 
 from weft.config import recipes
 
@@ -24,7 +24,7 @@ TESTS = {"test": "test_2016_flickr", "val": "val"}
 
 @dataclass(frozen=True)
 class System:
-    """A row of the table: what it is, its recipe, and what is changed in it."""
+    """A row of the table: title, recipe and changes to it."""
 
     title: str
     recipe: str
@@ -46,10 +46,10 @@ CHO = (
     "model.readout=maxout",
 )
 
-# Sentences have 15 tokens on average: a window of the published ±10 would hold nearly all of them.
-NEAR = "window: 5"
+# Sentences have 15 tokens on average, and the published window of ±10 would cover nearly all of them.
+WINDOW = "window: 5"
 
-ONE = ("model.cross=additive",)
+ONE_HEAD = ("model.cross=additive",)
 ROTARY = "{kind: full, position: rotary, bias: false}"
 
 SYSTEMS = {
@@ -62,8 +62,8 @@ SYSTEMS = {
     "luong-concat": _rnn("Luong concat, input feeding", "rnn-luong", "concat"),
     "luong-location": _rnn("Luong location, input feeding", "rnn-luong", "location"),
     "luong-unfed": System("Luong general, without input feeding", "rnn-luong", ("model.input_feeding=false",)),
-    "local-m": _rnn("Luong local-m, window ±5, input feeding", "rnn-luong", f"{{kind: local_m, {NEAR}}}"),
-    "local-p": _rnn("Luong local-p, window ±5, input feeding", "rnn-luong", f"{{kind: local_p, {NEAR}}}"),
+    "local-m": _rnn("Luong local-m, window ±5, input feeding", "rnn-luong", f"{{kind: local_m, {WINDOW}}}"),
+    "local-p": _rnn("Luong local-p, window ±5, input feeding", "rnn-luong", f"{{kind: local_p, {WINDOW}}}"),
     "monotonic": _rnn("monotonic (Raffel et al. 2017)", "rnn-bahdanau", "monotonic"),
     "forced": _rnn("monotonic, forced forward", "rnn-bahdanau", "{kind: monotonic, forced: true, hold: true}"),
     "location-aware": _rnn("location-aware (Chorowski et al. 2015)", "rnn-bahdanau", "location_aware"),
@@ -71,14 +71,14 @@ SYSTEMS = {
     "key-value": _rnn("key–value (Daniluk et al. 2017)", "rnn-bahdanau", "key_value"),
     "convs2s": System("ConvS2S (Gehring et al. 2017)", "convs2s"),
     "bytenet": System("ByteNet (Kalchbrenner et al. 2016)", "bytenet"),
-    "mixed-rnn-one": System("Transformer blocks, GRUs for self-attention, one additive head", "mixed-rnn", ONE),
+    "mixed-rnn-one": System("Transformer blocks, GRUs for self-attention, one additive head", "mixed-rnn", ONE_HEAD),
     "mixed-rnn": System("Transformer blocks, GRUs for self-attention (Domhan 2018)", "mixed-rnn"),
     "mixed-rnn-half": System("the same, self-attention in the encoder", "mixed-rnn", (f"model.encoder_self={ROTARY}",)),
-    "mixed-cnn-one": System("Transformer blocks, convolutions for self-attention, one additive head", "mixed-cnn", ONE),
+    "mixed-cnn-one": System("Transformer blocks, convolutions for self-attention, one additive head", "mixed-cnn", ONE_HEAD),
     "mixed-cnn": System("Transformer blocks, convolutions for self-attention (Domhan 2018)", "mixed-cnn"),
     "mixed-cnn-half": System("the same, self-attention in the encoder", "mixed-cnn", (f"model.encoder_self={ROTARY}",)),
     "transformer": System("Transformer (Vaswani et al. 2017)", "transformer-small"),
-    "wiring-same": System("Transformer, each layer reads that of its height", "transformer-small", ("model.wiring=same",)),
+    "wiring-same": System("Transformer, each layer reads the one of its depth", "transformer-small", ("model.wiring=same",)),
     "wiring-mix": System("Transformer, each layer reads a learned mix", "transformer-small", ("model.wiring=mix",)),
 }
 
@@ -88,14 +88,14 @@ def pairs(folder: Path, split: str) -> str:
 
 
 def plan(name: str, data: str, tests: dict[str, str], options: argparse.Namespace, label: str = "") -> Run:
-    """The run of a system under the budget. Without validation data nothing is validated, and the moving average is kept."""
+    """The run of a system under the budget. There is no validation, so the moving average of the weights is scored."""
     system, steps = SYSTEMS[name], max(1, round(STEPS * options.steps_scale))
     budget = (f"train.steps={steps}", f"train.batch_tokens={BATCH}", "train.accumulate=1", "train.validate_every=0")
-    return Run(name + label, system.recipe, data, (*system.sets, *budget, *common(options.out), *options.set), tests)
+    return Run(name + label, system.recipe, data, (*system.sets, *budget, *common_settings(options.out), *options.set), tests)
 
 
 def within_budget(run: Run) -> bool:
-    """Prints a run's parameters and tokens; whether neither is too many."""
+    """Prints a run's parameters and tokens; returns whether both are within the budget."""
     config = run.config()
     train, parameters = config.train, count_parameters(config)
     tokens = train.steps * train.batch_tokens * train.accumulate
@@ -104,12 +104,12 @@ def within_budget(run: Run) -> bool:
     return fine
 
 
-def ready(names: list[str]) -> list[str]:
-    """The systems whose recipes there are."""
+def available(names: list[str]) -> list[str]:
+    """The systems whose recipes exist."""
     known = recipes()
     for name in names:
         if SYSTEMS[name].recipe not in known:
-            print(f"{name}: left out, there is no recipe {SYSTEMS[name].recipe}")
+            print(f"{name}: skipped, there is no recipe {SYSTEMS[name].recipe}")
     return [name for name in names if SYSTEMS[name].recipe in known]
 
 
@@ -120,37 +120,35 @@ def table(outcomes: list[Outcome], at_once: int) -> str:
             f"`{each.run.name}`",
             SYSTEMS[each.run.name.partition("@")[0]].title,
             f"{each.parameters / 1e6:.1f}M",
-            shown(each, "test", "BLEU"),
-            shown(each, "val", "BLEU"),
-            shown(each, "test", "chrF2"),
+            score_cell(each, "test", "BLEU"),
+            score_cell(each, "val", "BLEU"),
+            score_cell(each, "test", "chrF2"),
             f"{each.seconds:.0f}",
         )
         for each in outcomes
     ]
     note = f"Training seconds with up to {at_once} runs sharing the device."
-    return f"{about()}\n\n{markdown(headings, rows)}\n{note}\n"
+    return f"{markdown(headings, rows)}\n{note}\n"
 
 
 def parser() -> argparse.ArgumentParser:
-    found = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    found.add_argument("folder", type=Path, help="folder of Multi30k")
-    found.add_argument("--label", default="", help="added to names, for trying settings with --set")
-    add_options(found, at_once=8)
-    return found
+    result = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    result.add_argument("folder", type=Path, help="folder of Multi30k")
+    result.add_argument("--label", default="", help="suffix for names, to try settings with --set")
+    add_options(result, at_once=8)
+    return result
 
 
 def main() -> None:
     options = parser().parse_args()
     tests = {name: pairs(options.folder, split) for name, split in TESTS.items()}
-    names = ready(chosen(SYSTEMS, options.only))
+    names = available(select(SYSTEMS, options.only))
     label = f"@{options.label}" if options.label else ""
     runs = [plan(name, pairs(options.folder, "train"), tests, options, label) for name in names]
     if beyond := [run.name for run in runs if not within_budget(run)]:
-        sys.exit(f"beyond the budget: {', '.join(beyond)}")
-    warm(runs[0].config())
-    outcomes = Sweep(options.out, at_once=options.at_once, minutes=options.minutes)(runs)
-    write(options.out, f"families{label}", table(outcomes, options.at_once), outcomes)
-    sys.exit(any(each.error for each in outcomes))
+        sys.exit(f"over the budget: {', '.join(beyond)}")
+    outcomes = sweep(runs, options)
+    sys.exit(report(options.out, f"families{label}", table(outcomes, options.at_once), outcomes))
 
 
 if __name__ == "__main__":

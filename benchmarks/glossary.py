@@ -1,14 +1,14 @@
-"""Terms that have to be used: how often they are, and what that does to the rest of the text.
+"""Measures required terms: how often they are used, and how they affect the rest of the text.
 
     python benchmarks/glossary.py RUN --data SOURCE,TARGET --train SOURCE,TARGET [--count 200] [--beam 5] [--device cuda]
 
-A glossary is learnt from the training pairs: words that stand in the same pairs and are each other's best match by Dice's
-coefficient. Three times --count sentences of the test pairs are asked for with one term each: a term of the glossary whose
-source word is in the source and whose target word is in the reference; such a term that the free translation does not hold;
-and, glossary or not, a word of the reference that the free translation does not hold (the first of four letters or more).
+A glossary is learned from the training pairs: words that occur in the same pairs and are each other's best match by Dice's
+coefficient. Three sets of --count test sentences are translated with one required term each: a glossary term whose source word
+is in the source and whose target word is in the reference; such a term that is missing from the free translation; and any word
+of the reference that is missing from the free translation (the first with four letters or more).
 
-The table says how many free translations hold their term, how many do when it is asked for, BLEU of both, and BLEU of the
-rest: the term taken out of translations and references alike. Last, a word of each free translation is to be avoided.
+The table gives how many translations contain their term when free and when it is required, BLEU of both, and BLEU of the rest,
+with the term removed from translations and references. Last, one word of each free translation is forbidden.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ from weft.tasks.terms import Terms, book
 from weft.translator import Translator
 
 LETTERS = 4
-"""The fewest letters of a term."""
+"""Minimum number of letters of a term."""
 
-TOGETHER, ALIKE = 5, 0.3
-"""How often two words have to stand in the same pairs to be an entry, and the least of Dice's coefficient."""
+MIN_PAIRS, MIN_DICE = 5, 0.3
+"""An entry's words occur together in at least so many pairs, with at least this Dice coefficient."""
 
-SETS = ("of a glossary", "of a glossary, not said freely", "any, not said freely")
+SETS = ("from the glossary", "from the glossary, missing when free", "any word, missing when free")
 
 
 @dataclass(frozen=True)
 class Request:
-    """A sentence, its reference, what the model writes freely, and the term that is asked for."""
+    """A sentence, its reference, its free translation, and the required term."""
 
     source: str
     reference: str
@@ -50,34 +50,35 @@ def words(text: str) -> list[str]:
     return [word for word in re.findall(r"\w+", text) if len(word) >= LETTERS]
 
 
-def whole(term: str) -> str:
-    """A pattern that finds a term as whole words."""
+def term_pattern(term: str) -> str:
+    """A regular expression that matches a term as whole words."""
     return rf"(?<!\w){re.escape(term)}(?!\w)"
 
 
-def holds(text: str, term: str) -> bool:
-    return re.search(whole(term), text) is not None
+def contains(text: str, term: str) -> bool:
+    return re.search(term_pattern(term), text) is not None
 
 
 def learn_glossary(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
-    """Source word (in small letters) → target word: those that are each other's best match."""
-    reads, writes, both = Counter[str](), Counter[str](), Counter[tuple[str, str]]()
+    """Lowercased source word → target word, where each is the other's best match."""
+    sources, targets, both = Counter[str](), Counter[str](), Counter[tuple[str, str]]()
     for source, target in pairs:
         left, right = set(words(source.lower())), set(words(target))
-        reads.update(left)
-        writes.update(right)
+        sources.update(left)
+        targets.update(right)
         both.update((one, other) for one in left for other in right)
     best: dict[tuple[int, str], tuple[float, str]] = {}
     for (one, other), count in both.items():
-        if count >= TOGETHER:
-            alike = 2 * count / (reads[one] + writes[other])
+        if count >= MIN_PAIRS:
+            dice = 2 * count / (sources[one] + targets[other])
             for key, match in (((0, one), other), ((1, other), one)):
-                best[key] = max(best.get(key, (ALIKE, "")), (alike, match))
+                best[key] = max(best.get(key, (MIN_DICE, "")), (dice, match))
     entries = {word: match for (side, word), (_, match) in best.items() if side == 0 and match}
     return {word: match for word, match in entries.items() if best[1, match][1] == word}
 
 
 def writable(translator: Translator, term: str) -> bool:
+    """Whether the target vocabulary can spell a term."""
     try:
         book(translator.target, [[term]], translator.model.device)
     except DataError:
@@ -88,16 +89,17 @@ def writable(translator: Translator, term: str) -> bool:
 def requests(
     translator: Translator, pairs: Sequence[tuple[str, str]], free: Sequence[str], glossary: dict[str, str], count: int
 ) -> dict[str, list[Request]]:
-    """The three sets of requests, at most one of a sentence in each."""
-    found: dict[str, list[Request]] = {name: [] for name in SETS}
+    """The three sets of requests, with at most one per sentence in each."""
+    sets: dict[str, list[Request]] = {name: [] for name in SETS}
     for (source, reference), text in zip(pairs, free, strict=True):
-        known = [glossary[word] for word in words(source.lower()) if word in glossary and holds(reference, glossary[word])]
-        wanted = (known, [t for t in known if not holds(text, t)], [t for t in words(reference) if not holds(text, t)])
-        for chosen, terms in zip(found.values(), wanted, strict=True):
+        entries = [glossary[word] for word in words(source.lower()) if word in glossary]
+        known = [term for term in entries if contains(reference, term)]
+        missing = [[term for term in terms if not contains(text, term)] for terms in (known, words(reference))]
+        for chosen, terms in zip(sets.values(), (known, *missing), strict=True):
             term = next((term for term in terms if writable(translator, term)), None)
             if term is not None and len(chosen) < count:
                 chosen.append(Request(source, reference, text, term))
-    return {name: chosen for name, chosen in found.items() if chosen}
+    return {name: chosen for name, chosen in sets.items() if chosen}
 
 
 def bleu(texts: Sequence[str], references: Sequence[str]) -> float:
@@ -106,28 +108,28 @@ def bleu(texts: Sequence[str], references: Sequence[str]) -> float:
 
 def rest(texts: Sequence[str], terms: Sequence[str]) -> list[str]:
     """The texts without their terms."""
-    return [" ".join(re.sub(whole(term), " ", text).split()) for text, term in zip(texts, terms, strict=True)]
+    return [" ".join(re.sub(term_pattern(term), " ", text).split()) for text, term in zip(texts, terms, strict=True)]
 
 
 def row(name: str, translator: Translator, chosen: Sequence[Request], beam: int) -> str:
-    """A line of the table: one set of requests, free and with terms."""
+    """A row of the table: one set of requests, free and with required terms."""
     terms, references, free = ([getattr(each, part) for each in chosen] for part in ("term", "reference", "free"))
     began = time.monotonic()
-    asked = translator.translate([each.source for each in chosen], beam=beam, terms=[Terms((term,)) for term in terms])
+    required = translator.translate([each.source for each in chosen], beam=beam, terms=[Terms((term,)) for term in terms])
     seconds = time.monotonic() - began
-    both = (free, [each.text for each in asked])
-    cells = [name, *(f"{sum(map(holds, texts, terms))} of {len(terms)}" for texts in both)]
+    both = (free, [each.text for each in required])
+    cells = [name, *(f"{sum(map(contains, texts, terms))} of {len(terms)}" for texts in both)]
     cells += [f"{bleu(texts, references):.1f}" for texts in both]
     cells += [f"{bleu(rest(texts, terms), rest(references, terms)):.1f}" for texts in both]
     return f"| {' | '.join(cells)} | {len(chosen) / seconds:.1f} |"
 
 
 def avoided(translator: Translator, chosen: Sequence[Request], beam: int) -> str:
-    """How often a word of the free translation is not said when it must not be."""
-    pairs = [(each.source, found[0]) for each in chosen if (found := words(each.free))]
+    """How often a word of the free translation is absent when it is forbidden."""
+    pairs = [(each.source, candidates[0]) for each in chosen if (candidates := words(each.free))]
     terms = [Terms(avoid=(word,)) for _, word in pairs]
     without = translator.translate([source for source, _ in pairs], beam=beam, terms=terms)
-    absent = sum(not holds(each.text, word) for each, (_, word) in zip(without, pairs, strict=True))
+    absent = sum(not contains(each.text, word) for each, (_, word) in zip(without, pairs, strict=True))
     return f"avoided: {absent} of {len(pairs)}"
 
 
@@ -135,7 +137,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("run", help="folder of a trained run")
     parser.add_argument("--data", required=True, help="test pairs, as for weft evaluate")
-    parser.add_argument("--train", required=True, help="pairs from which a glossary is learnt")
+    parser.add_argument("--train", required=True, help="pairs from which to learn a glossary")
     parser.add_argument("--count", type=int, default=200)
     parser.add_argument("--beam", type=int, default=5)
     parser.add_argument("--device", default="auto")
@@ -145,7 +147,7 @@ def main() -> None:
     free = [each.text for each in translator.translate([source for source, _ in pairs], beam=options.beam)]
     sets = requests(translator, pairs, free, glossary, options.count)
     print(f"{len(glossary):,} entries; BLEU of all {len(pairs):,} free translations {bleu(free, [r for _, r in pairs]):.1f}\n")
-    print("| terms | said freely | said when asked for | BLEU free | with them | rest, free | rest, with them | sentences/s |")
+    print("| terms | used when free | used when required | BLEU free | required | rest, free | rest, required | sentences/s |")
     print("|---|---|---|---|---|---|---|---|")
     for name, chosen in sets.items():
         print(row(name, translator, chosen, options.beam), flush=True)

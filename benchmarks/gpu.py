@@ -1,16 +1,16 @@
-"""Transformer-base on one GPU: training and decoding speed beside transformers in the same run, with goals and ratios.
+"""Transformer-base on one GPU: training and decoding speed against transformers in the same run, with goals and ratios.
 
     python benchmarks/gpu.py [--only train-25k,decode-64] [--peer no] [--compile]
     python benchmarks/gpu.py --only multi30k --multi30k DIR --run RUN --peer-model FILE
 
 d 512, feed-forward 2,048, 8 heads, 6 + 6 layers, vocabulary 32,000, lengths as in news text, bf16. Training is `weft.train` on
-a file of made-up text, data loading, clipping and optimiser included; the peer has its batches on the device. Decoding makes 32
-steps from sources of 27 tokens. Real target tokens count, padding does not. --compile sets decode.compile; train.compile is as
-it is by default. "waiting" is the share of the time in which the GPU had nothing to do because the next batch was not there.
-The peer's training is timed twice: from its 13th to its 52nd batch, as their shapes come, and then, "later", with these again.
+a file of random text, including data loading, clipping and optimiser; the peer has its batches on the device. Decoding is 32
+steps from sources of 27 tokens. Only real target tokens count, not padding. --compile sets decode.compile; train.compile keeps
+its default. "waiting" is the share of time in which the GPU was idle because the next batch was not ready. The peer's training
+is timed twice: from its 13th to its 52nd batch, as their shapes come, and again ("later") with the same batches.
 
 multi30k: text to text, beam 5, the 1,000 sentences of test_2016_flickr in DIR, by a trained run, and by the peer from a FILE of
-benchmarks/multi30k_peer.py; and how long a recipe takes from the start of Python to the end of its first step.
+benchmarks/multi30k_peer.py; also the time of a recipe from the start of Python to the end of its first step.
 """
 
 from __future__ import annotations
@@ -62,27 +62,27 @@ def lengths(count: int, draw: random.Random) -> Iterator[tuple[int, int]]:
 
 
 def write_text(folder: Path, pairs: int) -> str:
-    """Made-up sentences of words that are all in a vocabulary of 32,000."""
+    """Writes random sentences of words from a vocabulary of 32,000; returns the paths."""
     draw = random.Random(1)
     words = [f"w{number}" for number in range(VOCABULARY - 4)]
     every = iter(words)
     with (folder / "source.txt").open("w") as source, (folder / "target.txt").open("w") as target:
         for sizes in lengths(pairs, random.Random(0)):
             for file, size in zip((source, target), sizes, strict=True):
-                # Each word at least once, so that the vocabulary is as large as it should be.
-                said = [next(every, None) or draw.choice(words) for _ in range(size - 1)]
-                file.write(" ".join(said) + "\n")
+                # Each word occurs at least once, so that the vocabulary has its full size.
+                sentence = [next(every, None) or draw.choice(words) for _ in range(size - 1)]
+                file.write(" ".join(sentence) + "\n")
     return f"{folder}/source.txt,{folder}/target.txt"
 
 
-class Watch:
-    """Batches as training asks for them, and how long the GPU was idle before each: between two marks in its own stream."""
+class IdleTimer:
+    """Measures how long the GPU is idle before each batch, by two events in its stream."""
 
     def __init__(self) -> None:
         self.marks: list[tuple[torch.cuda.Event, torch.cuda.Event]] = []
         self._ahead = loop._ahead
 
-    def __enter__(self) -> Watch:
+    def __enter__(self) -> IdleTimer:
         loop._ahead = self.ahead
         return self
 
@@ -100,7 +100,7 @@ class Watch:
                 yield work
 
     def share(self, skip: int = 20) -> float:
-        """Of the time from the batch after `skip` others to the last."""
+        """The idle share of the time from the first batch after `skip` others to the last."""
         torch.cuda.synchronize()
         marks = self.marks[skip:]
         return sum(first.elapsed_time(last) for first, last in marks) / marks[0][0].elapsed_time(marks[-1][1])
@@ -113,30 +113,23 @@ def weft_training(tokens: int, steps: int = 90) -> Figures:
         options = {
             "data": {"tokenizer": {"kind": "words"}, "vocabulary": VOCABULARY, "cache": str(folder / "cache")},
             "model": {"kind": "transformer", **SHAPE, "norm": "post", "dropout": 0.1},
-            "train": {
-                **{
-                    "steps": steps,
-                    "batch_tokens": tokens,
-                    "precision": "bf16",
-                },
-                **{"log_every": 15, "save_every": steps},
-            },
+            "train": {"steps": steps, "batch_tokens": tokens, "precision": "bf16", "log_every": 15, "save_every": steps},
         }
         (folder / "base.yaml").write_text(json.dumps(options))
         data = write_text(folder, 40 * tokens // 25)
         torch.cuda.reset_peak_memory_stats()
         began = time.perf_counter()
-        with Watch() as watch:
+        with IdleTimer() as idle:
             weft.train(folder / "base.yaml", data=data, out=folder / "run")
-        whole = time.perf_counter() - began
+        total = time.perf_counter() - began
         lines = [json.loads(line) for line in (folder / "run" / "log.jsonl").read_text().splitlines()]
         rates = sorted(line["tokens_per_second"] for line in lines if "tokens_per_second" in line)
         return {
             "tok/s": rates[len(rates) // 2],
             "GiB": torch.cuda.max_memory_allocated() / 2**30,
-            "waiting": watch.share(),
+            "waiting": idle.share(),
             "graphs compiled": counters["stats"]["unique_graphs"],
-            "seconds in all": whole,
+            "seconds in all": total,
         }
 
 
@@ -148,30 +141,30 @@ def peer_model() -> torch.nn.Module:
 
 
 def peer_batches(tokens: int, count: int = 24) -> list[tuple[torch.Tensor, ...]]:
-    """Pairs of like length together, within the budget of padded tokens, in any order; extents are multiples of 8."""
+    """Shuffled batches of pairs of similar length, within the budget of padded tokens; extents are multiples of 8."""
     batches: list[list[tuple[int, int]]] = [[]]
     draw = random.Random(0)
     for pair in sorted(lengths(count * tokens // 20, draw)):
         if batches[-1] and max(*pair, *map(max, batches[-1])) * (len(batches[-1]) + 1) > tokens:
             batches.append([])
         batches[-1].append(pair)
-    batches.pop()  # it is not full
+    batches.pop()  # the last one is not full
     draw.shuffle(batches)
-    found = []
+    result = []
     for rows in batches[:count]:
         sides = []
         for side in (0, 1):
             size = torch.tensor([pair[side] for pair in rows])
             real = torch.arange(-(-int(size.max()) // 8) * 8) < size[:, None]
             sides += [torch.randint(4, VOCABULARY, real.shape).masked_fill(~real, PAD).cuda(), real.cuda()]
-        found.append(tuple(sides))
-    return found
+        result.append(tuple(sides))
+    return result
 
 
 def peer_training(tokens: int, steps: int = 40, warm: int = 12) -> Figures:
     """transformers with torch.compile: its speed after some steps, as batches come, and once it has seen all their shapes.
 
-    It compiles for extents of any size, but again where two that were equal at first are not, or the other way round.
+    It compiles for dynamic extents, but compiles again when two extents that were equal at first differ, or the reverse.
     """
     model = peer_model().train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
@@ -189,9 +182,9 @@ def peer_training(tokens: int, steps: int = 40, warm: int = 12) -> Figures:
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
 
-    def rate(turns: list[tuple[torch.Tensor, ...]]) -> float:
-        each = iter(turns)
-        return sum(int(ok.sum()) for _, _, _, ok in turns) / len(turns) / timed(lambda: step(*next(each)), len(turns))
+    def rate(steps: list[tuple[torch.Tensor, ...]]) -> float:
+        each = iter(steps)
+        return sum(int(ok.sum()) for _, _, _, ok in steps) / len(steps) / timed(lambda: step(*next(each)), len(steps))
 
     torch.cuda.reset_peak_memory_stats()
     for batch in batches[:warm]:
@@ -228,51 +221,48 @@ def weft_decoding(rows: int, beam: int, compiled: bool) -> Figures:
     for _ in range(3):
         work()
     warm = time.perf_counter() - began
-    return {"ms a step": timed(work, 3) / STEPS * 1000, "seconds to warm up": warm}
+    return {"ms per step": timed(work, 3) / STEPS * 1000, "seconds to warm up": warm}
 
 
 def peer_decoding(rows: int, beam: int) -> Figures:
+    from marian import decode
+
     model = peer_model().eval().to(torch.bfloat16)
     source = torch.randint(4, VOCABULARY, (rows, SOURCE), device="cuda")
-    options = {"num_beams": beam, "do_sample": False, "max_new_tokens": STEPS, "min_new_tokens": STEPS}
-
-    def work() -> None:
-        with torch.inference_mode():
-            model.generate(input_ids=source, attention_mask=torch.ones_like(source), **options)  # type: ignore[operator]
-
+    work = partial(decode, model, source, beam, STEPS)
     work()
-    return {"ms a step": timed(work, 2) / STEPS * 1000}
+    return {"ms per step": timed(work, 2) / STEPS * 1000}
 
 
 CASES: dict[str, tuple[float, Callable[[bool], Figures], Callable[[], Figures]]] = {
-    "train-25k": (3.0, lambda fast: weft_training(25_000), lambda: peer_training(25_000)),
-    "train-100k": (1.4, lambda fast: weft_training(100_000, 50), lambda: peer_training(100_000)),
-    "decode-1": (12.0, lambda fast: weft_decoding(1, 1, fast), lambda: peer_decoding(1, 1)),
-    "decode-64": (7.0, lambda fast: weft_decoding(64, 4, fast), lambda: peer_decoding(64, 4)),
-    "decode-512": (4.0, lambda fast: weft_decoding(512, 4, fast), lambda: peer_decoding(512, 4)),
+    "train-25k": (3.0, lambda compiled: weft_training(25_000), lambda: peer_training(25_000)),
+    "train-100k": (1.4, lambda compiled: weft_training(100_000, 50), lambda: peer_training(100_000)),
+    "decode-1": (12.0, lambda compiled: weft_decoding(1, 1, compiled), lambda: peer_decoding(1, 1)),
+    "decode-64": (7.0, lambda compiled: weft_decoding(64, 4, compiled), lambda: peer_decoding(64, 4)),
+    "decode-512": (4.0, lambda compiled: weft_decoding(512, 4, compiled), lambda: peer_decoding(512, 4)),
 }
 
 
 def compare(name: str, goal: float, ours: Callable[[], Figures], theirs: Callable[[], Figures] | None) -> None:
-    """Runs both and prints a line."""
-    found = []
+    """Runs both and prints a line with their figures and ratio."""
+    figures = []
     for work in filter(None, (ours, theirs)):
         torch.manual_seed(0)
-        found.append(work())
+        figures.append(work())
         gc.collect()
         torch.cuda.empty_cache()
-    said = " | ".join(
+    cells = " | ".join(
         ", ".join(f"{key} {value:,.3g}" if value < 1000 else f"{key} {value:,.0f}" for key, value in each.items())
-        for each in found
+        for each in figures
     )
     ratio = ""
-    if len(found) == 2:
-        key = next(iter(found[0]))
-        quotient = found[0][key] / found[1][key]
+    if len(figures) == 2:
+        key = next(iter(figures[0]))
+        quotient = figures[0][key] / figures[1][key]
         ratio = f" | {1 / quotient if key.startswith('ms') else quotient:.2f} × (goal {goal})"
-        if later := found[1].get(f"{key} later"):
-            ratio += f", {found[0][key] / later:.2f} × later"
-    print(f"{name}: {said}{ratio}", flush=True)
+        if later := figures[1].get(f"{key} later"):
+            ratio += f", {figures[0][key] / later:.2f} × later"
+    print(f"{name}: {cells}{ratio}", flush=True)
 
 
 def main() -> None:
@@ -280,9 +270,9 @@ def main() -> None:
     parser.add_argument("--only", default=",".join(CASES))
     parser.add_argument("--peer", choices=["yes", "no"], default="yes")
     parser.add_argument("--compile", action="store_true")
-    parser.add_argument("--multi30k", type=Path, help="folder of the test set")
-    parser.add_argument("--run", type=Path, help="a run that was trained on Multi30k")
-    parser.add_argument("--peer-model", type=Path, help="what benchmarks/multi30k_peer.py saved")
+    parser.add_argument("--multi30k", type=Path, help="folder of Multi30k")
+    parser.add_argument("--run", type=Path, help="a run trained on Multi30k")
+    parser.add_argument("--peer-model", type=Path, help="file saved by benchmarks/multi30k_peer.py")
     options = parser.parse_args()
     versions = f"Python {platform.python_version()} · torch {torch.__version__}"
     print(f"{time.strftime('%Y-%m-%d')} · {torch.cuda.get_device_name()} · {versions}", flush=True)
@@ -293,8 +283,8 @@ def main() -> None:
             compare(name, 20.0, ours, theirs)
             compare("start", 20.0, partial(first_step, options.multi30k), None)
         else:
-            goal, weft_s, peer_s = CASES[name]
-            compare(name, goal, partial(weft_s, options.compile), peer_s if options.peer == "yes" else None)
+            goal, weft_case, peer_case = CASES[name]
+            compare(name, goal, partial(weft_case, options.compile), peer_case if options.peer == "yes" else None)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The part of benchmarks/gpu.py on real sentences: Multi30k's test set from text to text, and the start of a training."""
+"""The part of benchmarks/gpu.py on real sentences: Multi30k's test set from text to text, and the time to a first step."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ import weft
 
 
 def weft_multi30k(folder: Path, run: Path, compiled: bool) -> Figures:
-    """The whole test set, after it has been translated twice: what is recorded and compiled then is given apart."""
+    """Translates the whole test set, after two passes for recording and compiling, which are timed separately."""
     translator = weft.load(run)
-    lines, wanted = (lines_of(folder / f"test_2016_flickr.{side}") for side in ("en", "de"))
+    lines, references = (lines_of(folder / f"test_2016_flickr.{side}") for side in ("en", "de"))
 
     def work() -> list[str]:
-        return [found.text for found in translator.translate(lines, beam=5, compile=compiled)]
+        return [each.text for each in translator.translate(lines, beam=5, compile=compiled)]
 
     began = time.perf_counter()
     for _ in range(2):
         work()
     warm = time.perf_counter() - began
-    bleu = sacrebleu.corpus_bleu(work(), [wanted]).score
+    bleu = sacrebleu.corpus_bleu(work(), [references]).score
     return {"sentences/s": len(lines) / timed(work, 3), "BLEU": bleu, "seconds to warm up": warm}
 
 
@@ -34,12 +34,12 @@ def peer_multi30k(folder: Path, file: Path) -> Figures:
     import multi30k_peer
 
     model, tokenizer = multi30k_peer.load(file)
-    lines, wanted = (lines_of(folder / f"test_2016_flickr.{side}") for side in ("en", "de"))
+    lines, references = (lines_of(folder / f"test_2016_flickr.{side}") for side in ("en", "de"))
     multi30k_peer.translate(model, tokenizer, lines[:128])
     began = time.perf_counter()
-    found = multi30k_peer.translate(model, tokenizer, lines)
+    outputs = multi30k_peer.translate(model, tokenizer, lines)
     rate = len(lines) / (time.perf_counter() - began)
-    return {"sentences/s": rate, "BLEU": sacrebleu.corpus_bleu(found, [wanted]).score}
+    return {"sentences/s": rate, "BLEU": sacrebleu.corpus_bleu(outputs, [references]).score}
 
 
 def lines_of(file: Path) -> list[str]:
@@ -47,7 +47,7 @@ def lines_of(file: Path) -> list[str]:
 
 
 def first_step(folder: Path) -> Figures:
-    """Seconds of `weft train` for one step of a recipe: imports, tokenizer, cache, kernels, and saving."""
+    """Seconds of a one-step `weft train`, including imports, tokenizer, cache, kernels and saving."""
     with tempfile.TemporaryDirectory() as place:
         data = ["--data", f"{folder}/train.en,{folder}/train.de", "--out", f"{place}/run"]
         sets = ["--set", "train.steps=1", "--set", f"data.cache={place}/cache"]

@@ -1,16 +1,15 @@
-"""How time and memory of every mechanism grow with length, beside fused full attention in the same run.
+"""How time and memory of every mechanism grow with length, compared with fused full attention in the same run.
 
     python benchmarks/growth.py --device cuda [--causal] [--kinds full,linear] [--out growth]     lengths 512 to 16,384
     python benchmarks/growth.py --device cpu --lengths 512 1024 2048 4096 8192
     python benchmarks/growth.py --device cuda --decode 4096                                       single steps, first to last
 
-One layer, batch 1, d = 512, 8 heads; forward and backward, in training. On a GPU under bf16 autocast; memory is the peak of
-what was allocated beyond weights and input, and every time is measured twice: with operations launched one by one, where
-Python may be what is measured, and replayed as a CUDA graph, which is the GPU's own work. On a CPU in float32; memory is how
-far the resident size of a process of its own rises above its peak after a run over 64 tokens (read from /proc, so on Linux
-alone), and freed memory is kept (by glibc's mallopt), or it would be measured how fast the system clears pages of large tensors
-anew. The exponent is that of a power law fitted to lengths from 2,048 on. Mechanisms with a maximum length get the
-longest; options that are not the defaults stand in the table.
+One layer, batch 1, d = 512, 8 heads; forward and backward, in training mode. On a GPU: bf16 autocast; memory is the peak of
+allocations beyond weights and input; times are measured twice, with operations launched one by one, which may measure Python,
+and replayed as a CUDA graph, which measures the GPU. On a CPU: float32; memory is how far the resident size of a separate
+process rises above its peak after a run over 64 tokens (read from /proc, so only on Linux); freed memory is kept (by glibc's
+mallopt), since otherwise the system's clearing of pages would be measured. The exponent is that of a power law fitted to
+lengths from 2,048 upwards. Mechanisms with a maximum length get the longest; the table shows options that are not the defaults.
 """
 
 from __future__ import annotations
@@ -31,6 +30,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from timing import synchronize, timed
 from torch import Tensor
 
 import weft
@@ -40,16 +40,16 @@ from weft.graphs import Graphs
 from weft.mixers import SELF, build_self
 from weft.mixers.base import Mixer
 from weft.registry import fill, load
-from weft.state import State, grow, leaves
+from weft.state import grow, leaves
 
 DIM, HEADS = 512, 8
 LENGTHS = (512, 1024, 2048, 4096, 8192, 16384)
-FROM = 2048
-"""Lengths from here on are fitted: below it a GPU is busy with starting kernels."""
+SHORTEST = 2048
+"""The shortest length in the fit: below it, launching kernels dominates on a GPU."""
 OPTIONS: dict[str, dict[str, Any]] = {"local": {"window": 256}, "compressed": {"stride": 16}}
-"""What is not left at its default."""
+"""Options that differ from the defaults."""
 RECORDED = 0.2
-"""Seconds up to which a run is recorded: what takes longer is not busy with launching, or has too many operations to record."""
+"""The longest run, in seconds, to record: longer runs are not bound by launches, or have too many operations."""
 DECODED = ("full", "local", "linear", "performer", "rfa", "gated_rfa", "efficient")
 Row = dict[str, Any]
 
@@ -62,16 +62,16 @@ def make(kind: str, use: str, longest: int, device: str) -> Mixer:
     return build_self(options, Site(use, DIM, HEADS)).to(device).train()  # type: ignore[arg-type]
 
 
-def worker(kind: str, use: str, length: int, longest: int, device: str) -> Callable[[], None]:
-    """A function that runs a sequence forth and back once."""
+def make_run(kind: str, use: str, length: int, longest: int, device: str) -> Callable[[], None]:
+    """A function that runs one forward and backward pass."""
     part = make(kind, use, longest, device)
     x = torch.randn(1, length, DIM, device=device, requires_grad=True)
-    slope = torch.randn(1, length, DIM, device=device)
+    gradient = torch.randn(1, length, DIM, device=device)
 
     def run() -> None:
         with torch.autocast(device, torch.bfloat16, enabled=device == "cuda"):
-            found: Tensor = part(x, part.start(rows=1)).context
-        found.backward(slope.to(found.dtype))
+            context: Tensor = part(x, part.start(rows=1)).context
+        context.backward(gradient.to(context.dtype))
         x.grad = None
         part.zero_grad(set_to_none=True)
 
@@ -79,25 +79,14 @@ def worker(kind: str, use: str, length: int, longest: int, device: str) -> Calla
 
 
 def seconds(run: Callable[[], None], device: str, rounds: int) -> float:
-    """The best of some rounds, after two that do not count (one on a CPU)."""
+    """The best of several rounds, after two rounds of warming up (one on a CPU)."""
     for _ in range(2 if device == "cuda" else 1):
         run()
-    taken = []
-    for _ in range(rounds):
-        _wait(device)
-        began = time.perf_counter()
-        run()
-        _wait(device)
-        taken.append(time.perf_counter() - began)
-    return min(taken)
-
-
-def replayed(run: Callable[[], None], rounds: int) -> float:
-    """The best of some replays of the run as a CUDA graph; RuntimeError if it cannot be recorded."""
-    return seconds(Graphs()(run), "cuda", rounds)
+    return min(timed(run, 1, device) for _ in range(rounds))
 
 
 def peak_on_gpu(run: Callable[[], None]) -> int:
+    """Peak bytes allocated by a run."""
     gc.collect()
     torch.cuda.synchronize()
     torch.cuda.reset_peak_memory_stats()
@@ -108,22 +97,23 @@ def peak_on_gpu(run: Callable[[], None]) -> int:
 
 
 def peak_on_cpu(kind: str, use: str, length: int, longest: int) -> int | None:
-    """In a process of its own, since a resident size never falls."""
+    """Peak bytes of a run in a separate process, since the peak of a process never falls; None if it failed."""
     command = [sys.executable, __file__, "--alone", kind, use, str(length), str(longest)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     return int(done.stdout.split()[-1]) if done.returncode == 0 else None
 
 
-def alone(kind: str, use: str, length: int, longest: int) -> None:
-    worker(kind, use, 64, longest, "cpu")()
-    run = worker(kind, use, length, longest, "cpu")
+def print_peak(kind: str, use: str, length: int, longest: int) -> None:
+    """The work of that process."""
+    make_run(kind, use, 64, longest, "cpu")()
+    run = make_run(kind, use, length, longest, "cpu")
     before = _high_water()
     run()
     print(_high_water() - before)
 
 
-def keep_freed() -> None:
-    """By itself glibc gives every block of more than 32 MB back as soon as it is free."""
+def keep_freed_memory() -> None:
+    """Configures glibc, which by default returns every freed block of more than 32 MB to the system."""
     trim, mmap = -1, -3  # M_TRIM_THRESHOLD, M_MMAP_THRESHOLD
     with suppress(AttributeError, OSError, TypeError):  # another C library
         for name in (trim, mmap):
@@ -131,14 +121,14 @@ def keep_freed() -> None:
 
 
 def _high_water() -> int:
-    """The largest resident size of this process. That of `resource` begins with its parent's."""
-    found = re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())
-    assert found is not None
-    return int(found[1]) * 1024
+    """The peak resident size of this process. (The one of `resource` includes the parent's.)"""
+    match = re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())
+    assert match is not None
+    return int(match[1]) * 1024
 
 
 def measure(kind: str, options: argparse.Namespace) -> Row:
-    """Times and peaks by length; what cannot be, is too long or too slow is said in `left_out`."""
+    """Times and peaks by length; `left_out` says which lengths failed or were too slow."""
     use, device, longest = "causal" if options.causal else "encoder", options.device, max(options.lengths)
     row: Row = {"kind": kind, "options": OPTIONS.get(kind, {}), "seconds": {}, "replayed": {}, "bytes": {}, "left_out": {}}
     for length in options.lengths:
@@ -147,19 +137,19 @@ def measure(kind: str, options: argparse.Namespace) -> Row:
             row["left_out"][length] = f"too slow: {slowest:.0f} s at half the length"
             continue
         try:
-            run = worker(kind, use, length, longest, device)
+            run = make_run(kind, use, length, longest, device)
             row["seconds"][length] = seconds(run, device, options.rounds)
             row["bytes"][length] = peak_on_gpu(run) if device == "cuda" else peak_on_cpu(kind, use, length, longest)
             if device == "cuda" and row["seconds"][length] < RECORDED:
-                row["replayed"][length] = replayed(run, options.rounds)
+                row["replayed"][length] = seconds(Graphs()(run), device, options.rounds)
         except (WeftError, RuntimeError) as error:
             row["left_out"][length] = str(error).splitlines()[0][:160]
     return row | {f"{what}_exponent": exponent(row[what]) for what in ("seconds", "replayed", "bytes")}
 
 
 def exponent(values: dict[int, float | None]) -> float | None:
-    """The slope of a line through the logarithms, from `FROM` on."""
-    points = [(math.log(length), math.log(value)) for length, value in values.items() if length >= FROM and value]
+    """The slope of a line fitted to the logarithms, from `SHORTEST` upwards."""
+    points = [(math.log(length), math.log(value)) for length, value in values.items() if length >= SHORTEST and value]
     if len(points) < 2:
         return None
     return statistics.linear_regression(*zip(*points, strict=True)).slope
@@ -170,18 +160,21 @@ COLUMNS = {
     "replayed": ("ms replayed", 1e3, "time replayed"),
     "bytes": ("MiB", 2**-20, "memory"),
 }
-"""What is measured: its unit, how many of them one is, and what it is called."""
+"""Measurement → unit, factor to that unit, and name."""
 
 
 def table(rows: Sequence[Row], lengths: Sequence[int]) -> str:
-    """Markdown: what was measured by length with its exponent, then each beside full attention at the longest length."""
+    """Markdown: measurements by length with their exponents, then ratios to full attention at the longest length."""
     full = next((row for row in rows if row["kind"] == "full"), None)
-    shown = [length for length in lengths if length >= FROM] or list(lengths)
-    columns = {what: said for what, said in COLUMNS.items() if any(row[what] for row in rows)}
+    shown = [length for length in lengths if length >= SHORTEST] or list(lengths)
+    columns = {what: column for what, column in COLUMNS.items() if any(row[what] for row in rows)}
     lines = [["mechanism"]]
     for unit, _, name in columns.values():
         lines[0] += [*(f"{unit} at {length:,}" for length in shown), f"{name} ~ n^"]
-    lines[0] += ["of full's memory" if what == "bytes" else f"full's {name} over it" for what, (_, _, name) in columns.items()]
+    lines[0] += [
+        "memory relative to full" if what == "bytes" else "times as fast as full" + name.removeprefix("time")
+        for what, (_, _, name) in columns.items()
+    ]
     for row in rows:
         cells = [row["kind"] + "".join(f" {option} {value}" for option, value in row["options"].items())]
         for what, (_, scale, _) in columns.items():
@@ -197,7 +190,7 @@ def _cell(value: float | None, unit: float) -> str:
 
 
 def _ratio(over: Row | None, under: Row | None, what: str) -> str:
-    """That of two mechanisms at the longest length both have."""
+    """The ratio of two mechanisms at the longest length that both have."""
     if over is None or under is None:
         return "–"
     both = [n for n in over[what] if over[what][n] and under[what].get(n)]
@@ -206,37 +199,38 @@ def _ratio(over: Row | None, under: Row | None, what: str) -> str:
 
 @torch.no_grad()
 def decode(kind: str, steps: int, device: str, span: int = 512, block: int = 32) -> Row:
-    """Microseconds a step and bytes of the state, span by span, the store growing as in a search.
+    """Microseconds per step and bytes of the state for each span of steps, with a store that grows as in a search.
 
-    A span's time is that of its best block of steps, since other processes may hold one up.
+    A span's time is that of its best block of steps, since other processes may disturb a block.
     """
     part = make(kind, "causal", steps, device).eval()
     tokens, room, marks = torch.randn(steps, 1, 1, DIM, device=device), 64, {}
     taken: list[float] = []
     with torch.autocast(device, torch.bfloat16, enabled=device == "cuda"):
         state = part.start(rows=1, room=room)
-        for step in range(-block, steps):  # those below 0 do not count
+        for step in range(-block, steps):  # steps below 0 warm up
             if step == 0:
                 state, taken = part.start(rows=1, room=room), []
             if step % block == 0:
-                _wait(device)
+                synchronize(device)
                 began = time.perf_counter()
             if step == room:
                 room *= 2
                 state = grow(state, room)
             state = part(tokens[step], state).state
             if (step + 1) % block == 0:
-                _wait(device)
+                synchronize(device)
                 taken.append((time.perf_counter() - began) / block * 1e6)
             if step > 0 and (step + 1) % span == 0:
-                marks[step + 1] = {"microseconds": min(taken), "bytes": _size(state)}
+                size = sum(leaf.numel() * leaf.element_size() for leaf in leaves(state))
+                marks[step + 1] = {"microseconds": min(taken), "bytes": size}
                 taken = []
     return {"kind": kind, "options": OPTIONS.get(kind, {}), "steps": marks}
 
 
 def decoding_table(rows: Sequence[Row]) -> str:
-    """Markdown: a step of the first span, of one in the middle, and of the last."""
-    lines = ["| mechanism | steps up to | µs a step | times the first | state, KiB |", "|---|---:|---:|---:|---:|"]
+    """Markdown: one step of the first, the middle and the last span."""
+    lines = ["| mechanism | steps up to | µs per step | relative to the first | state, KiB |", "|---|---:|---:|---:|---:|"]
     for row in rows:
         marks = list(row["steps"].items())
         for step, mark in (marks[0], marks[len(marks) // 2], marks[-1]):
@@ -244,15 +238,6 @@ def decoding_table(rows: Sequence[Row]) -> str:
             cells = f"{step:,} | {mark['microseconds']:,.0f} | {slower:.2f} | {mark['bytes'] / 1024:,.0f}"
             lines.append(f"| {row['kind']} | {cells} |")
     return "\n".join(lines)
-
-
-def _size(state: State) -> int:
-    return sum(leaf.numel() * leaf.element_size() for leaf in leaves(state))
-
-
-def _wait(device: str) -> None:
-    if device == "cuda":
-        torch.cuda.synchronize()
 
 
 def report(title: str, rows: Sequence[Row], text: str, out: Path | None) -> None:
@@ -273,23 +258,23 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--lengths", type=int, nargs="+", default=list(LENGTHS))
-    parser.add_argument("--causal", action="store_true", help="causal use instead of an encoder's")
-    parser.add_argument("--kinds", help="only these, separated by commas")
+    parser.add_argument("--causal", action="store_true", help="causal instead of encoder use")
+    parser.add_argument("--kinds", help="mechanisms, separated by commas")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--threads", type=int, default=0, help="of the CPU; 0: torch's own choice")
-    parser.add_argument("--patience", type=float, default=20.0, help="seconds after which no longer length is tried")
-    parser.add_argument("--decode", type=int, default=0, metavar="STEPS", help="measure so many single steps instead")
-    parser.add_argument("--out", type=Path, help="where to write OUT.md and OUT.json")
+    parser.add_argument("--threads", type=int, default=0, help="CPU threads (0: torch's default)")
+    parser.add_argument("--patience", type=float, default=20.0, help="seconds of a run above which longer ones are skipped")
+    parser.add_argument("--decode", type=int, default=0, metavar="STEPS", help="measure this many decoding steps instead")
+    parser.add_argument("--out", type=Path, help="write OUT.md and OUT.json")
     parser.add_argument("--alone", nargs=4, metavar=("KIND", "USE", "LENGTH", "LONGEST"), help=argparse.SUPPRESS)
     return parser.parse_args()
 
 
 def main() -> None:
     options = arguments()
-    keep_freed()
+    keep_freed_memory()
     if options.alone:
         kind, use, length, longest = options.alone
-        return alone(kind, use, int(length), int(longest))
+        return print_peak(kind, use, int(length), int(longest))
     if options.threads:
         torch.set_num_threads(options.threads)
     machine = torch.cuda.get_device_name() if options.device == "cuda" else f"CPU, {torch.get_num_threads()} threads"
@@ -304,7 +289,7 @@ def main() -> None:
     for kind in chosen or [kind for kind in SELF if use in load(SELF, kind).uses]:
         rows.append(measure(kind, options))
         print(f"{kind}: n^{_cell(rows[-1]['seconds_exponent'], 1.0)}", file=sys.stderr, flush=True)
-        write(title, rows, table(rows, options.lengths), options.out)  # what there is, if it is stopped
+        write(title, rows, table(rows, options.lengths), options.out)  # in case it is stopped
     report(title, rows, table(rows, options.lengths), options.out)
 
 

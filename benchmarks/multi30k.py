@@ -1,4 +1,4 @@
-"""Quality and time of a recipe on Multi30k en-de, beside transformers' Marian in the same run.
+"""Quality and training time of a recipe on Multi30k en-de, compared with transformers' Marian in the same run.
 
     python benchmarks/multi30k.py DIR [--recipe transformer-small] [--peer] [--set train.steps=100 …]
 
@@ -26,7 +26,7 @@ from weft.training.session import Result
 
 
 def train(recipe: str, folder: Path, out: Path, sets: list[str]) -> tuple[Result, float]:
-    """How training went, and the seconds all of it took: tokenizer, cache, start-up, validation and saving included."""
+    """The result of training, and its seconds including tokenizer, cache, start-up, validation and saving."""
     began = time.perf_counter()
     result = weft.train(
         recipe,
@@ -48,15 +48,15 @@ def main() -> None:
     parser.add_argument("--set", action="append", default=[])
     options = parser.parse_args()
     out = options.out or Path(tempfile.mkdtemp()) / "run"
-    result, whole = train(options.recipe, options.folder, out, options.set)
+    result, total = train(options.recipe, options.folder, out, options.set)
     translator = weft.load(out)
     pairs = list(open_pairs(f"{options.folder}/test_2016_flickr.en,{options.folder}/test_2016_flickr.de"))
     sources, references = [source for source, _ in pairs], [target for _, target in pairs]
     translator.translate(sources[:50], beam=5)
     began = time.perf_counter()
-    found = [each.text for each in translator.translate(sources, beam=5)]
-    rate = len(found) / (time.perf_counter() - began)
-    bleu = score(found, references, make_metrics(["bleu"]))["BLEU"]
+    outputs = [each.text for each in translator.translate(sources, beam=5)]
+    rate = len(outputs) / (time.perf_counter() - began)
+    bleu = score(outputs, references, make_metrics(["bleu"]))["BLEU"]
     train_section = translator.config.train
     padded = result.update * train_section.batch_tokens * train_section.accumulate
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else platform.processor()
@@ -65,7 +65,7 @@ def main() -> None:
     print(f"BLEU signature {bleu.signature}")
     ours = (options.recipe, bleu.value, translator.model.count_parameters(), padded, result.seconds, rate)
     row = "{:<20} BLEU {:.2f} · {:,} parameters · at most {:,} padded target tokens · {:.0f} s training · {:.0f} sentences/s"
-    print(row.format(*ours), f"· {whole:.0f} s with tokenizer and cache")
+    print(row.format(*ours), f"· {total:.0f} s with tokenizer and cache")
     if options.peer:
         script = Path(__file__).with_name("multi30k_peer.py")
         lines = subprocess.run([sys.executable, script, options.folder], check=True, stdout=subprocess.PIPE, text=True).stdout

@@ -1,9 +1,9 @@
-"""The peer of benchmarks/multi30k.py: transformers' Marian from scratch on the same data, under the same budget.
+"""The peer of benchmarks/multi30k.py: transformers' Marian, trained from scratch on the same data with the same budget.
 
     python benchmarks/multi30k_peer.py DIR [--steps 5000] [--save FILE]
 
 Joint BPE of 10,000, d 256, 4 + 4 layers, 5,000 steps of 8,192 padded tokens, inverse square root schedule, the mean of the
-weights over the last 30 % of the steps, beam 5. Prints one JSON line. FILE is for benchmarks/gpu.py.
+weights over the last 30 % of the steps, beam 5. Prints one line of JSON. benchmarks/gpu.py reads FILE.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers,
 from torch import Tensor
 from transformers import MarianMTModel
 
-PAD, BOS, EOS = 0, 1, 2
+from weft.batch import BOS, EOS, PAD
+
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 Pair = tuple[list[int], list[int]]
 
@@ -45,7 +46,7 @@ def learn_bpe(pairs: list[tuple[str, str]], size: int) -> Tokenizer:
 
 
 def batches(pairs: list[Pair], budget: int) -> Iterator[list[Pair]]:
-    """Endless: pairs of like length, rows × the longest side within the budget, in random order."""
+    """Endless random batches of pairs of similar length, with rows × longest side within the budget."""
     while True:
         order = random.sample(pairs, len(pairs))
         order.sort(key=lambda pair: (len(pair[1]) // 3, len(pair[0]) // 3))
@@ -66,7 +67,7 @@ def pad(rows: list[list[int]]) -> Tensor:
 
 
 def train(model: MarianMTModel, pairs: list[Pair], steps: int) -> float:
-    """Seconds it took; the model then holds the averaged weights."""
+    """Trains and leaves the averaged weights in the model. Returns the seconds of training."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=1.0, betas=(0.9, 0.98), weight_decay=1e-4, fused=DEVICE == "cuda")
     stream, mean, averaged = batches(pairs, 8192), {}, 0
     began = time.perf_counter()
@@ -98,13 +99,13 @@ def train(model: MarianMTModel, pairs: list[Pair], steps: int) -> float:
 
 
 def translate(model: MarianMTModel, tokenizer: Tokenizer, texts: list[str]) -> list[str]:
-    found = []
+    outputs = []
     for begin in range(0, len(texts), 128):
         source = pad([[*tokenizer.encode(text).ids, EOS] for text in texts[begin : begin + 128]])
         with torch.inference_mode(), torch.autocast(DEVICE, torch.bfloat16):
             rows = model.generate(input_ids=source, attention_mask=source != PAD, num_beams=5, max_new_tokens=80)
-        found += [tokenizer.decode([token for token in row.tolist() if token > 3]) for row in rows]
-    return found
+        outputs += [tokenizer.decode([token for token in row.tolist() if token > 3]) for row in rows]
+    return outputs
 
 
 def build(vocabulary: int) -> MarianMTModel:
@@ -117,10 +118,10 @@ def save(model: MarianMTModel, tokenizer: Tokenizer, file: Path) -> None:
 
 
 def load(file: Path) -> tuple[MarianMTModel, Tokenizer]:
-    found = torch.load(file, map_location=DEVICE)
-    tokenizer = Tokenizer.from_str(found["tokenizer"])
+    saved = torch.load(file, map_location=DEVICE)
+    tokenizer = Tokenizer.from_str(saved["tokenizer"])
     model = build(tokenizer.get_vocab_size())
-    model.load_state_dict(found["weights"])
+    model.load_state_dict(saved["weights"])
     return model.eval(), tokenizer
 
 
@@ -128,7 +129,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("folder", type=Path)
     parser.add_argument("--steps", type=int, default=5000)
-    parser.add_argument("--save", type=Path, help="keep the model and its tokenizer here")
+    parser.add_argument("--save", type=Path, help="file for the model and its tokenizer")
     options = parser.parse_args()
     random.seed(0)
     torch.manual_seed(0)
@@ -142,9 +143,9 @@ def main() -> None:
         save(model, tokenizer, options.save)
     test = read(options.folder, "test_2016_flickr")
     began = time.perf_counter()
-    found = translate(model, tokenizer, [source for source, _ in test])
+    outputs = translate(model, tokenizer, [source for source, _ in test])
     rate = len(test) / (time.perf_counter() - began)
-    score = sacrebleu.corpus_bleu(found, [[target for _, target in test]])
+    score = sacrebleu.corpus_bleu(outputs, [[target for _, target in test]])
     parameters = sum(parameter.numel() for parameter in model.parameters())
     print(json.dumps({"parameters": parameters, "seconds": seconds, "bleu": score.score, "sentences_per_second": rate}))
 

@@ -1,11 +1,11 @@
-"""Mechanisms beside implementations by others, on shared weights: the largest difference of what they find, and both times.
+"""Compares mechanisms with other implementations on shared weights: the largest difference of outputs, and both times.
 
     pip install --no-deps performer-pytorch linformer linear-attention-transformer local-attention einops \\
         axial-positional-embedding product-key-memory hyper-connections colt5-attention
     python benchmarks/outside.py [--length 2048] [--device cpu]
 
-Theirs are called with ε = 0 where they add one to features. What is not installed is passed over. Forward and backward, in
-float32, the best of three rounds, d = 512 and 8 heads. performer-pytorch's causal form keeps a matrix for every token.
+The others are called with ε = 0 where they add one to features. Packages that are not installed are skipped. Forward and
+backward in float32, the best of three rounds, d = 512 and 8 heads. The causal performer-pytorch keeps a matrix for every token.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
+from timing import timed
 from torch import Tensor
 
 import weft
@@ -28,14 +29,15 @@ DIM, HEADS, WIDTH = 512, 8, 64
 Run = Callable[[Tensor], Tensor]
 
 
-def mechanism(kind: str, use: Use, device: str, **options: Any) -> tuple[Any, Run]:
+def build_mechanism(kind: str, use: Use, device: str, **options: Any) -> tuple[Any, Run]:
     part = build("weft.attention:ATTENTIONS", {"kind": kind, **options}, Site(use, DIM, HEADS)).to(device)
     return part, lambda x: part(x, part.start(rows=x.size(0)), append=x).context
 
 
 def performer(use: Use, device: str) -> tuple[Run, Run]:
+    """The forward passes of weft and of the other package; the functions below do the same for other mechanisms."""
     outside = importlib.import_module("performer_pytorch.performer_pytorch")
-    part, mine = mechanism("performer", use, device, features=256)
+    part, mine = build_mechanism("performer", use, device, features=256)
 
     def theirs(x: Tensor) -> Tensor:
         q, k, v = part.heads.own(x)
@@ -51,7 +53,7 @@ def performer(use: Use, device: str) -> tuple[Run, Run]:
 
 def linformer(length: int, device: str) -> tuple[Run, Run]:
     outside = importlib.import_module("linformer")
-    part, mine = mechanism("linformer", "encoder", device, rank=128, max_length=length, bias=False)
+    part, mine = build_mechanism("linformer", "encoder", device, rank=128, max_length=length, bias=False)
     theirs = outside.LinformerSelfAttention(DIM, length, k=128, heads=HEADS).to(device)
     with torch.no_grad():
         projections = part.heads.query_key_value.weight.chunk(3)
@@ -66,10 +68,10 @@ def linformer(length: int, device: str) -> tuple[Run, Run]:
 
 def efficient(device: str) -> tuple[Run, Run]:
     outside = importlib.import_module("linear_attention_transformer.linear_attention_transformer")
-    part, mine = mechanism("efficient", "encoder", device)
+    part, mine = build_mechanism("efficient", "encoder", device)
 
     def theirs(x: Tensor) -> Tensor:
-        # Theirs divides by √d, which the paper does not.
+        # The other divides by √d, which the paper does not.
         return part.heads.out(join_heads(outside.linear_attn(*part.heads.own(x)) * WIDTH**0.5))
 
     return mine, theirs
@@ -87,23 +89,12 @@ def pairs(length: int, device: str) -> Iterator[tuple[str, Run, Run]]:
         try:
             yield name, *make()
         except ImportError as error:
-            print(f"{name}: passed over, {error}", file=sys.stderr)
+            print(f"{name}: skipped, {error}", file=sys.stderr)
 
 
 def seconds(run: Run, x: Tensor) -> float:
-    taken = []
-    for _ in range(3):
-        _wait(x)
-        began = time.perf_counter()
-        run(x).sum().backward()
-        _wait(x)
-        taken.append(time.perf_counter() - began)
-    return min(taken)
-
-
-def _wait(x: Tensor) -> None:
-    if x.device.type == "cuda":
-        torch.cuda.synchronize()
+    """The best of three forward and backward passes."""
+    return min(timed(lambda: run(x).sum().backward(), 1, x.device.type) for _ in range(3))
 
 
 def main() -> None:
@@ -113,7 +104,7 @@ def main() -> None:
     options = parser.parse_args()
     x = torch.randn(1, options.length, DIM, device=options.device, requires_grad=True)
     print(f"{time.strftime('%Y-%m-%d')} · torch {torch.__version__} · weft {weft.__version__} · {options.length:,} tokens\n")
-    print("| mechanism, use, theirs | largest difference | over the deviation | weft, ms | theirs, ms |")
+    print("| mechanism, use, other | largest difference | relative to the standard deviation | weft, ms | other, ms |")
     print("|---|---:|---:|---:|---:|")
     for name, mine, theirs in pairs(options.length, options.device):
         with torch.no_grad():

@@ -1,11 +1,11 @@
-"""How fast text becomes a cache, and what a large corpus costs in memory.
+"""Measures how fast text is tokenised into a cache, and how much memory a large corpus needs.
 
-    python benchmarks/prepare.py pairs.tsv.gz              tokenise and write a file of pairs with a trained BPE
-    python benchmarks/prepare.py --synthetic 2000000       the same with made-up pairs
+    python benchmarks/prepare.py pairs.tsv.gz              tokenise a file of pairs with a trained BPE into a cache
+    python benchmarks/prepare.py --synthetic 2000000       the same with random pairs
 
-Then one epoch of batches is read, and `weft train` makes its first step twice: with a cold cache, and with a warm one.
+Then it reads one epoch of batches, and runs the first step of `weft train` twice: with a cold and with a warm cache.
 
-Every measurement runs in a fresh process, so its peak memory is its own; importing torch is part of it.
+Every measurement runs in a new process, so that peak memory is measured separately. It includes importing torch.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def train(spec: str, folder: Path, vocabulary: int) -> Figures:
 
 
 def build(spec: str, folder: Path) -> Figures:
-    """Tokenise and write, with duplicates looked for, which is the most there is to do."""
+    """Tokenises and writes the cache, and drops duplicates, which is the most expensive setting."""
     source, target = load_tokenizers(folder, "bpe")
     begin = time.perf_counter()
     corpus = prepare_pairs([open_pairs(spec)], source, target, folder=folder / "cache", max_length=256, drop_duplicates=True)
@@ -49,7 +49,7 @@ def build(spec: str, folder: Path) -> Figures:
 
 
 def read(spec: str, folder: Path, budget: int) -> Figures:
-    """Open the finished cache as a training run does, and read one epoch of batches."""
+    """Opens the finished cache as training does, and reads one epoch of batches."""
     begin = time.perf_counter()
     source, target = load_tokenizers(folder, "bpe")
     corpus = prepare_pairs([open_pairs(spec)], source, target, folder=folder / "cache", max_length=256, drop_duplicates=True)
@@ -63,11 +63,11 @@ def read(spec: str, folder: Path, budget: int) -> Figures:
         if position.epoch:
             break
     seconds = time.perf_counter() - begin
-    return {"seconds to the first batch": first, "pairs": pairs, "batches/s": count / seconds, "filled": real / padded}
+    return {"seconds to the first batch": first, "pairs": pairs, "batches/s": count / seconds, "real tokens": real / padded}
 
 
 def first_step(spec: str, folder: Path) -> Figures:
-    """A run of `weft train` of one step, its end and its checkpoint included. What the model takes is counted apart."""
+    """A `weft train` of one step, including its checkpoint. The memory of the model is given separately."""
     begin = time.perf_counter()
     out = folder / f"run-{time.monotonic_ns()}"
     options = {"data.cache": str(folder / "cache"), "train.steps": 1, "train.validate_every": 0, "train.tensorboard": False}
@@ -78,7 +78,7 @@ def first_step(spec: str, folder: Path) -> Figures:
 
 
 def measure(function: Callable[..., Figures], *arguments: Any) -> None:
-    """Run in a process of its own and print what came out."""
+    """Runs a function in a new process and prints its figures."""
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as process:
         figures = process.submit(_with_memory, function, *arguments).result()
     print(
@@ -93,7 +93,7 @@ def _with_memory(function: Callable[..., Figures], *arguments: Any) -> Figures:
 
 
 def write_synthetic(path: Path, count: int, words: int = 50_000) -> None:
-    """Pairs of made-up words with frequencies as in language (Zipf) and lengths as in translated text."""
+    """Writes pairs of random words with a Zipf distribution and lengths as in translated text."""
     random = np.random.default_rng(0)
     letters = np.array(list("etaoinshrdlcumwfgypbvk"))
     known = ["".join(random.choice(letters, size)) for size in random.integers(2, 11, words)]
@@ -104,18 +104,18 @@ def write_synthetic(path: Path, count: int, words: int = 50_000) -> None:
             amount = min(10_000, count - start)
             length = np.clip(np.exp(random.normal(2.9, 0.5, amount)), 1, 120)
             sizes = np.stack([length, np.clip(length * np.exp(random.normal(0, 0.15, amount)), 1, 130)], 1).astype(int)
-            drawn = iter(random.choice(words, int(sizes.sum()), p=chances).tolist())
+            indices = iter(random.choice(words, int(sizes.sum()), p=chances).tolist())
             for source, target in sizes.tolist():
-                text = [" ".join(known[next(drawn)] for _ in range(size)) for size in (source, target)]
+                text = [" ".join(known[next(indices)] for _ in range(size)) for size in (source, target)]
                 file.write("\t".join(text) + "\n")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("pairs", nargs="?", help="any form that weft takes")
-    parser.add_argument("--synthetic", type=int, metavar="COUNT", help="make up so many pairs")
+    parser.add_argument("pairs", nargs="?", help="pairs, in any format that weft reads")
+    parser.add_argument("--synthetic", type=int, metavar="COUNT", help="generate this many pairs")
     parser.add_argument("--vocabulary", type=int, default=8000)
-    parser.add_argument("--budget", type=int, default=8192, help="tokens of a batch")
+    parser.add_argument("--budget", type=int, default=8192, help="tokens per batch")
     options = parser.parse_args()
     if (options.pairs is None) == (options.synthetic is None):
         parser.error("give a file of pairs or --synthetic COUNT")
@@ -127,7 +127,7 @@ def main() -> None:
         measure(train, spec, folder, options.vocabulary)
         measure(build, spec, folder)
         measure(read, spec, folder, options.budget)
-        for _ in range(2):  # the first trains its tokenizer and fills the cache
+        for _ in range(2):  # the first one trains a tokenizer and fills the cache
             measure(first_step, spec, folder)
 
 

@@ -1,11 +1,11 @@
-"""Training speed of recurrent models: weft's way beside a loop that feeds the same model one token at a time.
+"""Training speed of recurrent models: weft against a loop that feeds the same model one token at a time.
 
     python benchmarks/recurrent.py [--device cuda] [--batch-tokens 12288] [--rounds 3]
 
 The models of the recipes rnn-luong (with and without input feeding) and rnn-bahdanau, vocabulary 10,000, lengths around 15.
-The loop is how the equations read: the encoder's cells token by token, each way, and the decoder token by token with the state
-between them. Weights, output layer, optimiser and batches are alike on both sides, and so is the loss, which is checked first.
-The two take turns, and the best round of each counts. In bf16 on a GPU, in float32 on a CPU. Padding is not counted.
+The loop follows the equations literally: the encoder's cells token by token in each direction, and the decoder token by token,
+passing its state. Weights, output layer, optimiser and batches are the same on both sides, and so is the loss, which is checked
+first. The two take turns, and the best round of each counts. bf16 on a GPU, float32 on a CPU. Padding is not counted.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import random
 import time
 
 import torch
-from batches import Batch, Hidden, Step, make_batches, shifted, tokens_of, training_step, whole
+from batches import Batch, Hidden, make_batches, parallel_hidden, shift_right, speed, training_step
 
 import weft
 from weft.batch import Layout, Source
@@ -33,29 +33,29 @@ MODELS: dict[str, tuple[str, dict[str, bool]]] = {
     "Luong, with input feeding": ("rnn-luong", {"input_feeding": True}),
     "Bahdanau": ("rnn-bahdanau", {}),
 }
-"""Title → recipe, and what is changed in its model."""
+"""Title → recipe, and changes to its model."""
 
 
-def encoded(model: Model, source: torch.Tensor, layout: Layout) -> Encoded:
-    """What the encoder finds, one cell after the other."""
+def encode(model: Model, source: torch.Tensor, layout: Layout) -> Encoded:
+    """The encoder's output, computed one cell after the other."""
     encoder = model.encoder
     assert isinstance(encoder, RecurrentEncoder)
     x, final = encoder.noise(encoder.front(Source(source, layout))[0]), []
     for number, layer in enumerate(encoder.stack.layers):
         assert isinstance(layer, RecurrentLayer)
         outputs, ends = zip(
-            *(one_way(layer, way, encoder.stack.noise(x) if number else x, layout.ok) for way in range(layer.ways))
+            *(one_direction(layer, way, encoder.stack.noise(x) if number else x, layout.ok) for way in range(layer.ways))
         )
         x = torch.cat(outputs, -1)
         final.append(tuple(torch.cat(parts, -1) for parts in zip(*ends)))
     return Encoded(x, layout, final=final)
 
 
-def one_way(layer: RecurrentLayer, way: int, x: torch.Tensor, ok: torch.Tensor) -> tuple[torch.Tensor, Cell]:
+def one_direction(layer: RecurrentLayer, way: int, x: torch.Tensor, ok: torch.Tensor) -> tuple[torch.Tensor, Cell]:
     """The outputs [B, T, W] of a layer in one direction, and its last states."""
     weights = layer.rnn.all_weights[way]
     state = tuple(x.new_zeros(x.size(0), layer.rnn.hidden_size) for _ in range(layer.parts))
-    found = []
+    outputs = []
     for t in range(x.size(1))[:: -1 if way else 1]:
         if layer.parts == 1:
             new: Cell = (torch.gru_cell(x[:, t], state[0], *weights),)
@@ -63,19 +63,19 @@ def one_way(layer: RecurrentLayer, way: int, x: torch.Tensor, ok: torch.Tensor) 
             new = torch.lstm_cell(x[:, t], state, *weights)
         real = ok[:, t, None]
         state = tuple(torch.where(real, after, before.to(after.dtype)) for after, before in zip(new, state))
-        found.append(torch.where(real, state[0], 0.0))
-    return torch.stack(found[:: -1 if way else 1], 1), state
+        outputs.append(torch.where(real, state[0], 0.0))
+    return torch.stack(outputs[:: -1 if way else 1], 1), state
 
 
-def looped(model: Model, batch: Batch) -> torch.Tensor:
-    """Hidden states of one target token after the other."""
+def sequential_hidden(model: Model, batch: Batch) -> torch.Tensor:
+    """Hidden states [B, T, D], computed one target token after the other."""
     source, labels, layout = batch
-    state = model.decoder.start(encoded(model, source, layout))
+    state = model.decoder.start(encode(model, source, layout))
     steps = []
-    for token in shifted(labels).split(1, 1):
-        found = model.decoder.features(token, state)
-        state = found.state
-        steps.append(found.hidden)
+    for token in shift_right(labels).split(1, 1):
+        step = model.decoder.features(token, state)
+        state = step.state
+        steps.append(step.hidden)
     return torch.cat(steps, 1)
 
 
@@ -89,40 +89,27 @@ def make(title: str, device: str) -> Model:
 
 @torch.no_grad()
 def check(model: Model, batch: Batch) -> None:
-    """Both ways give the same loss without dropout."""
+    """Checks that both ways give the same loss without dropout."""
     model.eval()
-    ways = (whole(model, batch), looped(model, batch))
+    ways = (parallel_hidden(model, batch), sequential_hidden(model, batch))
     losses = [model.decoder.loss(hidden, batch[1])[0].item() for hidden in ways]
     model.train()
     if abs(losses[0] - losses[1]) > 1e-3 * losses[0]:
         raise SystemExit(f"the two ways differ: losses of {losses[0]:.2f} and {losses[1]:.2f}")
 
 
-def speed(step: Step, batches: list[Batch]) -> float:
-    """Target tokens a second."""
-    waits = batches[0][0].is_cuda
-    if waits:
-        torch.cuda.synchronize()
-    began = time.perf_counter()
-    for batch in batches:
-        step(batch)
-    if waits:
-        torch.cuda.synchronize()
-    return tokens_of(batches) / (time.perf_counter() - began)
-
-
 def measure(title: str, batches: list[Batch], device: str, rounds: int) -> list[float]:
-    """The best speed of each way."""
-    ways: list[Hidden] = [whole, looped]
+    """The best speed of each way, in target tokens per second."""
+    ways: list[Hidden] = [parallel_hidden, sequential_hidden]
     check(make(title, device), batches[0])
     gpu = device != "cpu"
-    steps = [training_step(make(title, device), gpu, way, record=gpu and way is whole) for way in ways]
+    steps = [training_step(make(title, device), gpu, way, replay=gpu and way is parallel_hidden) for way in ways]
     for batch in batches:
-        for step, times in zip(steps, (4, 1), strict=True):  # weft records a size when it comes for the third time
+        for step, times in zip(steps, (4, 1), strict=True):  # weft records a size when it occurs for the third time
             for _ in range(times):
                 step(batch)
     turns = [[speed(step, batches) for step in steps] for _ in range(rounds)]
-    return [max(found) for found in zip(*turns, strict=True)]
+    return [max(speeds) for speeds in zip(*turns, strict=True)]
 
 
 def main() -> None:

@@ -2,8 +2,8 @@
 
     python benchmarks/scan.py DIR --out OUT [--steps-scale 0.1]
 
-DIR holds tasks_train_SPLIT.txt and tasks_test_SPLIT.txt, also as .gz, with lines `IN: … OUT: …`. simple is a random split;
-in addprim_jump `jump` is seen alone, and tested in combinations that other verbs were seen in.
+DIR holds tasks_train_SPLIT.txt and tasks_test_SPLIT.txt, possibly as .gz, with lines `IN: … OUT: …`. `simple` is a random
+split. In `addprim_jump`, training has `jump` alone, and the test has combinations that training has with other verbs.
 """
 
 from __future__ import annotations
@@ -12,9 +12,8 @@ import argparse
 import sys
 from pathlib import Path
 
-from trainings import Outcome, Run, Sweep, about, add_options, chosen, common, markdown, shown, write
+from trainings import Outcome, Run, add_options, common_settings, markdown, report, scale_steps, score_cell, select, sweep
 
-from weft.config import load_config
 from weft.data.formats import read_lines
 
 RECIPE = "rnn-scan"
@@ -25,21 +24,20 @@ SPLITS = {
 
 
 def convert(folder: Path, part: str, split: str, out: Path) -> str:
-    """Writes the commands of a split as `command TAB actions`, and says where."""
+    """Writes the commands of a split as `command TAB actions`; returns the path."""
     plain = folder / f"tasks_{part}_{split}.txt"
     lines = read_lines(str(plain if plain.exists() else f"{plain}.gz"))
     file = out / f"{split}.{part}.tsv"
-    with file.open("w", encoding="utf-8") as written:
+    with file.open("w", encoding="utf-8") as output:
         for line in lines:
             command, actions = line.removeprefix("IN:").split("OUT:")
-            written.write(f"{command.strip()}\t{actions.strip()}\n")
+            output.write(f"{command.strip()}\t{actions.strip()}\n")
     return str(file)
 
 
 def plan(folder: Path, split: str, out: Path, scale: float, sets: list[str]) -> Run:
-    steps = round(load_config(RECIPE, sets).train.steps * scale)
     tests = {"test": convert(folder, "test", split, out)}
-    changes = (*common(out), *sets, f"train.steps={max(1, steps)}")
+    changes = (*common_settings(out), *sets, scale_steps(RECIPE, sets, scale))
     return Run(split, RECIPE, convert(folder, "train", split, out), changes, tests, beam=1)
 
 
@@ -50,12 +48,12 @@ def table(outcomes: list[Outcome]) -> str:
             f"`{each.run.name}`",
             SPLITS[each.run.name],
             f"{each.parameters:,}",
-            shown(each, "test", "exact"),
+            score_cell(each, "test", "exact"),
             f"{each.seconds:.0f}",
         )
         for each in outcomes
     ]
-    return f"{about()}\n\n{markdown(headings, rows)}"
+    return markdown(headings, rows)
 
 
 def main() -> None:
@@ -64,11 +62,10 @@ def main() -> None:
     add_options(parser, at_once=2)
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
-    names = chosen(SPLITS, options.only)
+    names = select(SPLITS, options.only)
     runs = [plan(options.folder, name, options.out, options.steps_scale, options.set) for name in names]
-    outcomes = Sweep(options.out, at_once=options.at_once, minutes=options.minutes)(runs)
-    write(options.out, "scan", table(outcomes), outcomes)
-    sys.exit(any(each.error for each in outcomes))
+    outcomes = sweep(runs, options, prepare=0)
+    sys.exit(report(options.out, "scan", table(outcomes), outcomes))
 
 
 if __name__ == "__main__":

@@ -1,13 +1,13 @@
-"""A server under load, on this machine alone: sentences a second with requests batched together and without.
+"""Measures a server under load on this machine: sentences per second with and without batching of requests.
 
     python benchmarks/serve_load.py RUN [--data FILE] [--clients 64] [--seconds 60] [--beam 4] [--fuzz] [--same 200]
 
-Starts `weft serve` twice, without a cache: as it is, and with --batch-tokens 0, where every text is decoded alone. Clients keep
-a connection each and ask for one sentence after the other. The table gives sentences a second, the times that half and 99 % of
-requests stay below, errors, and the server's memory after a fifth of the time and at the end. Afterwards the first server gets
-SIGTERM under load, and has to have answered everything that it took. --fuzz sends what schemathesis makes up from the
-server's own OpenAPI description (make clients, or pip install schemathesis), 60 cases an operation, and checks that nothing but
-what the description says comes back. --same asks for so many sentences by the command line, from Python and from the server,
+Starts `weft serve` twice, without a cache: with its defaults, and with --batch-tokens 0, which decodes every text alone. Each
+client keeps one connection and requests one sentence after the other. The table gives sentences per second, the median and the
+99th percentile of response times, errors, and the server's memory after a fifth of the time and at the end. Then the first
+server gets SIGTERM under load, and must answer every request it has accepted. --fuzz sends requests that schemathesis generates
+from the server's OpenAPI description (make clients, or pip install schemathesis), 60 cases per operation, and checks that the
+responses match the description. --same N translates N sentences by the command line, in Python and by the server, which gets
 all of them at once, and compares texts and scores.
 """
 
@@ -49,7 +49,7 @@ class Server:
         self._reader.start()
         self._ready.wait()
         if not self.events:
-            raise SystemExit("the server did not start; see above")
+            raise SystemExit("the server did not start; see its messages above")
         self.url = str(self.events[0]["address"])
 
     def _read(self) -> None:
@@ -58,19 +58,19 @@ class Server:
             if not line.startswith("{"):
                 print(line, end="", file=sys.stderr)
                 continue
-            said = json.loads(line)
-            if said["event"] != "request":
-                self.events.append(said)
+            event = json.loads(line)
+            if event["event"] != "request":
+                self.events.append(event)
                 self._ready.set()
         self._ready.set()
 
     def memory(self) -> float:
-        """MiB that the process has in memory."""
+        """Resident memory of the process in MiB."""
         status = Path(f"/proc/{self.process.pid}/status").read_text()
         return int(next(line for line in status.splitlines() if line.startswith("VmRSS")).split()[1]) / 1024
 
     def end(self) -> dict[str, object]:
-        """Asks it to end; what it says last."""
+        """Sends SIGTERM and waits; returns the last event."""
         self.process.send_signal(signal.SIGTERM)
         self.process.wait()
         self._reader.join()
@@ -79,6 +79,7 @@ class Server:
 
 @contextmanager
 def serving(run: str, *options: str) -> Iterator[Server]:
+    """A running server, ended on exit."""
     server = Server(run, *options)
     try:
         yield server
@@ -89,7 +90,7 @@ def serving(run: str, *options: str) -> Iterator[Server]:
 
 @dataclass
 class Load:
-    """What clients saw: seconds each answer took, and what went wrong."""
+    """What the clients measured: seconds per response, errors, and the server's memory."""
 
     times: list[float] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
@@ -97,70 +98,71 @@ class Load:
 
     def row(self, name: str, seconds: float) -> str:
         ordered = sorted(self.times)
-        half, most = (1000 * ordered[int(share * (len(ordered) - 1))] for share in (0.5, 0.99))
+        median, slowest = (1000 * ordered[int(share * (len(ordered) - 1))] for share in (0.5, 0.99))
         rate = len(ordered) / seconds
-        grown = f"{self.memory[0]:.0f} → {self.memory[-1]:.0f}" if self.memory else "–"
-        return f"| {name} | {rate:.1f} | {half:.0f} | {most:.0f} | {len(self.errors)} | {grown} |"
+        memory = f"{self.memory[0]:.0f} → {self.memory[-1]:.0f}" if self.memory else "–"
+        return f"| {name} | {rate:.1f} | {median:.0f} | {slowest:.0f} | {len(self.errors)} | {memory} |"
 
 
-class Line:
-    """One connection that asks one thing after the other: as little as HTTP needs, so that clients cost the server no core."""
+class Connection:
+    """A minimal HTTP connection for one request after the other, so that clients take little CPU time from the server."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader, self.writer = reader, writer
 
     @staticmethod
-    async def open(url: str) -> Line:
+    async def open(url: str) -> Connection:
         host, port = url.removeprefix("http://").split(":")
-        return Line(*await asyncio.open_connection(host, int(port)))
+        return Connection(*await asyncio.open_connection(host, int(port)))
 
-    async def ask(self, body: dict[str, object]) -> tuple[int, bytes]:
-        """The status and the body of the answer."""
+    async def translate(self, body: dict[str, object]) -> tuple[int, bytes]:
+        """The status and body of the response."""
         raw = json.dumps(body).encode()
         head = f"POST /v1/translate HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(raw)}\r\n"
         self.writer.write(head.encode() + b"Content-Type: application/json\r\n\r\n" + raw)
-        said = (await self.reader.readuntil(b"\r\n\r\n")).lower()
-        length = int(said.split(b"content-length: ")[1].split(b"\r\n")[0])
-        return int(said[9:12]), await self.reader.readexactly(length)
+        headers = (await self.reader.readuntil(b"\r\n\r\n")).lower()
+        length = int(headers.split(b"content-length: ")[1].split(b"\r\n")[0])
+        return int(headers[9:12]), await self.reader.readexactly(length)
 
 
 async def client(url: str, texts: list[str], number: int, body: dict[str, object], end: float, load: Load) -> None:
-    """Asks for one text after the other until the time is up."""
-    line, turn = await Line.open(url), number
+    """Requests one text after the other until the time is up."""
+    connection, turn = await Connection.open(url), number
     while (began := time.monotonic()) < end:
         try:
-            status, said = await line.ask({**body, "text": texts[(turn * 7919) % len(texts)]})
+            status, response = await connection.translate({**body, "text": texts[(turn * 7919) % len(texts)]})
             if status != 200:
-                load.errors.append(f"{status}: {said[:200]!r}")
+                load.errors.append(f"{status}: {response[:200]!r}")
         except (OSError, EOFError) as error:
             load.errors.append(repr(error))
-            line = await Line.open(url)
+            connection = await Connection.open(url)
         load.times.append(time.monotonic() - began)
         turn += 64
-    line.writer.close()
+    connection.writer.close()
 
 
 async def drive(server: Server, texts: list[str], options: argparse.Namespace) -> Load:
+    """Runs all clients for the given time, after a short warm-up."""
     load, body = Load(), {} if options.beam is None else {"beam": options.beam}
     await client(server.url, texts, 0, body, time.monotonic() + 0.2, Load())
     end = time.monotonic() + options.seconds
-    watch = asyncio.create_task(watched(server, load, options.seconds))
+    early = asyncio.create_task(record_early_memory(server, load, options.seconds))
     await asyncio.gather(*(client(server.url, texts, number, body, end, load) for number in range(options.clients)))
-    watch.cancel()
+    early.cancel()
     load.memory.append(server.memory())
     return load
 
 
-async def watched(server: Server, load: Load, seconds: float) -> None:
+async def record_early_memory(server: Server, load: Load, seconds: float) -> None:
     await asyncio.sleep(seconds / 5)
     load.memory.append(server.memory())
 
 
-def ended_under_load(server: Server, texts: list[str], clients: int) -> str:
-    """SIGTERM while clients ask: whether every request that was taken was answered."""
+def terminate_under_load(server: Server, texts: list[str], clients: int) -> str:
+    """Sends SIGTERM under load; says whether every accepted request was answered."""
     answered: list[int] = []
 
-    def ask(number: int) -> None:
+    def request(number: int) -> None:
         for turn in range(100_000):
             text = texts[(number + turn * clients) % len(texts)]
             try:
@@ -168,7 +170,7 @@ def ended_under_load(server: Server, texts: list[str], clients: int) -> str:
             except httpx.TransportError:
                 return
 
-    threads = [threading.Thread(target=ask, args=(number,)) for number in range(clients)]
+    threads = [threading.Thread(target=request, args=(number,)) for number in range(clients)]
     for thread in threads:
         thread.start()
     time.sleep(2)
@@ -176,69 +178,69 @@ def ended_under_load(server: Server, texts: list[str], clients: int) -> str:
     for thread in threads:
         thread.join()
     wrong = sum(status != 200 for status in answered)
-    return f"SIGTERM under load: {last['taken']} taken in all, {last['answered']} answered; {wrong} bad answers seen"
+    return f"SIGTERM under load: {last['taken']} requests accepted, {last['answered']} answered; {wrong} error responses"
 
 
 def fuzz(server: Server) -> int:
-    """schemathesis on the server's own description."""
+    """Runs schemathesis on the server's OpenAPI description; returns an exit status."""
     program = shutil.which("schemathesis") or shutil.which("schemathesis", path=Path(sys.prefix) / "fuzz" / "bin")
     if program is None:
-        raise SystemExit("schemathesis is not here: make clients, or pip install schemathesis")
+        raise SystemExit("schemathesis is not installed: run make clients, or pip install schemathesis")
     command = [program, "run", f"{server.url}/openapi.json", "--max-examples", "60", "--checks", CHECKS]
     command += ["--request-timeout", "60"]
-    with tempfile.TemporaryDirectory() as folder:  # it leaves its findings where it runs
-        found = subprocess.run(command, cwd=folder)
+    with tempfile.TemporaryDirectory() as folder:  # it writes its findings to the current folder
+        done = subprocess.run(command, cwd=folder)
     healthy = httpx.get(f"{server.url}/health", trust_env=False).status_code == 200
     print(f"still serving: {'yes' if healthy else 'NO'}")
-    return found.returncode or not healthy
+    return done.returncode or not healthy
 
 
-def same(run: str, texts: list[str], beam: int | None) -> bool:
-    """Whether the command line, Python and the server say the same, each text of the server by a client of its own."""
+def same_everywhere(run: str, texts: list[str], beam: int | None) -> bool:
+    """Whether the command line, Python and the server give the same texts, with one client per text for the server."""
     options = {} if beam is None else {"beam": beam}
     python = [(each.text, each.score) for each in load(run, device="cpu").translate(texts, **options)]
     command = [sys.executable, "-m", "weft", "translate", run, "--json", "--device", "cpu"]
     flags = [f"--{name}={value}" for name, value in options.items()]
-    said = subprocess.run([*command, *flags], input="\n".join(texts) + "\n", stdout=subprocess.PIPE, text=True, check=True)
-    shell = [(each["text"], each["score"]) for each in map(json.loads, said.stdout.splitlines())]
+    done = subprocess.run([*command, *flags], input="\n".join(texts) + "\n", stdout=subprocess.PIPE, text=True, check=True)
+    shell = [(each["text"], each["score"]) for each in map(json.loads, done.stdout.splitlines())]
 
-    async def ask(url: str, text: str) -> tuple[str, float]:
-        status, body = await (await Line.open(url)).ask({**options, "text": text})
-        found = json.loads(body)["translations"][0] if status == 200 else {"text": f"{status}: {body!r}", "score": 0.0}
-        return found["text"], found["score"]
+    async def request(url: str, text: str) -> tuple[str, float]:
+        status, body = await (await Connection.open(url)).translate({**options, "text": text})
+        best = json.loads(body)["translations"][0] if status == 200 else {"text": f"{status}: {body!r}", "score": 0.0}
+        return best["text"], best["score"]
 
-    async def ask_all(url: str) -> list[tuple[str, float]]:
-        return await asyncio.gather(*(ask(url, text) for text in texts))
+    async def request_all(url: str) -> list[tuple[str, float]]:
+        return await asyncio.gather(*(request(url, text) for text in texts))
 
     with serving(run, "--device", "cpu") as server:
-        served = asyncio.run(ask_all(server.url))
-    for name, found in (("command line", shell), ("server", served)):
-        alike = sum(one[0] == other[0] for one, other in zip(python, found, strict=True))
-        apart = max(abs(one[1] - other[1]) for one, other in zip(python, found, strict=True))
-        print(f"{name} and Python: {alike} of {len(texts)} texts are the same; scores differ by {apart:.1e} at most")
-    texts_found = [[text for text, _ in found] for found in (python, shell, served)]
-    return texts_found[0] == texts_found[1] == texts_found[2]
+        served = asyncio.run(request_all(server.url))
+    for name, answers in (("command line", shell), ("server", served)):
+        equal = sum(one[0] == other[0] for one, other in zip(python, answers, strict=True))
+        difference = max(abs(one[1] - other[1]) for one, other in zip(python, answers, strict=True))
+        print(f"{name} and Python: {equal} of {len(texts)} texts are the same; scores differ by {difference:.1e} at most")
+    first, *others = ([text for text, _ in answers] for answers in (python, shell, served))
+    return all(other == first for other in others)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("run", help="folder of a trained run")
-    parser.add_argument("--data", default=DATES, help="pairs whose sources are sent; default: generated dates")
+    parser.add_argument("--data", default=DATES, help="pairs whose sources are sent (default: generated dates)")
     parser.add_argument("--clients", type=int, default=64)
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--beam", type=int, default=None)
-    parser.add_argument("--same", type=int, default=0, help="compare so many sentences from all three, and nothing else")
-    parser.add_argument("--fuzz", action="store_true", help="send what schemathesis makes up, and nothing else")
+    parser.add_argument("--same", type=int, default=0, help="only compare this many sentences from all three")
+    parser.add_argument("--fuzz", action="store_true", help="only send the requests of schemathesis")
     options = parser.parse_args()
     if options.fuzz:
         with serving(options.run) as server:
             sys.exit(fuzz(server))
     texts = list(dict.fromkeys(source for source, _ in open_pairs(options.data)))[:20_000]
     if options.same:
-        sys.exit(not same(options.run, texts[: options.same], options.beam))
+        sys.exit(not same_everywhere(options.run, texts[: options.same], options.beam))
     print("| server | sentences/s | p50 ms | p99 ms | errors | memory MiB |\n|---|---|---|---|---|---|")
     rates = []
-    for name, flags in (("batching", ()), ("every text alone", ("--batch-tokens", "0"))):
+    for name, flags in (("requests batched", ()), ("one text at a time", ("--batch-tokens", "0"))):
         with serving(options.run, *flags) as server:
             load = asyncio.run(drive(server, texts, options))
             print(load.row(name, options.seconds), flush=True)
@@ -246,8 +248,8 @@ def main() -> None:
             if load.errors:
                 print(f"first error: {load.errors[0]}", file=sys.stderr)
             if not flags:
-                told = ended_under_load(server, texts, 16)
-    print(f"\n{rates[0] / max(1, rates[1]):.1f} × as many sentences; {told}")
+                ending = terminate_under_load(server, texts, 16)
+    print(f"\n{rates[0] / max(1, rates[1]):.1f} × as many sentences; {ending}")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""How work on a GPU is timed."""
+"""Timing on a CPU or a GPU."""
 
 from __future__ import annotations
 
@@ -8,14 +8,20 @@ from collections.abc import Callable
 import torch
 
 Figures = dict[str, float]
-"""What was measured, by name; the first is what systems are compared by."""
+"""Measurements by name; systems are compared by the first one."""
 
 
-def timed(work: Callable[[], object], times: int) -> float:
-    """Seconds of one time, by doing it several times."""
-    torch.cuda.synchronize()
+def synchronize(device: str) -> None:
+    """Waits for the GPU; does nothing on a CPU."""
+    if device == "cuda":
+        torch.cuda.synchronize()
+
+
+def timed(work: Callable[[], object], times: int, device: str = "cuda") -> float:
+    """Mean seconds of one call, over `times` calls."""
+    synchronize(device)
     began = time.perf_counter()
     for _ in range(times):
         work()
-    torch.cuda.synchronize()
+    synchronize(device)
     return (time.perf_counter() - began) / times

@@ -1,7 +1,7 @@
-"""Several trainings side by side on one device, each then scored: what the sweeps of this folder have in common.
+"""Shared code of the sweeps: trains several runs in parallel on one device and scores each of them.
 
-A run is `weft train` and `weft evaluate` as a user would type them, in processes of their own. What is complete in the folder
-of results is not done again, what was interrupted goes on, and one that fails does not stop the others.
+A run calls `weft train` and `weft evaluate` as a user would, in separate processes. Completed runs in the results folder are
+not repeated, interrupted runs are resumed, and a run that fails does not stop the others.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from typing import Any
 
 import torch
 
-from weft.bench.machine import about as facts
+from weft.bench.machine import about as describe_machine
 from weft.compare.processes import Failure, Processes, Stopped
 from weft.compare.trainings import Training, records, train
-from weft.config import Config
+from weft.config import Config, load_config
 from weft.data.tokenizer import load_tokenizers
 from weft.errors import WeftError
 from weft.models.base import Model, Sizes
@@ -33,7 +33,7 @@ from weft.tasks.base import Setting
 
 @dataclass(frozen=True)
 class Run:
-    """One training: a recipe with changes, on `data`. tests: name → pairs it is scored on, by a beam of `beam`."""
+    """One training: a recipe with changes, on `data`. tests: name → pairs to score, decoded with a beam of `beam`."""
 
     name: str
     recipe: str
@@ -52,7 +52,7 @@ class Run:
 
 @dataclass
 class Outcome:
-    """What became of a run. scores: of each test its metrics by name · error: why there are none, or not all."""
+    """The result of a run. scores: test → metric → value · error: why scores are missing."""
 
     run: Run
     parameters: int = 0
@@ -65,41 +65,47 @@ class Outcome:
         return about | {"parameters": self.parameters, "seconds": self.seconds, "scores": self.scores, "error": self.error}
 
 
+def sweep(runs: Sequence[Run], options: argparse.Namespace, prepare: int = 1) -> list[Outcome]:
+    """Fills the shared cache for the first `prepare` runs, then trains and scores all runs."""
+    for run in runs[:prepare]:
+        prepare_data(run.config())
+    return Sweep(options.out, at_once=options.at_once, minutes=options.minutes)(runs)
+
+
 class Sweep:
     """Trains and scores runs in `out`, `at_once` of them at a time, for at most `minutes`.
 
-    out/NAME: the run · out/logs: what each process said · out/scores, out/texts: of each run and test.
+    out/NAME: the run · out/logs: the output of each process · out/scores, out/texts: one file per run and test.
     """
 
     def __init__(self, out: Path, *, at_once: int = 4, minutes: float = 0.0) -> None:
         self.out, self.at_once = out, at_once
-        until = time.monotonic() + 60 * minutes if minutes else float("inf")
-        self.processes = Processes(out / "logs", at_once=at_once, until=until)
+        self.processes = Processes(out / "logs", at_once=at_once, until=deadline(minutes))
 
     def __call__(self, runs: Sequence[Run]) -> list[Outcome]:
         for folder in ("scores", "texts"):
             (self.out / folder).mkdir(parents=True, exist_ok=True)
         with ThreadPoolExecutor(self.at_once) as workers:
             try:
-                return list(workers.map(self._whole, runs))
+                return list(workers.map(self._train_and_score, runs))
             except KeyboardInterrupt:
                 self.processes.stop()
                 raise
 
-    def _whole(self, run: Run) -> Outcome:
+    def _train_and_score(self, run: Run) -> Outcome:
         outcome = Outcome(run)
         try:
             config = run.config()
             train(run.training, self.out / run.name, self.processes, f"{run.name}.train")
             source, target = load_tokenizers(self.out / run.name, config.data.tokenizer)
             outcome.parameters = count_parameters(config, Sizes(source.size, target.size, source is target))
-            outcome.seconds = _seconds(self.out / run.name)
+            outcome.seconds = _training_seconds(self.out / run.name)
             for test, pairs in run.tests.items():
                 outcome.scores[test] = self._evaluate(run, test, pairs)
         except (Failure, Stopped, WeftError, OSError) as error:
             outcome.error = str(error)
-        said = outcome.error or f"done, {outcome.seconds:.0f} s of training · {_describe(outcome.scores)}"
-        print(f"[{time.strftime('%H:%M:%S')}] {run.name}: {said}", flush=True)
+        message = outcome.error or f"done, {outcome.seconds:.0f} s of training · {_describe(outcome.scores)}"
+        print(f"[{time.strftime('%H:%M:%S')}] {run.name}: {message}", flush=True)
         return outcome
 
     def _evaluate(self, run: Run, test: str, pairs: str) -> dict[str, float]:
@@ -107,23 +113,22 @@ class Sweep:
         if not file.exists():
             text = str(self.out / "texts" / f"{run.name}.{test}.txt")
             words = ["evaluate", str(self.out / run.name), "--data", pairs, "--beam", str(run.beam), "--json", "-o", text]
-            said = self.processes(f"{run.name}.{test}", words)
-            file.write_text(said, "utf-8")
-        found = json.loads(file.read_text("utf-8"))["metrics"]
-        return {name: metric["value"] for name, metric in found.items()}
+            file.write_text(self.processes(f"{run.name}.{test}", words), "utf-8")
+        metrics = json.loads(file.read_text("utf-8"))["metrics"]
+        return {name: metric["value"] for name, metric in metrics.items()}
 
 
 def count_parameters(config: Config, sizes: Sizes | None = None) -> int:
-    """Of the model that `config` describes, by default with vocabularies as large as it asks for."""
-    most = config.data.vocabulary
-    sizes = sizes or Sizes(most, most, config.data.shared_vocabulary)
+    """Counts the parameters of the model in `config`, by default with the configured vocabulary size."""
+    vocabulary = config.data.vocabulary
+    sizes = sizes or Sizes(vocabulary, vocabulary, config.data.shared_vocabulary)
     with torch.device("meta"):
         model: Model = build_model(config.model, sizes, where="model")
     return model.count_parameters()
 
 
-def warm(config: Config) -> None:
-    """Trains the tokenizers and tokenises the data into the shared cache, so that runs begun together find it all there."""
+def prepare_data(config: Config) -> None:
+    """Trains the tokenizers and fills the shared cache, so that runs that start together can use it."""
     with tempfile.TemporaryDirectory() as folder:
         try:
             build("weft.tasks:TASKS", config.task, Setting(config, Path(folder)), where="task").prepare()
@@ -131,62 +136,75 @@ def warm(config: Config) -> None:
             sys.exit(str(error))
 
 
-def common(out: Path) -> tuple[str, ...]:
-    """Settings of every run: one cache, one checkpoint kept, and padded rows, so that a batch is the same for every model."""
+def deadline(minutes: float) -> float:
+    """The time (of time.monotonic) after `minutes`; 0 means no limit."""
+    return time.monotonic() + 60 * minutes if minutes else float("inf")
+
+
+def scale_steps(recipe: str, sets: Sequence[str], scale: float) -> str:
+    """The setting that multiplies the training steps of a recipe by `scale`."""
+    return f"train.steps={max(1, round(load_config(recipe, sets).train.steps * scale))}"
+
+
+def common_settings(out: Path) -> tuple[str, ...]:
+    """Settings of every run: one cache, one checkpoint kept, and padded rows, so that every model gets the same batches."""
     return (f"data.cache={out / 'cache'}", "train.packed=false", "train.keep_last=1", "train.tensorboard=false")
 
 
 def about() -> str:
     """Date, device and versions, for the line above a table."""
-    found = facts()
-    versions = (f"{name} {found[key]}" for name, key in (("Python", "python"), ("torch", "torch"), ("weft", "weft")))
-    return " · ".join([found["date"], found["device"], *versions])
+    machine = describe_machine()
+    versions = (f"{name} {machine[key]}" for name, key in (("Python", "python"), ("torch", "torch"), ("weft", "weft")))
+    return " · ".join([machine["date"], machine["device"], *versions])
 
 
 def markdown(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A Markdown table."""
     lines = [headings, ["---"] * len(headings), *rows]
     return "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
 
 
-def shown(outcome: Outcome, test: str, metric: str) -> str:
-    """A score for a table; a dash where there is none."""
+def score_cell(outcome: Outcome, test: str, metric: str) -> str:
+    """A score for a table; a dash if it is missing."""
     value = outcome.scores.get(test, {}).get(metric)
     return "–" if value is None else f"{value:.2f}"
 
 
-def write(out: Path, name: str, table: str, outcomes: Sequence[Outcome]) -> None:
-    """Prints a table, and leaves it beside all figures: out/NAME.md and out/NAME.json."""
+def report(out: Path, name: str, table: str, outcomes: Sequence[Outcome]) -> bool:
+    """Prints a table and writes it to out/NAME.md, and all figures to out/NAME.json. Returns whether any run failed."""
     failed = "".join(f"\n{each.run.name}: {each.error}\n" for each in outcomes if each.error)
+    table = f"{about()}\n\n{table}"
     (out / f"{name}.md").write_text(table + failed, "utf-8")
     document = {"about": about(), "runs": [each.document() for each in outcomes]}
     (out / f"{name}.json").write_text(json.dumps(document, indent=1, ensure_ascii=False) + "\n", "utf-8")
     print(f"\n{table}{failed}\nwritten to {out / name}.md and .json")
+    return bool(failed)
 
 
 def add_options(parser: argparse.ArgumentParser, at_once: int) -> None:
-    """The options of every sweep."""
+    """Adds the options that every sweep has."""
     place = Path("runs") / Path(sys.argv[0]).stem
     parser.add_argument("--out", type=Path, default=place, help=f"folder for runs and results (default {place})")
-    parser.add_argument("--at-once", type=int, default=at_once, help=f"runs side by side (default {at_once})")
-    parser.add_argument("--minutes", type=float, default=0, help="stop after so long; the same command goes on later")
-    parser.add_argument("--only", default="", help="names of systems, joined by commas")
-    parser.add_argument("--steps-scale", type=float, default=1.0, help="factor on all steps, to try the script")
-    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="any setting of weft train, for all")
+    parser.add_argument("--at-once", type=int, default=at_once, help=f"runs in parallel (default {at_once})")
+    parser.add_argument("--minutes", type=float, default=0, help="time limit; the same command continues later")
+    parser.add_argument("--only", default="", help="names of systems, separated by commas")
+    parser.add_argument("--steps-scale", type=float, default=1.0, help="factor for all step counts, to try the script")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="a setting of weft train, for all runs")
 
 
-def chosen(systems: Mapping[str, Any], only: str) -> list[str]:
-    """The names asked for, in the order of the table."""
+def select(systems: Mapping[str, Any], only: str) -> list[str]:
+    """The names in `only` (all if it is empty), in the order of the table."""
     wanted = only.split(",") if only else list(systems)
     unknown = [name for name in wanted if name not in systems]
     if unknown:
-        sys.exit(f"there is no system {', '.join(unknown)}; there are {', '.join(systems)}")
+        sys.exit(f"unknown system {', '.join(unknown)}; choose from {', '.join(systems)}")
     return [name for name in systems if name in wanted]
 
 
-def _seconds(folder: Path) -> float:
-    """How long a run was trained, by the last line of its log that says so."""
+def _training_seconds(folder: Path) -> float:
+    """The training time of a run, from the last record of its log that has one."""
     return max((record["seconds"] for record in records(folder) if "seconds" in record), default=0.0)
 
 
 def _describe(scores: Mapping[str, Mapping[str, float]]) -> str:
-    return " · ".join(f"{test}: BLEU {found['BLEU']:.2f}, exact {found['exact']:.2f}" for test, found in scores.items())
+    return " · ".join(f"{test}: BLEU {each['BLEU']:.2f}, exact {each['exact']:.2f}" for test, each in scores.items())

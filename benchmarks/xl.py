@@ -1,11 +1,11 @@
-"""Transformer-XL beside a plain Transformer of the same size and budget, by characters: what a longer memory is worth.
+"""Transformer-XL against a plain Transformer of the same size and budget, on characters: the value of a longer memory.
 
     python benchmarks/xl.py tinyshakespeare.txt --out OUT [--steps-scale 0.1]
 
-The first 90 % of the characters are learnt from and the rest is scored, as nanoGPT does with tiny Shakespeare. Both learn side
-by side, in processes of their own, and a score is always of the whole rest. The plain model reads windows that begin anew, and
-windows that slide, so that more stands before every character that counts. Transformer-XL reads segments as in training, and
-a few characters at a time, so that what it knows of earlier ones is in its memory, which is as long as each line says.
+The models train on the first 90 % of the characters and are scored on the rest, as in nanoGPT's tiny Shakespeare. They train in
+parallel, in separate processes. The plain model is scored with separate windows, and with sliding windows that give every
+scored character more context. Transformer-XL is scored with segments as in training, and with a few characters at a time, so
+that earlier characters are only in its memory. Each line gives the length of the memory.
 """
 
 from __future__ import annotations
@@ -14,13 +14,12 @@ import argparse
 import json
 import math
 import sys
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from trainings import about, add_options, chosen, common, markdown
+from trainings import about, add_options, common_settings, deadline, markdown, scale_steps, select
 
 from weft.compare.processes import Failure, Processes, Stopped
 from weft.compare.trainings import Training, train
@@ -30,16 +29,16 @@ from weft.generator import load_generator
 SYSTEMS = {"plain": "lm-shakespeare-transformer", "xl": "lm-shakespeare-xl"}
 SHARE = 0.9
 STRIDES = (2, 4)
-"""Of the plain model: windows slide by a segment over these."""
-AT_ONCE = 4
-"""Of Transformer-XL: besides whole segments, a segment over this is read at a time."""
+"""Plain model: windows slide by a segment divided by these."""
+PIECES = 4
+"""Transformer-XL: besides whole segments, a segment divided by this is read at a time."""
 MEMORIES = (0, 0.25, 0.5, 1, 2, 4)
-"""Memories in evaluation, in those of training."""
+"""Memory lengths in evaluation, as multiples of the training memory."""
 
 
 @dataclass
 class Score:
-    """One way of scoring one run: nats a character, and bits."""
+    """The score of one run in one kind of evaluation: nats and bits per character."""
 
     system: str
     parameters: int
@@ -49,7 +48,7 @@ class Score:
 
 
 def split(text: Path, out: Path) -> tuple[str, str]:
-    """Writes the two parts of a text, and says where."""
+    """Writes the two parts of a text; returns their paths."""
     whole = text.read_text("utf-8")
     border = int(len(whole) * SHARE)
     names = []
@@ -60,13 +59,12 @@ def split(text: Path, out: Path) -> tuple[str, str]:
 
 
 def plan(system: str, files: tuple[str, str], out: Path, scale: float, sets: list[str]) -> Training:
-    steps = max(1, round(load_config(SYSTEMS[system], sets).train.steps * scale))
-    changes = (*common(out), *sets, f"train.steps={steps}")
+    changes = (*common_settings(out), *sets, scale_steps(SYSTEMS[system], sets, scale))
     return Training(SYSTEMS[system], (files[0],), (files[1],), changes)
 
 
-def ways(system: str, run: Path) -> Iterator[tuple[str, list[str]]]:
-    """What is said of a way of scoring a run, and its settings."""
+def evaluations(system: str, run: Path) -> Iterator[tuple[str, list[str]]]:
+    """The evaluations of a run: a description, and settings."""
     task = load_config(run / "config.yaml").task
     segment = task["segment"]
     if system == "plain":
@@ -77,39 +75,38 @@ def ways(system: str, run: Path) -> Iterator[tuple[str, list[str]]]:
     yield f"{segment} at a time, memory of {task['memory']}", []
     for times in MEMORIES:
         memory = round(times * task["memory"])
-        sets = [f"task.evaluation_memory={memory}", f"task.stride={segment // AT_ONCE}"]
-        yield f"{segment // AT_ONCE} at a time, memory of {memory}", sets
+        sets = [f"task.evaluation_memory={memory}", f"task.stride={segment // PIECES}"]
+        yield f"{segment // PIECES} at a time, memory of {memory}", sets
 
 
 def scores(system: str, run: Path, valid: str) -> Iterator[Score]:
-    for said, sets in ways(system, run):
+    for description, sets in evaluations(system, run):
         generator = load_generator(run, set=sets)
         loss = generator.score(valid)["loss"]
-        yield Score(system, generator.model.count_parameters(), said, loss, loss / math.log(2))
+        yield Score(system, generator.model.count_parameters(), description, loss, loss / math.log(2))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("text", type=Path, help="a text, such as tiny Shakespeare")
+    parser.add_argument("text", type=Path, help="text file, such as tiny Shakespeare")
     add_options(parser, at_once=2)
     options = parser.parse_args()
     out: Path = options.out
     out.mkdir(parents=True, exist_ok=True)
     files = split(options.text, out)
-    names = chosen(SYSTEMS, options.only)
-    until = time.monotonic() + 60 * options.minutes if options.minutes else float("inf")
-    processes = Processes(out / "logs", at_once=options.at_once, until=until)
+    names = select(SYSTEMS, options.only)
+    processes = Processes(out / "logs", at_once=options.at_once, until=deadline(options.minutes))
     plans = {name: plan(name, files, out, options.steps_scale, options.set) for name in names}
     with ThreadPoolExecutor(options.at_once) as workers:
         try:
             list(workers.map(lambda name: train(plans[name], out / name, processes, name), names))
         except (Failure, Stopped) as error:
             sys.exit(str(error))
-    found = [score for name in names for score in scores(name, out / name, files[1])]
-    rows = [(each.system, f"{each.parameters:,}", each.evaluation, f"{each.loss:.4f}", f"{each.bits:.4f}") for each in found]
+    results = [score for name in names for score in scores(name, out / name, files[1])]
+    rows = [(each.system, f"{each.parameters:,}", each.evaluation, f"{each.loss:.4f}", f"{each.bits:.4f}") for each in results]
     table = f"{about()}\n\n{markdown(('system', 'parameters', 'evaluation', 'nats', 'bits per character'), rows)}"
     (out / "xl.md").write_text(table, "utf-8")
-    (out / "xl.json").write_text(json.dumps({"about": about(), "scores": list(map(asdict, found))}, indent=1) + "\n", "utf-8")
+    (out / "xl.json").write_text(json.dumps({"about": about(), "scores": list(map(asdict, results))}, indent=1) + "\n", "utf-8")
     print(f"{table}\nwritten to {out / 'xl.md'} and .json")
 
 

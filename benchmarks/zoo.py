@@ -1,14 +1,14 @@
-"""Every mechanism in one slot of one small model, on four kinds of data, by `weft compare`: the order beside the published one.
+"""Trains every mechanism in one slot of one small model, on four kinds of data, and compares their order with published scores.
 
     python benchmarks/zoo.py --prepare --out OUT [--agnews FILE.tsv] [--multi30k DIR] [--shakespeare FILE]     no GPU needed
     python benchmarks/zoo.py --out OUT [--parts a,c] [--at-once 16] [--minutes 8] [--measure-minutes 2]       train and measure
     python benchmarks/zoo.py --draw OUT/zoo.json [OTHER/zoo.json] --out REPORTS                              draw, anywhere
 
 a: ListOps of up to 1,000 tokens · b: AG News, byte by byte · c: Multi30k en-de, in the encoder · d: tiny Shakespeare by
-characters, the causal ones. The trainings of all parts share one queue: first part a, which takes longest, then what has a
-published score, further seeds last. OUT/zoo.json is written anew whenever one ends, and what was stopped goes on with the same
-command. Speeds are measured afterwards, of one model at a time. Beside each order stand scores of the Long Range Arena (Tay et
-al. 2021), which are of other data and longer trainings: a rank correlation says how far the orders agree.
+characters, causal mechanisms. `weft compare` does the work. The trainings of all parts share one queue: first part a, which
+takes longest, then mechanisms with a published score, then further seeds. OUT/zoo.json is rewritten whenever a training ends,
+and the same command resumes stopped trainings. Speeds are measured afterwards, one model at a time. The tables also show scores
+of the Long Range Arena (Tay et al. 2021), which has other data and longer trainings; a rank correlation compares the orders.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from trainings import markdown, warm
-from zoo_parts import PARTS, PUBLISHED, Asked, write_data
+from trainings import deadline, markdown, prepare_data
+from zoo_parts import PARTS, PUBLISHED, Settings, write_data
 
 from weft.compare.plan import Run, training
 from weft.compare.processes import Processes, Stopped
@@ -48,9 +48,9 @@ LONGEST = "a"
 
 @dataclass(frozen=True)
 class Zoo:
-    """The comparisons of some parts, whose trainings and measurements share one machine.
+    """The comparisons of several parts, whose trainings and measurements share one machine.
 
-    until, last: the moments (of time.monotonic) when training and when everything has to end.
+    until, last: the times (of time.monotonic) at which training and everything else must end.
     """
 
     out: Path
@@ -69,7 +69,7 @@ class Zoo:
         processes = Processes(self.out / "logs", at_once=self.at_once, until=self.until)
 
         def one(name: str, run: Run) -> None:
-            with suppress(Stopped):  # the results say how far it is
+            with suppress(Stopped):  # the results show how far it got
                 self.sweeps[name].train(run, processes)
                 self.write()
 
@@ -83,11 +83,11 @@ class Zoo:
                 self.write()
 
     def measure(self) -> None:
-        """One run after the other in one process: first one of each part, which says what it is judged by."""
+        """Measures one run after the other in one process, first one of each part, which determines the part's headline."""
         processes = Processes(self.out / "logs", until=self.last)
-        ended = [(name, run) for name, run in self.queue() if run.number == 0 and complete(run.folder)]
-        first = [next(pair for pair in ended if pair[0] == name) for name in {name: None for name, _ in ended}]
-        jobs = [self.sweeps[name].job(run) for name, run in [*first, *(pair for pair in ended if pair not in first)]]
+        done = [(name, run) for name, run in self.queue() if run.number == 0 and complete(run.folder)]
+        first = [next(pair for pair in done if pair[0] == name) for name in {name: None for name, _ in done}]
+        jobs = [self.sweeps[name].job(run) for name, run in [*first, *(pair for pair in done if pair not in first)]]
         try:
             with suppress(Stopped):
                 work("measure", jobs, processes)
@@ -96,7 +96,7 @@ class Zoo:
         print(f"measured {sum(job.found() is not None for job in jobs)} of {len(jobs)}", flush=True)
 
     def queue(self) -> list[tuple[str, Run]]:
-        """All runs in the order in which they are begun. The longest come first, or would end last; of further seeds, last."""
+        """All runs in starting order: the longest first, since they would end last; among further seeds, they come last."""
         pairs = [(name, run) for name, sweep in self.sweeps.items() for run in sweep.runs]
 
         def rank(pair: tuple[str, Run]) -> tuple[int, bool]:
@@ -107,48 +107,48 @@ class Zoo:
         return sorted(pairs, key=rank)
 
     def write(self) -> None:
-        """Writes what there is by now, aside first, so that there is never half a file."""
+        """Writes the current results to a temporary file and renames it, so that the file is always complete."""
         with self.writing:
             parts = {name: sweep.results() for name, sweep in self.sweeps.items()}
-            aside = self.out / f".tmp-{RESULTS}"
-            aside.write_text(json.dumps(parts, ensure_ascii=False) + "\n", "utf-8")
-            os.replace(aside, self.out / RESULTS)
+            temporary = self.out / f".tmp-{RESULTS}"
+            temporary.write_text(json.dumps(parts, ensure_ascii=False) + "\n", "utf-8")
+            os.replace(temporary, self.out / RESULTS)
 
 
 def prepare(sweeps: Mapping[str, Sweep]) -> None:
-    """Tokenises the data of each part into the cache, where it is not there yet."""
+    """Tokenises the data of each part into the cache, unless it is there already."""
     for name, sweep in sweeps.items():
         began = time.monotonic()
-        warm(training(sweep.comparison, sweep.comparison.entries[0]).config())
+        prepare_data(training(sweep.comparison, sweep.comparison.entries[0]).config())
         print(f"{name}: data ready after {time.monotonic() - began:.1f} s", flush=True)
 
 
-def order(results: dict[str, Any], guesses: str = "", alike: str = "") -> str:
-    """One part's entries, the best first, beside what is published; and how much the two orders agree."""
+def ranking(results: dict[str, Any], baselines: str = "", arena_task: str = "") -> str:
+    """The entries of a part, best first, with published scores; and how far the two orders agree."""
     headline = results["headline"]
     rows = [row for row in results["entries"] if row["quality"]]
-    tasks = [*filter(None, [alike]), "average"]
+    tasks = [*filter(None, [arena_task]), "average"]
     lines = [(row["label"], _score(row), _per_second(row), _mib(row), _steps(row), *_published(row, tasks)) for row in rows]
-    said = [f"By counting alone: {guesses}."] if guesses else []
+    notes = [f"Baselines by counting: {baselines}."] if baselines else []
     if spread := results.get("spread"):
-        said.append(f"Standard deviation of one training, from all seeds: {spread:.2g}.")
+        notes.append(f"Standard deviation of one training, from all seeds: {spread:.2g}.")
     both = [row for row in rows if _kind(row["label"]) in PUBLISHED]
     if len(both) > 2:
         sign = 1 if headline["higher_is_better"] else -1
         ours = [sign * row["quality"]["mean"] for row in both]
-        found = {task: correlation(ours, [PUBLISHED[_kind(row["label"])][task] for row in both]) for task in tasks}
-        agreement = ", ".join(f"{value:+.2f} for the Arena's {task}" for task, value in found.items())
-        said.append(f"Rank correlation with what is published: {agreement} ({len(both)} entries).")
-    said += [f"{row['label']}: {row['error']}." for row in results["entries"] if not row["quality"]]
+        correlations = {task: correlation(ours, [PUBLISHED[_kind(row["label"])][task] for row in both]) for task in tasks}
+        agreement = ", ".join(f"{value:+.2f} with the Arena's {task}" for task, value in correlations.items())
+        notes.append(f"Rank correlation with published scores: {agreement} ({len(both)} entries).")
+    notes += [f"{row['label']}: {row['error']}." for row in results["entries"] if not row["quality"]]
     heads = ("entry", headline["title"], f"{results['counts']}/s", "MiB", "steps", *(f"LRA {task}" for task in tasks))
-    return markdown(heads, lines) + "".join(f"\n{sentence}\n" for sentence in said)
+    return markdown(heads, lines) + "".join(f"\n{sentence}\n" for sentence in notes)
 
 
 def correlation(ours: Sequence[float], theirs: Sequence[float]) -> float:
-    """Spearman's: that of ranks, equal values sharing theirs."""
+    """Spearman's rank correlation; equal values share a rank."""
     try:
         return statistics.correlation(_ranks(ours), _ranks(theirs))
-    except statistics.StatisticsError:  # all of one side are equal
+    except statistics.StatisticsError:  # all values of one side are equal
         return 0.0
 
 
@@ -166,7 +166,7 @@ def _published(row: Row, tasks: Sequence[str]) -> list[str]:
 
 
 def _score(row: Row) -> str:
-    """The mean; and the scores themselves, where there are several."""
+    """The mean, and the single scores if there are several."""
     quality = row["quality"]
     several = len(quality["values"]) > 1
     return f"{quality['mean']:.2f}" + (f" ({', '.join(f'{value:.2f}' for value in quality['values'])})" if several else "")
@@ -185,22 +185,23 @@ def _steps(row: Row) -> str:
 
 
 def show(parts: Mapping[str, Any]) -> str:
-    asked = {name: PARTS[name] for name in parts}
-    return "\n".join(f"### {part.title}\n\n{order(parts[name], part.guesses, part.alike)}" for name, part in asked.items())
+    """Markdown of all parts."""
+    pairs = [(PARTS[name], results) for name, results in parts.items()]
+    return "\n".join(f"### {part.title}\n\n{ranking(results, part.baselines, part.arena_task)}" for part, results in pairs)
 
 
 def join(documents: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """One part as several calls found it, each with seeds of its own: entries by name, with the runs of all."""
+    """Joins the results of one part from several calls with different seeds: entries by name, with the runs of all calls."""
     first, *others = documents
     rows: dict[str, Row] = {row["label"]: row for row in first["entries"]}
     for row in (row for other in others for row in other["entries"]):
-        mine = rows.setdefault(row["label"], row)
-        if mine is row:
+        joined = rows.setdefault(row["label"], row)
+        if joined is row:
             continue
         for key in ("quality", "speed", "memory", "seconds", "steps"):
-            mine[key] = stat(value for each in (mine, row) if each[key] for value in each[key]["values"])
-        mine["runs"] += row["runs"]
-        mine["error"] = mine["error"] and row["error"]
+            joined[key] = stat(value for each in (joined, row) if each[key] for value in each[key]["values"])
+        joined["runs"] += row["runs"]
+        joined["error"] = joined["error"] and row["error"]
     spread = pool([row["quality"] for row in rows.values() if row["quality"]])
     sign = -1 if first["headline"]["higher_is_better"] else 1
     entries = sorted(rows.values(), key=lambda row: sign * row["quality"]["mean"] if row["quality"] else math.inf)
@@ -208,9 +209,9 @@ def join(documents: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def pool(stats: Sequence[Stat]) -> float | None:
-    """Gives means intervals by the spread between seeds that all entries share, since two seeds of one say little of it.
+    """Adds confidence intervals to means, by a spread between seeds pooled over all entries, since two seeds say little.
 
-    Returns the standard deviation of one training; None if no entry has several. It is taken to be the same for all entries.
+    Returns the standard deviation of one training, assumed equal for all entries; None if no entry has several seeds.
     """
     several = [each["values"] for each in stats if len(each["values"]) > 1]
     freedom = sum(len(values) - 1 for values in several)
@@ -224,10 +225,10 @@ def pool(stats: Sequence[Stat]) -> float | None:
 
 
 def draw(files: Sequence[Path], out: Path, *, reports: bool) -> None:
-    """Tables of all parts; with `reports`, also what `weft compare` draws, for each."""
-    found = [json.loads(file.read_text("utf-8")) for file in files]
-    names = {name: None for parts in found for name in parts}
-    parts = {name: join([parts[name] for parts in found if name in parts]) for name in names}
+    """Writes the tables of all parts; with `reports`, also the report of `weft compare` for each."""
+    documents = [json.loads(file.read_text("utf-8")) for file in files]
+    names = {name: None for parts in documents for name in parts}
+    parts = {name: join([parts[name] for parts in documents if name in parts]) for name in names}
     for name, results in parts.items() if reports else ():
         write_report(results, out / name)
     (out / "zoo.md").write_text(show(parts), "utf-8")
@@ -235,33 +236,33 @@ def draw(files: Sequence[Path], out: Path, *, reports: bool) -> None:
 
 
 def parser() -> argparse.ArgumentParser:
-    found = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    found.add_argument("--out", type=Path, default=Path("runs/zoo"), help="folder for data, runs and results")
-    found.add_argument("--prepare", action="store_true", help="write the data of the parts, tokenise it, and leave")
-    found.add_argument("--agnews", type=Path, help="file of text TAB label, for --prepare")
-    found.add_argument("--multi30k", type=Path, help="folder with train and val, .en and .de, for --prepare")
-    found.add_argument("--shakespeare", type=Path, help="file of text, for --prepare")
-    found.add_argument("--draw", type=Path, nargs="+", metavar="JSON", help="draw what was collected, into --out")
-    found.add_argument("--parts", default="a,c,d,b", help="which parts, joined by commas, in the order in which they are begun")
-    found.add_argument("--only", default="", help="which mechanisms, joined by commas (default: all of the part)")
-    found.add_argument("--at-once", type=int, default=8, help="trainings side by side")
-    found.add_argument("--repeat", type=int, default=1, help="seeds")
-    found.add_argument("--minutes", type=float, default=0, help="stop after so long; the same command goes on later")
-    found.add_argument("--measure-minutes", type=float, default=1.5, help="of --minutes, those kept for measuring speeds")
-    found.add_argument("--steps-scale", type=float, default=1.0, help="factor on all steps")
-    found.add_argument("--precision", default="bf16", choices=["bf16", "float32"])
-    found.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="any setting, for all")
-    return found
+    result = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    result.add_argument("--out", type=Path, default=Path("runs/zoo"), help="folder for data, runs and results")
+    result.add_argument("--prepare", action="store_true", help="only write and tokenise the data of the parts")
+    result.add_argument("--agnews", type=Path, help="file of text TAB label, for --prepare")
+    result.add_argument("--multi30k", type=Path, help="folder with train and val, .en and .de, for --prepare")
+    result.add_argument("--shakespeare", type=Path, help="file of text, for --prepare")
+    result.add_argument("--draw", type=Path, nargs="+", metavar="JSON", help="draw collected results into --out")
+    result.add_argument("--parts", default="a,c,d,b", help="parts, separated by commas, in starting order")
+    result.add_argument("--only", default="", help="mechanisms, separated by commas (default: all of the part)")
+    result.add_argument("--at-once", type=int, default=8, help="trainings in parallel")
+    result.add_argument("--repeat", type=int, default=1, help="number of seeds")
+    result.add_argument("--minutes", type=float, default=0, help="time limit; the same command continues later")
+    result.add_argument("--measure-minutes", type=float, default=1.5, help="part of --minutes reserved for measuring speeds")
+    result.add_argument("--steps-scale", type=float, default=1.0, help="factor for all step counts")
+    result.add_argument("--precision", default="bf16", choices=["bf16", "float32"])
+    result.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="a setting for all trainings")
+    return result
 
 
 def plan(options: argparse.Namespace) -> dict[str, Sweep]:
-    """The comparisons of the parts that are asked for."""
+    """The comparisons of the selected parts."""
     names = options.parts.split(",")
     if unknown := [name for name in names if name not in PARTS]:
-        sys.exit(f"there is no part {', '.join(unknown)}; there are {', '.join(PARTS)}")
+        sys.exit(f"unknown part {', '.join(unknown)}; choose from {', '.join(PARTS)}")
     only = tuple(filter(None, options.only.split(",")))
-    asked = Asked(only, options.steps_scale, options.precision, options.at_once, options.repeat, tuple(options.set))
-    comparisons = {name: PARTS[name].comparison(options.out, name, asked) for name in names}
+    settings = Settings(only, options.steps_scale, options.precision, options.at_once, options.repeat, tuple(options.set))
+    comparisons = {name: PARTS[name].comparison(options.out, name, settings) for name in names}
     return {name: Sweep(comparison, partial(_say, name)) for name, comparison in comparisons.items() if comparison.entries}
 
 
@@ -274,7 +275,7 @@ def main() -> None:
     if options.draw:
         draw(options.draw, options.out, reports=True)
         return
-    until = time.monotonic() + 60 * options.minutes if options.minutes else float("inf")
+    until = deadline(options.minutes)
     sweeps = plan(options)
     if options.prepare:
         write_data(options.out / "data", options.agnews, options.multi30k, options.shakespeare)

@@ -1,4 +1,4 @@
-"""What the zoo compares: four kinds of data, a small model for each, and the mechanisms that stand in one of its slots."""
+"""The parts of the zoo: four kinds of data, a small model for each, and the mechanisms for one of its slots."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ PUBLISHED = {
     "full": {"ListOps": 36.37, "Text": 64.27, "average": 54.39},
     "bigbird": {"ListOps": 36.05, "Text": 64.02, "average": 55.01},
 }
-"""Of the Long Range Arena (Tay et al. 2021, table 1): two of its tasks, and the average of five. lsh is their Reformer, joined
-(local and strided) their Sparse Transformer."""
+"""Scores of the Long Range Arena (Tay et al. 2021, table 1): two of its tasks, and the average of five. Their Reformer is lsh
+here, and their Sparse Transformer is joined (local and strided)."""
 
 ARENA = ("full", *(kind for kind in PUBLISHED if kind != "full"))
 CAUSAL_ARENA = tuple(kind for kind in ARENA if kind != "linformer")
 SIMPLE = ("strided", "rfa", "efficient", "compressed", "routing", "aft", "gmlp")
-"""Not in the Arena, for encoders and decoders alike."""
+"""Mechanisms that are not in the Arena, for encoders and decoders."""
 
 LONG: dict[str, dict[str, Any]] = {"synthesizer": {"max_length": 1024}}
 BYTES: dict[str, dict[str, Any]] = {"synthesizer": {"max_length": 520}}
@@ -56,14 +56,14 @@ SHORT: dict[str, dict[str, Any]] = {
     "performer": {"features": 64},
     "xl_relative": {"max_distance": 128},
 }
-"""For sentences of 15 tokens: a window of the default 64 would see all of them."""
+"""Options for sentences of 15 tokens, which the default window of 64 would cover."""
 
 
 @dataclass(frozen=True)
 class Part:
-    """One comparison: its base, the slot that is filled, and with what, in which order; files: of the data, below OUT/data.
+    """One comparison: its recipe, the slot, and the mechanisms for it in starting order; files: the data, below OUT/data.
 
-    guesses: what is found by counting alone · alike: the task of the Long Range Arena that is of the same kind.
+    baselines: scores by counting alone · arena_task: the task of the Long Range Arena that is of the same kind.
     """
 
     title: str
@@ -74,14 +74,14 @@ class Part:
     steps: int
     files: tuple[str, str]
     sets: tuple[str, ...] = ()
-    guesses: str = ""
-    alike: str = ""
+    baselines: str = ""
+    arena_task: str = ""
 
-    def comparison(self, out: Path, name: str, asked: Asked) -> Comparison:
-        """What `weft compare` would be asked; OUT is where all parts are."""
-        specs = [json.dumps({"kind": kind, **self.options.get(kind, {})}) for kind in self.kinds if asked.wants(kind)]
+    def comparison(self, out: Path, name: str, settings: Settings) -> Comparison:
+        """The comparison for `weft compare`, in out/NAME."""
+        specs = [json.dumps({"kind": kind, **self.options.get(kind, {})}) for kind in self.kinds if settings.includes(kind)]
         entries = slot_entries([Entry(self.recipe)], self.slot, ",".join(specs), print) if specs else []
-        steps = max(2, round(self.steps * asked.steps_scale))
+        steps = max(2, round(self.steps * settings.steps_scale))
         train, valid = (",".join(str(out / "data" / name) for name in names.split(",")) for names in self.files)
         return Comparison(
             tuple(labelled(entries)),
@@ -89,14 +89,14 @@ class Part:
             Budget(f"{steps:,} steps", steps=steps),
             (train,),
             (valid,),
-            sets=(*self.sets, f"train.precision={asked.precision}", f"data.cache={out / 'cache'}", *asked.sets),
-            repeat=asked.repeat,
-            at_once=asked.at_once,
+            sets=(*self.sets, f"train.precision={settings.precision}", f"data.cache={out / 'cache'}", *settings.sets),
+            repeat=settings.repeat,
+            at_once=settings.at_once,
         )
 
 
 @dataclass(frozen=True)
-class Asked:
+class Settings:
     """What a user may change in all parts."""
 
     only: tuple[str, ...] = ()
@@ -106,7 +106,7 @@ class Asked:
     repeat: int = 1
     sets: tuple[str, ...] = ()
 
-    def wants(self, kind: str) -> bool:
+    def includes(self, kind: str) -> bool:
         return not self.only or kind in self.only
 
 
@@ -181,13 +181,13 @@ PARTS = {
             "model.attention_dropout=0",
             "train.batch_tokens=8192",
         ),
-        "how frequent characters are gives 4.83 bits, how frequent pairs of them are 3.58",
+        "character frequencies give 4.83 bits, frequencies of character pairs 3.58",
     ),
 }
 
 
 def write_data(folder: Path, agnews: Path | None, multi30k: Path | None, shakespeare: Path | None) -> None:
-    """The data of the parts as files, the same at every call; of those whose source was not given, nothing."""
+    """Writes the data of the parts, the same at every call. Parts whose source is not given are left out."""
     folder.mkdir(parents=True, exist_ok=True)
     for split, count in (("train", 20_000), ("valid", 1500)):
         pairs = parse_generated(f"listops?count={count}&longest=1000&shortest=10&split={split}")

@@ -1,4 +1,4 @@
-"""The scripts of benchmarks/ can be called, and compare what they say: systems within one budget, words never seen before."""
+"""The scripts in benchmarks/ run and compare what they claim: systems within one budget, test words not seen in training."""
 
 from __future__ import annotations
 
@@ -25,29 +25,27 @@ SCRIPTS = sorted(path.stem for path in FOLDER.glob("*.py") if "__main__" in path
 
 
 @pytest.fixture(autouse=True)
-def _beside_the_scripts(monkeypatch: pytest.MonkeyPatch) -> None:
+def _import_scripts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(FOLDER))
 
 
 @pytest.mark.parametrize("script", SCRIPTS)
-def test_a_script_says_how_it_is_called(
-    script: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_script_prints_its_usage(script: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(sys, "argv", [script, "--help"])
-    with pytest.raises(SystemExit) as ended:
+    with pytest.raises(SystemExit) as end:
         importlib.import_module(script).main()
-    assert ended.value.code == 0
+    assert end.value.code == 0
     assert "usage" in capsys.readouterr().out
 
 
-def test_every_system_of_the_sweep_is_within_its_budget(tmp_path: Path) -> None:
+def test_every_system_of_the_sweep_is_within_the_budget(tmp_path: Path) -> None:
     families = importlib.import_module("families")
     options = families.parser().parse_args([str(tmp_path), "--out", str(tmp_path)])
     for name in families.SYSTEMS:
         assert families.within_budget(families.plan(name, "a,b", {}, options)), name
 
 
-def test_sentences_are_joined_in_rows(tmp_path: Path) -> None:
+def test_consecutive_sentences_are_joined(tmp_path: Path) -> None:
     lengths = importlib.import_module("lengths")
     for side, text in (("en", "a\nb\nc\n"), ("de", "A\nB\nC\n")):
         (tmp_path / f"train.{side}").write_text(text)
@@ -56,7 +54,7 @@ def test_sentences_are_joined_in_rows(tmp_path: Path) -> None:
     assert Path(target).read_text() == "A\nB\nC\nA B\n"
 
 
-def test_phoneme_errors_are_edits() -> None:
+def test_phoneme_errors_are_edit_distances() -> None:
     monotonic = importlib.import_module("monotonic")
     assert monotonic.distance("cat", "cats") == 1
     assert monotonic.distance("act", "cat") == 2
@@ -64,25 +62,25 @@ def test_phoneme_errors_are_edits() -> None:
     assert monotonic.errors(["K AE T", ""], ["K AH T", "D"]) == pytest.approx(50)
 
 
-def test_no_word_is_in_training_and_in_a_test(tmp_path: Path) -> None:
+def test_no_test_word_is_in_training(tmp_path: Path) -> None:
     monotonic = importlib.import_module("monotonic")
     words = [f"{a}{b}{c}" for a in "abcdefgh" for b in "ijklmnop" for c in ("q", "rstuvwx", "yzyzyzyzyzyz")]
     (tmp_path / "words.tsv").write_text("".join(f"{' '.join(word)}\t{' '.join(word.upper())}\n" for word in words))
     files = monotonic.split(tmp_path / "words.tsv", tmp_path)
-    seen = {name: {line.split("\t")[0] for line in Path(file).read_text().splitlines()} for name, file in files.items()}
-    assert not seen["train"] & (seen["words"] | seen["apart"])
-    assert max(len(source.split()) for source in seen["train"]) <= 10
-    assert all(24 <= len(source.split()) <= 30 for source in seen["joined"])
+    sources = {name: {line.split("\t")[0] for line in Path(file).read_text().splitlines()} for name, file in files.items()}
+    assert not sources["train"] & (sources["words"] | sources["apart"])
+    assert max(len(source.split()) for source in sources["train"]) <= 10
+    assert all(24 <= len(source.split()) <= 30 for source in sources["joined"])
 
 
-def test_the_page_has_a_place_for_every_drawing_and_no_other() -> None:
+def test_the_page_has_a_mark_for_every_drawing_and_no_other() -> None:
     mechanisms = importlib.import_module("mechanisms")
     page = (FOLDER.parent / "docs" / "mechanisms.md").read_text("utf-8")
-    assert {found[2] for found in mechanisms.MARK.finditer(page)} == {*mechanisms.RUNS, mechanisms.MIX}
+    assert {match[2] for match in mechanisms.MARK.finditer(page)} == {*mechanisms.RUNS, mechanisms.MIX}
     assert set(mechanisms.RUNS.values()) | {mechanisms.MIX_RUN} <= set(importlib.import_module("families").SYSTEMS)
 
 
-def test_every_mechanism_has_its_entry_on_the_page() -> None:
+def test_every_mechanism_has_an_entry_on_the_page() -> None:
     page = (FOLDER.parent / "docs" / "mechanisms.md").read_text("utf-8")
     headings = {word for line in page.splitlines() if line.startswith("### ") for word in line[4:].split(", ")}
     assert not (ATTENTIONS.keys() | MIXERS.keys()) - headings
@@ -90,7 +88,7 @@ def test_every_mechanism_has_its_entry_on_the_page() -> None:
     assert not [kind for kind in POOLINGS if f"`{kind}`" not in pooling]
 
 
-def test_pictures_are_linked_where_they_are_there(tmp_path: Path) -> None:
+def test_existing_pictures_are_linked(tmp_path: Path) -> None:
     mechanisms = importlib.import_module("mechanisms")
     page, pictures = tmp_path / "mechanisms.md", tmp_path / "images"
     page.write_text("<!-- drawing: dot -->\n![old](gone.png)\n\n<!-- drawing: hard -->\n![old](gone.png)\n\nend\n")
@@ -102,7 +100,7 @@ def test_pictures_are_linked_where_they_are_there(tmp_path: Path) -> None:
         )
 
 
-def test_every_mechanism_of_the_zoo_can_stand_where_it_is_put() -> None:
+def test_every_mechanism_of_the_zoo_fits_its_slot() -> None:
     zoo = importlib.import_module("zoo")
     for name, part in zoo.PARTS.items():
         for kind in part.kinds:
@@ -114,7 +112,7 @@ def test_every_mechanism_of_the_zoo_can_stand_where_it_is_put() -> None:
             assert config.data.max_length < min(limits, default=1 << 20), (name, kind)
 
 
-def test_the_zoo_says_how_far_its_order_is_the_published_one(tmp_path: Path) -> None:
+def test_the_zoo_compares_its_order_with_published_scores() -> None:
     zoo = importlib.import_module("zoo")
     assert zoo.correlation([1, 2, 3, 4], [10, 20, 30, 40]) == pytest.approx(1)
     assert zoo.correlation([4, 3, 2, 1], [10, 20, 30, 40]) == pytest.approx(-1)
@@ -124,37 +122,37 @@ def test_the_zoo_says_how_far_its_order_is_the_published_one(tmp_path: Path) -> 
         for label, value in (("bigbird window=2", 3.0), ("fnet", 2.5), ("full", 2.0), ("local", 1.0))
     ]
     headline = {"title": "accuracy", "higher_is_better": True}
-    bad = {"label": "bad", "quality": None, "error": "unfinished"}
-    results = {"headline": headline, "counts": "texts", "entries": [*rows, bad]}
-    told = zoo.order(results, "guess")
-    assert "| bigbird window=2 | 3.00 | 10,000 | – | – | 55.01 |" in told and "| fnet | 2.50 | 10,000 | – | – | – |" in told
-    assert "+1.00 for the Arena's average (3 entries)" in told
-    assert "bad: unfinished" in told and "By counting alone: guess" in told
-    assert "| local | 1.00 | 10,000 | – | – | 15.82 | 46.06 |" in zoo.order(results, alike="ListOps")
+    failed = {"label": "failed", "quality": None, "error": "unfinished"}
+    results = {"headline": headline, "counts": "texts", "entries": [*rows, failed]}
+    text = zoo.ranking(results, "chance")
+    assert "| bigbird window=2 | 3.00 | 10,000 | – | – | 55.01 |" in text and "| fnet | 2.50 | 10,000 | – | – | – |" in text
+    assert "+1.00 with the Arena's average (3 entries)" in text
+    assert "failed: unfinished" in text and "Baselines by counting: chance" in text
+    assert "| local | 1.00 | 10,000 | – | – | 15.82 | 46.06 |" in zoo.ranking(results, arena_task="ListOps")
 
 
-def test_the_zoo_joins_what_several_calls_found() -> None:
+def test_the_zoo_joins_the_results_of_several_calls() -> None:
     zoo = importlib.import_module("zoo")
 
     def part(**scores: float) -> dict[str, Any]:
         def row(label: str, score: float) -> dict[str, Any]:
-            known = {"mean": score, "low": None, "high": None, "values": [score]}
-            facts = dict.fromkeys(("speed", "memory", "seconds"))
-            quality = {"quality": known if score else None, "steps": known, "error": "" if score else "stopped"}
-            return {"label": label, "runs": [score], **facts, **quality}
+            stat = {"mean": score, "low": None, "high": None, "values": [score]}
+            unmeasured = dict.fromkeys(("speed", "memory", "seconds"))
+            quality = {"quality": stat if score else None, "steps": stat, "error": "" if score else "stopped"}
+            return {"label": label, "runs": [score], **unmeasured, **quality}
 
         return {"headline": {"higher_is_better": True}, "entries": [row(*each) for each in scores.items()]}
 
-    found = zoo.join([part(full=3, local=2, fnet=0), part(local=6, full=4, fnet=1)])["entries"]
-    assert [(row["label"], row["quality"]["values"], row["runs"], row["error"]) for row in found] == [
+    entries = zoo.join([part(full=3, local=2, fnet=0), part(local=6, full=4, fnet=1)])["entries"]
+    assert [(row["label"], row["quality"]["values"], row["runs"], row["error"]) for row in entries] == [
         ("local", [2, 6], [2, 6], ""),
         ("full", [3, 4], [3, 4], ""),
         ("fnet", [1], [0, 1], ""),
     ]
 
 
-def test_no_pattern_of_the_zoo_sees_all_that_full_attention_sees() -> None:
-    """Of a sentence as long as the part's are: an entry that sees everything is full attention by another name."""
+def test_no_pattern_of_the_zoo_equals_full_attention() -> None:
+    """In a sentence of the part's length, a pattern that sees everything would be full attention under another name."""
     zoo = importlib.import_module("zoo")
     part = zoo.PARTS["c"]
     for kind in set(part.kinds) & set(PATTERNS) - {"full"}:
@@ -162,7 +160,7 @@ def test_no_pattern_of_the_zoo_sees_all_that_full_attention_sees() -> None:
         assert not pattern.sees(16, causal=False).all(), kind
 
 
-def test_the_zoo_begins_with_what_matters_most(tmp_path: Path) -> None:
+def test_the_zoo_starts_with_the_most_important_runs(tmp_path: Path) -> None:
     zoo = importlib.import_module("zoo")
     options = zoo.parser().parse_args(["--out", str(tmp_path), "--only", "full,fnet,local", "--parts", "a,c", "--repeat", "2"])
     sweeps = zoo.plan(options)
@@ -173,13 +171,13 @@ def test_the_zoo_begins_with_what_matters_most(tmp_path: Path) -> None:
     assert {number for *_, number in queue[:6]} == {0} and {number for *_, number in queue[6:]} == {1}
 
 
-def test_two_seeds_of_many_entries_say_how_far_seeds_differ() -> None:
+def test_the_spread_between_seeds_is_pooled_over_entries() -> None:
     zoo = importlib.import_module("zoo")
     stats = [{"mean": mean, "values": [mean - off, mean + off]} for mean, off in ((5.0, 1.0), (7.0, 2.0), (9.0, 2.0))]
-    alone = {"mean": 4.0, "values": [4.0]}
-    # Variances of 2, 8 and 8, one degree of freedom each.
-    assert zoo.pool([*stats, alone]) == pytest.approx(6**0.5)
+    single = {"mean": 4.0, "values": [4.0]}
+    # Variances of 2, 8 and 8, with one degree of freedom each.
+    assert zoo.pool([*stats, single]) == pytest.approx(6**0.5)
     half = 3.182 * 3**0.5
     assert [(each["low"], each["high"]) for each in stats] == [pytest.approx((m - half, m + half)) for m in (5.0, 7.0, 9.0)]
-    assert alone["high"] - alone["low"] == pytest.approx(2 * half * 2**0.5)
+    assert single["high"] - single["low"] == pytest.approx(2 * half * 2**0.5)
     assert zoo.pool([{"mean": 4.0, "values": [4.0]}]) is None
