@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from weft.explain.explanation import Explanation, Look, Node, Option, Step
+from weft.explain.explanation import Explanation, AttentionMap, Node, Candidate, DecodingStep
 from weft.explain.page import page
 from weft.explain.text import Side
 from weft.tasks.decoding import Translation
@@ -60,11 +60,11 @@ def example(source: list[str], target: list[str], heads: int = 2, layers: int = 
 
     shapes = {"cross": (len(target), len(source)), "encoder": (len(source),) * 2, "causal": (len(target),) * 2}
     looks = [
-        Look(f"{use}.{layer}", f"layer {layer + 1}", "full", use, "weights", weights(*shape))  # type: ignore[arg-type]
+        AttentionMap(f"{use}.{layer}", f"layer {layer + 1}", "full", use, "weights", weights(*shape))  # type: ignore[arg-type]
         for use, shape in shapes.items()
         for layer in range(layers)
     ]
-    steps = [Step(token, -0.1, 0, [Option(token, -0.1), Option("x", -3.0)]) for token in target]
+    steps = [DecodingStep(token, -0.1, 0, [Candidate(token, -0.1), Candidate("x", -3.0)]) for token in target]
     tree = [Node(place, token, place - 1, -0.1 * place, "kept", best=True) for place, token in enumerate(target)]
     best = [Translation(" ".join(target), -0.1)]
     return Explanation(run, "Transformer", side(source), side(target), -0.1, steps, looks, best, tree)
@@ -143,6 +143,6 @@ def test_a_notebook_shows_the_page_in_a_frame() -> None:
 @pytest.mark.parametrize("score", [float("-inf"), -1e9])
 def test_what_was_impossible_is_still_a_number(score: float) -> None:
     found = example(["a"], ["x"])
-    found.steps[0] = Step("x", score, 5, [Option("y", -0.1)])
+    found.steps[0] = DecodingStep("x", score, 5, [Candidate("y", -0.1)])
     ((document,),) = json.loads(read(page([found])).texts["data"])
     assert document["steps"][0]["logp"] == -1000

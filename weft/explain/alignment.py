@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from weft.data.tokenizer import RESERVED, Tokenizer
 from weft.errors import DataError
 from weft.explain.explain import given_ids, read, read_target
-from weft.explain.explanation import Look
-from weft.explain.looks import look_closely
+from weft.explain.explanation import AttentionMap
+from weft.explain.attention_maps import look_closely
 from weft.explain.text import Span, Weights, find_words, join_words, token_texts
 from weft.tasks.decoding import Decoding
 
@@ -39,7 +39,7 @@ class Agreement:
     recall: float
 
 
-def align(decoding: Decoding, source: str, target: str) -> list[tuple[Look, set[Link]]]:
+def align(decoding: Decoding, source: str, target: str) -> list[tuple[AttentionMap, set[Link]]]:
     """The links (source word, target word) that each layer's look at the source gives, on the mean over its heads.
 
     The target is given, not searched for. A model that shows no weights is asked what each token depends on.

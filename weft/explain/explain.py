@@ -13,8 +13,8 @@ from weft.batch import BOS, EOS, PAD, UNK
 from weft.data.copying import Numbering
 from weft.data.tokenizer import Tokenizer
 from weft.errors import DataError
-from weft.explain.explanation import Explanation, Node, Option, Step
-from weft.explain.looks import find_slots, look_closely
+from weft.explain.explanation import Explanation, Node, Candidate, DecodingStep
+from weft.explain.attention_maps import find_slots, look_closely
 from weft.explain.text import make_side, shown
 from weft.explain.tree import BeamTree
 from weft.models.base import Model
@@ -93,7 +93,7 @@ def given_ids(tokenizer: Tokenizer, text: str, words: Sequence[str] = ()) -> tup
     return tokenizer.named(numbering.words), ids
 
 
-def _steps(logp: Tensor, ids: Sequence[int], names: Tokenizer, gates: Sequence[Tensor]) -> list[Step]:
+def _steps(logp: Tensor, ids: Sequence[int], names: Tokenizer, gates: Sequence[Tensor]) -> list[DecodingStep]:
     """Every written token with what else could have been written. logp [T, V]."""
     said = logp[torch.arange(len(ids)), torch.tensor(ids, device=logp.device)]
     better = (logp > said[:, None]).sum(-1).tolist()
@@ -101,7 +101,7 @@ def _steps(logp: Tensor, ids: Sequence[int], names: Tokenizer, gates: Sequence[T
     copied = (1 - torch.stack([gate.sigmoid() for gate in gates]).mean(0)).tolist() if gates else [None] * len(ids)
     found = zip(names.tokens(ids), said.tolist(), better, top.tolist(), tokens.tolist(), copied, strict=True)
     return [
-        Step(shown(token), score, rank, _options(scores, names.tokens(options)), share)
+        DecodingStep(shown(token), score, rank, _options(scores, names.tokens(options)), share)
         for token, score, rank, scores, options, share in found
     ]
 
@@ -111,11 +111,11 @@ def _sayable(logp: Tensor) -> Tensor:
     return logp.index_fill(-1, torch.tensor([PAD, BOS, UNK], device=logp.device), float("-inf"))
 
 
-def _options(scores: Sequence[float], tokens: Sequence[str]) -> list[Option]:
-    return [Option(shown(token), score) for token, score in zip(tokens, scores, strict=True) if score > float("-inf")]
+def _options(scores: Sequence[float], tokens: Sequence[str]) -> list[Candidate]:
+    return [Candidate(shown(token), score) for token, score in zip(tokens, scores, strict=True) if score > float("-inf")]
 
 
-def _other_ways(decoding: Decoding, piece: Piece, ids: Sequence[int], logp: Tensor, steps: list[Step]) -> list[Step]:
+def _other_ways(decoding: Decoding, piece: Piece, ids: Sequence[int], logp: Tensor, steps: list[DecodingStep]) -> list[DecodingStep]:
     """The steps of a given target, with the text that the model would have written where its likeliest token is another."""
     likeliest = _sayable(logp).argmax(-1).tolist()
     places = [place for place, (token, own) in enumerate(zip(ids, likeliest, strict=True)) if token != own][:WAYS]

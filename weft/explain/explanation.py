@@ -15,7 +15,7 @@ Fate = Literal["kept", "finished", "dropped"]
 
 
 @dataclass(frozen=True)
-class Look:
+class AttentionMap:
     """How tokens of one side look at tokens, in one layer.
 
     use: encoder, source tokens at each other; causal, each target token at those written before it; cross, target tokens at the
@@ -41,7 +41,7 @@ class Look:
 
 
 @dataclass(frozen=True)
-class Option:
+class Candidate:
     """A token that could have been written, and its log-probability."""
 
     token: str
@@ -49,7 +49,7 @@ class Option:
 
 
 @dataclass(frozen=True)
-class Step:
+class DecodingStep:
     """One written token: its log-probability, how many tokens were likelier, and the likeliest ones.
 
     copied: how much of its probability the model gave to copying, where it can copy · instead: the text that the model would
@@ -59,7 +59,7 @@ class Step:
     token: str
     logp: float
     better: int
-    options: list[Option]
+    options: list[Candidate]
     copied: float | None = None
     instead: str | None = None
 
@@ -96,25 +96,25 @@ class Explanation:
     source: Side
     target: Side
     score: float
-    steps: list[Step]
-    looks: list[Look]
+    steps: list[DecodingStep]
+    looks: list[AttentionMap]
     best: list[Translation]
     tree: list[Node] = field(default_factory=list)
     forced: bool = False
     notes: list[str] = field(default_factory=list)
 
-    def views(self, use: Use) -> list[Look]:
+    def views(self, use: Use) -> list[AttentionMap]:
         """The looks of one use, the lowest layer first."""
         return [look for look in self.looks if look.use == use]
 
-    def sides(self, look: Look) -> tuple[Side, Side]:
+    def sides(self, look: AttentionMap) -> tuple[Side, Side]:
         """What stands at the rows and at the columns of a look."""
         rows = self.source if look.use == "encoder" else self.target
         if not look.aligned:
             return rows, numbered(look.weights.shape[-1])
         return rows, fed(self.target) if look.use == "causal" else self.source
 
-    def joined(self, look: Look) -> Weights:
+    def joined(self, look: AttentionMap) -> Weights:
         """[H, words, words]: the weights of a look between words."""
         rows, columns = self.sides(look)
         return join_words(look.weights, rows.words, columns.words)

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from weft.explain.explanation import Explanation, Look, Node, Step
+from weft.explain.explanation import Explanation, AttentionMap, Node, DecodingStep
 from weft.explain.text import Side, Weights, fed, shown
 
 SCRIPTS = ("arrays.js", "heatmap.js", "lines.js", "steps.js", "tokens.js", "tree.js", "panel.js", "page.js")
@@ -74,7 +74,7 @@ def _side(side: Side) -> dict[str, Any]:
     return {"text": side.text, "tokens": tokens, "words": side.words, "names": side.names, "rtl": side.rtl}
 
 
-def _step(step: Step) -> dict[str, Any]:
+def _step(step: DecodingStep) -> dict[str, Any]:
     return {
         "token": step.token,
         "logp": _rounded(step.logp),
@@ -85,7 +85,7 @@ def _step(step: Step) -> dict[str, Any]:
     }
 
 
-def _look(look: Look) -> dict[str, Any]:
+def _look(look: AttentionMap) -> dict[str, Any]:
     sides = {"encoder": ("source", "source"), "cross": ("target", "source"), "causal": ("target", "fed")}
     rows, columns = sides[look.use]
     return {

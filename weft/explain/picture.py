@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from weft.batch import BOS, SPECIALS
 from weft.errors import ConfigError
-from weft.explain.explanation import Explanation, Look, Use
+from weft.explain.explanation import Explanation, AttentionMap, Use
 from weft.explain.fonts import fonts_for
 from weft.explain.text import shown
 from weft.tasks.decoding import Translation
@@ -74,7 +74,7 @@ def _one_head(weights: Weights, head: int | Literal["mean", "max"]) -> Weights:
     return weights[head - 1]
 
 
-def _title(use: Use, looks: list[Look], head: int | str) -> str:
+def _title(use: Use, looks: list[AttentionMap], head: int | str) -> str:
     layers = looks[0].title if len(looks) == 1 else f"{len(looks)} layers"
     return f"{use}, {layers}, {head if isinstance(head, str) else f'head {head}'}"
 

@@ -13,9 +13,9 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 
 from weft.errors import WeftError
-from weft.serve import libre, native
-from weft.serve.fields import with_choices
-from weft.serve.guard import Guard, Log, log_line
+from weft.serve import json_api, libretranslate
+from weft.serve.request_body import with_choices
+from weft.serve.middleware import Guard, Log, log_line
 from weft.serve.refusal import Refusal
 from weft.serve.service import Service
 
@@ -47,8 +47,8 @@ def make_app(service: Service, log: Log = log_line) -> Guard:
         redoc_url=None,
         lifespan=lifespan,
     )
-    app.include_router(native.router(service))
-    app.include_router(libre.router(service))
+    app.include_router(json_api.router(service))
+    app.include_router(libretranslate.router(service))
     _add_metrics(app, service)
     for address, (name, kind) in FILES.items():
         _add_file(app, address, name, kind)

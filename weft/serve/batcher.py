@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from weft.serve.ask import Ask, Explain
+from weft.serve.queries import Ask, Explain
 from weft.serve.metrics import Metrics
 from weft.serve.refusal import Refusal
 from weft.serve.settings import Settings
@@ -34,7 +34,7 @@ class _Job:
     since: float = field(default_factory=time.monotonic)
 
 
-class Cache:
+class AnswerCache:
     """The translations asked for last. Only the event loop touches it."""
 
     def __init__(self, most: int) -> None:
@@ -58,7 +58,7 @@ class Batcher:
 
     def __init__(self, settings: Settings, metrics: Metrics) -> None:
         self.settings, self.metrics = settings, metrics
-        self.cache = Cache(settings.cache)
+        self.cache = AnswerCache(settings.cache)
         self._waiting: deque[_Job] = deque()
         self._changed = threading.Condition()
         self._closing = False
@@ -77,7 +77,7 @@ class Batcher:
 
     def forget(self) -> None:
         """Starts with an empty cache. Answers still to come of asks before this go into the old one, and with it."""
-        self.cache = Cache(self.settings.cache)
+        self.cache = AnswerCache(self.settings.cache)
 
     @property
     def length(self) -> int:

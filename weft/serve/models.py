@@ -11,7 +11,7 @@ from pathlib import Path
 from weft.config import Config
 from weft.errors import ConfigError
 from weft.explain.page import page
-from weft.serve.ask import Ask, Explain
+from weft.serve.queries import Ask, Explain
 from weft.serve.refusal import Refusal
 from weft.tasks.decoding import Translation
 from weft.translator import Translator, load

@@ -17,7 +17,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from weft.errors import WeftError
 from weft.serve.app import make_app
-from weft.serve.guard import Log, log_line
+from weft.serve.middleware import Log, log_line
 from weft.serve.models import Models
 from weft.serve.service import Service
 from weft.serve.settings import Settings

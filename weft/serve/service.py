@@ -11,7 +11,7 @@ from typing import Any
 
 from starlette.requests import Request
 
-from weft.serve.ask import Ask, Explain
+from weft.serve.queries import Ask, Explain
 from weft.serve.batcher import Answer, Batcher
 from weft.serve.metrics import Metrics
 from weft.serve.models import Models

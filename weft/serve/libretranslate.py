@@ -8,10 +8,10 @@ from typing import Any
 
 from fastapi import APIRouter, Request
 
-from weft.serve.ask import Ask
+from weft.serve.queries import Ask
 from weft.serve.detect import Detector, language_name
-from weft.serve.documents import ERRORS
-from weft.serve.fields import Fields, body_schema, read_fields, with_choices
+from weft.serve.responses import ERRORS
+from weft.serve.request_body import Fields, body_schema, read_fields, with_choices
 from weft.serve.html import Page
 from weft.serve.models import Served
 from weft.serve.refusal import Refusal

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from weft.attention import ATTENTIONS
 from weft.attention.base import Facts
-from weft.explain.explanation import Look
+from weft.explain.explanation import AttentionMap
 from weft.explain.influence import inputs_of, mixer_influence, source_influence
 from weft.explain.text import Weights
 from weft.mixers import MIXERS
@@ -73,7 +73,7 @@ def look_closely(
     *,
     influence: bool | None = None,
     uses: Sequence[str] = ORDER,
-) -> tuple[Forced, list[Look]]:
+) -> tuple[Forced, list[AttentionMap]]:
     """Teacher forcing, and every look there is on the way, of these uses; those at the source first.
 
     `influence`: also how much each token depends on those of the source; None: where nothing shows weights over the source.
@@ -89,7 +89,7 @@ def look_closely(
         if weights is not None:
             note = LESS.format(kind=slot.kind) if slot.part.weights_sum == "at most one" else ""
             aligned = weights.shape[-1] == columns
-            looks.append(Look(slot.name, slot.title, slot.kind, slot.part.site.use, "weights", weights, note, aligned))
+            looks.append(AttentionMap(slot.name, slot.title, slot.kind, slot.part.site.use, "weights", weights, note, aligned))
     shown = {look.name for look in looks}
     asked = not any(look.use == "cross" for look in looks) if influence is None else influence
     blind = [slot for slot in slots if slot.name not in shown]
@@ -104,24 +104,24 @@ def _recorded(slot: str, tape: Mapping[str, Weights], rows: int) -> Weights | No
     return next((weights for weights in inside if weights.shape[1] == rows), None)
 
 
-def _over_source(model: Model, source: Sequence[int], target: Sequence[int], blind: Sequence[Slot], asked: bool) -> list[Look]:
+def _over_source(model: Model, source: Sequence[int], target: Sequence[int], blind: Sequence[Slot], asked: bool) -> list[AttentionMap]:
     """Influence in place of weights: of the whole model where it is asked for, and of each cross slot without weights."""
     if not (blind or asked):
         return []
     moved = source_influence(model, source, target, {slot.name: slot.part for slot in blind})
     looks = [_moved(slot, moved[slot.name]) for slot in blind if slot.name in moved]
     if asked:
-        looks.insert(0, Look("", "whole model", type(model).__name__, "cross", "influence", moved[""][None], SAID))
+        looks.insert(0, AttentionMap("", "whole model", type(model).__name__, "cross", "influence", moved[""][None], SAID))
     return looks
 
 
-def _within(slot: Slot, given: Mapping[str, Tensor]) -> list[Look]:
+def _within(slot: Slot, given: Mapping[str, Tensor]) -> list[AttentionMap]:
     """The influence of tokens of one sequence on each other, where a mixer shows no weights."""
     if not isinstance(slot.part, Mixer) or slot.name not in given:
         return []
     return [_moved(slot, mixer_influence(slot.part, given[slot.name]))]
 
 
-def _moved(slot: Slot, shares: Weights) -> Look:
+def _moved(slot: Slot, shares: Weights) -> AttentionMap:
     use = slot.part.site.use
-    return Look(slot.name, slot.title, slot.kind, use, "influence", shares[None], MOVED.format(kind=slot.kind))
+    return AttentionMap(slot.name, slot.title, slot.kind, use, "influence", shares[None], MOVED.format(kind=slot.kind))

@@ -9,9 +9,9 @@ from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from starlette.responses import HTMLResponse, Response
 
-from weft.serve.ask import Ask, Explain
-from weft.serve.documents import ERRORS, ModelDocument, TranslateResponse, document
-from weft.serve.fields import body_schema, read_fields, with_choices
+from weft.serve.queries import Ask, Explain
+from weft.serve.responses import ERRORS, ModelDocument, TranslateResponse, document
+from weft.serve.request_body import body_schema, read_fields, with_choices
 from weft.serve.models import Served
 from weft.serve.refusal import Refusal
 from weft.serve.service import Service
