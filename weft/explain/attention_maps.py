@@ -1,4 +1,4 @@
-"""Every attention and mixer of a model, with what can be seen of it on one pair of texts."""
+"""The attention maps of a model for one sentence pair: weights where a mechanism has them, influence elsewhere."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-
-from torch import Tensor
 
 from weft.attention import ATTENTIONS
 from weft.attention.base import Facts
@@ -19,18 +17,16 @@ from weft.mixers.base import Mixer, SelfAttention
 from weft.models.base import Model
 from weft.tasks.forcing import Forced, force
 
-LESS = "{kind}: the weights of a row sum to one or less"
-MOVED = (
-    "{kind} has no weights to show: this is how far what it finds at each row moves when the token of a column is taken away"
-)
-SAID = "no weights, but how much the log-probability of each token changes when a source token is replaced by <unk>"
+AT_MOST_ONE = "{kind}: the weights of a row sum to one or less"
+MECHANISM = "{kind} has no weights to show; this is how far its output at each row moves when the token of a column is removed"
+WHOLE_MODEL = "not weights, but the change of each token's log-probability when a source token is replaced by <unk>"
 ORDER = ("cross", "encoder", "causal")
 PART = re.compile(r"\.(?:encoders|decoders)\.(\d+)\.")
 
 
 @dataclass(frozen=True)
 class Slot:
-    """A place in a model where tokens are mixed or looked at; model: its number in an ensemble; layer: counted from 1."""
+    """An attention or mixer in a model. model: number in an ensemble, from 1 · layer: counted from 1."""
 
     name: str
     part: Facts
@@ -47,26 +43,26 @@ class Slot:
 
     @property
     def kind(self) -> str:
-        """What a configuration calls the mechanism."""
+        """The name of the mechanism in a configuration."""
         part = self.part.attention if isinstance(self.part, SelfAttention) else self.part
-        place = f"{type(part).__module__}:{type(part).__name__}"
-        return next((kind for kind, path in {**ATTENTIONS, **MIXERS}.items() if path == place), type(part).__name__)
+        path = f"{type(part).__module__}:{type(part).__name__}"
+        return next((kind for kind, entry in {**ATTENTIONS, **MIXERS}.items() if entry == path), type(part).__name__)
 
 
 def find_slots(model: Model) -> list[Slot]:
-    """The attentions and mixers of a model; not those that others are made of."""
-    found: list[Slot] = []
+    """Lists the attentions and mixers of a model, without those nested inside others."""
+    slots: list[Slot] = []
     layers: Counter[tuple[int | None, str]] = Counter()
     for name, module in model.named_modules():
-        if isinstance(module, Facts) and not any(name.startswith(f"{outer.name}.") for outer in found):
+        if isinstance(module, Facts) and not any(name.startswith(f"{outer.name}.") for outer in slots):
             part = PART.search(name)
-            place = (int(part[1]) + 1 if part else None, module.site.use)
-            layers[place] += 1
-            found.append(Slot(name, module, place[0], layers[place]))
-    return found
+            stack = (int(part[1]) + 1 if part else None, module.site.use)
+            layers[stack] += 1
+            slots.append(Slot(name, module, stack[0], layers[stack]))
+    return slots
 
 
-def look_closely(
+def find_maps(
     model: Model,
     source: Sequence[int],
     target: Sequence[int],
@@ -74,54 +70,54 @@ def look_closely(
     influence: bool | None = None,
     uses: Sequence[str] = ORDER,
 ) -> tuple[Forced, list[AttentionMap]]:
-    """Teacher forcing, and every look there is on the way, of these uses; those at the source first.
+    """Runs teacher forcing and returns its result with the attention maps of these uses, cross-attention first.
 
-    `influence`: also how much each token depends on those of the source; None: where nothing shows weights over the source.
+    influence: add the influence of source tokens on the whole model; None: only if no cross-attention has weights.
     """
     slots = [slot for slot in find_slots(model) if slot.use in uses]
-    with inputs_of({slot.name: slot.part for slot in slots if isinstance(slot.part, Mixer)}) as given:
+    with inputs_of({slot.name: slot.part for slot in slots if isinstance(slot.part, Mixer)}) as inputs:
         forced = force(model, source, target)
     counts = {"encoder": (len(source), len(source)), "cross": (len(target), len(source)), "causal": (len(target),) * 2}
-    looks = []
+    maps = []
     for slot in slots:
         rows, columns = counts[slot.use]
         weights = _recorded(slot.name, forced.weights, rows)
         if weights is not None:
-            note = LESS.format(kind=slot.kind) if slot.part.weights_sum == "at most one" else ""
+            note = AT_MOST_ONE.format(kind=slot.kind) if slot.part.weights_sum == "at most one" else ""
             aligned = weights.shape[-1] == columns
-            looks.append(AttentionMap(slot.name, slot.title, slot.kind, slot.part.site.use, "weights", weights, note, aligned))
-    shown = {look.name for look in looks}
-    asked = not any(look.use == "cross" for look in looks) if influence is None else influence
-    blind = [slot for slot in slots if slot.name not in shown]
-    looks += [look for slot in blind for look in _within(slot, given)]
-    looks += _over_source(model, source, target, [slot for slot in blind if slot.use == "cross"], asked)
-    return forced, sorted(looks, key=lambda look: ORDER.index(look.use))
+            maps.append(AttentionMap(slot.name, slot.title, slot.kind, slot.part.site.use, "weights", weights, note, aligned))
+    recorded = {each.name for each in maps}
+    whole = not any(each.use == "cross" for each in maps) if influence is None else influence
+    weightless = [slot for slot in slots if slot.name not in recorded]
+    maps += [
+        _influence_map(slot, mixer_influence(slot.part, inputs[slot.name]))
+        for slot in weightless
+        if isinstance(slot.part, Mixer) and slot.name in inputs
+    ]
+    maps += _source_maps(model, source, target, [slot for slot in weightless if slot.use == "cross"], whole)
+    return forced, sorted(maps, key=lambda each: ORDER.index(each.use))
 
 
-def _recorded(slot: str, tape: Mapping[str, Weights], rows: int) -> Weights | None:
-    """[H, rows, columns] of the attention in a slot, or of the first inside it that looks from every row."""
-    inside = (weights for name, weights in tape.items() if name == slot or name.startswith(f"{slot}."))
+def _recorded(slot: str, recording: Mapping[str, Weights], rows: int) -> Weights | None:
+    """[H, rows, columns]: the weights of the attention in a slot, or of the first nested one that has all rows."""
+    inside = (weights for name, weights in recording.items() if name == slot or name.startswith(f"{slot}."))
     return next((weights for weights in inside if weights.shape[1] == rows), None)
 
 
-def _over_source(model: Model, source: Sequence[int], target: Sequence[int], blind: Sequence[Slot], asked: bool) -> list[AttentionMap]:
-    """Influence in place of weights: of the whole model where it is asked for, and of each cross slot without weights."""
-    if not (blind or asked):
+def _source_maps(
+    model: Model, source: Sequence[int], target: Sequence[int], slots: Sequence[Slot], whole: bool
+) -> list[AttentionMap]:
+    """Returns the influence of source tokens on each of these cross-attentions and, if `whole`, on the whole model."""
+    if not (slots or whole):
         return []
-    moved = source_influence(model, source, target, {slot.name: slot.part for slot in blind})
-    looks = [_moved(slot, moved[slot.name]) for slot in blind if slot.name in moved]
-    if asked:
-        looks.insert(0, AttentionMap("", "whole model", type(model).__name__, "cross", "influence", moved[""][None], SAID))
-    return looks
+    shares = source_influence(model, source, target, {slot.name: slot.part for slot in slots})
+    maps = [_influence_map(slot, shares[slot.name]) for slot in slots if slot.name in shares]
+    if whole:
+        name = type(model).__name__
+        maps.insert(0, AttentionMap("", "whole model", name, "cross", "influence", shares[""][None], WHOLE_MODEL))
+    return maps
 
 
-def _within(slot: Slot, given: Mapping[str, Tensor]) -> list[AttentionMap]:
-    """The influence of tokens of one sequence on each other, where a mixer shows no weights."""
-    if not isinstance(slot.part, Mixer) or slot.name not in given:
-        return []
-    return [_moved(slot, mixer_influence(slot.part, given[slot.name]))]
-
-
-def _moved(slot: Slot, shares: Weights) -> AttentionMap:
-    use = slot.part.site.use
-    return AttentionMap(slot.name, slot.title, slot.kind, use, "influence", shares[None], MOVED.format(kind=slot.kind))
+def _influence_map(slot: Slot, shares: Weights) -> AttentionMap:
+    note = MECHANISM.format(kind=slot.kind)
+    return AttentionMap(slot.name, slot.title, slot.kind, slot.part.site.use, "influence", shares[None], note)

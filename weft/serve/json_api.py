@@ -1,4 +1,4 @@
-"""weft's own JSON interface: everything a search knows about a translation, and everything it can be told."""
+"""The JSON API: translations with scores, alternatives and attention, and every option of the search."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from starlette.responses import HTMLResponse, Response
 
-from weft.serve.queries import Ask, Explain
-from weft.serve.responses import ERRORS, ModelDocument, TranslateResponse, document
-from weft.serve.request_body import body_schema, read_fields, with_choices
 from weft.serve.models import Served
+from weft.serve.queries import Ask, Explain
 from weft.serve.refusal import Refusal
+from weft.serve.request_body import body_schema, read_fields, with_choices
+from weft.serve.responses import ERRORS, ModelDocument, TranslateResponse, document
 from weft.serve.service import Service
 from weft.tasks.terms import Terms
 
@@ -21,37 +21,39 @@ Text = Annotated[str, Field(max_length=1 << 20)]
 TermList = Annotated[list[Annotated[str, Field(min_length=1, max_length=200)]], Field(max_length=32)]
 
 PAGE_POLICY = "sandbox allow-scripts; default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data:"
-"""The page carries its own script. It may run, but as a page of nowhere: it can neither ask this server nor read from it."""
+"""Lets the script inside the explanation page run, but in an opaque origin: it cannot reach this server."""
 
 SEARCH = ("beam", "n_best", "length_penalty", "max_length", "min_length", "no_repeat_ngram")
 SAMPLING = ("sample", "temperature", "top_k", "top_p", "seed")
 
 
 class TranslateRequest(BaseModel):
-    """Texts, a model or a pair of languages, and how to search. What is left out is as the run was configured."""
+    """Texts, a model or a language pair, and search options. Options left out default to the run's configuration."""
 
     model_config = ConfigDict(extra="forbid")
 
-    text: Text | Annotated[list[Text], Field(max_length=10_000)] = Field(description="one line of text, or several")
-    model: str | None = Field(None, description="name of a model, as /v1/models lists them")
-    source: str | None = Field(None, description="source language, where no model is named")
-    target: str | None = Field(None, description="target language, where no model is named")
-    beam: int | None = Field(None, ge=1, description="hypotheses kept; 1: greedy")
-    n_best: int | None = Field(None, ge=1, description="translations given for each text")
-    length_penalty: float | None = Field(None, ge=-10, le=10, description="scores are divided by length to this power")
-    max_length: int | None = Field(None, ge=1, description="most tokens of a translation")
-    min_length: int | None = Field(None, ge=0, le=10_000, description="fewest tokens of a translation")
-    no_repeat_ngram: int | None = Field(None, ge=0, le=100, description="no sequence of so many tokens twice; 0: off")
-    sample: bool | None = Field(None, description="draw instead of search")
-    temperature: float | None = Field(None, ge=0, le=100, description="of sampling")
-    top_k: int | None = Field(None, ge=0, le=1 << 30, description="sample among so many likeliest tokens; 0: all")
-    top_p: float | None = Field(None, gt=0, le=1, description="sample among the likeliest tokens of this probability together")
-    seed: int | None = Field(None, ge=0, lt=1 << 63, description="of sampling")
-    prefix: Text | list[Text] | None = Field(None, description="how translations begin: one for all texts, or one for each")
-    use: TermList = Field([], description="terms that each translation has to hold, by constrained beam search")
-    avoid: TermList = Field([], description="terms that no translation may hold")
-    attention: bool = Field(False, description="add the attention weights of every layer that shows them")
-    alignment: bool = Field(False, description="add how much each written word looked at each read one, over all layers")
+    text: Text | Annotated[list[Text], Field(max_length=10_000)] = Field(description="one line of text, or a list of lines")
+    model: str | None = Field(None, description="name of a model, as listed by /v1/models")
+    source: str | None = Field(None, description="source language, if no model is named")
+    target: str | None = Field(None, description="target language, if no model is named")
+    beam: int | None = Field(None, ge=1, description="beam size; 1: greedy search")
+    n_best: int | None = Field(None, ge=1, description="number of translations for each text")
+    length_penalty: float | None = Field(None, ge=-10, le=10, description="exponent of the length that scores are divided by")
+    max_length: int | None = Field(None, ge=1, description="maximum number of tokens in a translation")
+    min_length: int | None = Field(None, ge=0, le=10_000, description="minimum number of tokens in a translation")
+    no_repeat_ngram: int | None = Field(None, ge=0, le=100, description="never repeat an n-gram of this length; 0: off")
+    sample: bool | None = Field(None, description="sample instead of searching")
+    temperature: float | None = Field(None, ge=0, le=100, description="sampling temperature")
+    top_k: int | None = Field(None, ge=0, le=1 << 30, description="sample from this many likeliest tokens; 0: all")
+    top_p: float | None = Field(None, gt=0, le=1, description="sample from the likeliest tokens with this total probability")
+    seed: int | None = Field(None, ge=0, lt=1 << 63, description="random seed of sampling")
+    prefix: Text | list[Text] | None = Field(
+        None, description="required start of the translation: one for all, or one for each"
+    )
+    use: TermList = Field([], description="terms that every translation must contain (constrained beam search)")
+    avoid: TermList = Field([], description="terms that no translation may contain")
+    attention: bool = Field(False, description="add the attention weights of every layer that has them")
+    alignment: bool = Field(False, description="add the attention between words, averaged over layers and heads")
 
     @property
     def texts(self) -> list[str]:
@@ -59,7 +61,7 @@ class TranslateRequest(BaseModel):
 
 
 class ExplainRequest(BaseModel):
-    """One text, a model or a pair of languages, and the beam."""
+    """One text, a model or a language pair, and the beam size."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -71,10 +73,10 @@ class ExplainRequest(BaseModel):
 
 
 def router(service: Service) -> APIRouter:
-    """/v1/translate, /v1/models and /v1/reload."""
+    """/v1/translate, /v1/explain, /v1/models and /v1/reload."""
     routes = APIRouter(prefix="/v1", tags=["weft"], responses=ERRORS)
 
-    @routes.post("/translate", summary="Translate, with scores and all that a search knows", response_model_exclude_none=True)
+    @routes.post("/translate", summary="Translate, with scores, alternatives and attention", response_model_exclude_none=True)
     async def translate(request: Request, body: TranslateRequest) -> TranslateResponse:
         service.admit(request)
         service.check(body.texts + _prefixes(body) + body.use + body.avoid)
@@ -86,16 +88,16 @@ def router(service: Service) -> APIRouter:
 
     @routes.post(
         "/explain",
-        summary="A page that shows how a text is translated",
+        summary="A page that explains how a text is translated",
         response_model=None,
-        responses={200: {"description": "a page", "content": {"text/html": {"schema": {"type": "string"}}}}},
+        responses={200: {"description": "an HTML page", "content": {"text/html": {"schema": {"type": "string"}}}}},
         openapi_extra=body_schema(with_choices(ExplainRequest.model_json_schema(), service.models.choices)),
     )
     async def explain(request: Request) -> Response:
-        given = await read_fields(request)
-        service.admit(request, given.pop("api_key", None))
+        fields = await read_fields(request)
+        service.admit(request, fields.pop("api_key", None))
         try:
-            body = ExplainRequest.model_validate(given)
+            body = ExplainRequest.model_validate(fields)
         except ValidationError as error:
             raise RequestValidationError([{**each, "loc": ("body", *each["loc"])} for each in error.errors()]) from None
         service.check([body.text])
@@ -104,14 +106,14 @@ def router(service: Service) -> APIRouter:
         page = await service.explain(request, Explain(model, body.text, beam))
         return HTMLResponse(page, headers={"Content-Security-Policy": PAGE_POLICY})
 
-    @routes.get("/models", summary="The models that are served")
+    @routes.get("/models", summary="The models of this server")
     async def models() -> list[ModelDocument]:
         return [_model(model, service.settings.beam) for model in service.models.served]
 
-    @routes.post("/reload", summary="Read all models again, without a pause", status_code=200)
+    @routes.post("/reload", summary="Reload all models without interruption", status_code=200)
     async def reload(request: Request) -> list[ModelDocument]:
-        if not service.door.keys:
-            raise Refusal(403, "this server has no keys, so nobody may do this over HTTP; send it the signal HUP instead")
+        if not service.access.keys:
+            raise Refusal(403, "a server without API keys does not reload over HTTP; send it the signal SIGHUP instead")
         service.admit(request)
         await service.reload()
         return await models()
@@ -119,7 +121,7 @@ def router(service: Service) -> APIRouter:
     return routes
 
 
-def _model(model: Served, most: int) -> ModelDocument:
+def _model(model: Served, limit: int) -> ModelDocument:
     config = model.translator.config
     return ModelDocument(
         name=model.name,
@@ -127,7 +129,7 @@ def _model(model: Served, most: int) -> ModelDocument:
         target=model.target,
         kind=config.model["kind"],
         beam=config.decode.beam,
-        most_beam=most,
+        most_beam=limit,
     )
 
 
@@ -140,23 +142,23 @@ def _prefixes(body: TranslateRequest) -> list[str]:
 def _asks(service: Service, body: TranslateRequest, model: Served) -> list[Ask]:
     texts, prefixes = body.texts, _prefixes(body) or [""]
     if any(len(text.splitlines()) > 1 for text in texts):
-        raise Refusal(400, "a text is one line; send several lines as a list of texts")
+        raise Refusal(400, "a text must be one line; send several lines as a list of texts")
     prefixes = prefixes * len(texts) if len(prefixes) == 1 else prefixes
     if len(prefixes) != len(texts):
-        raise Refusal(400, f"there are {len(texts)} texts and {len(prefixes)} prefixes; give one prefix, or one for each text")
+        raise Refusal(400, f"there are {len(texts)} texts and {len(prefixes)} prefixes; send one prefix, or one for each text")
     options = _options(body, service.settings.beam, model)
     terms = Terms(tuple(dict.fromkeys(body.use)), tuple(dict.fromkeys(body.avoid)))
-    look = body.attention or body.alignment
-    return [Ask(model, text, options, prefix, terms, look) for text, prefix in zip(texts, prefixes, strict=True)]
+    attention = body.attention or body.alignment
+    return [Ask(model, text, options, prefix, terms, attention) for text, prefix in zip(texts, prefixes, strict=True)]
 
 
-def _options(body: TranslateRequest, most: int, model: Served) -> tuple[tuple[str, Any], ...]:
-    """Those that were given and change something; within the server's limits."""
-    own = model.translator.config.decode.model_dump()
+def _options(body: TranslateRequest, limit: int, model: Served) -> tuple[tuple[str, Any], ...]:
+    """Returns the options that differ from the run's defaults; refuses those beyond the server's limits."""
+    defaults = model.translator.config.decode.model_dump()
     given = {name: getattr(body, name) for name in sorted(SEARCH + SAMPLING)}
     for name in ("beam", "n_best"):
-        if given[name] is not None and given[name] > most:
-            raise Refusal(400, f"{name}: {given[name]} is more than this server's limit of {most}")
+        if given[name] is not None and given[name] > limit:
+            raise Refusal(400, f"{name}: {given[name]} exceeds this server's limit of {limit}")
     if given["max_length"] is not None:
-        given["max_length"] = min(given["max_length"], own["max_length"])
-    return tuple((name, value) for name, value in given.items() if value is not None and value != own[name])
+        given["max_length"] = min(given["max_length"], defaults["max_length"])
+    return tuple((name, value) for name, value in given.items() if value is not None and value != defaults[name])

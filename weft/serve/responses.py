@@ -1,4 +1,4 @@
-"""What the server's own interface answers with."""
+"""Response bodies of the JSON API."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from weft.explain.text import Side, join_words, make_side, token_texts
 from weft.serve.models import Served
 from weft.tasks.decoding import Translation
 
-LETTERS = 1.5
-"""Letters a token, up to which words are shown letter by letter."""
+CHARACTER_LEVEL = 1.5
+"""Characters per token up to which an alignment is between tokens instead of words."""
 
 
 class AlignmentDocument(BaseModel):
-    """Pieces of both texts, words as a rule, and how much each target piece looked at each source piece.
+    """Source pieces, target pieces (usually words), and the attention from each target piece to each source piece.
 
-    The last source piece is the end of the text; it is empty.
+    The last source piece stands for the end of the text and is empty.
     """
 
     source: list[str]
@@ -30,7 +30,7 @@ class AlignmentDocument(BaseModel):
 
 
 class TranslationDocument(BaseModel):
-    """One translation, with attention [heads][tokens][tokens] by layer where it was asked for."""
+    """One translation. `attention` holds weights [heads][target tokens][source tokens] by layer, if requested."""
 
     text: str
     score: float
@@ -42,7 +42,7 @@ class TranslationDocument(BaseModel):
 
 
 class TranslateResponse(BaseModel):
-    """The model that was used and a translation for each text."""
+    """The model that was used, and one translation for each text."""
 
     model: str
     source: str
@@ -51,7 +51,7 @@ class TranslateResponse(BaseModel):
 
 
 class ModelDocument(BaseModel):
-    """A model that is served. `beam` is the run's own, `most_beam` the widest that may be asked for."""
+    """A model of this server. `beam` is the run's default, `most_beam` the largest that a request may set."""
 
     name: str
     source: str
@@ -62,60 +62,60 @@ class ModelDocument(BaseModel):
 
 
 class ErrorDocument(BaseModel):
-    """What went wrong."""
+    """An error message."""
 
     error: str
 
 
 ERRORS: dict[int | str, dict[str, Any]] = {
-    status: {"model": ErrorDocument, "description": about}
-    for status, about in {
-        400: "something in the request is not right",
-        403: "a key is missing or wrong",
-        408: "the request came too slowly",
+    status: {"model": ErrorDocument, "description": description}
+    for status, description in {
+        400: "the request is invalid",
+        403: "the API key is missing or invalid",
+        408: "the request body did not arrive in time",
         413: "the request is too large",
-        422: "a field is missing or not what it should be",
+        422: "a field is missing or has an invalid value",
         429: "too many requests; see Retry-After",
-        503: "too many texts wait; see Retry-After",
+        503: "the queue is full; see Retry-After",
         504: "the translation took too long",
     }.items()
 }
 
 
 def document(model: Served, text: str, found: Translation, *, attention: bool, alignment: bool) -> TranslationDocument:
-    """A translation as data, with as much of it as was asked for."""
-    plain = TranslationDocument(text=found.text, score=found.score, tokens=found.tokens, source_tokens=found.source_tokens)
+    """Converts a translation to a response, with its attention and alignment if requested."""
+    response = TranslationDocument(text=found.text, score=found.score, tokens=found.tokens, source_tokens=found.source_tokens)
     if found.alternatives:
-        plain.alternatives = [
+        response.alternatives = [
             TranslationDocument(text=each.text, score=each.score, tokens=each.tokens) for each in found.alternatives
         ]
     if alignment and any(".cross" in name for name in found.attention):
-        plain.alignment = _aligned(model, text, found)
+        response.alignment = _alignment(model, text, found)
     if attention:
-        plain.attention = {name: weights.tolist() for name, weights in found.attention.items()}
-    return plain
+        response.attention = {name: weights.tolist() for name, weights in found.attention.items()}
+    return response
 
 
-def _aligned(model: Served, text: str, found: Translation) -> AlignmentDocument | None:
-    """Between words; between tokens where they are letters. Nothing where the text was read otherwise than it is written."""
+def _alignment(model: Served, text: str, found: Translation) -> AlignmentDocument | None:
+    """Aligns words, or tokens where these are single characters. None if the model read other tokens than those of `text`."""
     translator, weights = model.translator, cross_attention(found)
     ids = [*translator.source.encode(text), EOS]
     if weights.shape != (len(found.ids), len(ids)):
         return None
     sides = (make_side(translator.source, ids), make_side(translator.target, found.ids))
-    if len(found.text) > LETTERS * len(found.ids):
+    if len(found.text) > CHARACTER_LEVEL * len(found.ids):
         rows, columns = sides[1].words, sides[0].words
-        names = [_whole(sides[0], ids), _whole(sides[1], found.ids)]
+        names = [_word_texts(sides[0], ids), _word_texts(sides[1], found.ids)]
         weights = join_words(weights[None], rows, columns)[0]
     else:
         names = [token_texts(translator.source, ids), token_texts(translator.target, found.ids)]
-    written = len(names[1]) - (found.ids[-1] == EOS)
+    count = len(names[1]) - (found.ids[-1] == EOS)
     return AlignmentDocument(
-        source=names[0], target=names[1][:written], weights=np.round(weights[:written], 4).astype(float).tolist()
+        source=names[0], target=names[1][:count], weights=np.round(weights[:count], 4).astype(float).tolist()
     )
 
 
-def _whole(side: Side, ids: Sequence[int]) -> list[str]:
-    """The words of a side, each with the space before it; its end, which is looked at too, adds nothing to the text."""
+def _word_texts(side: Side, ids: Sequence[int]) -> list[str]:
+    """The words of a side, each with the space before it. EOS, which can be attended to, becomes an empty string."""
     names = [name if place == 0 else f" {name}" for place, name in enumerate(side.names)]
     return ["" if ids[first] == EOS else name for (first, _), name in zip(side.words, names, strict=True)]
