@@ -26,7 +26,7 @@ OPTIONS = 5
 """Number of likeliest tokens listed at each step."""
 
 CONTINUATIONS = 12
-"""Maximum number of steps of a given target for which the model's own continuation is computed: the first that differ."""
+"""Maximum number of steps of a given target for which the model's own continuation is computed."""
 
 
 def explain(
@@ -68,7 +68,7 @@ def read(decoding: Decoding, text: str) -> Piece:
     """Encodes a text for the model. Raises an error if it is blank or too long for one pass."""
     pieces = decoding.pieces([text], [""], 1)[0]
     if not pieces:
-        raise DataError("cannot explain an empty text; give a sentence")
+        raise DataError("there is nothing to explain in an empty text; give a sentence")
     if len(pieces) > 1:
         raise DataError(
             f"the text has more than {decoding.max_source - 1:,} tokens, the most that the model reads at once; "
@@ -166,7 +166,7 @@ def _without_attention(model: Model) -> list[str]:
     if "encoder" not in uses:
         notes.append(f"{type(model.encoder).__name__} has no self-attention, so there is no map among source tokens")
     if "causal" not in uses:
-        notes.append(f"{type(model.decoder).__name__} has no self-attention: its state holds the tokens before")
+        notes.append(f"{type(model.decoder).__name__} has no self-attention; its state holds the previous tokens")
     if "cross" not in uses:
         notes.append(f"{type(model.decoder).__name__} has no attention to the source; influence is shown instead")
     return notes

@@ -70,12 +70,12 @@ def source_influence(
     device, count = model.device, len(source)
     ids = torch.tensor([list(source)] * (count + 1), device=device)
     ids[torch.arange(1, count + 1), torch.arange(count)] = UNK
-    fed, written = (torch.tensor([row], device=device) for row in ([BOS, *target[:-1]], list(target)))
+    inputs, labels = (torch.tensor([row], device=device) for row in ([BOS, *target[:-1]], list(target)))
     base: dict[str, Tensor] = {}
     moved: dict[str, list[Tensor]] = {}
     size = max(1, TOKENS // (count + len(target)))
     for rows in [ids[:1], *ids[1:].split(size)]:
-        for name, values in _run(model, rows, fed.expand(len(rows), -1), written.expand(len(rows), -1), watched).items():
+        for name, values in _run(model, rows, inputs.expand(len(rows), -1), labels.expand(len(rows), -1), watched).items():
             if name in base:
                 moved.setdefault(name, []).append((values - base[name]).norm(dim=-1).clamp_max(LARGEST))
             else:
@@ -83,7 +83,7 @@ def source_influence(
     return {name: _shares(torch.cat(each).T) for name, each in moved.items()}
 
 
-def _run(model: Model, source: Tensor, fed: Tensor, written: Tensor, watched: Mapping[str, nn.Module]) -> dict[str, Tensor]:
+def _run(model: Model, source: Tensor, inputs: Tensor, labels: Tensor, watched: Mapping[str, nn.Module]) -> dict[str, Tensor]:
     """Returns tensors [B, T, …]: the log-probabilities of the target, and the context of each watched attention."""
     contexts: dict[str, list[Tensor]] = {name: [] for name in watched}
 
@@ -91,8 +91,8 @@ def _run(model: Model, source: Tensor, fed: Tensor, written: Tensor, watched: Ma
         return lambda _, __, attended: contexts[name].append(attended.context.float())
 
     with _hooked([module.register_forward_hook(keep(name)) for name, module in watched.items()]):
-        logits = model.decoder(fed, model.decoder.start(model.encode(source))).logits
-    logp = logits.float().log_softmax(-1).gather(-1, written[..., None]).clamp_min(-LARGEST)
+        logits = model.decoder(inputs, model.decoder.start(model.encode(source))).logits
+    logp = logits.float().log_softmax(-1).gather(-1, labels[..., None]).clamp_min(-LARGEST)
     return {"": logp, **{name: torch.cat(each, 1) for name, each in contexts.items() if each}}
 
 

@@ -58,7 +58,7 @@ def document(explanation: Explanation) -> dict[str, Any]:
         },
         "steps": [_step(step) for step in explanation.steps],
         "looks": [_map(each) for each in explanation.maps],
-        "best": [[found.text, _rounded(found.score)] for found in explanation.best],
+        "best": [[each.text, _rounded(each.score)] for each in explanation.best],
         "tree": [_node(node) for node in explanation.tree],
     }
 

@@ -32,11 +32,11 @@ class View:
     weights: Weights
     rows: list[str]
     columns: list[str]
-    sides: tuple[str, str] = ("written", "read")
+    sides: tuple[str, str] = ("target", "source")
     from_right: bool = False
 
 
-SIDES = {"encoder": ("read", "read"), "cross": ("written", "read"), "causal": ("written", "written before")}
+SIDES = {"encoder": ("source", "source"), "cross": ("target", "source"), "causal": ("target", "previous target")}
 
 
 def view_of(
@@ -80,9 +80,9 @@ def _uses(explanation: Explanation) -> str:
     return " and ".join(dict.fromkeys(each.use for each in explanation.maps)) or "nothing"
 
 
-def cross_attention(found: Translation) -> Weights:
+def cross_attention(translation: Translation) -> Weights:
     """Returns [target tokens, source tokens]: cross-attention weights, averaged over all layers and heads."""
-    mean = _mean(found, lambda name: ".cross" in name)
+    mean = _mean(translation, lambda name: ".cross" in name)
     if mean is None:
         raise ConfigError(
             "this translation has no cross-attention weights; translate with attention=True and a model that has them"
@@ -90,20 +90,20 @@ def cross_attention(found: Translation) -> Weights:
     return mean
 
 
-def views(found: Translation) -> list[View]:
+def views(translation: Translation) -> list[View]:
     """Returns a heat map for each kind of attention in a translation or label: encoder, cross, decoder and pooling."""
-    source, target = found.source_tokens, found.tokens
+    source, target = translation.source_tokens, translation.tokens
     fed = [SPECIALS[BOS], *target[:-1]]
-    cross = _mean(found, lambda name: ".cross" in name)
-    encoder = _mean(found, lambda name: name.startswith("encoder."))
-    pooled = found.attention.get("pooling")
-    decoder = _mean(found, lambda name: name.startswith("decoder.") and ".cross" not in name)
+    cross = _mean(translation, lambda name: ".cross" in name)
+    encoder = _mean(translation, lambda name: name.startswith("encoder."))
+    pooled = translation.attention.get("pooling")
+    decoder = _mean(translation, lambda name: name.startswith("decoder.") and ".cross" not in name)
     vectors = [str(row + 1) for row in range(0 if pooled is None else len(pooled))]
     candidates = [
         ("encoder", encoder, source, source, SIDES["encoder"]),
         ("cross", cross, target, source, SIDES["cross"]),
         ("decoder", decoder, target, fed, SIDES["causal"]),
-        ("pooling", pooled, vectors, source, ("vector", "read")),
+        ("pooling", pooled, vectors, source, ("vector", "source")),
     ]
     return [
         View(title, weights, rows, columns, sides)
@@ -112,9 +112,9 @@ def views(found: Translation) -> list[View]:
     ]
 
 
-def draw_attention(found: Translation, path: str | Path) -> None:
+def draw_attention(translation: Translation, path: str | Path) -> None:
     """Writes a heat map of the cross-attention as PNG, SVG or PDF, depending on the file suffix."""
-    draw(View("cross", cross_attention(found), found.tokens, found.source_tokens), path)
+    draw(View("cross", cross_attention(translation), translation.tokens, translation.source_tokens), path)
 
 
 def draw(view: View, file: str | Path | IO[bytes], dpi: int = 150, warn: Callable[[str], None] | None = None) -> None:
@@ -153,9 +153,9 @@ def draw(view: View, file: str | Path | IO[bytes], dpi: int = 150, warn: Callabl
         figure.savefig(file, dpi=dpi)
 
 
-def _mean(found: Translation, selects: Callable[[str], bool]) -> Weights | None:
+def _mean(translation: Translation, selects: Callable[[str], bool]) -> Weights | None:
     """[rows, columns]: the mean over the selected layers and their heads. None without layers or if their shapes differ."""
-    layers = [weights.mean(0) for name, weights in found.attention.items() if selects(name)]
+    layers = [weights.mean(0) for name, weights in translation.attention.items() if selects(name)]
     if not layers or len({layer.shape for layer in layers}) > 1:
         return None
     mean: Weights = np.mean(layers, axis=0)

@@ -26,7 +26,7 @@ Answer = Translation | str
 
 @dataclass(eq=False)
 class _Job:
-    """A query in the queue: its source tokens, the future of its answer, and the time it was added."""
+    """A query in the queue, with its number of source tokens, the future of its answer, and the time it was added."""
 
     ask: Question
     tokens: int
@@ -86,12 +86,12 @@ class Batcher:
 
     async def answer(self, asks: Sequence[Question]) -> list[Answer]:
         """Answers each query. Cancelling removes queries that are not being decoded yet; a full queue raises a Refusal."""
-        found = {ask: cached for ask in asks if (cached := self.cache.find(ask)) is not None}
-        self.metrics.count("cache_hits", len(found))
-        missing = [ask for ask in dict.fromkeys(asks) if ask not in found]
+        answers = {ask: cached for ask in asks if (cached := self.cache.find(ask)) is not None}
+        self.metrics.count("cache_hits", len(answers))
+        missing = [ask for ask in dict.fromkeys(asks) if ask not in answers]
         if missing:
-            found |= zip(missing, await self._ask(missing), strict=True)
-        return [found[ask] for ask in asks]
+            answers |= zip(missing, await self._ask(missing), strict=True)
+        return [answers[ask] for ask in asks]
 
     async def _ask(self, asks: Sequence[Question]) -> list[Answer]:
         if self.length + len(asks) > self.settings.queue:
@@ -113,12 +113,12 @@ class Batcher:
 
     def _forget(self, jobs: Sequence[_Job]) -> None:
         """Removes jobs from the queue whose request was cancelled."""
-        left = [job for job in jobs if not job.future.done() or job.future.cancelled()]
-        if left:
-            self.metrics.count("cancelled", len(left))
+        cancelled = [job for job in jobs if not job.future.done() or job.future.cancelled()]
+        if cancelled:
+            self.metrics.count("cancelled", len(cancelled))
             with self._changed:
-                gone = set(map(id, left))
-                self._waiting = deque(job for job in self._waiting if id(job) not in gone)
+                ids = set(map(id, cancelled))
+                self._waiting = deque(job for job in self._waiting if id(job) not in ids)
 
     def _work(self) -> None:
         if self.settings.threads:

@@ -1,4 +1,4 @@
-"""The JSON API: translations with scores, alternatives and attention, and every option of the search."""
+"""The JSON API: translations with scores, alternatives and attention, and the options of the search."""
 
 from __future__ import annotations
 
@@ -81,8 +81,8 @@ def router(service: Service) -> APIRouter:
         service.admit(request)
         service.check(body.texts + _prefixes(body) + body.use + body.avoid)
         model = service.models.chosen(body.model, body.source, body.target)
-        found = await service.answer(request, _asks(service, body, model))
-        pairs = zip(body.texts, found, strict=True)
+        translations = await service.answer(request, _asks(service, body, model))
+        pairs = zip(body.texts, translations, strict=True)
         documents = [document(model, text, each, attention=body.attention, alignment=body.alignment) for text, each in pairs]
         return TranslateResponse(model=model.name, source=model.source, target=model.target, translations=documents)
 

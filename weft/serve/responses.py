@@ -82,34 +82,34 @@ ERRORS: dict[int | str, dict[str, Any]] = {
 }
 
 
-def document(model: Served, text: str, found: Translation, *, attention: bool, alignment: bool) -> TranslationDocument:
+def document(model: Served, text: str, best: Translation, *, attention: bool, alignment: bool) -> TranslationDocument:
     """Converts a translation to a response, with its attention and alignment if requested."""
-    response = TranslationDocument(text=found.text, score=found.score, tokens=found.tokens, source_tokens=found.source_tokens)
-    if found.alternatives:
+    response = TranslationDocument(text=best.text, score=best.score, tokens=best.tokens, source_tokens=best.source_tokens)
+    if best.alternatives:
         response.alternatives = [
-            TranslationDocument(text=each.text, score=each.score, tokens=each.tokens) for each in found.alternatives
+            TranslationDocument(text=each.text, score=each.score, tokens=each.tokens) for each in best.alternatives
         ]
-    if alignment and any(".cross" in name for name in found.attention):
-        response.alignment = _alignment(model, text, found)
+    if alignment and any(".cross" in name for name in best.attention):
+        response.alignment = _alignment(model, text, best)
     if attention:
-        response.attention = {name: weights.tolist() for name, weights in found.attention.items()}
+        response.attention = {name: weights.tolist() for name, weights in best.attention.items()}
     return response
 
 
-def _alignment(model: Served, text: str, found: Translation) -> AlignmentDocument | None:
+def _alignment(model: Served, text: str, translation: Translation) -> AlignmentDocument | None:
     """Aligns words, or tokens where these are single characters. None if the model read other tokens than those of `text`."""
-    translator, weights = model.translator, cross_attention(found)
+    translator, weights = model.translator, cross_attention(translation)
     ids = [*translator.source.encode(text), EOS]
-    if weights.shape != (len(found.ids), len(ids)):
+    if weights.shape != (len(translation.ids), len(ids)):
         return None
-    sides = (make_side(translator.source, ids), make_side(translator.target, found.ids))
-    if len(found.text) > CHARACTER_LEVEL * len(found.ids):
+    sides = (make_side(translator.source, ids), make_side(translator.target, translation.ids))
+    if len(translation.text) > CHARACTER_LEVEL * len(translation.ids):
         rows, columns = sides[1].words, sides[0].words
-        names = [_word_texts(sides[0], ids), _word_texts(sides[1], found.ids)]
+        names = [_word_texts(sides[0], ids), _word_texts(sides[1], translation.ids)]
         weights = join_words(weights[None], rows, columns)[0]
     else:
-        names = [token_texts(translator.source, ids), token_texts(translator.target, found.ids)]
-    count = len(names[1]) - (found.ids[-1] == EOS)
+        names = [token_texts(translator.source, ids), token_texts(translator.target, translation.ids)]
+    count = len(names[1]) - (translation.ids[-1] == EOS)
     return AlignmentDocument(
         source=names[0], target=names[1][:count], weights=np.round(weights[:count], 4).astype(float).tolist()
     )

@@ -97,8 +97,8 @@ class Service:
             note(request, text=[ask.text for ask in asks])
         if asks:
             note(request, model=asks[0].model.name)
-        found = await self._with_timeout(request, self.batcher.answer(asks))
-        return [each for each in found if isinstance(each, Translation)]
+        answers = await self._with_timeout(request, self.batcher.answer(asks))
+        return [each for each in answers if isinstance(each, Translation)]
 
     async def explain(self, request: Request, ask: Explain) -> str:
         """Returns the page that explains a translation, with the same timeout."""
