@@ -51,7 +51,7 @@ def shift_right(labels: torch.Tensor) -> torch.Tensor:
 def parallel_hidden(model: Model, batch: Batch) -> torch.Tensor:
     """Hidden states [B, T, D] of all target positions in one call, as in weft's training."""
     source, labels, layout = batch
-    return model(source, layout, shift_right(labels), layout).hidden
+    return model(Source(source, layout), shift_right(labels), layout).hidden
 
 
 def forward_backward(model: Model, half: bool, hidden: Hidden = parallel_hidden) -> Step:

@@ -35,7 +35,7 @@ from timing import Figures, timed
 from torch._dynamo.utils import counters
 
 import weft
-from weft.batch import BOS, PAD
+from weft.batch import BOS, PAD, Source
 from weft.graphs import Compiler
 from weft.models.base import Model, Sizes
 from weft.models.composing import build_model
@@ -208,7 +208,7 @@ def weft_decoding(rows: int, beam: int, compiled: bool) -> Figures:
         with torch.inference_mode():
             generate(
                 model.decoder,
-                recorded.encode(model, source, None),
+                recorded.encode(model, Source(source)),
                 chooser,
                 first=torch.full((rows, 1), BOS, device="cuda"),
                 limits=limits,

@@ -1,8 +1,8 @@
-"""Draws the pictures of pages that these documents show, with the browser that the tests use.
+"""Takes the screenshots of the documentation, with the same browser as the tests.
 
     python docs/screenshots.py RUN "sentence" [--languages en-de] [--beam 4] [--out docs/images]
 
-RUN is a trained run, here the recipe `transformer-small` on Multi30k. Needs Debian's chromium and chromium-driver.
+RUN is a trained run, for instance `transformer-small` on Multi30k. Needs the Debian packages chromium and chromium-driver.
 """
 
 from __future__ import annotations
@@ -29,38 +29,38 @@ from weft.explain.page import page
 from weft.serve.models import Models, parse_place
 
 COLOURS = 128
-"""Of a picture: pages have few, and a palette is a third of the size."""
+"""Palette size. The pages have few colours, and a palette reduces a file to a third."""
 
 
-def keep(browser: WebDriver, file: Path) -> None:
-    """What the browser shows, as a small file."""
-    seen = Image.open(io.BytesIO(browser.get_screenshot_as_png())).convert("RGB")
-    seen.quantize(COLOURS, dither=Image.Dither.NONE).save(file, optimize=True)
+def save_screenshot(browser: WebDriver, file: Path) -> None:
+    """Saves a screenshot of the browser with a reduced palette."""
+    image = Image.open(io.BytesIO(browser.get_screenshot_as_png())).convert("RGB")
+    image.quantize(COLOURS, dither=Image.Dither.NONE).save(file, optimize=True)
     print(f"{file}: {file.stat().st_size / 1000:.0f} kB")
 
 
-def theme(browser: WebDriver, name: str) -> None:
+def set_theme(browser: WebDriver, name: str) -> None:
     browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [{"name": "prefers-color-scheme", "value": name}]})
 
 
-def draw_explanation(browser: WebDriver, run: str, text: str, beam: int, out: Path) -> None:
-    """The page of `weft explain`, opened from disk: its map by day, its lines by night."""
+def capture_explanation(browser: WebDriver, run: str, text: str, beam: int, out: Path) -> None:
+    """The page of `weft explain`, opened from disk: the heat map in the light theme, the lines in the dark one."""
     found = load(run, device="cpu").explain(text, beam=beam, run=Path(run).name)
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "page.html"
         file.write_text(page([found]), encoding="utf-8")
         browser.get(file.as_uri())
         for name, picture, key in (("light", "explain.png", "m"), ("dark", "explain-dark.png", "l")):
-            theme(browser, name)
+            set_theme(browser, name)
             browser.find_element(By.TAG_NAME, "body").send_keys(key, ".")
             wait(browser, "document.querySelector('.panel .stage').children.length")
             with sized(browser, 1100, 1000):
-                keep(browser, out / picture)
-    theme(browser, "light")
+                save_screenshot(browser, out / picture)
+    set_theme(browser, "light")
 
 
-def draw_server(browser: WebDriver, run: str, languages: str, text: str, beam: int, out: Path) -> None:
-    """The server's page: a word pointed at, on a desk and on a phone."""
+def capture_server(browser: WebDriver, run: str, languages: str, text: str, beam: int, out: Path) -> None:
+    """The server's page with a highlighted word, on a desktop and on a phone."""
     with running(Models([parse_place(f"{languages}={run}")], device="cpu")) as served:
         for picture, width, height, phone in (("serve.png", 1100, 640, False), ("serve-phone.png", 390, 800, True)):
             with sized(browser, width, height, phone=phone):
@@ -72,22 +72,22 @@ def draw_server(browser: WebDriver, run: str, languages: str, text: str, beam: i
                 browser.execute_script("document.querySelector('.alternatives').open = true")
                 words = browser.find_elements(By.CSS_SELECTOR, ".pieces:nth-child(2) .piece")
                 ActionChains(browser).move_to_element(words[2 * len(words) // 3]).perform()
-                keep(browser, out / picture)
+                save_screenshot(browser, out / picture)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("run", help="folder of a trained run")
-    parser.add_argument("text", help="a sentence to translate")
-    parser.add_argument("--languages", default="en-de", help="source and target")
+    parser.add_argument("run", help="run folder")
+    parser.add_argument("text", help="sentence to translate")
+    parser.add_argument("--languages", default="en-de", help="source and target language")
     parser.add_argument("--beam", type=int, default=4, choices=(2, 4))
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "images")
     options = parser.parse_args()
     with chromium() as browser:
         if browser is None:
             raise SystemExit(MISSING)
-        draw_explanation(browser, options.run, options.text, options.beam, options.out)
-        draw_server(browser, options.run, options.languages, options.text, options.beam, options.out)
+        capture_explanation(browser, options.run, options.text, options.beam, options.out)
+        capture_server(browser, options.run, options.languages, options.text, options.beam, options.out)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""A real Chromium, driven from Python: for tests of pages, and for the pictures in the documents."""
+"""A real Chromium controlled from Python, for browser tests and screenshots."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from selenium import webdriver
 from selenium.webdriver.chrome.webdriver import WebDriver
 from selenium.webdriver.support.ui import WebDriverWait
 
-MISSING = "there is no chromium and chromedriver here; apt-get install chromium chromium-driver"
-"""Debian's packages bring what is needed."""
+MISSING = "chromium and chromedriver are not installed; apt-get install chromium chromium-driver"
+"""Names the Debian packages."""
 
 OPTIONS = ("headless=new", "no-sandbox", "disable-gpu", "disable-dev-shm-usage", "hide-scrollbars", "window-size=1200,900")
 
 
 @contextmanager
 def chromium() -> Iterator[WebDriver | None]:
-    """A browser without a window; None where there is none."""
+    """Starts a headless browser; yields None if it is not installed."""
     program = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
     driver = shutil.which("chromedriver")
     if program is None or driver is None:
@@ -38,7 +38,7 @@ def chromium() -> Iterator[WebDriver | None]:
 
 @contextmanager
 def sized(browser: WebDriver, width: int, height: int, *, phone: bool = False) -> Iterator[None]:
-    """Inside this context the page has this size, on a phone with two dots for each of its pixels."""
+    """Sets the size of the page inside this context. phone: emulate a phone with two device pixels per CSS pixel."""
     metrics = {"width": width, "height": height, "deviceScaleFactor": 2 if phone else 1, "mobile": phone}
     browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
     try:
@@ -48,5 +48,5 @@ def sized(browser: WebDriver, width: int, height: int, *, phone: bool = False) -
 
 
 def wait(browser: WebDriver, condition: str) -> None:
-    """Waits until a condition of the page is true."""
+    """Waits until a JavaScript condition is true on the page."""
     WebDriverWait(browser, 20).until(lambda driver: driver.execute_script(f"return {condition}"))

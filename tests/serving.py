@@ -1,4 +1,4 @@
-"""A server in this process, for tests."""
+"""A server in the test process."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def two_models(first: Path, second: Path) -> Models:
 
 
 class Running:
-    """A server at work, a client that speaks to it, and the lines of its log."""
+    """A running server, an HTTP client for it, and its log lines."""
 
     def __init__(self, server: Server, lines: list[dict[str, Any]]) -> None:
         self.server, self.lines, self.url = server, lines, server.address

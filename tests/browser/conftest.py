@@ -1,4 +1,4 @@
-"""A real Chromium for tests of pages."""
+"""Fixtures with a real Chromium."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MISSING = f"NO BROWSER TESTS: {own.MISSING}"
 
 @pytest.fixture(scope="session")
 def chromium() -> Iterator[WebDriver]:
-    """A browser without a window, shared by all tests."""
+    """A headless browser, shared by all tests."""
     with own.chromium() as browser:
         if browser is None:
             warnings.warn(MISSING, stacklevel=1)
@@ -25,17 +25,17 @@ def chromium() -> Iterator[WebDriver]:
 
 @pytest.fixture
 def browser(chromium: WebDriver) -> Iterator[WebDriver]:
-    """The browser, which must have said nothing on its console when the test is over."""
+    """The browser, whose console must be empty at the end of the test."""
     chromium.get("about:blank")
     chromium.get_log("browser")
     yield chromium
-    said: list[dict[str, Any]] = chromium.get_log("browser")
-    assert said == []
+    messages: list[dict[str, Any]] = chromium.get_log("browser")
+    assert messages == []
 
 
 @pytest.fixture
 def offline(browser: WebDriver) -> Iterator[WebDriver]:
-    """The same without any network."""
+    """The browser without network access."""
 
     def set_offline(off: bool) -> None:
         conditions = {"offline": off, "latency": 0, "downloadThroughput": -1, "uploadThroughput": -1}

@@ -1,4 +1,4 @@
-"""The page of `weft explain`, opened from disk in a browser without network."""
+"""The page of `weft explain`, opened from disk in an offline browser."""
 
 from __future__ import annotations
 
@@ -41,13 +41,11 @@ def all_of(browser: WebDriver, selector: str) -> list[WebElement]:
     return browser.find_elements(By.CSS_SELECTOR, selector)
 
 
-def told(browser: WebDriver) -> str:
+def message(browser: WebDriver) -> str:
     return browser.find_element(By.CSS_SELECTOR, ".told").text
 
 
-def test_it_is_drawn_without_network_and_without_a_word_on_the_console(
-    offline: WebDriver, translator: Translator, tmp_path: Path
-) -> None:
+def test_the_page_works_offline_without_console_messages(offline: WebDriver, translator: Translator, tmp_path: Path) -> None:
     show(offline, tmp_path, [translator.explain("a b c", beam=3, run="mine")])
     assert [each.text for each in all_of(offline, ".text")] == ["a b c", "c b a"]
     assert [each.text for each in all_of(offline, ".token")] == ["c", "b", "a", "end"]
@@ -57,15 +55,15 @@ def test_it_is_drawn_without_network_and_without_a_word_on_the_console(
     assert len(all_of(offline, ".tree g")) == len(translator.explain("a b c", beam=3).tree)
 
 
-def test_everything_is_within_reach_of_the_keyboard(offline: WebDriver, translator: Translator, tmp_path: Path) -> None:
+def test_the_page_works_with_the_keyboard(offline: WebDriver, translator: Translator, tmp_path: Path) -> None:
     show(offline, tmp_path, [translator.explain("a b c", beam=2), translator.explain("d e", beam=2)])
     offline.find_element(By.CSS_SELECTOR, "canvas.map").send_keys(Keys.ARROW_RIGHT, Keys.ARROW_RIGHT)
-    assert told(offline).startswith("c → c: 0.")
+    assert message(offline).startswith("c → c: 0.")
     press(offline, "s")
     wait(offline, "document.querySelector('.steps')")
-    assert told(offline).startswith("step 1 of 4: c ← c")
+    assert message(offline).startswith("step 1 of 4: c ← c")
     offline.find_element(By.CSS_SELECTOR, ".steps").send_keys(Keys.ARROW_RIGHT)
-    assert told(offline).startswith("step 2 of 4: b ← b")
+    assert message(offline).startswith("step 2 of 4: b ← b")
     press(offline, "l")
     wait(offline, "document.querySelectorAll('.row span').length == 8")
     press(offline, "n")
@@ -77,7 +75,7 @@ def test_everything_is_within_reach_of_the_keyboard(offline: WebDriver, translat
     assert dark == "rgb(21, 23, 28)"
 
 
-def test_two_runs_stand_side_by_side_and_turn_together(offline: WebDriver, translator: Translator, tmp_path: Path) -> None:
+def test_two_runs_are_side_by_side_and_share_settings(offline: WebDriver, translator: Translator, tmp_path: Path) -> None:
     show(offline, tmp_path, [translator.explain("a b c", run="one"), translator.explain("a b c", target="c a", run="two")])
     one, two = all_of(offline, ".panel")
     assert one.location["y"] == two.location["y"]
@@ -87,7 +85,7 @@ def test_two_runs_stand_side_by_side_and_turn_together(offline: WebDriver, trans
     wait(offline, "document.querySelectorAll('.lines').length == 2")
 
 
-def test_text_runs_in_its_own_direction(offline: WebDriver, translator: Translator, tmp_path: Path) -> None:
+def test_right_to_left_text(offline: WebDriver, translator: Translator, tmp_path: Path) -> None:
     found = translator.explain("a b c")
     names = ["٣", "مارس", "١٩٩٩", "end"]
     found.source = Side(" ".join(names[:3]), names, [(place, place + 1) for place in range(4)], names, rtl=True)
@@ -100,7 +98,7 @@ def test_text_runs_in_its_own_direction(offline: WebDriver, translator: Translat
     assert first.location["x"] > last.location["x"]
 
 
-def test_tokens_become_words(offline: WebDriver, translator: Translator, tmp_path: Path) -> None:
+def test_tokens_are_joined_to_words(offline: WebDriver, translator: Translator, tmp_path: Path) -> None:
     found = translator.explain("a b c")
     found.source = Side("ab c", ["a", "b", "c", "end"], [(0, 2), (2, 3), (3, 4)], ["ab", "c", "end"])
     show(offline, tmp_path, [found])
@@ -108,12 +106,12 @@ def test_tokens_become_words(offline: WebDriver, translator: Translator, tmp_pat
     wait(offline, "document.querySelector('button[aria-pressed=true]:last-child').textContent == 'words'")
     offline.find_element(By.CSS_SELECTOR, "canvas.map").send_keys(Keys.ARROW_DOWN)
     weight = found.joined(found.views("cross")[0]).mean(0)[1, 0]
-    name, shown = told(offline).split(": ")
+    name, shown = message(offline).split(": ")
     assert name == "b → ab"
     assert float(shown) == pytest.approx(weight, abs=0.01)
 
 
-def test_two_hundred_tokens_can_be_used(offline: WebDriver, translator: Translator, tmp_path: Path) -> None:
+def test_two_hundred_tokens_stay_usable(offline: WebDriver, translator: Translator, tmp_path: Path) -> None:
     text = " ".join("abcdefg"[place % 7] for place in range(199))
     show(offline, tmp_path, [translator.explain(text, target=text)])
     canvas = offline.find_element(By.CSS_SELECTOR, "canvas.map")

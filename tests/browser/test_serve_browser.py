@@ -1,4 +1,4 @@
-"""The server's page in a real browser: type, hover, switch, alternatives, explain."""
+"""The server's page in a real browser: typing, hovering, models and beams, alternatives, explanations."""
 
 from __future__ import annotations
 
@@ -29,15 +29,13 @@ def type_in(browser: WebDriver, served: Running, text: str, expected: str) -> No
 
 
 def weights(browser: WebDriver, row: int) -> list[float]:
-    """How strongly each piece of a row is marked."""
+    """The highlight strength of each piece in a row."""
     script = f"""return [...document.querySelectorAll('.pieces')[{row}].children].map(
         piece => Number(getComputedStyle(piece).getPropertyValue('--weight') || 0))"""
     return list(browser.execute_script(script))
 
 
-def test_a_text_is_translated_as_it_is_typed_and_its_words_show_what_they_come_from(
-    browser: WebDriver, served: Running
-) -> None:
+def test_text_is_translated_while_typing_and_hovering_shows_attention(browser: WebDriver, served: Running) -> None:
     type_in(browser, served, "a b c", "c b a")
     wait(browser, "document.querySelectorAll('.pieces').length === 2")
     assert weights(browser, 0) == [0.0] * 4
@@ -50,7 +48,7 @@ def test_a_text_is_translated_as_it_is_typed_and_its_words_show_what_they_come_f
     assert weights(browser, 0) == [0.0] * 4
 
 
-def test_models_and_beams_are_switched(browser: WebDriver, served: Running) -> None:
+def test_models_and_beams_can_be_switched(browser: WebDriver, served: Running) -> None:
     type_in(browser, served, "a b c", "c b a")
     Select(browser.find_element(By.ID, "beam")).select_by_value("4")
     wait(browser, "document.querySelectorAll('.alternatives li').length === 3")
@@ -59,7 +57,7 @@ def test_models_and_beams_are_switched(browser: WebDriver, served: Running) -> N
     wait(browser, f"document.querySelector('.tools span').textContent === 'score ' + ({expected}).toFixed(3)")
 
 
-def test_what_is_typed_stays_text(browser: WebDriver, served: Running) -> None:
+def test_typed_markup_stays_text(browser: WebDriver, served: Running) -> None:
     browser.get(served.url)
     wait(browser, "document.getElementById('model').options.length")
     browser.find_element(By.ID, "source").send_keys("<img src=x onerror=alert(1)>\n\na b")
@@ -68,7 +66,7 @@ def test_what_is_typed_stays_text(browser: WebDriver, served: Running) -> None:
     assert browser.find_element(By.ID, "target").get_property("textContent").split("\n")[1:] == ["", "b a"]
 
 
-def test_explain_opens_and_runs_its_own_script(browser: WebDriver, served: Running) -> None:
+def test_the_explanation_opens_and_runs_its_script(browser: WebDriver, served: Running) -> None:
     type_in(browser, served, "a b c", "c b a")
     wait(browser, "document.querySelector('button.explain')")
     first = browser.current_window_handle
@@ -80,7 +78,7 @@ def test_explain_opens_and_runs_its_own_script(browser: WebDriver, served: Runni
     browser.switch_to.window(first)
 
 
-def test_a_phone_needs_no_scrolling_sideways(browser: WebDriver, served: Running) -> None:
+def test_the_page_fits_on_a_phone(browser: WebDriver, served: Running) -> None:
     with sized(browser, 360, 700, phone=True):
         browser.get(served.url)
         wait(browser, "document.getElementById('model').options.length")
@@ -89,7 +87,7 @@ def test_a_phone_needs_no_scrolling_sideways(browser: WebDriver, served: Running
         assert browser.execute_script("return document.documentElement.scrollWidth <= 360")
 
 
-def test_the_api_is_described_without_a_network(browser: WebDriver, served: Running) -> None:
+def test_the_api_reference_loads_nothing_from_other_sites(browser: WebDriver, served: Running) -> None:
     browser.get(f"{served.url}/docs")
     wait(browser, "document.querySelectorAll('h3').length > 6")
     assert browser.execute_script(

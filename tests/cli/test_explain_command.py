@@ -98,7 +98,7 @@ def test_links_and_their_error_rate(weft: Shell, reverse_run: Path, tmp_path: Pa
     gold.write_text("0-0\n")
     weft.fails("align", reverse_run, "--data", pairs, "--gold", gold, says=["has 1 lines, and there are 3 pairs"])
     gold.write_text("0-0\n0_0\n\n")
-    weft.fails("align", reverse_run, "--data", pairs, "--gold", gold, says=["gold, line 2: '0_0' is no link"])
+    weft.fails("align", reverse_run, "--data", pairs, "--gold", gold, says=["gold, line 2: '0_0' is not a link"])
 
 
 def test_options_of_explanations_are_checked(reverse_run: Path) -> None:

@@ -1,4 +1,4 @@
-"""A server in this process, in front of the tiny models that reverse letters."""
+"""A server in the test process, with tiny models that reverse letters."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ def models(reverse_run: Path, other_run: Path) -> Models:
 
 @pytest.fixture(scope="session")
 def served(models: Models) -> Iterator[Running]:
-    """A server with ordinary settings; tests leave it as it is."""
+    """A server with default settings, shared by all tests; none may change it."""
     with running(models) as shown:
         yield shown
 
 
 @pytest.fixture
 def serve(models: Models) -> Iterator[Callable[..., Running]]:
-    """Starts servers with other settings, or other models."""
+    """Starts servers with given settings or models."""
     with ExitStack() as stack:
         yield lambda own=None, **settings: stack.enter_context(running(own or models, **settings))

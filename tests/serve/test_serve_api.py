@@ -1,4 +1,4 @@
-"""What clients of the server get: LibreTranslate's interface with its own client, and weft's."""
+"""Responses of the server: the LibreTranslate API with its Python client, and the JSON API."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def sentences(count: int, seed: int = 1) -> list[str]:
     return [" ".join(random.choices(string.ascii_lowercase[:20], k=random.randint(1, 7))) for _ in range(count)]
 
 
-def test_the_real_client_of_libretranslate_works(served: Any) -> None:
+def test_the_python_client_of_libretranslate_works(served: Any) -> None:
     client = LibreTranslateAPI(served.url)
     assert client.translate("a b c", "en", "de") == "c b a"
     assert [(each["code"], each["targets"]) for each in client.languages()] == [("en", ["de"]), ("de", []), ("fr", ["de"])]
@@ -36,12 +36,12 @@ def test_the_real_client_of_libretranslate_works(served: Any) -> None:
 
 
 def test_translate_takes_json_forms_and_lists(served: Any) -> None:
-    asked = {"q": "a b c", "source": "en", "target": "de"}
-    for body in ({"json": asked}, {"data": asked}, {"files": {name: (None, value) for name, value in asked.items()}}):
+    fields = {"q": "a b c", "source": "en", "target": "de"}
+    for body in ({"json": fields}, {"data": fields}, {"files": {name: (None, value) for name, value in fields.items()}}):
         assert served.client.post("/translate", **body).json() == {"translatedText": "c b a"}
-    assert served.post("/translate", **{**asked, "q": ["a b", "c d", ""]}) == {"translatedText": ["b a", "d c", ""]}
-    assert served.post("/translate", **{**asked, "q": "a b\n\n c d \r\n"})["translatedText"] == "b a\n\nd c\r\n"
-    assert served.post("/translate", **{**asked, "source": "auto", "q": "the and of"})["detectedLanguage"]["language"] == "en"
+    assert served.post("/translate", **{**fields, "q": ["a b", "c d", ""]}) == {"translatedText": ["b a", "d c", ""]}
+    assert served.post("/translate", **{**fields, "q": "a b\n\n c d \r\n"})["translatedText"] == "b a\n\nd c\r\n"
+    assert served.post("/translate", **{**fields, "source": "auto", "q": "the and of"})["detectedLanguage"]["language"] == "en"
 
 
 def test_alternatives_are_the_rest_of_the_n_best(served: Any, reverse_run: Path) -> None:
@@ -51,7 +51,7 @@ def test_alternatives_are_the_rest_of_the_n_best(served: Any, reverse_run: Path)
     assert len(found["alternatives"][0]) == 3
 
 
-def test_html_keeps_its_markup_and_what_is_said_cannot_open_a_tag(served: Any) -> None:
+def test_html_keeps_its_markup_and_translations_are_escaped(served: Any) -> None:
     page = (
         '<!DOCTYPE html><p class="x">a b <b>c d</b>&amp; e f<br/>\n'
         '<!-- g h --><code>a b</code><span translate="no">a b</span></p>'
@@ -70,8 +70,8 @@ def test_html_keeps_its_markup_and_what_is_said_cannot_open_a_tag(served: Any) -
         ({"q": "a", "source": "en"}, 400, "missing target"),
         ({"q": "a", "source": "xx", "target": "de"}, 400, "xx is not supported"),
         ({"q": "a", "source": "en", "target": "fr"}, 400, "fr is not supported"),
-        ({"q": 3, "source": "en", "target": "de"}, 400, "q has to be"),
-        ({"q": ["a", 3], "source": "en", "target": "de"}, 400, "q has to be"),
+        ({"q": 3, "source": "en", "target": "de"}, 400, "q must be"),
+        ({"q": ["a", 3], "source": "en", "target": "de"}, 400, "q must be"),
         ({"q": "a", "source": "en", "target": "de", "format": "pdf"}, 400, "format"),
         ({"q": "a", "source": "en", "target": "de", "alternatives": -1}, 400, "alternatives"),
         ({"q": "a", "source": "en", "target": "de", "alternatives": 99}, 400, "alternatives"),
@@ -79,19 +79,19 @@ def test_html_keeps_its_markup_and_what_is_said_cannot_open_a_tag(served: Any) -
         ({"q": "a " * 6000, "source": "en", "target": "de"}, 400, "exceeds text limit"),
     ],
 )
-def test_errors_have_the_shape_of_libretranslate(served: Any, body: dict[str, Any], status: int, says: str) -> None:
+def test_errors_have_the_format_of_libretranslate(served: Any, body: dict[str, Any], status: int, says: str) -> None:
     found = served.post("/translate", status=status, **body)
     assert list(found) == ["error"] and says in found["error"]
 
 
 @pytest.mark.parametrize("raw", [b"{", b"[1]", b'"x"', b"[" * 100_000, b"\xff\xfe", b"1" * 5000])
-def test_bodies_that_say_nothing_are_refused(served: Any, raw: bytes) -> None:
+def test_malformed_bodies_are_refused(served: Any, raw: bytes) -> None:
     for path in ("/translate", "/detect", "/v1/translate"):
         answer = served.client.post(path, content=raw, headers={"content-type": "application/json"})
         assert answer.status_code in (400, 422) and list(answer.json()) == ["error"]
 
 
-def test_small_addresses(served: Any) -> None:
+def test_health_settings_schema_and_models(served: Any) -> None:
     assert served.client.get("/health").json() == {"status": "ok"}
     settings = served.client.get("/frontend/settings").json()
     assert settings["charLimit"] == 10_000 and settings["keyRequired"] is False
@@ -110,8 +110,8 @@ def test_small_addresses(served: Any) -> None:
     ]
 
 
-def test_many_clients_get_what_python_and_the_command_line_get(served: Any, reverse_run: Path, weft: tiny.Shell) -> None:
-    """The same text and the same score for every sentence, whatever it was batched with, by beams of several widths."""
+def test_many_clients_get_the_same_as_python_and_the_command_line(served: Any, reverse_run: Path, weft: tiny.Shell) -> None:
+    """Text and score of a sentence do not depend on its batch, for several beam sizes."""
     texts = sentences(200)
     before = _count(served, "weft_batches_total")
     for options in ({}, {"beam": 3, "n_best": 2}):
@@ -128,19 +128,19 @@ def test_many_clients_get_what_python_and_the_command_line_get(served: Any, reve
     assert _count(served, "weft_batches_total") - before < 2 * len(texts)
 
 
-def test_everything_a_search_can_be_told(served: Any, reverse_run: Path) -> None:
+def test_search_options(served: Any, reverse_run: Path) -> None:
     translator = load(reverse_run, device="cpu")
     (found,) = served.translate("a b c", model="reverse", prefix="c", n_best=3, beam=4)
     expected = translator.translate("a b c", prefix="c", n_best=3, beam=4)
     assert found["text"] == expected.text and found["text"].startswith("c")
     assert [each["text"] for each in found["alternatives"]] == [each.text for each in expected.alternatives]
-    drawn = served.translate(["a b c"] * 2, model="reverse", sample=True, temperature=3.0, seed=5, n_best=4)
+    samples = served.translate(["a b c"] * 2, model="reverse", sample=True, temperature=3.0, seed=5, n_best=4)
     again = translator.translate("a b c", sample=True, temperature=3.0, seed=5, n_best=4)
-    assert drawn[0] == drawn[1] and drawn[0]["text"] == again.text
-    (seen,) = served.translate("a b c", model="reverse", attention=True, alignment=True)
-    layer = next(name for name in seen["attention"] if ".cross" in name)
-    assert len(seen["attention"][layer][0]) == len(seen["tokens"]) == 4
-    aligned = seen["alignment"]
+    assert samples[0] == samples[1] and samples[0]["text"] == again.text
+    (full,) = served.translate("a b c", model="reverse", attention=True, alignment=True)
+    layer = next(name for name in full["attention"] if ".cross" in name)
+    assert len(full["attention"][layer][0]) == len(full["tokens"]) == 4
+    aligned = full["alignment"]
     assert "".join(aligned["target"]) == "c b a" and len(aligned["weights"]) == 3
     assert "".join(aligned["source"]) == "a b c" and aligned["source"][-1] == ""
     assert {len(row) for row in aligned["weights"]} == {len(aligned["source"])} == {4}
@@ -160,8 +160,8 @@ def test_terms_are_used_and_avoided(served: Any, reverse_run: Path) -> None:
 @pytest.mark.parametrize(
     ("body", "status", "says"),
     [
-        ({"text": "a"}, 400, "several models are served"),
-        ({"text": "a", "model": "none"}, 400, "there are: reverse, other"),
+        ({"text": "a"}, 400, "several models"),
+        ({"text": "a", "model": "none"}, 400, "choose one of: reverse, other"),
         ({"text": "a", "model": "reverse", "beam": 99}, 400, "limit of 16"),
         ({"text": "a", "model": "reverse", "beam": 0}, 422, "beam"),
         ({"text": "a", "model": "reverse", "beem": 2}, 422, "beem"),
@@ -171,11 +171,11 @@ def test_terms_are_used_and_avoided(served: Any, reverse_run: Path) -> None:
         ({"text": ["a"] * 300, "model": "reverse"}, 400, "300 texts"),
     ],
 )
-def test_what_is_wrong_is_said(served: Any, body: dict[str, Any], status: int, says: str) -> None:
+def test_invalid_requests_are_explained(served: Any, body: dict[str, Any], status: int, says: str) -> None:
     assert says in served.post("/v1/translate", status=status, **body)["error"]
 
 
-def test_a_text_asked_for_again_comes_from_the_cache(serve: Any) -> None:
+def test_a_repeated_text_comes_from_the_cache(serve: Any) -> None:
     shown = serve(cache=2)
     first = shown.translate(["a b", "c d"], model="reverse")
     assert shown.translate(["a b", "c d", "a b"], model="reverse") == [*first, first[0]]
@@ -186,7 +186,7 @@ def test_a_text_asked_for_again_comes_from_the_cache(serve: Any) -> None:
     assert _count(shown, "weft_texts_total") == 5
 
 
-def test_models_are_read_again_without_a_pause(reverse_run: Path, tmp_path: Path, other_run: Path, serve: Any) -> None:
+def test_models_are_reloaded_without_interruption(reverse_run: Path, tmp_path: Path, other_run: Path, serve: Any) -> None:
     import shutil
 
     folder = tmp_path / "run"
@@ -200,10 +200,10 @@ def test_models_are_read_again_without_a_pause(reverse_run: Path, tmp_path: Path
     before = ask("a b c d e").json()["translations"][0]["score"]
     shutil.copy2(reverse_run / "model.safetensors", folder)
     with ThreadPoolExecutor(4) as pool:
-        asked = [pool.submit(ask, text) for text in sentences(40)]
+        answers = [pool.submit(ask, text) for text in sentences(40)]
         assert shown.client.post("/v1/reload").status_code == 403
         assert shown.client.post("/v1/reload", headers=key).status_code == 200
-        assert {each.result().status_code for each in asked} == {200}
+        assert {each.result().status_code for each in answers} == {200}
     assert ask("a b c d e").json()["translations"][0]["score"] != before
     (folder / "model.safetensors").write_bytes(b"broken")
     assert shown.client.post("/v1/reload", headers=key).status_code == 400
@@ -213,7 +213,7 @@ def test_models_are_read_again_without_a_pause(reverse_run: Path, tmp_path: Path
 def test_languages_come_from_the_command_line_the_configuration_or_the_files(reverse_run: Path) -> None:
     assert parse_place("en-de=runs/a") == Place(("runs/a",), ("en", "de"))
     assert parse_place("zh-Hans:en=a,b") == Place(("a", "b"), ("zh-Hans", "en"))
-    with pytest.raises(ConfigError, match="no pair of languages"):
+    with pytest.raises(ConfigError, match="not a language pair"):
         parse_place("english-german=runs/a")
     config = load(reverse_run).config.model_copy(deep=True)
     assert languages_of(config) == ("und", "und")
@@ -221,9 +221,9 @@ def test_languages_come_from_the_command_line_the_configuration_or_the_files(rev
     assert languages_of(config) == ("en", "de")
     config.data.target_language = "gsw"
     assert languages_of(config) == ("en", "gsw")
-    told: list[str] = []
-    models = Models([Place((str(reverse_run),)), Place((str(reverse_run),))], device="cpu", tell=told.append)
-    assert [model.name for model in models.served] == ["reverse", "reverse-2"] and "not known" in told[0]
+    messages: list[str] = []
+    models = Models([Place((str(reverse_run),)), Place((str(reverse_run),))], device="cpu", tell=messages.append)
+    assert [model.name for model in models.served] == ["reverse", "reverse-2"] and "not known" in messages[0]
 
 
 def _count(shown: Any, name: str) -> int:
@@ -231,7 +231,7 @@ def _count(shown: Any, name: str) -> int:
     return int(re.search(rf"^{name} (\d+)$", text, re.MULTILINE).group(1))  # type: ignore[union-attr]
 
 
-def test_explain_is_a_page_that_can_reach_nothing(served: Any) -> None:
+def test_the_explanation_page_is_sandboxed(served: Any) -> None:
     for body in ({"json": {"text": "a b c", "model": "reverse"}}, {"data": {"text": "a b c", "model": "reverse", "beam": "2"}}):
         answer = served.client.post("/v1/explain", **body)
         assert answer.status_code == 200 and answer.headers["content-type"].startswith("text/html")

@@ -1,6 +1,6 @@
-"""Programs that others wrote, in front of the server: npm's clients of LibreTranslate, and a maker of requests.
+"""The server with third-party programs: npm clients of LibreTranslate, and the API fuzzer schemathesis.
 
-`make clients` brings them into the virtual environment. Without them these tests are skipped, and say so.
+`make clients` installs them in the virtual environment. Without them these tests are skipped with a warning.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-BESIDE = Path(sys.prefix)
+ENVIRONMENT = Path(sys.prefix)
 LIBRETRANSLATE = """
 import { translate } from "libretranslate";
 const ask = options => translate({ apiurl: process.argv[1], ...options });
@@ -34,42 +34,42 @@ CHECKS = "not_a_server_error,status_code_conformance,content_type_conformance,re
 
 
 def missing(what: str) -> None:
-    message = f"NO TESTS WITH {what}: it is not here; make clients"
+    message = f"NO TESTS WITH {what}: not installed; run make clients"
     warnings.warn(message, stacklevel=2)
     pytest.skip(message)
 
 
 def node(script: str, url: str) -> list[str]:
-    """The lines that a script of npm's world says."""
-    program, folder = shutil.which("node"), BESIDE / "clients"
+    """Runs a Node.js script and returns the lines it prints."""
+    program, folder = shutil.which("node"), ENVIRONMENT / "clients"
     if program is None or not (folder / "node_modules").is_dir():
-        missing("npm's clients")
+        missing("npm clients")
     command = [str(program), "--input-type=module", "--eval", script, url]
-    said = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=60)
-    assert said.returncode == 0, said.stderr
-    return said.stdout.splitlines()
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
 
 
-def test_the_package_libretranslate_of_npm_works(served: Any) -> None:
+def test_the_npm_package_libretranslate_works(served: Any) -> None:
     first, detected, page, error = node(LIBRETRANSLATE, served.url)
     assert (first, detected, page) == ("c b a", "true", "<b>b a</b>")
     assert "not found" in error
 
 
-def test_the_package_translate_of_npm_works(served: Any) -> None:
+def test_the_npm_package_translate_works(served: Any) -> None:
     found = node(TRANSLATE, served.url)
     other = served.post("/translate", q="d e", source="fr", target="de")["translatedText"]
     assert found == ["c b a", other, "fr is not supported"]
 
 
-def test_whatever_its_own_description_allows_leaves_it_serving(served: Any, tmp_path: Path) -> None:
-    """A few requests of each kind; benchmarks/serve_load.py --fuzz sends more."""
-    program = shutil.which("schemathesis") or shutil.which("schemathesis", path=BESIDE / "fuzz" / "bin")
+def test_the_server_survives_fuzzing_from_its_schema(served: Any, tmp_path: Path) -> None:
+    """Sends a few requests of each kind; benchmarks/serve_load.py --fuzz sends more."""
+    program = shutil.which("schemathesis") or shutil.which("schemathesis", path=ENVIRONMENT / "fuzz" / "bin")
     if program is None:
         missing("schemathesis")
     command = [str(program), "run", f"{served.url}/openapi.json", "--max-examples", "5", "--checks", CHECKS, "--seed", "1"]
-    said = subprocess.run(
+    done = subprocess.run(
         [*command, "--request-timeout", "60", "--no-color"], cwd=tmp_path, capture_output=True, text=True, timeout=240
     )
-    assert said.returncode == 0, said.stdout
+    assert done.returncode == 0, done.stdout
     assert served.translate("a b c", model="reverse")[0]["text"] == "c b a"

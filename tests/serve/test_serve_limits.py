@@ -1,4 +1,4 @@
-"""What the server refuses, and that whatever is sent to it, it goes on serving."""
+"""Limits of the server, and its robustness against malformed requests."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from weft.tasks.decoding import Translation
 
 
 class Slow:
-    """Holds every batch back until it is let go."""
+    """Blocks every batch until `go` is set."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.go, self.began, self.batches = threading.Event(), threading.Event(), []
@@ -43,18 +43,18 @@ def slow(monkeypatch: pytest.MonkeyPatch) -> Iterator[Slow]:
     made = Slow(monkeypatch)
     with made.pool:
         yield made
-        made.go.set()  # also when a test has failed: clients wait
+        made.go.set()  # also after a failed test, so that no client waits
 
 
-def wait_for(true: Any, times: int = 1000) -> None:
+def wait_for(condition: Any, times: int = 1000) -> None:
     for _ in range(times):
-        if true():
+        if condition():
             return
         time.sleep(0.01)
-    raise AssertionError("it did not happen")
+    raise AssertionError("the condition did not become true in time")
 
 
-def test_a_full_queue_says_when_to_come_back(serve: Any, slow: Slow) -> None:
+def test_a_full_queue_says_when_to_retry(serve: Any, slow: Slow) -> None:
     shown = serve(queue=3)
     first = slow.pool.submit(shown.translate, "a b", model="reverse")
     assert slow.began.wait(30)
@@ -68,7 +68,7 @@ def test_a_full_queue_says_when_to_come_back(serve: Any, slow: Slow) -> None:
     assert shown.translate("i j", model="reverse")
 
 
-def test_what_waits_is_decoded_together_but_within_the_budget(serve: Any, slow: Slow) -> None:
+def test_waiting_texts_are_batched_within_the_token_budget(serve: Any, slow: Slow) -> None:
     shown = serve(batch_tokens=12)
     texts = [f"{a} {b}" for a, b in zip("abcdefg", "ijklmno", strict=True)]
     first = slow.pool.submit(shown.translate, "q r", model="reverse")
@@ -82,7 +82,7 @@ def test_what_waits_is_decoded_together_but_within_the_budget(serve: Any, slow: 
     assert "alternatives" in other.result()[0]
 
 
-def test_time_runs_out_and_what_waited_is_taken_back(serve: Any, slow: Slow) -> None:
+def test_a_timeout_removes_texts_from_the_queue(serve: Any, slow: Slow) -> None:
     shown = serve(timeout=0.3)
     asked = [
         slow.pool.submit(shown.client.post, "/v1/translate", json={"text": text, "model": "reverse"}) for text in ("a", "b")
@@ -93,7 +93,7 @@ def test_time_runs_out_and_what_waited_is_taken_back(serve: Any, slow: Slow) -> 
     assert shown.translate("c d", model="reverse")[0]["text"] == "d c"
 
 
-def test_a_client_that_leaves_is_forgotten(serve: Any, slow: Slow) -> None:
+def test_texts_of_a_disconnected_client_are_dropped(serve: Any, slow: Slow) -> None:
     shown = serve()
     first = slow.pool.submit(shown.translate, "a b", model="reverse")
     assert slow.began.wait(30)
@@ -107,7 +107,7 @@ def test_a_client_that_leaves_is_forgotten(serve: Any, slow: Slow) -> None:
     wait_for(lambda: any(each.get("status") == 499 for each in shown.lines))
 
 
-def test_one_bad_text_harms_no_other(serve: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_bad_text_fails_alone(serve: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     real = Served.translate
 
     def translate(model: Served, asks: Any) -> list[Translation]:
@@ -128,8 +128,8 @@ def test_one_bad_text_harms_no_other(serve: Any, monkeypatch: pytest.MonkeyPatch
     wait_for(lambda: any("RuntimeError" in each.get("error", "") for each in shown.lines))
 
 
-def test_a_model_that_was_read_again_is_let_go(serve: Any, slow: Slow, reverse_run: Path) -> None:
-    """Also where one of its answers came after the new one was there: nothing of it stays in the cache."""
+def test_a_reloaded_model_is_freed(serve: Any, slow: Slow, reverse_run: Path) -> None:
+    """An answer of the old model that arrives after the reload must not keep it alive in the cache."""
     shown = serve(Models([Place((str(reverse_run),))], device="cpu"), keys=frozenset({"key"}))
     key, old = {"Authorization": "Bearer key"}, ref(shown.server.service.models.served[0])
     asked = slow.pool.submit(shown.translate, "a b", headers=key)
@@ -137,7 +137,7 @@ def test_a_model_that_was_read_again_is_let_go(serve: Any, slow: Slow, reverse_r
     assert shown.client.post("/v1/reload", headers=key).status_code == 200
     slow.go.set()
     assert asked.result()[0]["text"] == "b a"
-    assert shown.translate("c d", headers=key)[0]["text"] == "d c"  # what is decoded last is in the hands of the model's thread
+    assert shown.translate("c d", headers=key)[0]["text"] == "d c"  # the model's thread still refers to its last batch
     wait_for(lambda: gc.collect() >= 0 and old() is None, times=20)
 
 
@@ -154,7 +154,7 @@ def test_keys(serve: Any) -> None:
     assert shown.client.get("/frontend/settings").json()["keyRequired"] is True
 
 
-def test_rates_are_of_each_key(serve: Any) -> None:
+def test_rates_are_limited_per_key(serve: Any) -> None:
     shown = serve(keys=frozenset({"one", "two"}), rate=2)
     asked = {"q": "a b", "source": "en", "target": "de"}
     for _ in range(2):
@@ -164,13 +164,13 @@ def test_rates_are_of_each_key(serve: Any) -> None:
     shown.post("/translate", **asked, api_key="two")
 
 
-def test_other_sites_are_kept_out_unless_named(served: Any, serve: Any) -> None:
+def test_other_sites_need_permission(served: Any, serve: Any) -> None:
     asked = {"headers": {"Origin": "https://one.example", "Access-Control-Request-Method": "POST"}}
     assert "access-control-allow-origin" not in served.client.options("/translate", **asked).headers
     open_to_one = serve(origins=("https://one.example",))
     answer = open_to_one.client.options("/translate", **asked)
     assert answer.headers["access-control-allow-origin"] == "https://one.example"
-    # A page may have its own name point to this machine.
+    # DNS rebinding: a site may point its own name at this machine.
     assert served.client.get("/health", headers={"Host": "evil.example"}).status_code == 400
     assert served.client.get("/health", headers={"Host": "localhost:1"}).status_code == 200
     assert "default-src 'self'" in served.client.get("/").headers["content-security-policy"]
@@ -179,11 +179,11 @@ def test_other_sites_are_kept_out_unless_named(served: Any, serve: Any) -> None:
 @pytest.mark.parametrize(
     "path", ["/static/../server.py", "/static/%2e%2e/server.py", "/etc/passwd", "//etc/passwd", "/static/"]
 )
-def test_no_address_leads_to_a_file(served: Any, path: str) -> None:
+def test_no_path_leads_to_other_files(served: Any, path: str) -> None:
     assert served.client.get(path).status_code == 404
 
 
-def test_logs_hold_no_text_unless_asked(serve: Any) -> None:
+def test_logs_contain_texts_only_on_request(serve: Any) -> None:
     quiet, open_ = serve(), serve(log_text=True)
     for shown in (quiet, open_):
         shown.translate("x y z", model="reverse")
@@ -202,7 +202,7 @@ def test_metrics_are_in_prometheus_format(serve: Any) -> None:
     assert all(line.startswith("# ") or sample.fullmatch(line) for line in lines)
 
 
-# --- whatever is sent ---------------------------------------------------------------------------------------------------
+# --- malformed requests -------------------------------------------------------------------------------------------------
 
 
 def connected(shown: Any) -> socket.socket:
@@ -222,7 +222,7 @@ def answer(line: socket.socket) -> bytes:
     return received
 
 
-def test_too_large_and_too_slow_bodies(serve: Any) -> None:
+def test_large_and_slow_bodies_are_refused(serve: Any) -> None:
     shown = serve(body=1000, arrive=0.3)
     with connected(shown) as line:
         line.sendall(post(b"{", length=10_000))
@@ -251,8 +251,8 @@ def test_too_large_and_too_slow_bodies(serve: Any) -> None:
         post(b"\x00" * 500),
     ],
 )
-def test_garbage_and_half_requests_leave_it_serving(served: Any, sent: bytes) -> None:
-    with connected(served) as line, suppress(OSError):  # it may hang up as soon as it has seen enough
+def test_the_server_survives_malformed_requests(served: Any, sent: bytes) -> None:
+    with connected(served) as line, suppress(OSError):  # the server may close the connection early
         line.sendall(sent)
         line.shutdown(socket.SHUT_WR)
         while line.recv(65536):

@@ -1,4 +1,4 @@
-"""`weft serve` as a process: signals, an end that loses nothing, and what it says when it cannot start."""
+"""`weft serve` as a process: signals, graceful shutdown, and errors at startup."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ import tiny
 
 @contextmanager
 def process(*arguments: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """`weft serve` with these arguments on a free port, and its address."""
+    """Starts `weft serve` with these arguments on a free port; yields the process and its address."""
     command = [sys.executable, "-m", "weft", "serve", *arguments, "--port", "0", "--device", "cpu"]
     started = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     try:
         assert started.stderr is not None
-        said = ""
-        while not (found := re.search(r'"serving", "address": "([^"]+)"', said)):
+        output = ""
+        while not (found := re.search(r'"serving", "address": "([^"]+)"', output)):
             line = started.stderr.readline()
-            assert line, f"it ended: {said}"
-            said += line
+            assert line, f"the server ended: {output}"
+            output += line
         yield started, found.group(1)
     finally:
         started.kill()
@@ -38,13 +38,13 @@ def process(*arguments: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
         started.stderr.close()  # type: ignore[union-attr]
 
 
-def test_sigterm_under_load_answers_everything_it_took(reverse_run: Path) -> None:
+def test_sigterm_under_load_answers_all_accepted_requests(reverse_run: Path) -> None:
     with process(f"en-de={reverse_run}", "--window", "20") as (started, url):
         started.send_signal(signal.SIGHUP)
         answers: list[Any] = []
 
         def client(number: int) -> None:
-            """Asks until the server takes no more; each request on a connection of its own, so that none is reused."""
+            """Sends requests, each on a new connection, until the server stops accepting them."""
             for turn in range(10_000):
                 text = " ".join("abcdefghijklmnopqrst"[(number + turn) % 14 :][:6])
                 try:
@@ -70,15 +70,15 @@ def test_sigterm_under_load_answers_everything_it_took(reverse_run: Path) -> Non
     ("arguments", "says"),
     [
         (["nowhere"], "nowhere: there is no such run folder"),
-        (["english-german=nowhere"], "no pair of languages"),
+        (["english-german=nowhere"], "not a language pair"),
         (["en-de="], "names no run folder"),
     ],
 )
-def test_what_cannot_be_served_is_said(weft: tiny.Shell, arguments: list[str], says: str) -> None:
+def test_invalid_runs_are_refused(weft: tiny.Shell, arguments: list[str], says: str) -> None:
     weft.fails("serve", *arguments, says=[says])
 
 
-def test_a_port_in_use_is_said(weft: tiny.Shell, reverse_run: Path) -> None:
+def test_a_port_in_use_is_reported(weft: tiny.Shell, reverse_run: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         weft.fails("serve", reverse_run, "--port", str(port), says=[f"port {port}", "--port"])

@@ -1,4 +1,4 @@
-"""Explanations of one sentence: the arrays, for every family of models; words; the beam tree; a given target."""
+"""Explanations of one sentence: attention maps of every model family, words, the beam tree, and a given target."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def letters() -> WordTokenizer:
 
 
 def decoding(model: str | dict[str, Any] = "transformer", tokenizer: Tokenizer | None = None, **options: Any) -> Decoding:
-    """An untrained model over letters, with a search of its own."""
+    """An untrained model over letters, with search options."""
     chosen = tokenizer or letters()
     torch.manual_seed(1)
     spec = MODELS[model] if isinstance(model, str) else model
@@ -55,47 +55,47 @@ def decoding(model: str | dict[str, Any] = "transformer", tokenizer: Tokenizer |
 
 
 @pytest.mark.parametrize("model", MODELS)
-def test_every_family_shows_what_it_has(model: str) -> None:
+def test_every_family_has_attention_maps(model: str) -> None:
     found = explain(decoding(model), TEXT)
     count = len(found.target.tokens)
     assert found.source.tokens == ["a", "b", "c", "d", "</s>"]
     assert len(found.steps) == count
-    assert found.views("cross"), "something is known of every model's look at the source"
-    for look in found.looks:
-        rows, columns = found.sides(look)
-        assert look.weights.shape[1:] == (len(rows.tokens), len(columns.tokens))
-        assert np.allclose(look.weights.sum(-1), 1, atol=1e-4) or look.note
-        assert look.weights.min() >= 0
-        assert found.joined(look).shape[1:] == (len(rows.words), len(columns.words))
-    shows = model in ("transformer", "rnn", "convs2s", "pointer")
-    assert {look.how for look in found.views("cross")} == {"weights" if shows else "influence"}
+    assert found.views("cross"), "every model has a map over the source"
+    for each in found.maps:
+        rows, columns = found.sides(each)
+        assert each.weights.shape[1:] == (len(rows.tokens), len(columns.tokens))
+        assert np.allclose(each.weights.sum(-1), 1, atol=1e-4) or each.note
+        assert each.weights.min() >= 0
+        assert found.joined(each).shape[1:] == (len(rows.words), len(columns.words))
+    has_weights = model in ("transformer", "rnn", "convs2s", "pointer")
+    assert {each.how for each in found.views("cross")} == {"weights" if has_weights else "influence"}
 
 
-def test_which_looks_there_are_and_what_they_are_called() -> None:
+def test_maps_of_a_transformer_and_their_titles() -> None:
     found = explain(decoding("transformer"), TEXT)
-    titles = [(look.use, look.title, look.kind, look.weights.shape[0]) for look in found.looks]
+    titles = [(each.use, each.title, each.kind, each.weights.shape[0]) for each in found.maps]
     assert titles == [(use, f"layer {layer}", "full", 2) for use in ("cross", "encoder", "causal") for layer in (1, 2)]
     assert np.triu(found.views("causal")[0].mean, 1).max() == 0
     assert found.notes == []
 
 
-def test_what_has_no_weights_says_so_and_shows_what_it_depends_on() -> None:
+def test_mechanisms_without_weights_show_influence_and_say_so() -> None:
     found = explain(decoding("linear"), TEXT)
-    assert {look.how for look in found.looks} == {"influence"}
-    assert all("has no weights to show" in look.note for look in found.looks if look.name)
-    assert np.triu(found.views("causal")[0].mean, 1).max() == 0, "no token depends on those to come"
+    assert {each.how for each in found.maps} == {"influence"}
+    assert all("has no weights to show" in each.note for each in found.maps if each.name)
+    assert np.triu(found.views("causal")[0].mean, 1).max() == 0, "no token depends on later ones"
     bytenet = explain(decoding("bytenet"), TEXT)
     assert any("no attention to the source" in note for note in bytenet.notes)
 
 
 def test_influence_finds_the_token_that_matters() -> None:
-    """A ByteNet whose convolutions see one token depends on the one in its own column alone."""
+    """A ByteNet with convolutions of width 1 depends only on the token in its own column."""
     model = {**MODELS["bytenet"], "width": 1, "dilations": (1,)}
     found = explain(decoding(model), TEXT, target="e f g a")
     assert np.allclose(found.views("cross")[0].mean[:5], np.eye(5), atol=1e-3)
 
 
-def test_a_model_that_copies_says_how_much() -> None:
+def test_a_copying_model_reports_its_copy_probability() -> None:
     found = explain(decoding("pointer"), "a b zebra d", target="zebra b")
     assert found.source.tokens[2] == "zebra"
     assert [step.token for step in found.steps] == ["zebra", "b", "end"]
@@ -114,27 +114,27 @@ def test_scores_and_probabilities_are_those_of_the_search() -> None:
         assert [option.logp for option in step.options] == sorted((option.logp for option in step.options), reverse=True)
 
 
-def test_what_a_search_never_says_is_no_option(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tokens_that_a_search_never_outputs_are_not_candidates(monkeypatch: pytest.MonkeyPatch) -> None:
     module = importlib.import_module("weft.explain.explain")
     monkeypatch.setattr(module, "OPTIONS", 100)
     for step in explain(decoding(), TEXT).steps:
         assert sorted(option.token for option in step.options) == sorted([*"abcdefg", "end"])
 
 
-def test_the_beam_tree_holds_everything_that_was_found_and_says_why_others_were_not() -> None:
+def test_the_beam_tree_has_every_hypothesis_and_the_reason_it_was_dropped() -> None:
     found = explain(decoding(), TEXT)
     tree = found.tree
-    ways = {}
+    paths = {}
     for place, node in enumerate(tree):
         assert node.parent < place
         assert node.parent < 0 or tree[node.parent].step == node.step - 1
         assert node.parent < 0 or node.score <= tree[node.parent].score + 1e-5
-        ways[place] = [*ways.get(node.parent, []), node.token]
+        paths[place] = [*paths.get(node.parent, []), node.token]
         assert node.why or node.fate == "kept"
     finals = sorted((node.final for node in tree if node.fate == "finished" and node.final is not None), reverse=True)
     assert finals[0] == pytest.approx(found.best[0].score)
     best = [place for place, node in enumerate(tree) if node.best]
-    assert ways[best[-1]] == [step.token for step in found.steps]
+    assert paths[best[-1]] == [step.token for step in found.steps]
     for step in {node.step for node in tree}:
         scores = {
             fate: [node.score for node in tree if node.step == step and node.fate == fate] for fate in ("kept", "dropped")
@@ -145,7 +145,7 @@ def test_the_beam_tree_holds_everything_that_was_found_and_says_why_others_were_
     assert explain(decoding(beam=1, n_best=1), TEXT).tree == []
 
 
-def test_a_given_target_is_followed_and_the_models_own_way_is_told() -> None:
+def test_a_given_target_is_forced_and_the_models_continuation_is_shown() -> None:
     own = explain(decoding(), TEXT, target="e f g")
     assert own.forced
     assert [step.token for step in own.steps] == ["e", "f", "g", "end"]
@@ -165,7 +165,7 @@ def test_a_given_target_is_followed_and_the_models_own_way_is_told() -> None:
         ("a", "b " * 40, "30 positions"),
     ],
 )
-def test_what_cannot_be_explained_is_said(text: str, target: str | None, message: str) -> None:
+def test_errors_for_texts_that_cannot_be_explained(text: str, target: str | None, message: str) -> None:
     model = {**MODELS["transformer"], "position": "learned", "max_length": 30}
     with pytest.raises(DataError, match=message):
         explain(decoding(model, max_source=20), text, target=target)
@@ -195,12 +195,12 @@ def _names(tokenizer: Tokenizer, text: str) -> list[str]:
     return side.names[:-1]
 
 
-def test_joined_weights_are_sums_over_what_is_looked_at_and_means_over_what_looks() -> None:
+def test_joined_weights_are_sums_over_keys_and_means_over_queries() -> None:
     weights = np.array([[[0.1, 0.2, 0.7], [0.3, 0.3, 0.4]]], np.float32)
     assert np.allclose(join_words(weights, [(0, 2)], [(0, 2), (2, 3)]), [[[0.45, 0.55]]])
 
 
-def test_what_a_decoder_is_fed_is_a_token_behind() -> None:
+def test_the_decoder_input_is_the_target_shifted_by_one() -> None:
     bpe = BpeTokenizer()
     bpe.train(["the lower the newer the wider"] * 4, 275)
     side = make_side(bpe, [*bpe.encode("the lowest"), 2])
@@ -210,7 +210,7 @@ def test_what_a_decoder_is_fed_is_a_token_behind() -> None:
     assert before.words[-1][1] == len(before.tokens)
 
 
-def test_the_direction_of_writing() -> None:
+def test_writing_direction() -> None:
     assert right_to_left("٣ مارس ١٩٩٩")
     assert right_to_left("ה-3 במרץ 2026")
     assert not right_to_left("3 mars 1999")
@@ -218,7 +218,7 @@ def test_the_direction_of_writing() -> None:
     assert not right_to_left("")
 
 
-def test_pictures_of_any_look(tmp_path: Path) -> None:
+def test_pictures_of_any_map(tmp_path: Path) -> None:
     found = explain(decoding("transformer"), TEXT, target="e f")
     view = view_of(found, use="causal", layer=2, head=1)
     assert np.array_equal(view.weights, found.views("causal")[1].weights[0])
@@ -235,15 +235,13 @@ def test_pictures_of_any_look(tmp_path: Path) -> None:
         view_of(explain(decoding("rnn"), TEXT), use="encoder")
 
 
-def test_glyphs_that_no_font_has_are_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    told: list[str] = []
+def test_missing_glyphs_are_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    warnings: list[str] = []
     view = View("x", np.eye(2, dtype=np.float32), ["a", "$x$"], ["مارس", "年"])
     monkeypatch.setattr(fonts, "_glyphs", lambda path: frozenset("abcxmrs$مارس"))
-    draw(view, tmp_path / "a.svg", warn=told.append)
-    assert len(told) == 1
-    assert "no font on this machine has '年'" in told[0]
-    families = [entry.name for entry in fontManager.ttflist]
-    monkeypatch.setattr(
-        fonts, "_glyphs", lambda path: frozenset("a年") if path == fontManager.ttflist[-1].fname else frozenset("a")
-    )
-    assert fonts.fonts_for("a年") == ([fonts.FIRST, families[-1]], "")
+    draw(view, tmp_path / "a.svg", warn=warnings.append)
+    assert len(warnings) == 1
+    assert "no installed font has '年'" in warnings[0]
+    other = next(entry for entry in fontManager.ttflist if not entry.name.startswith((fonts.FIRST, fonts.NO_FONT)))
+    monkeypatch.setattr(fonts, "_glyphs", lambda path: frozenset("a年" if path == other.fname else "a"))
+    assert fonts.fonts_for("a年") == ([fonts.FIRST, other.name], "")

@@ -1,4 +1,4 @@
-"""The page: one file that needs nothing else, whatever texts are in it."""
+"""The explanation page: one self-contained file, safe for any text."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from weft.explain.explanation import Explanation, Look, Node, Option, Step
+from weft.explain.explanation import AttentionMap, Candidate, DecodingStep, Explanation, Node
 from weft.explain.page import page
 from weft.explain.text import Side
 from weft.tasks.decoding import Translation
@@ -22,7 +22,7 @@ NASTY = "</script><script>alert(1)</script>"
 
 
 class Reader(HTMLParser):
-    """Checks that elements are closed in order, and keeps attributes and the data."""
+    """Checks that elements are closed in order; collects tags, attributes and the data."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -51,7 +51,7 @@ def side(tokens: list[str], rtl: bool = False) -> Side:
 
 
 def example(source: list[str], target: list[str], heads: int = 2, layers: int = 1, run: str = "run") -> Explanation:
-    """An explanation made by hand, with weights that are rather sharp."""
+    """A made-up explanation with rather peaked weights."""
     random = np.random.default_rng(len(source))
 
     def weights(rows: int, columns: int) -> Any:
@@ -59,15 +59,15 @@ def example(source: list[str], target: list[str], heads: int = 2, layers: int = 
         return (raw / raw.sum(-1, keepdims=True)).astype(np.float32)
 
     shapes = {"cross": (len(target), len(source)), "encoder": (len(source),) * 2, "causal": (len(target),) * 2}
-    looks = [
-        Look(f"{use}.{layer}", f"layer {layer + 1}", "full", use, "weights", weights(*shape))  # type: ignore[arg-type]
+    maps = [
+        AttentionMap(f"{use}.{layer}", f"layer {layer + 1}", "full", use, "weights", weights(*shape))  # type: ignore[arg-type]
         for use, shape in shapes.items()
         for layer in range(layers)
     ]
-    steps = [Step(token, -0.1, 0, [Option(token, -0.1), Option("x", -3.0)]) for token in target]
+    steps = [DecodingStep(token, -0.1, 0, [Candidate(token, -0.1), Candidate("x", -3.0)]) for token in target]
     tree = [Node(place, token, place - 1, -0.1 * place, "kept", best=True) for place, token in enumerate(target)]
     best = [Translation(" ".join(target), -0.1)]
-    return Explanation(run, "Transformer", side(source), side(target), -0.1, steps, looks, best, tree)
+    return Explanation(run, "Transformer", side(source), side(target), -0.1, steps, maps, best, tree)
 
 
 def read(text: str) -> Reader:
@@ -78,7 +78,7 @@ def read(text: str) -> Reader:
     return reader
 
 
-def test_the_page_is_whole_and_needs_nothing_from_elsewhere() -> None:
+def test_the_page_is_complete_and_self_contained() -> None:
     text = page([example(["a", "b"], ["c", "d", "e"])])
     assert text.startswith("<!doctype html>")
     reader = read(text)
@@ -86,24 +86,24 @@ def test_the_page_is_whole_and_needs_nothing_from_elsewhere() -> None:
     assert not {"link", "img", "iframe", "object"} & set(reader.tags)
     assert not [name for name, _ in reader.attributes if name in ("src", "href", "action", "srcset")]
     addresses = set(re.findall(r"https?://[^\"'\s)]+", text))
-    assert addresses <= {"http://www.w3.org/2000/svg"}, "a name of SVG, which is not fetched"
+    assert addresses <= {"http://www.w3.org/2000/svg"}, "an XML namespace, which is not fetched"
     assert "@import" not in text
     assert "url(" not in text
     assert ("content", "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'") in reader.attributes
 
 
-def test_the_arrays_are_in_it() -> None:
+def test_the_page_contains_the_arrays() -> None:
     found = example(["a", "b"], ["c", "d", "e"])
     ((document,),) = json.loads(read(page([found])).texts["data"])
     assert document["sides"]["fed"]["tokens"] == ["begin", "c", "d"]
-    for look, given in zip(document["looks"], found.looks, strict=True):
-        levels = np.frombuffer(zlib.decompress(base64.b64decode(look["data"])), np.uint8).reshape(look["shape"])
-        assert np.allclose((levels / 255) ** 2, given.weights, atol=0.005)
+    for data, attention in zip(document["looks"], found.maps, strict=True):
+        levels = np.frombuffer(zlib.decompress(base64.b64decode(data["data"])), np.uint8).reshape(data["shape"])
+        assert np.allclose((levels / 255) ** 2, attention.weights, atol=0.005)
     assert [step["token"] for step in document["steps"]] == ["c", "d", "e"]
     assert document["tree"][1][:3] == [1, "d", 0]
 
 
-def test_no_text_can_leave_its_place() -> None:
+def test_no_text_becomes_markup() -> None:
     nasty = example([NASTY, "<!--", "&amp;", "\u2028"], ["<img src=x onerror=alert(1)>", "]]>", "{{data}}"], run=NASTY)
     text = page([nasty], title="<b>{{script}}")
     reader = read(text)
@@ -117,7 +117,7 @@ def test_no_text_can_leave_its_place() -> None:
     assert "<b>{{script}}" in reader.texts["title"]
 
 
-def test_the_same_sentence_stands_side_by_side_and_others_one_after_the_other() -> None:
+def test_explanations_are_grouped_by_sentence() -> None:
     pairs = [("a", "one"), ("b", "one"), ("a", "two"), ("b", "two")]
     groups = json.loads(read(page([example([text], ["x"], run=run) for text, run in pairs])).texts["data"])
     assert [[(each["sides"]["source"]["text"], each["run"]) for each in group] for group in groups] == [
@@ -126,7 +126,7 @@ def test_the_same_sentence_stands_side_by_side_and_others_one_after_the_other() 
     ]
 
 
-def test_two_hundred_tokens_are_a_page_of_less_than_five_megabytes() -> None:
+def test_a_page_of_two_hundred_tokens_is_below_five_megabytes() -> None:
     words = [f"word{place}" for place in range(200)]
     assert len(page([example(words, words, heads=8, layers=4)])) < 5e6
 
@@ -141,8 +141,8 @@ def test_a_notebook_shows_the_page_in_a_frame() -> None:
 
 
 @pytest.mark.parametrize("score", [float("-inf"), -1e9])
-def test_what_was_impossible_is_still_a_number(score: float) -> None:
+def test_impossible_tokens_have_a_finite_score(score: float) -> None:
     found = example(["a"], ["x"])
-    found.steps[0] = Step("x", score, 5, [Option("y", -0.1)])
+    found.steps[0] = DecodingStep("x", score, 5, [Candidate("y", -0.1)])
     ((document,),) = json.loads(read(page([found])).texts["data"])
     assert document["steps"][0]["logp"] == -1000

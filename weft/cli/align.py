@@ -19,7 +19,7 @@ from weft.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
     from weft.explain.alignment import Agreement, Gold, Link
-    from weft.explain.explanation import Look
+    from weft.explain.explanation import AttentionMap
     from weft.tasks.decoding import Decoding
 
 
@@ -53,7 +53,7 @@ def align(
     decoding = load(runs(run), device=device).decoding()
     if not isinstance(decoding, Decoding):
         raise ConfigError(f"{run}: there is nothing to align in a run that gives labels")
-    rows: list[list[tuple[Look, set[Link]]]] = []
+    rows: list[list[tuple[AttentionMap, set[Link]]]] = []
     names: list[str] = []
     with opened(output) as target, Counter("aligned", "pairs", shown=output is not None, total=len(pairs)) as counter:
         for looks in _aligned(decoding, pairs, data):
@@ -68,7 +68,7 @@ def align(
         _tell({name: agreement([row[k][1] if row else set() for row in rows], wanted) for k, name in enumerate(names)}, as_json)
 
 
-def _aligned(decoding: Decoding, pairs: list[tuple[str, str]], data: str) -> Iterator[list[tuple[Look, set[Link]]]]:
+def _aligned(decoding: Decoding, pairs: list[tuple[str, str]], data: str) -> Iterator[list[tuple[AttentionMap, set[Link]]]]:
     """What each layer says of every pair; nothing of a pair with a blank side."""
     from weft.explain.alignment import align
 

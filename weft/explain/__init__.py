@@ -1,1 +1,1 @@
-"""Pictures of what a model attends to."""
+"""Explanations of translations: attention, token probabilities, the beam tree and word alignments."""

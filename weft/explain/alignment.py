@@ -1,7 +1,7 @@
-"""Which source word each target word comes from: links read off weights, as Pharaoh text, and scored by AER.
+"""Word alignment from attention weights, in Pharaoh format, evaluated by the alignment error rate (AER).
 
-A word is what spaces part, counted from 0. Every target word is linked to the source word it looks at most; the end of the
-sentence is none.
+Words are separated by spaces and counted from 0. Every target word is linked to the source word that it attends to most; the
+end of the sentence is not a word.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 from weft.data.tokenizer import RESERVED, Tokenizer
 from weft.errors import DataError
+from weft.explain.attention_maps import find_maps
 from weft.explain.explain import given_ids, read, read_target
-from weft.explain.explanation import Look
-from weft.explain.looks import look_closely
+from weft.explain.explanation import AttentionMap
 from weft.explain.text import Span, Weights, find_words, join_words, token_texts
 from weft.tasks.decoding import Decoding
 
@@ -24,7 +24,7 @@ LINK = re.compile(r"(\d+)([-p?])(\d+)", re.IGNORECASE)
 
 @dataclass(frozen=True)
 class Gold:
-    """Links that people made: sure ones, and possible ones, which include the sure."""
+    """Links annotated by people. The possible links include the sure ones."""
 
     sure: frozenset[Link]
     possible: frozenset[Link]
@@ -32,65 +32,65 @@ class Gold:
 
 @dataclass(frozen=True)
 class Agreement:
-    """How well links agree with gold ones (Och & Ney 2003). aer is the alignment error rate, 0 at best."""
+    """Agreement of links with gold links (Och & Ney 2003). aer: the alignment error rate, where 0 is best."""
 
     aer: float
     precision: float
     recall: float
 
 
-def align(decoding: Decoding, source: str, target: str) -> list[tuple[Look, set[Link]]]:
-    """The links (source word, target word) that each layer's look at the source gives, on the mean over its heads.
+def align(decoding: Decoding, source: str, target: str) -> list[tuple[AttentionMap, set[Link]]]:
+    """Returns the links (source word, target word) of each cross-attention layer, from the mean over its heads.
 
-    The target is given, not searched for. A model that shows no weights is asked what each token depends on.
+    The target is given, not searched for. For a model without attention weights, links come from influence.
     """
     piece = read(decoding, source)
     ids = read_target(decoding, target, piece)
-    _, looks = look_closely(decoding.model, piece.ids, ids, uses=("cross",))
-    read_words = _words(*given_ids(decoding.source, source))
-    written = _words(*given_ids(decoding.target, target, piece.words))
-    return [(look, word_links(look.weights.mean(0), read_words, written)) for look in looks if look.aligned]
+    _, maps = find_maps(decoding.model, piece.ids, ids, uses=("cross",))
+    source_words = _words(*given_ids(decoding.source, source))
+    target_words = _words(*given_ids(decoding.target, target, piece.words))
+    return [(each, word_links(each.mean, source_words, target_words)) for each in maps if each.aligned]
 
 
 def usual_layer(count: int) -> int:
-    """Which of `count` layers to take when none is named, counted from 0: the last but one, or the only one.
+    """Returns the default layer of `count` layers, counted from 0: the penultimate one, or the only one.
 
-    In trained Transformers the layer below the last is the one whose mean over heads aligns best (Garg et al. 2019).
+    In trained Transformers the mean over heads aligns best in the penultimate layer (Garg et al. 2019).
     """
     return max(0, count - 2)
 
 
 def word_links(weights: Weights, source: Sequence[Span], target: Sequence[Span]) -> set[Link]:
-    """The links of weights [T, S] between tokens, given the words of both sides."""
+    """Returns the links between words, from weights [T, S] between tokens and the token spans of the words."""
     if not source or not target:
         return set()
     joined = join_words(weights[None], target, source)[0]
-    return {(int(row.argmax()), place) for place, row in enumerate(joined)}
+    return {(int(row.argmax()), word) for word, row in enumerate(joined)}
 
 
 def pharaoh(links: Iterable[Link]) -> str:
-    """`0-0 1-2`: source and target word of every link, in the order of the source."""
+    """Formats links as `0-0 1-2` (source word, target word), in source order."""
     return " ".join(f"{source}-{target}" for source, target in sorted(links))
 
 
 def parse_gold(line: str, where: str) -> Gold:
-    """Gold links from a line: `0-0` is sure, `0p0` or `0?0` possible."""
+    """Parses a line of gold links: `0-0` is sure, `0p0` or `0?0` possible."""
     sure, possible = set(), set()
     for word in line.split():
-        found = LINK.fullmatch(word)
-        if found is None:
-            raise DataError(f"{where}: {word!r} is no link; write 3-5 for a sure one, 3p5 for a possible one")
-        link = (int(found[1]), int(found[3]))
+        match = LINK.fullmatch(word)
+        if match is None:
+            raise DataError(f"{where}: {word!r} is not a link; write 3-5 for a sure link, 3p5 for a possible one")
+        link = (int(match[1]), int(match[3]))
         possible.add(link)
-        if found[2] == "-":
+        if match[2] == "-":
             sure.add(link)
     return Gold(frozenset(sure), frozenset(possible))
 
 
-def agreement(found: Iterable[set[Link]], gold: Iterable[Gold]) -> Agreement:
+def agreement(predicted: Iterable[set[Link]], gold: Iterable[Gold]) -> Agreement:
     """Over all sentences: AER = 1 − (|A ∩ S| + |A ∩ P|) / (|A| + |S|), precision |A ∩ P| / |A|, recall |A ∩ S| / |S|."""
     links = sure = hit_sure = hit_possible = 0
-    for mine, theirs in zip(found, gold, strict=True):
+    for mine, theirs in zip(predicted, gold, strict=True):
         links, sure = links + len(mine), sure + len(theirs.sure)
         hit_sure, hit_possible = hit_sure + len(mine & theirs.sure), hit_possible + len(mine & theirs.possible)
     return Agreement(
@@ -99,6 +99,6 @@ def agreement(found: Iterable[set[Link]], gold: Iterable[Gold]) -> Agreement:
 
 
 def _words(tokenizer: Tokenizer, ids: Sequence[int]) -> list[Span]:
-    """The words of a side, without special tokens."""
+    """Returns the token spans of words, without special tokens."""
     words = find_words(ids, token_texts(tokenizer, ids), apart=False)
     return [span for span in words if ids[span[0]] >= RESERVED]

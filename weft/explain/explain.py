@@ -1,4 +1,4 @@
-"""From a sentence to all that can be seen of its translation."""
+"""Explains the translation of one sentence."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from weft.batch import BOS, EOS, PAD, UNK
 from weft.data.copying import Numbering
 from weft.data.tokenizer import Tokenizer
 from weft.errors import DataError
-from weft.explain.explanation import Explanation, Node, Option, Step
-from weft.explain.looks import find_slots, look_closely
+from weft.explain.attention_maps import find_maps, find_slots
+from weft.explain.explanation import Candidate, DecodingStep, Explanation, Node
 from weft.explain.text import make_side, shown
 from weft.explain.tree import BeamTree
 from weft.models.base import Model
@@ -23,32 +23,32 @@ from weft.search.tables import Tables
 from weft.tasks.decoding import Decoding, Piece
 
 OPTIONS = 5
-"""The likeliest tokens that are named for each place."""
+"""Number of likeliest tokens listed at each step."""
 
-WAYS = 12
-"""Places of a given target for which the model's own continuation is worked out: the first where it would go another way."""
+CONTINUATIONS = 12
+"""Maximum number of steps of a given target for which the model's own continuation is computed."""
 
 
 def explain(
     decoding: Decoding, text: str, *, target: str | None = None, run: str = "", influence: bool | None = None
 ) -> Explanation:
-    """What a model writes for a text, or thinks of a given `target`, token by token.
+    """Explains the translation of a text, or a given `target`, token by token.
 
-    `influence`: also how much each target token depends on each source token, by taking these away one by one; None: only
-    where the model shows no weights over the source.
+    influence: add the influence of each source token on each target token, by removing source tokens one by one; None: only
+    if the model has no cross-attention weights.
     """
     model, piece = decoding.model, read(decoding, text)
     tables = decoding.search([piece], trace=True)
     if target is None and not piece.found:
-        raise DataError("the search found no translation to explain; raise decode.max_length")
+        raise DataError("the search found no translation to explain; increase decode.max_length")
     ids = piece.found[0].ids if target is None else read_target(decoding, target, piece)
     with _gates(model) as gates:
-        forced, looks = look_closely(model, piece.ids, ids, influence=influence)
+        forced, maps = find_maps(model, piece.ids, ids, influence=influence)
     named = decoding.target.named(piece.words)
     steps = _steps(forced.logp, ids, named, gates)
     score = sum(step.logp for step in steps) / len(ids) ** decoding.options.length_penalty
     if target is not None:
-        steps = _other_ways(decoding, piece, ids, forced.logp, steps)
+        steps = _continuations(decoding, piece, ids, forced.logp, steps)
     return Explanation(
         run=run,
         model=type(model).__name__,
@@ -56,77 +56,79 @@ def explain(
         target=make_side(named, ids) if target is None else make_side(*given_ids(decoding.target, target, piece.words)),
         score=piece.found[0].score if target is None else score,
         steps=steps,
-        looks=looks,
+        maps=maps,
         best=piece.found,
         tree=_tree(decoding, piece, tables, named),
         forced=target is not None,
-        notes=[*_unread(decoding, text), *_unseen(model)],
+        notes=[*_unknown_words(decoding, text), *_without_attention(model)],
     )
 
 
 def read(decoding: Decoding, text: str) -> Piece:
-    """A text as the model reads it; an error if it is blank, or too long to be read in one go."""
+    """Encodes a text for the model. Raises an error if it is blank or too long for one pass."""
     pieces = decoding.pieces([text], [""], 1)[0]
     if not pieces:
         raise DataError("there is nothing to explain in an empty text; give a sentence")
     if len(pieces) > 1:
         raise DataError(
-            f"the text has more than {decoding.max_source - 1:,} tokens, which the model reads at most in one go; "
-            "give its sentences one by one"
+            f"the text has more than {decoding.max_source - 1:,} tokens, the most that the model reads at once; "
+            "explain its sentences one by one"
         )
     return pieces[0]
 
 
 def read_target(decoding: Decoding, target: str, piece: Piece) -> list[int]:
-    """A given target as the model would write it, EOS included; words of the source that can only be copied have its ids."""
+    """Encodes a given target, including EOS. Words that can only be copied get the ids they have in the source."""
     ids = [*Numbering(decoding.target, piece.words).find(target, decoding.target.encode(target)), EOS]
-    most = decoding.model.max_target
-    if most is not None and len(ids) > most:
-        raise DataError(f"the target has {len(ids):,} tokens, and the model has {most:,} positions; give a shorter one")
+    limit = decoding.model.max_target
+    if limit is not None and len(ids) > limit:
+        raise DataError(f"the target has {len(ids):,} tokens, but the model has {limit:,} positions; give a shorter target")
     return ids
 
 
 def given_ids(tokenizer: Tokenizer, text: str, words: Sequence[str] = ()) -> tuple[Tokenizer, list[int]]:
-    """The ids of a text, EOS included, and a tokenizer to which words that are not in the vocabulary have names too."""
+    """Encodes a text, including EOS. Returns a tokenizer that also names words outside the vocabulary, and the ids."""
     numbering = Numbering(tokenizer, words)
     ids = [*numbering.encode(text), EOS]
     return tokenizer.named(numbering.words), ids
 
 
-def _steps(logp: Tensor, ids: Sequence[int], names: Tokenizer, gates: Sequence[Tensor]) -> list[Step]:
-    """Every written token with what else could have been written. logp [T, V]."""
-    said = logp[torch.arange(len(ids)), torch.tensor(ids, device=logp.device)]
-    better = (logp > said[:, None]).sum(-1).tolist()
-    top, tokens = _sayable(logp).topk(min(OPTIONS, logp.size(-1)))
+def _steps(logp: Tensor, ids: Sequence[int], names: Tokenizer, gates: Sequence[Tensor]) -> list[DecodingStep]:
+    """Returns each target token with its likeliest alternatives. logp [T, V]."""
+    scores = logp[torch.arange(len(ids)), torch.tensor(ids, device=logp.device)]
+    better = (logp > scores[:, None]).sum(-1).tolist()
+    top, tokens = _allowed(logp).topk(min(OPTIONS, logp.size(-1)))
     copied = (1 - torch.stack([gate.sigmoid() for gate in gates]).mean(0)).tolist() if gates else [None] * len(ids)
-    found = zip(names.tokens(ids), said.tolist(), better, top.tolist(), tokens.tolist(), copied, strict=True)
+    columns = zip(names.tokens(ids), scores.tolist(), better, top.tolist(), tokens.tolist(), copied, strict=True)
     return [
-        Step(shown(token), score, rank, _options(scores, names.tokens(options)), share)
-        for token, score, rank, scores, options, share in found
+        DecodingStep(shown(token), score, rank, _options(likeliest, names.tokens(options)), share)
+        for token, score, rank, likeliest, options, share in columns
     ]
 
 
-def _sayable(logp: Tensor) -> Tensor:
-    """[T, V] with −inf for the special ids that a search never says."""
+def _allowed(logp: Tensor) -> Tensor:
+    """[T, V] with −inf for the special tokens that a search never outputs."""
     return logp.index_fill(-1, torch.tensor([PAD, BOS, UNK], device=logp.device), float("-inf"))
 
 
-def _options(scores: Sequence[float], tokens: Sequence[str]) -> list[Option]:
-    return [Option(shown(token), score) for token, score in zip(tokens, scores, strict=True) if score > float("-inf")]
+def _options(scores: Sequence[float], tokens: Sequence[str]) -> list[Candidate]:
+    return [Candidate(shown(token), score) for token, score in zip(tokens, scores, strict=True) if score > float("-inf")]
 
 
-def _other_ways(decoding: Decoding, piece: Piece, ids: Sequence[int], logp: Tensor, steps: list[Step]) -> list[Step]:
-    """The steps of a given target, with the text that the model would have written where its likeliest token is another."""
-    likeliest = _sayable(logp).argmax(-1).tolist()
-    places = [place for place, (token, own) in enumerate(zip(ids, likeliest, strict=True)) if token != own][:WAYS]
+def _continuations(
+    decoding: Decoding, piece: Piece, ids: Sequence[int], logp: Tensor, steps: list[DecodingStep]
+) -> list[DecodingStep]:
+    """Adds, to steps of a given target where another token is likeliest, the text that the model would have written."""
+    likeliest = _allowed(logp).argmax(-1).tolist()
+    places = [place for place, (token, own) in enumerate(zip(ids, likeliest, strict=True)) if token != own][:CONTINUATIONS]
     names = decoding.target.named(piece.words)
-    ended = {place: names.decode(ids[:place]) for place in places if likeliest[place] == EOS}
-    going = [place for place in places if place not in ended]
-    if going:
-        pieces = [Piece(piece.ids, [*ids[:place], likeliest[place]], piece.words) for place in going]
+    texts = {place: names.decode(ids[:place]) for place in places if likeliest[place] == EOS}
+    unfinished = [place for place in places if place not in texts]
+    if unfinished:
+        pieces = [Piece(piece.ids, [*ids[:place], likeliest[place]], piece.words) for place in unfinished]
         decoding.search(pieces)
-        ended |= {place: each.found[0].text for place, each in zip(going, pieces, strict=True) if each.found}
-    return [replace(step, instead=ended.get(place)) for place, step in enumerate(steps)]
+        texts |= {place: each.found[0].text for place, each in zip(unfinished, pieces, strict=True) if each.found}
+    return [replace(step, instead=texts.get(place)) for place, step in enumerate(steps)]
 
 
 def _tree(decoding: Decoding, piece: Piece, tables: Tables, names: Tokenizer) -> list[Node]:
@@ -139,32 +141,32 @@ def _tree(decoding: Decoding, piece: Piece, tables: Tables, names: Tokenizer) ->
 
 @contextmanager
 def _gates(model: Model) -> Iterator[list[Tensor]]:
-    """Inside this context the gates [T] of a model that copies are kept, as they were in the first pass; none of others."""
-    found: dict[nn.Module, Tensor] = {}
+    """Collects the copy gates [T] of a model's first forward pass inside this context; none if it cannot copy."""
+    recorded: dict[nn.Module, Tensor] = {}
     gates: list[Tensor] = []
     with ExitStack() as stack:
         for part in model.modules():
             if isinstance(part, PointerDecoder):
-                hook = part.gate.register_forward_hook(lambda gate, _, value: found.setdefault(gate, value[0, :, 0].float()))
+                hook = part.gate.register_forward_hook(lambda gate, _, value: recorded.setdefault(gate, value[0, :, 0].float()))
                 stack.callback(hook.remove)
         yield gates
-        gates += found.values()
+        gates += recorded.values()
 
 
-def _unread(decoding: Decoding, text: str) -> list[str]:
-    """A note on words that the model does not know."""
+def _unknown_words(decoding: Decoding, text: str) -> list[str]:
+    """Returns a note on words that the model does not know."""
     words = [] if decoding.model.copies else decoding.source.unknown(text)
     return [f"not in the vocabulary, so read as <unk>: {', '.join(dict.fromkeys(words))}"] if words else []
 
 
-def _unseen(model: Model) -> list[str]:
-    """What a model has no look of, and why."""
+def _without_attention(model: Model) -> list[str]:
+    """Returns notes on the kinds of attention that a model does not have."""
     uses = {slot.use for slot in find_slots(model)}
-    found = []
+    notes = []
     if "encoder" not in uses:
-        found.append(f"{type(model.encoder).__name__} reads without attention: there is nothing to show among source tokens")
+        notes.append(f"{type(model.encoder).__name__} has no self-attention, so there is no map among source tokens")
     if "causal" not in uses:
-        found.append(f"{type(model.decoder).__name__} keeps what it wrote in its state, without attention to it")
+        notes.append(f"{type(model.decoder).__name__} has no self-attention; its state holds the previous tokens")
     if "cross" not in uses:
-        found.append(f"{type(model.decoder).__name__} has no attention to the source: what it depends on is shown instead")
-    return found
+        notes.append(f"{type(model.decoder).__name__} has no attention to the source; influence is shown instead")
+    return notes

@@ -1,4 +1,4 @@
-"""What is known of one translation, as arrays. Shapes: H heads · T target tokens · S source tokens."""
+"""The data of an explanation. Shapes: H heads · T target tokens · S source tokens."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ Fate = Literal["kept", "finished", "dropped"]
 
 
 @dataclass(frozen=True)
-class Look:
-    """How tokens of one side look at tokens, in one layer.
+class AttentionMap:
+    """Attention weights of one layer. Rows are queries, columns are keys.
 
-    use: encoder, source tokens at each other; causal, each target token at those written before it; cross, target tokens at the
-    source · weights [H, rows, columns] · how: the mechanism's own weights, or, where it has none, influence: how much is
-    changed at each row by taking a column away, each row divided by its sum · note: what to know of it · aligned: whether the
-    columns are tokens, and not slots that a mechanism makes of them.
+    use: encoder (source tokens to source tokens), causal (target tokens to earlier ones) or cross (target tokens to source
+    tokens) · weights [H, rows, columns] · how: the mechanism's own weights, or influence if it has none: how much removing a
+    column's token changes each row, divided by the sum of the row · note: a remark for the reader · aligned: whether columns
+    are tokens, as opposed to slots that the mechanism builds from them.
     """
 
     name: str
@@ -35,41 +35,42 @@ class Look:
 
     @property
     def mean(self) -> Weights:
-        """[rows, columns], over heads."""
+        """[rows, columns]: the mean over heads."""
         mean: Weights = self.weights.mean(0)
         return mean
 
 
 @dataclass(frozen=True)
-class Option:
-    """A token that could have been written, and its log-probability."""
+class Candidate:
+    """A possible token at one step, and its log-probability."""
 
     token: str
     logp: float
 
 
 @dataclass(frozen=True)
-class Step:
-    """One written token: its log-probability, how many tokens were likelier, and the likeliest ones.
+class DecodingStep:
+    """One target token.
 
-    copied: how much of its probability the model gave to copying, where it can copy · instead: the text that the model would
-    have written from here, where that was worked out.
+    logp: its log-probability · better: how many tokens were likelier · options: the likeliest tokens · copied: the model's
+    probability of copying, if it can copy · instead: the text that the model would have written from here, if computed.
     """
 
     token: str
     logp: float
     better: int
-    options: list[Option]
+    options: list[Candidate]
     copied: float | None = None
     instead: str | None = None
 
 
 @dataclass(frozen=True)
 class Node:
-    """A hypothesis in the beam tree: the token it adds, its parent's number (−1: the beginning), and what became of it.
+    """A hypothesis in the beam tree.
 
-    score: log-probability so far · final: the score it was ranked by, if it ended · why: in words · best: on the way to
-    the translation.
+    token: the last token · parent: index of the parent node (−1: the root) · score: log-probability so far · fate: what
+    happened to it · why: the reason in words · final: the score it was ranked by, if it ended · best: on the path to the
+    translation.
     """
 
     step: int
@@ -84,11 +85,11 @@ class Node:
 
 @dataclass
 class Explanation:
-    """One sentence, what a model writes for it or was given to write (`forced`), and what there is to see on the way.
+    """A sentence, its translation, and how the model arrived at it.
 
-    score: the log-probability divided by lengthᵅ, as the search ranks · looks: every attention and mixer, first at the source ·
-    best: the n best translations found by the search · tree: what the search went through, where it had a beam · notes: what a
-    reader should know.
+    score: the log-probability divided by lengthᵅ, as in the search · maps: every attention and mixer, cross-attention first ·
+    best: the n best translations of the search · tree: all hypotheses of a beam search · forced: whether the target was given
+    · notes: remarks for the reader.
     """
 
     run: str
@@ -96,31 +97,31 @@ class Explanation:
     source: Side
     target: Side
     score: float
-    steps: list[Step]
-    looks: list[Look]
+    steps: list[DecodingStep]
+    maps: list[AttentionMap]
     best: list[Translation]
     tree: list[Node] = field(default_factory=list)
     forced: bool = False
     notes: list[str] = field(default_factory=list)
 
-    def views(self, use: Use) -> list[Look]:
-        """The looks of one use, the lowest layer first."""
-        return [look for look in self.looks if look.use == use]
+    def views(self, use: Use) -> list[AttentionMap]:
+        """Returns the maps of one use, the lowest layer first."""
+        return [each for each in self.maps if each.use == use]
 
-    def sides(self, look: Look) -> tuple[Side, Side]:
-        """What stands at the rows and at the columns of a look."""
-        rows = self.source if look.use == "encoder" else self.target
-        if not look.aligned:
-            return rows, numbered(look.weights.shape[-1])
-        return rows, fed(self.target) if look.use == "causal" else self.source
+    def sides(self, attention: AttentionMap) -> tuple[Side, Side]:
+        """Returns the texts along the rows and columns of a map."""
+        rows = self.source if attention.use == "encoder" else self.target
+        if not attention.aligned:
+            return rows, numbered(attention.weights.shape[-1])
+        return rows, fed(self.target) if attention.use == "causal" else self.source
 
-    def joined(self, look: Look) -> Weights:
-        """[H, words, words]: the weights of a look between words."""
-        rows, columns = self.sides(look)
-        return join_words(look.weights, rows.words, columns.words)
+    def joined(self, attention: AttentionMap) -> Weights:
+        """Returns the weights of a map between words, [H, words, words]."""
+        rows, columns = self.sides(attention)
+        return join_words(attention.weights, rows.words, columns.words)
 
     def _repr_html_(self) -> str:
-        """The page inside a notebook, with its own styles."""
+        """Shows the page in a notebook, isolated from the notebook's styles."""
         from weft.explain.page import page
 
         return (

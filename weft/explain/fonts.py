@@ -1,18 +1,18 @@
-"""Which fonts of this machine have the glyphs of a text."""
+"""Finds installed fonts that have the glyphs of a text."""
 
 from __future__ import annotations
 
 from functools import cache
 
 FIRST = "DejaVu Sans"
-"""matplotlib brings it along: Latin, Greek, Cyrillic, Hebrew, Arabic, Armenian, Georgian."""
+"""Comes with matplotlib; covers Latin, Greek, Cyrillic, Hebrew, Arabic, Armenian and Georgian."""
 
 NO_FONT = "Last Resort"
-"""It has a box for every character there is."""
+"""A font that draws a box for every character."""
 
 
 def fonts_for(text: str) -> tuple[list[str], str]:
-    """Families to draw a text with, in the order in which they are asked for a glyph; and the characters that none has."""
+    """Returns font families for a text, in order of preference, and the characters that no font has."""
     from matplotlib.font_manager import findfont, fontManager
 
     missing = {character for character in text if character.isprintable() and not character.isspace()}
@@ -23,9 +23,9 @@ def fonts_for(text: str) -> tuple[list[str], str]:
     for entry in sorted(fontManager.ttflist, key=lambda entry: (entry.style != "normal", abs(_weight(entry.weight) - 400))):
         if entry.name in families or entry.name.startswith(NO_FONT):
             continue
-        if missing & (found := _glyphs(entry.fname)):
+        if missing & (glyphs := _glyphs(entry.fname)):
             families.append(entry.name)
-            missing -= found
+            missing -= glyphs
         if not missing:
             break
     return families, "".join(sorted(missing))
@@ -37,7 +37,7 @@ def _weight(weight: int | str) -> int:
 
 @cache
 def _glyphs(path: str) -> frozenset[str]:
-    """The characters that a font file has a glyph for; none if it cannot be read."""
+    """Returns the characters that a font file has glyphs for; empty if the file cannot be read."""
     from matplotlib.ft2font import FT2Font
 
     try:

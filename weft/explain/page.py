@@ -1,6 +1,6 @@
-"""Explanations as one HTML page that needs nothing else: styles, script and data inside, no network.
+"""Explanations as a self-contained HTML page, with styles, scripts and data inside. It needs no network.
 
-Weights travel as bytes, 255 · √w, deflated: a sentence of 200 tokens with 48 heads is a page of some megabytes.
+Weights are stored as deflated bytes, 255 · √w. A sentence of 200 tokens and 48 heads makes a page of a few megabytes.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from typing import Any
 
 import numpy as np
 
-from weft.explain.explanation import Explanation, Look, Node, Step
+from weft.explain.explanation import AttentionMap, DecodingStep, Explanation, Node
 from weft.explain.text import Side, Weights, fed, shown
 
 SCRIPTS = ("arrays.js", "heatmap.js", "lines.js", "steps.js", "tokens.js", "tree.js", "panel.js", "page.js")
 
 
 def page(explanations: Sequence[Explanation], title: str = "weft explain") -> str:
-    """A whole HTML page. Explanations of the same text stand side by side, others one after the other."""
+    """Returns an HTML page. Explanations of the same text are shown side by side, different texts one at a time."""
     groups: dict[str, list[Explanation]] = {}
     for each in explanations:
         groups.setdefault(each.source.text, []).append(each)
@@ -38,13 +38,13 @@ def page(explanations: Sequence[Explanation], title: str = "weft explain") -> st
 
 
 def safe_json(data: Any) -> str:
-    """JSON that may stand inside a script element: no tag can begin in it."""
+    """Encodes JSON for a script element: without <, > and &, so that no tag can start in it."""
     text = json.dumps(data, separators=(",", ":"), allow_nan=False)
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
 def document(explanation: Explanation) -> dict[str, Any]:
-    """An explanation as plain data."""
+    """Converts an explanation to the JSON data of the page."""
     return {
         "run": explanation.run,
         "model": explanation.model,
@@ -57,14 +57,14 @@ def document(explanation: Explanation) -> dict[str, Any]:
             "fed": _side(fed(explanation.target)),
         },
         "steps": [_step(step) for step in explanation.steps],
-        "looks": [_look(look) for look in explanation.looks],
-        "best": [[found.text, _rounded(found.score)] for found in explanation.best],
+        "looks": [_map(each) for each in explanation.maps],
+        "best": [[each.text, _rounded(each.score)] for each in explanation.best],
         "tree": [_node(node) for node in explanation.tree],
     }
 
 
 def packed(weights: Weights) -> str:
-    """Weights as deflated bytes, in letters."""
+    """Encodes weights as deflated bytes in base64."""
     levels = np.rint(255 * np.sqrt(np.clip(weights, 0.0, 1.0))).astype(np.uint8)
     return base64.b64encode(zlib.compress(levels.tobytes(), 9)).decode()
 
@@ -74,7 +74,7 @@ def _side(side: Side) -> dict[str, Any]:
     return {"text": side.text, "tokens": tokens, "words": side.words, "names": side.names, "rtl": side.rtl}
 
 
-def _step(step: Step) -> dict[str, Any]:
+def _step(step: DecodingStep) -> dict[str, Any]:
     return {
         "token": step.token,
         "logp": _rounded(step.logp),
@@ -85,19 +85,19 @@ def _step(step: Step) -> dict[str, Any]:
     }
 
 
-def _look(look: Look) -> dict[str, Any]:
+def _map(attention: AttentionMap) -> dict[str, Any]:
     sides = {"encoder": ("source", "source"), "cross": ("target", "source"), "causal": ("target", "fed")}
-    rows, columns = sides[look.use]
+    rows, columns = sides[attention.use]
     return {
-        "title": look.title,
-        "kind": look.kind,
-        "use": look.use,
-        "how": look.how,
-        "note": look.note,
+        "title": attention.title,
+        "kind": attention.kind,
+        "use": attention.use,
+        "how": attention.how,
+        "note": attention.note,
         "rows": rows,
-        "columns": columns if look.aligned else "",
-        "shape": look.weights.shape,
-        "data": packed(look.weights),
+        "columns": columns if attention.aligned else "",
+        "shape": attention.weights.shape,
+        "data": packed(attention.weights),
     }
 
 
@@ -107,7 +107,7 @@ def _node(node: Node) -> list[Any]:
 
 
 def _rounded(value: float) -> float:
-    """Four digits; what was never possible counts as a thousand nats."""
+    """Rounds to four decimals. Log-probabilities are bounded by −1000, since JSON has no infinity."""
     return round(max(float(value), -1000.0), 4)
 
 

@@ -1,6 +1,6 @@
-"""Attention as a picture: what was looked at along the top, what looked down the side.
+"""Heat maps of attention weights: keys along the top, queries down the side.
 
-Right-to-left text runs from the right along the top; matplotlib joins its letters from version 3.11 on.
+Right-to-left text along the top starts at the right. Joining its letters needs matplotlib 3.11 or later.
 """
 
 from __future__ import annotations
@@ -12,34 +12,31 @@ from pathlib import Path
 from typing import IO, Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from weft.batch import BOS, SPECIALS
 from weft.errors import ConfigError
-from weft.explain.explanation import Explanation, Look, Use
+from weft.explain.explanation import AttentionMap, Explanation, Use
 from weft.explain.fonts import fonts_for
-from weft.explain.text import shown
+from weft.explain.text import Weights, shown
 from weft.tasks.decoding import Translation
 
-Weights = NDArray[np.float32]
-
-MOST_TICKS = 80
-"""Tokens that are written along a side; of longer texts none is, since nobody could read them."""
+MAX_LABELS = 80
+"""Longest text whose tokens are written along an axis; more would be unreadable."""
 
 
 @dataclass(frozen=True)
 class View:
-    """One picture: weights [rows, columns], the mean of layers and heads, with the tokens of both sides and their names."""
+    """One heat map: weights [rows, columns], the tokens along both axes, and the names of the axes (`sides`)."""
 
     title: str
     weights: Weights
     rows: list[str]
     columns: list[str]
-    sides: tuple[str, str] = ("written", "read")
+    sides: tuple[str, str] = ("target", "source")
     from_right: bool = False
 
 
-SIDES = {"encoder": ("read", "read"), "cross": ("written", "read"), "causal": ("written", "written before")}
+SIDES = {"encoder": ("source", "source"), "cross": ("target", "source"), "causal": ("target", "previous target")}
 
 
 def view_of(
@@ -50,22 +47,22 @@ def view_of(
     head: int | Literal["mean", "max"] = "mean",
     words: bool = False,
 ) -> View:
-    """One picture of an explanation. `layer` and `head` count from 1; without a layer it is the mean of all layers."""
-    looks = explanation.views(use)
-    if not looks:
+    """Returns one heat map of an explanation. `layer` and `head` count from 1; the default layer is the mean of all."""
+    maps = explanation.views(use)
+    if not maps:
         raise ConfigError(f"{explanation.model} has nothing to draw for {use}; it has {_uses(explanation)}")
-    if layer is not None and not 1 <= layer <= len(looks):
-        raise ConfigError(f"there is no layer {layer}: {use} has {len(looks)}, counted from 1")
-    chosen = looks if layer is None else [looks[layer - 1]]
-    alike = [look for look in chosen if look.weights.shape[1:] == chosen[0].weights.shape[1:]]
-    rows, columns = explanation.sides(alike[0])
-    weights = np.mean([_one_head(explanation.joined(look) if words else look.weights, head) for look in alike], axis=0)
+    if layer is not None and not 1 <= layer <= len(maps):
+        raise ConfigError(f"there is no layer {layer}: {use} has {len(maps)}, counted from 1")
+    selected = maps if layer is None else [maps[layer - 1]]
+    same_shape = [each for each in selected if each.weights.shape[1:] == selected[0].weights.shape[1:]]
+    rows, columns = explanation.sides(same_shape[0])
+    heads = [_one_head(explanation.joined(each) if words else each.weights, head) for each in same_shape]
     names = [side.names if words else [shown(token) for token in side.tokens] for side in (rows, columns)]
-    return View(_title(use, alike, head), weights, names[0], names[1], SIDES[use], columns.rtl)
+    return View(_title(use, same_shape, head), np.mean(heads, axis=0), names[0], names[1], SIDES[use], columns.rtl)
 
 
 def _one_head(weights: Weights, head: int | Literal["mean", "max"]) -> Weights:
-    """[rows, columns] of [H, rows, columns]."""
+    """Selects or combines heads: [rows, columns] from [H, rows, columns]."""
     if head == "mean" or head == "max":
         joined: Weights = weights.mean(0) if head == "mean" else weights.max(0)
         return joined
@@ -74,76 +71,77 @@ def _one_head(weights: Weights, head: int | Literal["mean", "max"]) -> Weights:
     return weights[head - 1]
 
 
-def _title(use: Use, looks: list[Look], head: int | str) -> str:
-    layers = looks[0].title if len(looks) == 1 else f"{len(looks)} layers"
+def _title(use: Use, maps: list[AttentionMap], head: int | str) -> str:
+    layers = maps[0].title if len(maps) == 1 else f"{len(maps)} layers"
     return f"{use}, {layers}, {head if isinstance(head, str) else f'head {head}'}"
 
 
 def _uses(explanation: Explanation) -> str:
-    return " and ".join(dict.fromkeys(look.use for look in explanation.looks)) or "nothing"
+    return " and ".join(dict.fromkeys(each.use for each in explanation.maps)) or "nothing"
 
 
-def cross_attention(found: Translation) -> Weights:
-    """[target tokens, source tokens]: how much each written token looked at each read one, over all layers and heads."""
-    mean = _mean(found, lambda name: ".cross" in name)
+def cross_attention(translation: Translation) -> Weights:
+    """Returns [target tokens, source tokens]: cross-attention weights, averaged over all layers and heads."""
+    mean = _mean(translation, lambda name: ".cross" in name)
     if mean is None:
         raise ConfigError(
-            "this translation has no cross-attention to draw: translate with attention=True, by a model that shows weights"
+            "this translation has no cross-attention weights; translate with attention=True and a model that has them"
         )
     return mean
 
 
-def views(found: Translation) -> list[View]:
-    """Every kind of looking that a translation (or a label) has weights of: among what was read, at it, at what was written."""
-    read, written = found.source_tokens, found.tokens
-    fed = [SPECIALS[BOS], *written[:-1]]
-    cross = _mean(found, lambda name: ".cross" in name)
-    within = _mean(found, lambda name: name.startswith("encoder."))
-    pooled = found.attention.get("pooling")
-    before = _mean(found, lambda name: name.startswith("decoder.") and ".cross" not in name)
-    possible = [
-        ("encoder", within, read, read, ("read", "read")),
-        ("cross", cross, written, read, ("written", "read")),
-        ("decoder", before, written, fed, ("written", "written before")),
-        ("pooling", pooled, [str(row + 1) for row in range(0 if pooled is None else len(pooled))], read, ("vector", "read")),
+def views(translation: Translation) -> list[View]:
+    """Returns a heat map for each kind of attention in a translation or label: encoder, cross, decoder and pooling."""
+    source, target = translation.source_tokens, translation.tokens
+    fed = [SPECIALS[BOS], *target[:-1]]
+    cross = _mean(translation, lambda name: ".cross" in name)
+    encoder = _mean(translation, lambda name: name.startswith("encoder."))
+    pooled = translation.attention.get("pooling")
+    decoder = _mean(translation, lambda name: name.startswith("decoder.") and ".cross" not in name)
+    vectors = [str(row + 1) for row in range(0 if pooled is None else len(pooled))]
+    candidates = [
+        ("encoder", encoder, source, source, SIDES["encoder"]),
+        ("cross", cross, target, source, SIDES["cross"]),
+        ("decoder", decoder, target, fed, SIDES["causal"]),
+        ("pooling", pooled, vectors, source, ("vector", "source")),
     ]
     return [
         View(title, weights, rows, columns, sides)
-        for title, weights, rows, columns, sides in possible
+        for title, weights, rows, columns, sides in candidates
         if weights is not None and weights.shape == (len(rows), len(columns))
     ]
 
 
-def draw_attention(found: Translation, path: str | Path) -> None:
-    """Writes a heat map of the cross-attention as PNG, SVG or PDF, by the path's ending."""
-    draw(View("cross", cross_attention(found), found.tokens, found.source_tokens), path)
+def draw_attention(translation: Translation, path: str | Path) -> None:
+    """Writes a heat map of the cross-attention as PNG, SVG or PDF, depending on the file suffix."""
+    draw(View("cross", cross_attention(translation), translation.tokens, translation.source_tokens), path)
 
 
 def draw(view: View, file: str | Path | IO[bytes], dpi: int = 150, warn: Callable[[str], None] | None = None) -> None:
-    """Writes a heat map: to a path by its ending, to an open file as PNG. `warn` is told of glyphs that no font has."""
+    """Writes a heat map: to a path in the format of its suffix, to an open file as PNG. `warn` reports missing glyphs."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     rows, columns = view.weights.shape
-    wide, high = (
-        min(30.0, least + (0.28 if size <= MOST_TICKS else 0.05) * size) for size, least in ((columns, 1.5), (rows, 1.2))
+    width, height = (
+        min(30.0, least + (0.28 if size <= MAX_LABELS else 0.05) * size) for size, least in ((columns, 1.5), (rows, 1.2))
     )
     families, missing = fonts_for("".join([*view.rows, *view.columns]))
     if missing and warn is not None:
-        warn(f"no font on this machine has {missing!r}: boxes are drawn; install one that does, for example of the Noto fonts")
-    figure = Figure(figsize=(wide, high), layout="constrained")
+        warn(f"no installed font has {missing!r}, so boxes are drawn instead; install a font that does, such as a Noto font")
+    figure = Figure(figsize=(width, height), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.subplots()
     axes.imshow(view.weights, cmap="Blues", vmin=0, aspect="auto")
     axes.set_xticks([])
     axes.set_yticks([])
-    # A token may hold a dollar sign, which would begin a formula.
-    looks: dict[str, Any] = {"fontfamily": families, "parse_math": False}
-    if columns <= MOST_TICKS:
-        names, turned = [shown(token) for token in view.columns], 90 if columns > 12 else 0
-        axes.set_xticks(range(columns), names, rotation=turned, **looks)
-    if rows <= MOST_TICKS:
-        axes.set_yticks(range(rows), [shown(token) for token in view.rows], **looks)
+    # A dollar sign in a token must not start a formula.
+    style: dict[str, Any] = {"fontfamily": families, "parse_math": False}
+    if columns <= MAX_LABELS:
+        names, rotation = [shown(token) for token in view.columns], 90 if columns > 12 else 0
+        axes.set_xticks(range(columns), names, rotation=rotation, **style)
+    if rows <= MAX_LABELS:
+        axes.set_yticks(range(rows), [shown(token) for token in view.rows], **style)
     if view.from_right:
         axes.invert_xaxis()
     axes.xaxis.tick_top()
@@ -151,13 +149,13 @@ def draw(view: View, file: str | Path | IO[bytes], dpi: int = 150, warn: Callabl
     axes.xaxis.set_label_position("top")
     axes.set_ylabel(view.sides[0])
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message=".*[Gg]lyph.*")  # it was said above, and better
+        warnings.filterwarnings("ignore", message=".*[Gg]lyph.*")  # reported above, with advice
         figure.savefig(file, dpi=dpi)
 
 
-def _mean(found: Translation, chosen: Callable[[str], bool]) -> Weights | None:
-    """[rows, columns]: over the layers that are chosen by name and their heads. None where there are none of one shape."""
-    layers = [weights.mean(0) for name, weights in found.attention.items() if chosen(name)]
+def _mean(translation: Translation, selects: Callable[[str], bool]) -> Weights | None:
+    """[rows, columns]: the mean over the selected layers and their heads. None without layers or if their shapes differ."""
+    layers = [weights.mean(0) for name, weights in translation.attention.items() if selects(name)]
     if not layers or len({layer.shape for layer in layers}) > 1:
         return None
     mean: Weights = np.mean(layers, axis=0)

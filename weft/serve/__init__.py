@@ -1,1 +1,1 @@
-"""Trained runs behind HTTP: LibreTranslate's interface, a JSON interface with everything a search knows, and a web page."""
+"""An HTTP server for trained runs: the LibreTranslate API, a JSON API with scores and attention, and a web page."""

@@ -1,4 +1,4 @@
-"""The application: all interfaces, the page, and what every error looks like."""
+"""The ASGI application: both APIs, the web page, and one format for all errors."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 
 from weft.errors import WeftError
-from weft.serve import libre, native
-from weft.serve.fields import with_choices
-from weft.serve.guard import Guard, Log, log_line
+from weft.serve import json_api, libretranslate
+from weft.serve.middleware import Guard, Log, log_line
 from weft.serve.refusal import Refusal
+from weft.serve.request_body import with_choices
 from weft.serve.service import Service
 
 FILES = {
@@ -27,11 +27,11 @@ FILES = {
     "/static/docs.js": ("docs.js", "text/javascript"),
     "/static/icon.svg": ("icon.svg", "image/svg+xml"),
 }
-"""Everything that is served as a file, by its address: no address is ever made into a path."""
+"""Static files by URL path. The list is fixed: a request path is never turned into a file path."""
 
 
 def make_app(service: Service, log: Log = log_line) -> Guard:
-    """The whole application, guarded."""
+    """Builds the whole application, wrapped in the Guard middleware."""
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -42,18 +42,18 @@ def make_app(service: Service, log: Log = log_line) -> Guard:
     app = FastAPI(
         title="weft",
         version=_version(),
-        summary="Trained sequence-to-sequence models behind HTTP.",
+        summary="An HTTP API for trained sequence-to-sequence models.",
         docs_url=None,
         redoc_url=None,
         lifespan=lifespan,
     )
-    app.include_router(native.router(service))
-    app.include_router(libre.router(service))
+    app.include_router(json_api.router(service))
+    app.include_router(libretranslate.router(service))
     _add_metrics(app, service)
-    for address, (name, kind) in FILES.items():
-        _add_file(app, address, name, kind)
+    for path, (name, media_type) in FILES.items():
+        _add_file(app, path, name, media_type)
     _add_errors(app)
-    _describe(app, service.models.choices)
+    _complete_schema(app, service.models.choices)
     if service.settings.origins:
         app.add_middleware(
             CORSMiddleware, allow_origins=service.settings.origins, allow_methods=["GET", "POST"], allow_headers=["*"]
@@ -65,33 +65,33 @@ def _version() -> str:
     try:
         return metadata.version("weft")
     except metadata.PackageNotFoundError:
-        return "0"  # a source tree that is not installed
+        return "0"  # a source tree without an installed package
 
 
 def _add_metrics(app: FastAPI, service: Service) -> None:
-    @app.get("/metrics", summary="Counts for Prometheus", tags=["weft"], response_class=PlainTextResponse)
+    @app.get("/metrics", summary="Metrics in Prometheus format", tags=["weft"], response_class=PlainTextResponse)
     async def metrics(request: Request) -> Response:
-        if service.door.keys:
+        if service.access.keys:
             service.admit(request)
         return PlainTextResponse(service.metrics.text(), media_type="text/plain; version=0.0.4")
 
 
-def _add_file(app: FastAPI, address: str, name: str, kind: str) -> None:
+def _add_file(app: FastAPI, path: str, name: str, media_type: str) -> None:
     content = resources.files("weft.serve").joinpath("page", name).read_bytes()
 
-    @app.get(address, include_in_schema=False, name=name)
+    @app.get(path, include_in_schema=False, name=name)
     async def file() -> Response:
-        return Response(content, media_type=f"{kind}; charset=utf-8", headers={"Cache-Control": "no-cache"})
+        return Response(content, media_type=f"{media_type}; charset=utf-8", headers={"Cache-Control": "no-cache"})
 
 
-def _describe(app: FastAPI, choices: dict[str, list[str]]) -> None:
-    """Makes the description, which is kept from then on, with the names of models and languages in it."""
-    known = app.openapi()["components"]["schemas"]
-    known["TranslateRequest"] = with_choices(known["TranslateRequest"], choices)
+def _complete_schema(app: FastAPI, choices: dict[str, list[str]]) -> None:
+    """Adds the names of models and languages to the OpenAPI schema, which FastAPI caches after the first call."""
+    schemas = app.openapi()["components"]["schemas"]
+    schemas["TranslateRequest"] = with_choices(schemas["TranslateRequest"], choices)
 
 
 def _add_errors(app: FastAPI) -> None:
-    """Every error is {"error": "…"}, as LibreTranslate's are."""
+    """Formats every error as {"error": "…"}, as LibreTranslate does."""
 
     @app.exception_handler(Refusal)
     async def refused(_: Request, error: Refusal) -> Response:
@@ -103,12 +103,12 @@ def _add_errors(app: FastAPI) -> None:
 
     @app.exception_handler(Exception)
     async def unexpected(_: Request, error: Exception) -> Response:
-        return JSONResponse({"error": "internal error"}, 500)  # what happened is in the log
+        return JSONResponse({"error": "internal error"}, 500)  # the middleware logs the traceback
 
     @app.exception_handler(RequestValidationError)
     async def invalid(_: Request, error: RequestValidationError) -> Response:
-        said = "; ".join(f"{'.'.join(map(str, each['loc'][1:])) or 'body'}: {each['msg']}" for each in error.errors())
-        return JSONResponse({"error": said.encode("utf-8", "replace").decode()}, 422)
+        message = "; ".join(f"{'.'.join(map(str, each['loc'][1:])) or 'body'}: {each['msg']}" for each in error.errors())
+        return JSONResponse({"error": message.encode("utf-8", "replace").decode()}, 422)
 
     @app.exception_handler(HTTPException)
     async def other(_: Request, error: HTTPException) -> Response:

@@ -1,4 +1,4 @@
-"""Asks from many requests, decoded together. One thread owns the models; requests wait for it in the event loop."""
+"""Batches queries from many requests. One thread runs the models; requests wait for it in the event loop."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from dataclasses import dataclass, field
 
 import torch
 
-from weft.serve.ask import Ask, Explain
 from weft.serve.metrics import Metrics
+from weft.serve.queries import Ask, Explain
 from weft.serve.refusal import Refusal
 from weft.serve.settings import Settings
 from weft.tasks.decoding import Translation
 
 Question = Ask | Explain
 Answer = Translation | str
-"""A translation, or the page that explains one."""
+"""A translation, or an HTML page that explains one."""
 
 
 @dataclass(eq=False)
 class _Job:
-    """A question, how many source tokens it has, who waits for it, and since when."""
+    """A query in the queue, with its number of source tokens, the future of its answer, and the time it was added."""
 
     ask: Question
     tokens: int
@@ -34,70 +34,70 @@ class _Job:
     since: float = field(default_factory=time.monotonic)
 
 
-class Cache:
-    """The translations asked for last. Only the event loop touches it."""
+class AnswerCache:
+    """A least-recently-used cache of answers. Only the event loop uses it."""
 
-    def __init__(self, most: int) -> None:
-        self.most = most
-        self._known: OrderedDict[Question, Answer] = OrderedDict()
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self._answers: OrderedDict[Question, Answer] = OrderedDict()
 
     def find(self, ask: Question) -> Answer | None:
-        if ask in self._known:
-            self._known.move_to_end(ask)
-        return self._known.get(ask)
+        if ask in self._answers:
+            self._answers.move_to_end(ask)
+        return self._answers.get(ask)
 
-    def keep(self, ask: Question, found: Answer) -> None:
-        if self.most and ask.kept:
-            self._known[ask] = found
-            while len(self._known) > self.most:
-                self._known.popitem(last=False)
+    def keep(self, ask: Question, answer: Answer) -> None:
+        if self.size and ask.kept:
+            self._answers[ask] = answer
+            while len(self._answers) > self.size:
+                self._answers.popitem(last=False)
 
 
 class Batcher:
-    """Gathers asks for a few milliseconds, or for as long as the model is busy, and decodes those of one group together."""
+    """Collects queries for a few milliseconds, or while the model is busy, and decodes those of one group as a batch."""
 
     def __init__(self, settings: Settings, metrics: Metrics) -> None:
         self.settings, self.metrics = settings, metrics
-        self.cache = Cache(settings.cache)
+        self.cache = AnswerCache(settings.cache)
         self._waiting: deque[_Job] = deque()
         self._changed = threading.Condition()
         self._closing = False
-        self._pace = 0.05  # seconds a text, lately
+        self._pace = 0.05  # seconds per text, a moving average
         self._thread = threading.Thread(target=self._work, name="weft-model", daemon=True)
 
     def start(self) -> None:
         self._thread.start()
 
     def close(self) -> None:
-        """Ends when everything that waits is done."""
+        """Answers all queries in the queue, then ends the thread."""
         with self._changed:
             self._closing = True
             self._changed.notify()
         self._thread.join()
 
     def forget(self) -> None:
-        """Starts with an empty cache. Answers still to come of asks before this go into the old one, and with it."""
-        self.cache = Cache(self.settings.cache)
+        """Empties the cache. Answers to queries made before this call go to the discarded cache."""
+        self.cache = AnswerCache(self.settings.cache)
 
     @property
     def length(self) -> int:
-        """Texts that wait."""
+        """Number of queries in the queue."""
         return len(self._waiting)
 
     async def answer(self, asks: Sequence[Question]) -> list[Answer]:
-        """An answer for each ask. Cancelled, it takes back what has not begun; a full queue is a Refusal."""
-        found = {ask: known for ask in asks if (known := self.cache.find(ask)) is not None}
-        self.metrics.count("cache_hits", len(found))
-        missing = [ask for ask in dict.fromkeys(asks) if ask not in found]
+        """Answers each query. Cancelling removes queries that are not being decoded yet; a full queue raises a Refusal."""
+        answers = {ask: cached for ask in asks if (cached := self.cache.find(ask)) is not None}
+        self.metrics.count("cache_hits", len(answers))
+        missing = [ask for ask in dict.fromkeys(asks) if ask not in answers]
         if missing:
-            found |= zip(missing, await self._ask(missing), strict=True)
-        return [found[ask] for ask in asks]
+            answers |= zip(missing, await self._ask(missing), strict=True)
+        return [answers[ask] for ask in asks]
 
     async def _ask(self, asks: Sequence[Question]) -> list[Answer]:
         if self.length + len(asks) > self.settings.queue:
             self.metrics.count("refused_busy", 1)
             wait = max(1, math.ceil(self.length * self._pace))
-            raise Refusal(503, f"too many texts are waiting; come back in {wait} s", retry_after=wait)
+            raise Refusal(503, f"too many texts are waiting; try again in {wait} s", retry_after=wait)
         loop, cache = asyncio.get_running_loop(), self.cache
         jobs = [_Job(ask, ask.model.count(ask.text), loop.create_future()) for ask in asks]
         with self._changed:
@@ -112,29 +112,29 @@ class Batcher:
         return done
 
     def _forget(self, jobs: Sequence[_Job]) -> None:
-        """Takes back what nobody waits for any more."""
-        left = [job for job in jobs if not job.future.done() or job.future.cancelled()]
-        if left:
-            self.metrics.count("cancelled", len(left))
+        """Removes jobs from the queue whose request was cancelled."""
+        cancelled = [job for job in jobs if not job.future.done() or job.future.cancelled()]
+        if cancelled:
+            self.metrics.count("cancelled", len(cancelled))
             with self._changed:
-                gone = set(map(id, left))
-                self._waiting = deque(job for job in self._waiting if id(job) not in gone)
+                ids = set(map(id, cancelled))
+                self._waiting = deque(job for job in self._waiting if id(job) not in ids)
 
     def _work(self) -> None:
         if self.settings.threads:
-            torch.set_num_threads(self.settings.threads)  # each thread has its own number
+            torch.set_num_threads(self.settings.threads)  # the setting is per thread
         while batch := self._take():
             began = time.monotonic()
             answers = _answers(batch)
             spent = time.monotonic() - began
             self._pace += 0.2 * (spent / len(batch) - self._pace)
-            # Counted before it is answered: who has an answer finds it in the figures.
+            # Count before answering, so that a client with an answer finds it in the metrics.
             self.metrics.batch(len(batch), sum(job.tokens for job in batch), spent)
-            with suppress(RuntimeError):  # the loop is closed: nobody waits any more
-                batch[0].future.get_loop().call_soon_threadsafe(_settle, batch, answers)
+            with suppress(RuntimeError):  # the event loop is closed, so no request is waiting
+                batch[0].future.get_loop().call_soon_threadsafe(_resolve, batch, answers)
 
     def _take(self) -> list[_Job]:
-        """The next batch: waits until there is one. Nothing once the server closes and nothing waits."""
+        """Waits for the next batch. Returns an empty list when the server is closing and the queue is empty."""
         settings = self.settings
         with self._changed:
             while True:
@@ -148,7 +148,7 @@ class Batcher:
                 self._changed.wait(left)
 
     def _first_group(self) -> list[_Job]:
-        """The job that has waited longest and those that can be decoded with it, within the budget; they leave the queue."""
+        """Removes from the queue the oldest job and those that fit into a batch with it."""
         group, budget = self._waiting[0].ask.group, self.settings.batch_tokens
         taken: list[_Job] = []
         staying: deque[_Job] = deque()
@@ -164,7 +164,7 @@ class Batcher:
 
 
 def _answers(batch: Sequence[_Job]) -> Sequence[Answer | Exception]:
-    """Those of a batch. If it fails, each is tried alone, so that one bad text harms no other."""
+    """Runs the model on a batch. If that fails, runs each job alone, so that only the bad text gets an error."""
     try:
         return batch[0].ask.model.answer([job.ask for job in batch])
     except Exception as error:
@@ -173,7 +173,7 @@ def _answers(batch: Sequence[_Job]) -> Sequence[Answer | Exception]:
         return [answer for job in batch for answer in _answers([job])]
 
 
-def _settle(batch: Sequence[_Job], answers: Sequence[Answer | Exception]) -> None:
+def _resolve(batch: Sequence[_Job], answers: Sequence[Answer | Exception]) -> None:
     for job, answer in zip(batch, answers, strict=True):
         if job.future.done():
             continue

@@ -1,7 +1,7 @@
-"""Which of a few languages a text is in, by its letters and its most frequent words. Needs no model and no download.
+"""Language detection among a few candidates, from character n-grams and frequent words. Needs no model and no download.
 
-For every language the letters are learnt from what Babel's locale data says in it (the names of languages, countries,
-months, units), and the frequent words are listed here for the languages that have them.
+The n-gram counts of a language come from Babel's locale data (names of languages, countries, months and units in that
+language). Frequent words are listed below; a language without a list relies on its n-grams.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ WORDS = {
     "uk": "і в не на що з до як у це за та від він але є",
     "vi": "và của là có không được cho một trong người với các này",
 }
-WEIGHT = 2.5
-"""What a frequent word is worth, in nats; letters are worth what they say."""
+WORD_BONUS = 2.5
+"""Nats added to a language's score for each of its frequent words in the text."""
 
 NOT_LETTERS = re.compile(r"[\W\d_]+")
 ORDER = 3
@@ -55,7 +55,7 @@ ORDER = 3
 
 @cache
 def language_name(code: str) -> str:
-    """The name of a language in English; its code if nobody knows it."""
+    """Returns the English name of a language, or its code if the name is unknown."""
     locale = _locale(code)
     return (locale and locale.get_display_name("en")) or Locale("en").languages.get(code) or code
 
@@ -63,38 +63,38 @@ def language_name(code: str) -> str:
 @cache
 def _locale(code: str) -> Locale | None:
     try:
-        found = Locale.parse(code.replace("-", "_"))
-        # Of what it does not know, Babel makes the likeliest locale; that is no answer here.
-        return found if found.language == re.split("[-_]", code)[0].lower() else None
+        locale = Locale.parse(code.replace("-", "_"))
+        # For an unknown code Babel guesses the likeliest locale. A guess would be wrong here.
+        return locale if locale.language == re.split("[-_]", code)[0].lower() else None
     except (ValueError, UnknownLocaleError):
         return None
 
 
 class Detector:
-    """Compares languages by how likely they make the letters of a text, and by the frequent words found in it."""
+    """Scores languages by the likelihood of a text's character n-grams and by the frequent words in it."""
 
     def detect(self, text: str, codes: Sequence[str]) -> list[dict[str, Any]]:
-        """All of `codes`, the likeliest first, each with a confidence in percent. One alone is certain."""
+        """Ranks all of `codes`, the likeliest first, each with a confidence in percent."""
         words = NOT_LETTERS.split(text[:2000].lower())
         grams = [gram for word in words if word for gram in _grams(word)]
         scores = {code: self._score(code, words, grams) for code in codes}
         best = max(scores.values())
-        # Neighbouring letters depend on each other, so the sum of what they say is too sure of itself.
-        chances = {code: math.exp((score - best) / 4) for code, score in scores.items()}
-        total = sum(chances.values())
-        ranked = sorted(chances, key=lambda code: -chances[code])
-        return [{"confidence": round(100 * chances[code] / total, 1), "language": code} for code in ranked]
+        # Neighbouring n-grams overlap, so the sum of their log-probabilities is overconfident.
+        weights = {code: math.exp((score - best) / 4) for code, score in scores.items()}
+        total = sum(weights.values())
+        ranked = sorted(weights, key=lambda code: -weights[code])
+        return [{"confidence": round(100 * weights[code] / total, 1), "language": code} for code in ranked]
 
     def _score(self, code: str, words: Sequence[str], grams: Sequence[str]) -> float:
-        counts, total = _letters(code)
-        said = sum(math.log((counts[gram] + 0.1) / (total + 2000)) for gram in grams)
-        known = set(WORDS.get(code.split("-")[0].lower(), "").split())
-        return said + WEIGHT * sum(word in known for word in words)
+        counts, total = _gram_counts(code)
+        logp = sum(math.log((counts[gram] + 0.1) / (total + 2000)) for gram in grams)
+        frequent = set(WORDS.get(code.split("-")[0].lower(), "").split())
+        return logp + WORD_BONUS * sum(word in frequent for word in words)
 
 
 @cache
-def _letters(code: str) -> tuple[Counter[str], int]:
-    """How often each group of letters comes in what is known of a language."""
+def _gram_counts(code: str) -> tuple[Counter[str], int]:
+    """Counts the character n-grams in the known words of a language; returns the counts and their sum."""
     counts = Counter(gram for word in _known_words(code) for gram in _grams(word))
     return counts, sum(counts.values())
 
@@ -113,6 +113,6 @@ def _known_words(code: str) -> Iterator[str]:
 
 
 def _grams(word: str) -> Iterator[str]:
-    """Groups of up to three letters, beginning and end of the word counted as letters."""
+    """Yields the character n-grams of a word, with a space on either side of it."""
     padded = f" {word} "
     return (padded[start : start + ORDER] for start in range(len(padded) - ORDER + 1))

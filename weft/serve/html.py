@@ -1,4 +1,4 @@
-"""A page or a piece of HTML whose text is translated and whose markup stays as it was."""
+"""Translation of HTML: the text is replaced, the markup stays as it is."""
 
 from __future__ import annotations
 
@@ -7,36 +7,36 @@ from html import escape
 from html.parser import HTMLParser
 
 KEPT = {"script", "style", "code", "pre", "kbd", "samp", "var", "textarea", "svg", "math", "template"}
-"""Elements whose text is no prose."""
+"""Elements whose text is not prose and stays as it is."""
 
 VOID = {"area", "base", "br", "col", "embed", "hr", "img", "input", "link", "meta", "source", "track", "wbr"}
 RAW = {"script", "style"}
-"""Elements in which characters stand for themselves, so that nothing is escaped there."""
+"""Elements whose content is raw text, without escapes."""
 
 
-class Page(HTMLParser):
-    """Cuts HTML into markup and texts. `parts` are the texts to translate, `filled` is the page with others in their places.
+class HtmlText(HTMLParser):
+    """Splits HTML into markup and `segments` of text to translate; `fill` puts translations in their place.
 
-    The text of each element is translated by itself. Elements marked translate="no", or of the class notranslate, stay.
+    The text of each element is one segment. Elements with translate="no" or the class notranslate stay as they are.
     """
 
     def __init__(self, text: str) -> None:
         super().__init__(convert_charrefs=True)
-        self.parts: list[str] = []
+        self.segments: list[str] = []
         self._pieces: list[str | None] = []
         self._kept: list[str] = []
         self.feed(text)
         self.close()
 
-    def filled(self, texts: Sequence[str]) -> str:
-        """Whatever a model says is written as text: it can open no tag."""
-        following = iter(texts)
-        return "".join(escape(next(following), quote=False) if piece is None else piece for piece in self._pieces)
+    def fill(self, translations: Sequence[str]) -> str:
+        """Returns the HTML with translated segments. These are escaped, so a model cannot produce markup."""
+        remaining = iter(translations)
+        return "".join(escape(next(remaining), quote=False) if piece is None else piece for piece in self._pieces)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self._pieces.append(self.get_starttag_text() or "")
-        given = dict(attrs)
-        marked = given.get("translate") == "no" or "notranslate" in (given.get("class") or "").split()
+        attributes = dict(attrs)
+        marked = attributes.get("translate") == "no" or "notranslate" in (attributes.get("class") or "").split()
         if tag not in VOID and (self._kept or tag in KEPT or marked):
             self._kept.append(tag)
 
@@ -56,7 +56,7 @@ class Page(HTMLParser):
             return
         left, right = len(data) - len(data.lstrip()), len(data.rstrip())
         self._pieces += [data[:left], None, data[right:]]
-        self.parts.append(core)
+        self.segments.append(core)
 
     def handle_comment(self, data: str) -> None:
         self._pieces.append(f"<!--{data}-->")

@@ -1,4 +1,4 @@
-"""What the server counts, in Prometheus's text format."""
+"""Counters of the server, in Prometheus's text format."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ HELP = {
     "texts": "texts decoded",
     "tokens": "source tokens decoded",
     "batches": "batches decoded",
-    "cancelled": "texts taken back because the client left or time was up",
+    "cancelled": "texts cancelled because the client disconnected or the request timed out",
     "refused_busy": "requests refused because the queue was full",
-    "refused_rate": "requests refused because they came too fast",
-    "refused_key": "requests refused for want of a key",
-    "reloads": "times the models were read again",
+    "refused_rate": "requests refused by the rate limit",
+    "refused_key": "requests refused because the API key was missing or invalid",
+    "reloads": "times the models were reloaded",
 }
 
 
 class Metrics:
-    """Counts, safe to use from any thread."""
+    """Counters and a histogram of response times. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -49,13 +49,13 @@ class Metrics:
             self._seconds += seconds
 
     def text(self) -> str:
-        """Everything, one sample a line."""
+        """Returns all metrics, one sample per line."""
         with self._lock:
             return "".join(f"{line}\n" for line in self._lines())
 
     def _lines(self) -> Iterator[str]:
-        for name, about in HELP.items():
-            yield from (f"# HELP weft_{name}_total {about}", f"# TYPE weft_{name}_total counter")
+        for name, description in HELP.items():
+            yield from (f"# HELP weft_{name}_total {description}", f"# TYPE weft_{name}_total counter")
             yield f"weft_{name}_total {self._counts[name]}"
         yield from ("# HELP weft_busy_seconds_total time spent decoding", "# TYPE weft_busy_seconds_total counter")
         yield f"weft_busy_seconds_total {self._busy:.6f}"
@@ -68,5 +68,5 @@ class Metrics:
             total += number
             yield f'weft_request_seconds_bucket{{le="{bound}"}} {total}'
         yield from (f"weft_request_seconds_sum {self._seconds:.6f}", f"weft_request_seconds_count {total}")
-        for name, (about, value) in self.gauges.items():
-            yield from (f"# HELP weft_{name} {about}", f"# TYPE weft_{name} gauge", f"weft_{name} {value():g}")
+        for name, (description, value) in self.gauges.items():
+            yield from (f"# HELP weft_{name} {description}", f"# TYPE weft_{name} gauge", f"weft_{name} {value():g}")

@@ -1,4 +1,4 @@
-"""The runs that are served: which languages each reads and writes, and how they are found and read anew."""
+"""The models of a server: their languages, how a request selects one, and reloading."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from pathlib import Path
 from weft.config import Config
 from weft.errors import ConfigError
 from weft.explain.page import page
-from weft.serve.ask import Ask, Explain
+from weft.serve.queries import Ask, Explain
 from weft.serve.refusal import Refusal
 from weft.tasks.decoding import Translation
 from weft.translator import Translator, load
 
 UNKNOWN = "und"
-"""ISO 639's code for a language that nobody has named."""
+"""ISO 639 code for an undetermined language."""
 
 CODE = re.compile(r"[A-Za-z]{2,3}(?:[-_][A-Za-z0-9]{2,8})*")
 PAIR = re.compile(rf"({CODE.pattern}):({CODE.pattern})|([A-Za-z]{{2,3}})-([A-Za-z]{{2,3}})")
@@ -25,7 +25,7 @@ PAIR = re.compile(rf"({CODE.pattern}):({CODE.pattern})|([A-Za-z]{{2,3}})-([A-Za-
 
 @dataclass(frozen=True)
 class Place:
-    """Where a model comes from: run folders (several form an ensemble), and its languages where they were given."""
+    """Where a model comes from: its run folders (several form an ensemble), and its languages if given."""
 
     folders: tuple[str, ...]
     languages: tuple[str, str] | None = None
@@ -33,7 +33,7 @@ class Place:
 
 @dataclass(frozen=True, eq=False)
 class Served:
-    """A model at work, under a name of its own. Read anew, it is another object, so nothing of the old one is mixed in."""
+    """A loaded model with a unique name. Reloading creates a new object, so cached answers never mix with the old model's."""
 
     name: str
     source: str
@@ -42,14 +42,14 @@ class Served:
     translator: Translator = field(repr=False)
 
     def answer(self, asks: Sequence[Ask | Explain]) -> Sequence[Translation | str]:
-        """Answers asks of one group: a translation for each, or the page that explains the only one."""
+        """Answers queries of one group: a translation for each, or the page that explains a single one."""
         first = asks[0]
         if isinstance(first, Explain):
             return [page([self.translator.explain(first.text, run=self.name, **dict(first.options))], "weft")]
         return self.translate([ask for ask in asks if isinstance(ask, Ask)])
 
     def translate(self, asks: Sequence[Ask]) -> list[Translation]:
-        """Answers asks that have the same options."""
+        """Translates queries that have the same options."""
         first = asks[0]
         found = self.translator.stream(
             [ask.text for ask in asks],
@@ -61,21 +61,21 @@ class Served:
         return list(found)
 
     def count(self, text: str) -> int:
-        """Source tokens of a text, EOS counted."""
+        """Returns the number of source tokens in a text, including EOS."""
         return len(self.translator.source.encode(text)) + 1
 
 
 def parse_place(text: str) -> Place:
-    """`RUN`, `RUN,RUN` for an ensemble, each also with its languages: `en-de=RUN`, `zh-Hans:en=RUN`."""
+    """Parses `RUN`, or `RUN,RUN` for an ensemble; either may start with its languages: `en-de=RUN`, `zh-Hans:en=RUN`."""
     pair, equals, rest = text.partition("=")
     if not equals or Path(text).exists():
         return Place(_folders(text))
-    found = PAIR.fullmatch(pair.strip())
-    if found is None:
+    match = PAIR.fullmatch(pair.strip())
+    if match is None:
         raise ConfigError(
-            f"{text}: {pair!r} is no pair of languages; write en-de={rest or 'RUN'}, or zh-Hans:en={rest or 'RUN'}"
+            f"{text}: {pair!r} is not a language pair; write en-de={rest or 'RUN'}, or zh-Hans:en={rest or 'RUN'}"
         )
-    source, target = [code for code in found.groups() if code]
+    source, target = [code for code in match.groups() if code]
     return Place(_folders(rest), (source, target))
 
 
@@ -87,15 +87,15 @@ def _folders(text: str) -> tuple[str, ...]:
 
 
 def languages_of(config: Config) -> tuple[str, str]:
-    """Those of the configuration, or the endings of its data files (train.en,train.de), or unknown."""
+    """Returns the languages from the configuration, else from the data files' suffixes (train.en,train.de), else `und`."""
     data = config.data
-    ends = Counter(_endings(spec) for spec in data.train)
-    written = next(iter(ends)) if len(ends) == 1 else (UNKNOWN, UNKNOWN)
-    return data.source_language or written[0], data.target_language or written[1]
+    suffixes = Counter(_suffixes(spec) for spec in data.train)
+    guess = next(iter(suffixes)) if len(suffixes) == 1 else (UNKNOWN, UNKNOWN)
+    return data.source_language or guess[0], data.target_language or guess[1]
 
 
-def _endings(spec: str) -> tuple[str, str]:
-    """The languages that a pair of files is named after."""
+def _suffixes(spec: str) -> tuple[str, str]:
+    """Returns the languages in the suffixes of a pair of files."""
     from babel import Locale
 
     parts = [Path(part.strip().removesuffix(".gz")).suffix.removeprefix(".") for part in spec.split(",")]
@@ -104,13 +104,13 @@ def _endings(spec: str) -> tuple[str, str]:
 
 
 class Models:
-    """All models of a server. `reload` reads their folders again while the old ones go on serving."""
+    """All models of a server. The old models keep answering while `reload` reads the run folders again."""
 
     def __init__(
         self, places: Sequence[Place], *, device: str = "auto", tell: Callable[[str], None] = lambda text: None
     ) -> None:
         if not places:
-            raise ConfigError("there is no run to serve; name at least one folder")
+            raise ConfigError("no run to serve; name at least one run folder")
         self.device, self.tell = device, tell
         self.served: list[Served] = []
         for place in places:
@@ -126,13 +126,13 @@ class Models:
         source, target = place.languages or languages_of(translator.config)
         if place.languages is None and UNKNOWN in (source, target):
             self.tell(
-                f"{place.folders[0]}: its languages are not known, so it is served as {source} to {target}; "
-                f"name them with en-de={place.folders[0]}, or with data.source_language and data.target_language"
+                f"{place.folders[0]}: the languages of this run are not known, so it is served as {source} to {target}; "
+                f"set them with en-de={place.folders[0]}, or with data.source_language and data.target_language"
             )
         return Served(name, source, target, place, translator)
 
     def reload(self) -> list[Served]:
-        """Reads every model again. If one cannot be read, all old ones stay and the error says which."""
+        """Reads every model again. If one fails, all old models stay and the error names the run."""
         self.served = [self._open(old.place, old.name) for old in self.served]
         return self.served
 
@@ -140,10 +140,10 @@ class Models:
         for model in self.served:
             if model.name == name:
                 return model
-        raise Refusal(400, f"there is no model {name!r}; there are: {', '.join(model.name for model in self.served)}")
+        raise Refusal(400, f"there is no model {name!r}; choose one of: {', '.join(model.name for model in self.served)}")
 
     def between(self, source: str, target: str) -> Served:
-        """The first model for this pair of languages. Case does not matter."""
+        """Returns the first model for this language pair, ignoring case."""
         wanted = (source.lower(), target.lower())
         for model in self.served:
             if (model.source.lower(), model.target.lower()) == wanted:
@@ -154,24 +154,24 @@ class Models:
         raise Refusal(400, f"{target} is not available as a target language from {source}")
 
     def chosen(self, name: str | None, source: str | None, target: str | None) -> Served:
-        """The model of this name, or for this pair of languages, or the only one."""
+        """Returns the model with this name, or for this language pair, or the only model."""
         if name is not None:
             return self.named(name)
         if source is None and target is None:
             if len(self.served) > 1:
-                raise Refusal(400, "several models are served: name one with model, or languages with source and target")
+                raise Refusal(400, "this server has several models: select one with model, or with source and target")
             return self.served[0]
         if source is None or target is None:
-            raise Refusal(400, "give both source and target, or a model")
+            raise Refusal(400, "send both source and target, or a model")
         return self.between(source, target)
 
     @property
     def choices(self) -> dict[str, list[str]]:
-        """What requests can name: models, source and target languages."""
+        """The values that requests can select: models, source languages and target languages."""
         targets = list(dict.fromkeys(model.target for model in self.served))
         return {"model": [model.name for model in self.served], "source": self.sources, "target": targets}
 
     @property
     def sources(self) -> list[str]:
-        """The source languages, each once."""
+        """The source languages of all models, without duplicates."""
         return list(dict.fromkeys(model.source for model in self.served))

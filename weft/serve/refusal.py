@@ -1,4 +1,4 @@
-"""What a client is told when it gets no translation."""
+"""Errors that the server answers a request with."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from weft.errors import WeftError
 
 
 class Refusal(WeftError):
-    """An answer other than a translation: an HTTP status, a sentence that says why, and where it helps, when to come back."""
+    """An HTTP error: a status, a message, and optionally the seconds after which to try again (Retry-After)."""
 
     def __init__(self, status: int, message: str, *, retry_after: int | None = None) -> None:
         super().__init__(message)

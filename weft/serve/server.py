@@ -1,4 +1,4 @@
-"""The server itself: sockets, signals, and an end that finishes what was begun."""
+"""The server process: socket, signals, and a graceful shutdown."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from weft.errors import WeftError
 from weft.serve.app import make_app
-from weft.serve.guard import Log, log_line
+from weft.serve.middleware import Log, log_line
 from weft.serve.models import Models
 from weft.serve.service import Service
 from weft.serve.settings import Settings
 
-SWITCH = 1e-4
-"""Seconds after which threads take turns."""
+SWITCH_INTERVAL = 1e-4
+"""Seconds after which Python may switch between threads."""
 
 CONNECTIONS = 2_000
-"""Open at once; what comes beyond is refused with 503."""
+"""Maximum number of open connections; further requests get status 503."""
 
 HEADERS_WITHIN = 15.0
-"""Seconds in which a new connection has to say what it wants."""
+"""Seconds in which a new connection must send its request headers."""
 
 
-class _Told(logging.Handler):
-    """Passes what uvicorn says on to the server's own log."""
+class _ForwardLogs(logging.Handler):
+    """Forwards uvicorn's warnings and errors to the server's log."""
 
     def __init__(self, log: Log) -> None:
         super().__init__(logging.WARNING)
@@ -43,20 +43,20 @@ class _Told(logging.Handler):
         self._log({"event": record.levelname.lower(), "message": record.getMessage()})
 
 
-class Patient(H11Protocol):
-    """HTTP/1.1, with an end to connections that never say what they want."""
+class HeaderTimeoutProtocol(H11Protocol):
+    """HTTP/1.1 that closes connections whose headers do not arrive in time."""
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
-        self.loop.call_later(HEADERS_WITHIN, self._still_silent)
+        self.loop.call_later(HEADERS_WITHIN, self._close_if_silent)
 
-    def _still_silent(self) -> None:
+    def _close_if_silent(self) -> None:
         if self.cycle is None and not self.transport.is_closing():
             self.transport.close()
 
 
-class _Quiet(uvicorn.Server):
-    """uvicorn without its own signal handlers, which would end the process by the signal instead of with status 0."""
+class _UvicornServer(uvicorn.Server):
+    """uvicorn without its signal handlers, which would end the process by the signal instead of with status 0."""
 
     ready: Callable[[], None]
 
@@ -70,16 +70,16 @@ class _Quiet(uvicorn.Server):
 
 
 class Server:
-    """A server that can be started in a process of its own (`run`) or beside other things, on any free port."""
+    """A server with its own event loop. `run` may be called in the main thread or another; port 0 takes any free port."""
 
     def __init__(self, settings: Settings, models: Models, log: Log = log_line) -> None:
         self.settings, self.log = settings, log
         self.service = Service(settings, models)
         self.guard = make_app(self.service, log)
-        self._inner = _Quiet(
+        self._uvicorn = _UvicornServer(
             uvicorn.Config(
                 self.guard,
-                http=Patient,
+                http=HeaderTimeoutProtocol,
                 ws="none",
                 log_config=None,
                 access_log=False,
@@ -91,21 +91,21 @@ class Server:
                 backlog=CONNECTIONS,
             )
         )
-        self._inner.ready = self._ready
+        self._uvicorn.ready = self._ready
         self._socket = _bind(settings.host, settings.port)
-        self.address = f"http://{_written(settings.host)}:{self._socket.getsockname()[1]}"
+        self.address = f"http://{_bracketed(settings.host)}:{self._socket.getsockname()[1]}"
 
     def run(self) -> None:
-        """Serves until SIGTERM or SIGINT, then ends what was begun; SIGHUP reads the models again."""
-        # The thread of the model would otherwise keep the interpreter for 5 ms whenever a request is read or written a bit.
-        sys.setswitchinterval(SWITCH)
+        """Serves until SIGTERM or SIGINT, then answers the requests in progress and returns. SIGHUP reloads the models."""
+        # At Python's default of 5 ms the model's thread would delay every read and write of a request by that much.
+        sys.setswitchinterval(SWITCH_INTERVAL)
         asyncio.run(self._run())
 
     def stop(self) -> None:
-        """Takes no more requests, and ends when those taken are answered. A second time: at once."""
-        if self._inner.should_exit:
-            self._inner.force_exit = True
-        self._inner.should_exit = True
+        """Shuts down after answering the requests in progress. A second call ends the server at once."""
+        if self._uvicorn.should_exit:
+            self._uvicorn.force_exit = True
+        self._uvicorn.should_exit = True
 
     async def _run(self) -> None:
         loop = asyncio.get_running_loop()
@@ -120,12 +120,12 @@ class Server:
             for number in (signal.SIGTERM, signal.SIGINT):
                 loop.add_signal_handler(number, self.stop)
             loop.add_signal_handler(signal.SIGHUP, reload)
-        told, logger = _Told(self.log), logging.getLogger("uvicorn.error")
-        logger.addHandler(told)
+        handler, logger = _ForwardLogs(self.log), logging.getLogger("uvicorn.error")
+        logger.addHandler(handler)
         try:
-            await self._inner.serve(sockets=[self._socket])
+            await self._uvicorn.serve(sockets=[self._socket])
         finally:
-            logger.removeHandler(told)
+            logger.removeHandler(handler)
         self.log({"event": "stopped", "taken": self.guard.taken, "answered": self.guard.answered})
 
     def _ready(self) -> None:
@@ -141,19 +141,19 @@ class Server:
 
 def _bind(host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # asyncio turns off Nagle's delay only of sockets that say they are TCP.
-    made = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    # asyncio disables Nagle's algorithm only for sockets created with IPPROTO_TCP.
+    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
-        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        made.bind((host, port))
-        made.listen(CONNECTIONS)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((host, port))
+        listener.listen(CONNECTIONS)
     except OSError as error:
-        made.close()
+        listener.close()
         raise WeftError(
-            f"cannot listen on {host} port {port}: {error.strerror}; choose others with --host and --port"
+            f"cannot listen on {host} port {port}: {error.strerror}; choose another with --host and --port"
         ) from None
-    return made
+    return listener
 
 
-def _written(host: str) -> str:
+def _bracketed(host: str) -> str:
     return f"[{host}]" if ":" in host else host

@@ -1,4 +1,4 @@
-"""What every interface of the server uses: the models, the batcher, the doorkeeper, and answers that end in time."""
+"""The parts that both APIs share: models, batcher, access control and timeouts."""
 
 from __future__ import annotations
 
@@ -11,24 +11,26 @@ from typing import Any
 
 from starlette.requests import Request
 
-from weft.serve.ask import Ask, Explain
 from weft.serve.batcher import Answer, Batcher
 from weft.serve.metrics import Metrics
 from weft.serve.models import Models
+from weft.serve.queries import Ask, Explain
 from weft.serve.refusal import Refusal
 from weft.serve.settings import Settings
 from weft.tasks.decoding import Translation
 
-LEFT = 499
-"""The status, usual in logs, of a request whose client did not wait for the answer."""
+CLIENT_CLOSED = 499
+"""The usual status in logs for a request whose client disconnected before the answer."""
 
-VISITORS = 10_000
-"""Clients whose pace is remembered."""
+CLIENTS = 10_000
+"""Number of clients whose request rate is tracked."""
 
 
-class Door:
-    """Lets a request in by its key, and not too often: each key, or each address where there are no keys, has a bucket of
-    `rate` requests that fills up again within a minute."""
+class AccessControl:
+    """Checks API keys and limits the request rate.
+
+    Each key, or each client address if there are no keys, has a token bucket of `rate` requests that refills in a minute.
+    """
 
     def __init__(self, settings: Settings, metrics: Metrics) -> None:
         self.keys, self.rate, self.metrics = settings.keys, settings.rate, metrics
@@ -42,82 +44,84 @@ class Door:
             self._take(key if self.keys and key else address)
 
     def knows(self, key: str | None) -> bool:
-        """Whether this is one of the keys. All are compared, so the time it takes tells nothing."""
+        """Whether this is one of the keys. Compares with all of them, so that the time taken reveals nothing."""
         given = (key or "").encode("utf-8", "replace")
         return sum(hmac.compare_digest(given, known.encode()) for known in self.keys) > 0
 
-    def _take(self, visitor: str) -> None:
-        now, a_second = time.monotonic(), self.rate / 60
-        left, since = self._buckets.pop(visitor, (float(self.rate), now))
-        left = min(float(self.rate), left + (now - since) * a_second)
+    def _take(self, client: str) -> None:
+        now, per_second = time.monotonic(), self.rate / 60
+        left, since = self._buckets.pop(client, (float(self.rate), now))
+        left = min(float(self.rate), left + (now - since) * per_second)
         allowed = left >= 1
-        self._buckets[visitor] = (left - 1 if allowed else left, now)
-        while len(self._buckets) > VISITORS:
+        self._buckets[client] = (left - 1 if allowed else left, now)
+        while len(self._buckets) > CLIENTS:
             self._buckets.popitem(last=False)
         if not allowed:
             self.metrics.count("refused_rate", 1)
-            raise Refusal(429, f"Slowdown: at most {self.rate} requests a minute", retry_after=int((1 - left) / a_second) + 1)
+            raise Refusal(
+                429, f"Slowdown: at most {self.rate} requests per minute", retry_after=int((1 - left) / per_second) + 1
+            )
 
 
 class Service:
-    """One server's parts, in one place."""
+    """The shared state of a server: settings, models, metrics, batcher and access control."""
 
     def __init__(self, settings: Settings, models: Models) -> None:
         self.settings, self.models, self.metrics = settings, models, Metrics()
         self.batcher = Batcher(settings, self.metrics)
-        self.door = Door(settings, self.metrics)
-        self.metrics.gauges["queue_length"] = ("texts that wait for a model", lambda: self.batcher.length)
-        self.metrics.gauges["models"] = ("models served", lambda: len(self.models.served))
+        self.access = AccessControl(settings, self.metrics)
+        self.metrics.gauges["queue_length"] = ("texts waiting in the queue", lambda: self.batcher.length)
+        self.metrics.gauges["models"] = ("number of models", lambda: len(self.models.served))
         self._reloading = asyncio.Lock()
 
     def admit(self, request: Request, key: Any = None) -> None:
-        """Refuses a request that may not come in. The key is the one given, or in a header."""
+        """Refuses a request without a valid key or beyond the rate limit. A key may also come in a header."""
         scheme, _, token = request.headers.get("authorization", "").partition(" ")
-        shown = token.strip() if scheme.lower() == "bearer" else request.headers.get("x-api-key")
-        self.door.admit(key if isinstance(key, str) and key else shown, request.client.host if request.client else "")
+        header = token.strip() if scheme.lower() == "bearer" else request.headers.get("x-api-key")
+        self.access.admit(key if isinstance(key, str) and key else header, request.client.host if request.client else "")
 
     def check(self, texts: Sequence[str]) -> None:
-        """Refuses texts that are too many, too long, or no text at all."""
+        """Refuses too many texts, too many characters, and invalid Unicode."""
         settings, characters = self.settings, sum(map(len, texts))
         if len(texts) > settings.texts:
-            raise Refusal(400, f"Invalid request: {len(texts)} texts are more than the limit of {settings.texts}")
+            raise Refusal(400, f"Invalid request: {len(texts)} texts exceed the limit of {settings.texts}")
         if characters > settings.characters:
             raise Refusal(400, f"Invalid request: request ({characters}) exceeds text limit ({settings.characters})")
         for text in texts:
             check_unicode(text)
 
     async def answer(self, request: Request, asks: Sequence[Ask]) -> list[Translation]:
-        """A translation for each ask; ends when the client leaves or the time is up, and then takes the asks back."""
+        """Translates each query. Cancels the queries if the client disconnects or the time is up."""
         note(request, texts=len(asks), characters=sum(len(ask.text) for ask in asks))
         if self.settings.log_text:
             note(request, text=[ask.text for ask in asks])
         if asks:
             note(request, model=asks[0].model.name)
-        found = await self._in_time(request, self.batcher.answer(asks))
-        return [each for each in found if isinstance(each, Translation)]
+        answers = await self._with_timeout(request, self.batcher.answer(asks))
+        return [each for each in answers if isinstance(each, Translation)]
 
     async def explain(self, request: Request, ask: Explain) -> str:
-        """A page, within the same limits."""
+        """Returns the page that explains a translation, with the same timeout."""
         note(request, characters=len(ask.text), model=ask.model.name)
-        (page,) = await self._in_time(request, self.batcher.answer([ask]))
+        (page,) = await self._with_timeout(request, self.batcher.answer([ask]))
         return str(page)
 
-    async def _in_time(self, request: Request, work: Coroutine[Any, Any, list[Answer]]) -> list[Answer]:
-        task, gone = asyncio.ensure_future(work), asyncio.ensure_future(_gone(request))
+    async def _with_timeout(self, request: Request, work: Coroutine[Any, Any, list[Answer]]) -> list[Answer]:
+        task, gone = asyncio.ensure_future(work), asyncio.ensure_future(_disconnect(request))
         try:
             done, _ = await asyncio.wait({task, gone}, timeout=self.settings.timeout, return_when=asyncio.FIRST_COMPLETED)
             if task in done:
                 return task.result()
             if gone in done:
-                raise Refusal(LEFT, "the client has left")
-            raise Refusal(504, f"no answer within {self.settings.timeout:g} s; send less at once, or come back later")
+                raise Refusal(CLIENT_CLOSED, "the client disconnected")
+            raise Refusal(504, f"no answer within {self.settings.timeout:g} s; send fewer texts, or try again later")
         finally:
             gone.cancel()
             if not task.done():
                 task.cancel()
 
     async def reload(self) -> None:
-        """Reads the models again while the old ones serve. What is being decoded ends with the old ones."""
+        """Reloads the models while the old ones keep answering. Batches in progress finish with the old models."""
         async with self._reloading:
             await asyncio.to_thread(self.models.reload)
             self.batcher.forget()
@@ -125,19 +129,19 @@ class Service:
 
 
 def note(request: Request, **facts: Any) -> None:
-    """Adds facts to the request's line in the log."""
+    """Adds fields to the request's line in the log."""
     request.scope.setdefault("weft.log", {}).update(facts)
 
 
 def check_unicode(text: str) -> None:
-    """JSON can hold halves of characters, which are no text."""
+    """Refuses unpaired surrogates, which JSON allows but Unicode text does not."""
     try:
         text.encode("utf-8")
     except UnicodeEncodeError:
         raise Refusal(400, "Invalid request: the text is not valid Unicode") from None
 
 
-async def _gone(request: Request) -> None:
-    """Ends when the client has left."""
+async def _disconnect(request: Request) -> None:
+    """Returns when the client has disconnected."""
     while (await request.receive())["type"] != "http.disconnect":
         pass

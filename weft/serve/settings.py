@@ -1,4 +1,4 @@
-"""What a server is told when it starts."""
+"""Settings of a server."""
 
 from __future__ import annotations
 
@@ -9,16 +9,15 @@ LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 @dataclass(frozen=True)
 class Settings:
-    """Addresses, limits and habits of a server.
+    """Address, limits and options of a server.
 
-    keys: API keys, of which a request must show one; none: everyone may ask · rate: requests a minute of each key, or of
-    each address where there are no keys; 0: any number · characters: most of one request · texts: most of one request ·
-    body: most bytes of a request · queue: texts that may wait for the model · timeout: seconds a request may take, and
-    `arrive` its body to arrive · window: seconds in which requests are gathered into a batch · batch_tokens: source tokens of
-    a batch; 0: every text alone · cache: translations remembered · beam: the widest beam a request may ask for · origins:
-    pages of other sites that may ask (CORS) · proxies: addresses whose word on the client's address is believed · log_text:
-    whether texts are written to the log · threads: of the model on a CPU; 0: as torch has it · grace: seconds that running
-    requests are given at the end.
+    keys: accepted API keys; empty: no key is needed · rate: requests per minute and key, or per client address if there are
+    no keys; 0: unlimited · characters, texts, body: maximum characters, texts and bytes per request · queue: maximum number of
+    waiting texts · timeout: seconds until a request must be answered · arrive: seconds until its body must have arrived ·
+    window: seconds to wait for further requests before decoding a batch · batch_tokens: source tokens per batch; 0: no
+    batching · cache: number of cached translations · beam: largest beam that a request may set · origins: allowed CORS
+    origins · proxies: proxy addresses whose X-Forwarded-For header is trusted · log_text: write texts to the log · threads:
+    CPU threads of the model; 0: torch's default · grace: seconds that running requests may take during shutdown.
     """
 
     host: str = "127.0.0.1"
@@ -43,5 +42,5 @@ class Settings:
 
     @property
     def local(self) -> bool:
-        """Whether only this machine is served."""
+        """Whether the server listens only on this machine."""
         return self.host in LOOPBACK

@@ -1,32 +1,32 @@
-// Weights as they come in the page: bytes 255 · √w, deflated; and what is made of them: heads joined, words joined.
+// Decodes the weights stored in the page (deflated bytes, 255 · √w), and combines heads and words.
 
-async function unpack(look) {
-  if (look.weights) return look.weights;
-  const letters = atob(look.data), bytes = new Uint8Array(letters.length);
-  for (let i = 0; i < letters.length; i++) bytes[i] = letters.charCodeAt(i);
+async function unpack(map) {
+  if (map.weights) return map.weights;
+  const encoded = atob(map.data), bytes = new Uint8Array(encoded.length);
+  for (let i = 0; i < encoded.length; i++) bytes[i] = encoded.charCodeAt(i);
   const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"));
   const levels = new Uint8Array(await new Response(stream).arrayBuffer());
-  look.weights = Float32Array.from(levels, level => (level / 255) ** 2);
-  return look.weights;
+  map.weights = Float32Array.from(levels, level => (level / 255) ** 2);
+  return map.weights;
 }
 
-// One head, or the mean or the greatest of all, as {rows, columns, values}.
-function oneHead(look, head) {
-  const [heads, rows, columns] = look.shape, size = rows * columns;
+// One head, or the mean or maximum of all heads, as {rows, columns, values}.
+function oneHead(map, head) {
+  const [heads, rows, columns] = map.shape, size = rows * columns;
   if (head !== "mean" && head !== "max") {
-    return { rows, columns, values: look.weights.subarray(head * size, (head + 1) * size) };
+    return { rows, columns, values: map.weights.subarray(head * size, (head + 1) * size) };
   }
   const values = new Float32Array(size);
   for (let h = 0; h < heads; h++) {
     for (let i = 0; i < size; i++) {
-      const weight = look.weights[h * size + i];
+      const weight = map.weights[h * size + i];
       values[i] = head === "mean" ? values[i] + weight / heads : Math.max(values[i], weight);
     }
   }
   return { rows, columns, values };
 }
 
-// From words to words: the mean over the tokens that look, the sum over those looked at.
+// Weights between words: the mean over a query word's tokens, the sum over a key word's tokens.
 function joinWords(matrix, rowWords, columnWords) {
   const values = new Float32Array(rowWords.length * columnWords.length);
   rowWords.forEach(([top, bottom], r) => columnWords.forEach(([left, right], c) => {
@@ -39,19 +39,19 @@ function joinWords(matrix, rowWords, columnWords) {
   return { rows: rowWords.length, columns: columnWords.length, values };
 }
 
-// What stands along a side of a look: its names, and whether it runs from the right.
-function alongside(explanation, look, which, words) {
-  const side = explanation.sides[look[which]];
-  if (!side) return { names: Array.from({ length: look.shape[2] }, (_, i) => String(i + 1)), rtl: false };
+// The labels along an axis of a map, and whether they run from right to left.
+function axisLabels(explanation, map, axis, words) {
+  const side = explanation.sides[map[axis]];
+  if (!side) return { names: Array.from({ length: map.shape[2] }, (_, i) => String(i + 1)), rtl: false };
   return { names: words ? side.names : side.tokens, rtl: side.rtl, words: side.words };
 }
 
-function matrixOf(explanation, look, head, words) {
-  const matrix = oneHead(look, head);
+function matrixOf(explanation, map, head, words) {
+  const matrix = oneHead(map, head);
   if (!words) return matrix;
-  const each = Array.from({ length: matrix.columns }, (_, i) => [i, i + 1]);
-  const columns = explanation.sides[look.columns];
-  return joinWords(matrix, explanation.sides[look.rows].words, columns ? columns.words : each);
+  const single = Array.from({ length: matrix.columns }, (_, i) => [i, i + 1]);
+  const columns = explanation.sides[map.columns];
+  return joinWords(matrix, explanation.sides[map.rows].words, columns ? columns.words : single);
 }
 
 function colour(name) {
@@ -59,13 +59,13 @@ function colour(name) {
 }
 
 function element(tag, attributes = {}, ...children) {
-  const made = document.createElement(tag);
+  const node = document.createElement(tag);
   for (const [name, value] of Object.entries(attributes)) {
-    if (name.startsWith("on")) made.addEventListener(name.slice(2), value);
-    else if (value !== null && value !== undefined) made.setAttribute(name, value);
+    if (name.startsWith("on")) node.addEventListener(name.slice(2), value);
+    else if (value !== null && value !== undefined) node.setAttribute(name, value);
   }
-  made.append(...children);
-  return made;
+  node.append(...children);
+  return node;
 }
 
 function percent(share) {

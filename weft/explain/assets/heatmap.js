@@ -1,16 +1,16 @@
-// A heat map on one canvas, however many tokens: rows look, columns are looked at.
+// A heat map on one canvas, for any number of tokens: rows are queries, columns are keys.
 
 function paint(matrix, mirrored) {
   const { rows, columns, values } = matrix;
   const canvas = element("canvas", { width: columns, height: rows });
   const context = canvas.getContext("2d"), image = context.createImageData(columns, rows);
   const [red, green, blue] = colour("heat").split(",").map(Number);
-  let most = 1e-6;
-  for (const value of values) most = Math.max(most, value);
+  let largest = 1e-6;
+  for (const value of values) largest = Math.max(largest, value);
   for (let r = 0; r < rows; r++) {
     for (let c = 0; c < columns; c++) {
       const at = 4 * (r * columns + (mirrored ? columns - 1 - c : c));
-      image.data.set([red, green, blue, 255 * Math.sqrt(values[r * columns + c] / most)], at);
+      image.data.set([red, green, blue, 255 * Math.sqrt(values[r * columns + c] / largest)], at);
     }
   }
   context.putImageData(image, 0, 0);
@@ -35,7 +35,7 @@ class HeatMap {
     this.left = widest(rows.names);
     this.top = Math.max(22, widest(columns.names));
     this.cell = Math.max(4, Math.min(28, Math.floor((width - this.left - 8) / matrix.columns)));
-    this.canvas.setAttribute("aria-label", `weights of ${matrix.rows} by ${matrix.columns}; arrow keys move`);
+    this.canvas.setAttribute("aria-label", `weights, ${matrix.rows} by ${matrix.columns}; move with the arrow keys`);
     this.image = paint(matrix, columns.rtl);
     this.draw();
   }
@@ -51,7 +51,7 @@ class HeatMap {
     context.drawImage(this.image, left, top, matrix.columns * cell, matrix.rows * cell);
     context.strokeStyle = colour("line");
     context.strokeRect(left + 0.5, top + 0.5, matrix.columns * cell, matrix.rows * cell);
-    this.write(context);
+    this.drawLabels(context);
     if (this.at) {
       context.strokeStyle = `rgb(${colour("mark")})`;
       context.lineWidth = 2;
@@ -59,7 +59,7 @@ class HeatMap {
     }
   }
 
-  write(context) {
+  drawLabels(context) {
     const { cell, left, top } = this, every = Math.ceil(11 / cell);
     context.fillStyle = colour("ink");
     context.font = `${Math.min(13, Math.max(9, cell))}px system-ui, sans-serif`;

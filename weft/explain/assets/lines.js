@@ -1,6 +1,6 @@
-// Alignment lines: what is looked at above, what looks below, and a line for every weight worth one.
+// Alignment lines: keys above, queries below, and a line for every weight above a threshold.
 
-const WORTH = 0.04;
+const SMALLEST_WEIGHT = 0.04;
 const LINES_HEIGHT = 150;
 
 class Lines {
@@ -39,17 +39,17 @@ class Lines {
 
   strongest(which, place) {
     const { matrix } = this, count = which === "row" ? matrix.columns : matrix.rows;
-    const weight = other => which === "row" ? matrix.values[place * matrix.columns + other] : matrix.values[other * matrix.columns + place];
-    const [mine, theirs] = which === "row" ? [this.rows, this.columns] : [this.columns, this.rows];
+    const weight = i => which === "row" ? matrix.values[place * matrix.columns + i] : matrix.values[i * matrix.columns + place];
+    const [own, other] = which === "row" ? [this.rows, this.columns] : [this.columns, this.rows];
     const best = Array.from({ length: count }, (_, i) => i).sort((a, b) => weight(b) - weight(a)).slice(0, 4);
-    return `${mine.names[place]}: ${best.map(other => `${theirs.names[other]} ${weight(other).toFixed(2)}`).join(" · ")}`;
+    return `${own.names[place]}: ${best.map(i => `${other.names[i]} ${weight(i).toFixed(2)}`).join(" · ")}`;
   }
 
   draw() {
-    const wide = Math.max(this.above.scrollWidth, this.below.scrollWidth, 1);
-    const scale = Math.min(window.devicePixelRatio || 1, 16000 / wide);
-    Object.assign(this.canvas, { width: wide * scale, height: LINES_HEIGHT * scale });
-    Object.assign(this.canvas.style, { width: `${wide}px`, height: `${LINES_HEIGHT}px` });
+    const width = Math.max(this.above.scrollWidth, this.below.scrollWidth, 1);
+    const scale = Math.min(window.devicePixelRatio || 1, 16000 / width);
+    Object.assign(this.canvas, { width: width * scale, height: LINES_HEIGHT * scale });
+    Object.assign(this.canvas.style, { width: `${width}px`, height: `${LINES_HEIGHT}px` });
     const context = this.canvas.getContext("2d"), { matrix, only } = this, heat = colour("heat");
     context.scale(scale, scale);
     const middles = row => [...row.children].map(span => span.offsetLeft - row.offsetLeft + span.offsetWidth / 2);
@@ -57,7 +57,7 @@ class Lines {
     for (let r = 0; r < matrix.rows; r++) {
       for (let c = 0; c < matrix.columns; c++) {
         const weight = matrix.values[r * matrix.columns + c];
-        if (weight < WORTH || (only && (only.which === "row" ? r : c) !== only.place)) continue;
+        if (weight < SMALLEST_WEIGHT || (only && (only.which === "row" ? r : c) !== only.place)) continue;
         context.strokeStyle = `rgba(${heat}, ${Math.min(1, weight + 0.05)})`;
         context.lineWidth = 0.5 + 3 * weight;
         context.beginPath();

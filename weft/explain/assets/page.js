@@ -1,4 +1,4 @@
-// The page: which sentence, which settings, keys and themes. Settings are shared by models that stand side by side.
+// The page: the current sentence, settings, keys and theme. Models shown side by side share the settings.
 
 const groups = JSON.parse(document.getElementById("data").textContent);
 const panels = [];
@@ -22,13 +22,13 @@ function showSentence(number) {
   settings.set({});
 }
 
-function layersNow() {
-  return Math.max(1, ...panels.filter(panel => panel.explanation.looks.length).map(panel => panel.look().layers.length));
+function layerCount() {
+  return Math.max(1, ...panels.filter(panel => panel.explanation.looks.length).map(panel => panel.selection().layers.length));
 }
 
 function turnHead(by) {
-  const most = Math.max(1, ...panels.flatMap(panel => panel.explanation.looks.map(look => look.shape[0])));
-  const heads = ["mean", "max", ...Array.from({ length: most }, (_, head) => head)];
+  const count = Math.max(1, ...panels.flatMap(panel => panel.explanation.looks.map(map => map.shape[0])));
+  const heads = ["mean", "max", ...Array.from({ length: count }, (_, head) => head)];
   settings.set({ head: heads[(heads.indexOf(settings.head) + by + heads.length) % heads.length] });
 }
 
@@ -51,7 +51,7 @@ const KEYS = {
   w: () => settings.set({ words: !settings.words }),
   "[": () => turnHead(-1), "]": () => turnHead(1),
   ",": () => settings.set({ layer: Math.max(0, settings.layer - 1) }),
-  ".": () => settings.set({ layer: Math.min(layersNow() - 1, settings.layer + 1) }),
+  ".": () => settings.set({ layer: Math.min(layerCount() - 1, settings.layer + 1) }),
   t: turnTheme, "?": toggleHelp,
 };
 

@@ -1,18 +1,18 @@
-// One explanation: the text, what it looks at, the n best, the tree.
+// The panel of one explanation: its texts, attention, n best translations and beam tree.
 
-const USES = { cross: "at the source", encoder: "among source tokens", causal: "at what was written" };
+const USES = { cross: "cross-attention", encoder: "encoder self-attention", causal: "decoder self-attention" };
 
 class Panel {
   constructor(explanation, settings) {
     Object.assign(this, { explanation, settings });
-    this.told = element("p", { class: "told", "aria-live": "polite" });
-    const tell = text => { this.told.textContent = text; };
+    this.message = element("p", { class: "told", "aria-live": "polite" });
+    const tell = text => { this.message.textContent = text; };
     this.views = { map: new HeatMap(tell), lines: new Lines(tell), steps: new Steps(tell) };
     this.stage = element("div", { class: "stage" });
     this.thumbs = element("div", { class: "thumbs", role: "group", "aria-label": "heads" });
     this.controls = element("div", { class: "controls" });
     this.note = element("p", { class: "note" });
-    this.box = element("section", { class: "panel" }, ...this.head(tell), ...this.attention(), this.told, ...this.rest(tell));
+    this.box = element("section", { class: "panel" }, ...this.head(tell), ...this.attention(), this.message, ...this.rest(tell));
   }
 
   head(tell) {
@@ -21,7 +21,7 @@ class Panel {
     return [
       element("h2", {}, run ? `${run} (${model})` : model),
       text(sides.source), text(sides.target),
-      element("p", { class: "faint" }, `${forced ? "given, not chosen; " : ""}score ${score.toFixed(3)}`),
+      element("p", { class: "faint" }, `${forced ? "given target; " : ""}score ${score.toFixed(3)}`),
       tokenRow(this.explanation, tell),
       ...notes.map(note => element("p", { class: "note" }, note)),
     ];
@@ -29,47 +29,47 @@ class Panel {
 
   attention() {
     if (!this.explanation.looks.length) return [];
-    return [element("h3", {}, "What is looked at"), this.controls, this.thumbs, this.note, this.stage];
+    return [element("h3", {}, "Attention"), this.controls, this.thumbs, this.note, this.stage];
   }
 
   rest(tell) {
     const { forced, tree, best } = this.explanation, parts = [];
-    if (forced) parts.push(element("h3", {}, "Where the model would have gone instead"), otherWays(this.explanation));
-    if (best.length) parts.push(element("h3", {}, forced ? "What it writes by itself" : "The best found"), bestTable(this.explanation));
+    if (forced) parts.push(element("h3", {}, "Where the model would have differed"), continuations(this.explanation));
+    if (best.length) parts.push(element("h3", {}, forced ? "The model's own translations" : "Best translations"), bestTable(this.explanation));
     parts.push(element("h3", {}, "Beam tree"));
-    if (tree.length) parts.push(element("p", { class: "note" }, "Each column is a step, the best on top; dashed: dropped. Point at one to see why."), beamTree(this.explanation, tell));
-    else parts.push(element("p", { class: "note" }, "One hypothesis at a time: no beam, so no tree. Each token above says what else was likely."));
+    if (tree.length) parts.push(element("p", { class: "note" }, "Each column is a step, with the best hypothesis on top. Dashed hypotheses were dropped; hover over one to see why."), beamTree(this.explanation, tell));
+    else parts.push(element("p", { class: "note" }, "There is no tree without a beam. The tokens above show what else was likely."));
     return parts;
   }
 
   uses() {
-    return Object.keys(USES).filter(use => this.explanation.looks.some(look => look.use === use));
+    return Object.keys(USES).filter(use => this.explanation.looks.some(map => map.use === use));
   }
 
-  // The look that the settings ask for, as near as this model has it.
-  look() {
+  // The maps and layer that the settings select, or the nearest that this model has.
+  selection() {
     const uses = this.uses(), use = uses.includes(this.settings.use) ? this.settings.use : uses[0];
-    const layers = this.explanation.looks.filter(look => look.use === use);
+    const layers = this.explanation.looks.filter(map => map.use === use);
     return { use, layers, layer: Math.min(this.settings.layer, layers.length - 1) };
   }
 
   async show() {
     if (!this.explanation.looks.length) return;
-    const { use, layers, layer } = this.look(), look = layers[layer];
-    await unpack(look);
+    const { use, layers, layer } = this.selection(), map = layers[layer];
+    await unpack(map);
     this.showControls(use, layers, layer);
-    this.showThumbs(look);
-    this.note.textContent = `${look.kind}, ${look.how}${look.note ? `: ${look.note}` : ""}`;
-    const { words, view } = this.settings, shown = this.views[view];
-    const rows = alongside(this.explanation, look, "rows", words), columns = alongside(this.explanation, look, "columns", words);
+    this.showThumbs(map);
+    this.note.textContent = `${map.kind}, ${map.how}${map.note ? `: ${map.note}` : ""}`;
+    const { words, view } = this.settings, current = this.views[view];
+    const rows = axisLabels(this.explanation, map, "rows", words), columns = axisLabels(this.explanation, map, "columns", words);
     this.views.steps.stop();
-    this.stage.replaceChildren(shown.box ?? shown.canvas);
-    shown.show(matrixOf(this.explanation, look, this.headOf(look), words), rows, columns, this.stage.clientWidth || 600);
+    this.stage.replaceChildren(current.box ?? current.canvas);
+    current.show(matrixOf(this.explanation, map, this.headOf(map), words), rows, columns, this.stage.clientWidth || 600);
   }
 
-  headOf(look) {
+  headOf(map) {
     const { head } = this.settings;
-    return typeof head === "number" ? Math.min(head, look.shape[0] - 1) : head;
+    return typeof head === "number" ? Math.min(head, map.shape[0] - 1) : head;
   }
 
   showControls(use, layers, layer) {
@@ -78,18 +78,18 @@ class Panel {
     const { settings } = this;
     const view = (name, text) => element("button", { type: "button", "aria-pressed": settings.view === name, onclick: () => settings.set({ view: name }) }, text);
     this.controls.replaceChildren(
-      choice("kind of look", this.uses().map(name => [name, USES[name]]), use, value => settings.set({ use: value, layer: 0 })),
-      choice("layer", layers.map((look, i) => [String(i), look.title]), String(layer), value => settings.set({ layer: Number(value) })),
-      view("map", "map"), view("lines", "lines"), view("steps", "step by step"),
+      choice("kind of attention", this.uses().map(name => [name, USES[name]]), use, value => settings.set({ use: value, layer: 0 })),
+      choice("layer", layers.map((map, i) => [String(i), map.title]), String(layer), value => settings.set({ layer: Number(value) })),
+      view("map", "heat map"), view("lines", "lines"), view("steps", "step by step"),
       element("button", { type: "button", "aria-pressed": settings.words, onclick: () => settings.set({ words: !settings.words }) }, "words"));
   }
 
-  showThumbs(look) {
-    const chosen = this.headOf(look), rtl = alongside(this.explanation, look, "columns", false).rtl;
-    const heads = look.shape[0] > 1 ? ["mean", "max", ...Array.from({ length: look.shape[0] }, (_, h) => h)] : ["mean"];
+  showThumbs(map) {
+    const chosen = this.headOf(map), rtl = axisLabels(this.explanation, map, "columns", false).rtl;
+    const heads = map.shape[0] > 1 ? ["mean", "max", ...Array.from({ length: map.shape[0] }, (_, h) => h)] : ["mean"];
     this.thumbs.hidden = heads.length === 1;
     this.thumbs.replaceChildren(...heads.map(head => element("button", {
       type: "button", class: "thumb", "aria-pressed": head === chosen, onclick: () => this.settings.set({ head }),
-    }, paint(oneHead(look, head), rtl), typeof head === "number" ? `head ${head + 1}` : head)));
+    }, paint(oneHead(map, head), rtl), typeof head === "number" ? `head ${head + 1}` : head)));
   }
 }

@@ -1,4 +1,4 @@
-// The alignment step by step: what was looked at when each token was written.
+// The attention step by step: the weights of each target token.
 
 class Steps {
   constructor(tell) {
@@ -7,19 +7,19 @@ class Steps {
     this.timer = null;
     const button = (text, action) => element("button", { type: "button", onclick: action }, text);
     this.play = button("play", () => this.run());
-    this.read = element("div");
-    this.written = element("div");
-    this.box = element("div", { class: "steps", tabindex: 0, role: "group", "aria-label": "step by step; arrow keys move", onkeydown: event => this.key(event) },
+    this.keys = element("div");
+    this.queries = element("div");
+    this.box = element("div", { class: "steps", tabindex: 0, role: "group", "aria-label": "step by step; move with the arrow keys", onkeydown: event => this.key(event) },
       element("p", { class: "controls" }, button("←", () => this.go(-1)), button("→", () => this.go(1)), this.play),
-      this.read, this.written);
+      this.keys, this.queries);
   }
 
   show(matrix, rows, columns) {
     Object.assign(this, { matrix, rows, columns, at: Math.min(this.at, matrix.rows - 1) });
-    for (const [row, side] of [[this.read, columns], [this.written, rows]]) {
+    for (const [row, side] of [[this.keys, columns], [this.queries, rows]]) {
       row.dir = side.rtl ? "rtl" : "ltr";
       row.replaceChildren(...side.names.map((name, place) => element("span", {
-        onclick: () => { if (row === this.written) this.go(place - this.at); },
+        onclick: () => { if (row === this.queries) this.go(place - this.at); },
       }, element("bdi", {}, name))));
     }
     this.draw();
@@ -27,18 +27,18 @@ class Steps {
 
   draw() {
     const { matrix, at } = this, heat = colour("heat");
-    [...this.read.children].forEach((span, c) => {
+    [...this.keys.children].forEach((span, c) => {
       const weight = matrix.values[at * matrix.columns + c];
       span.style.background = `rgba(${heat}, ${Math.min(1, Math.sqrt(weight)) * 0.85})`;
       span.title = weight.toFixed(3);
     });
-    [...this.written.children].forEach((span, r) => {
+    [...this.queries.children].forEach((span, r) => {
       span.classList.toggle("on", r === at);
       span.style.opacity = r > at ? 0.3 : 1;
     });
     const weights = Array.from(matrix.values.subarray(at * matrix.columns, (at + 1) * matrix.columns));
-    const most = weights.indexOf(Math.max(...weights));
-    this.tell(`step ${at + 1} of ${matrix.rows}: ${this.rows.names[at]} ← ${this.columns.names[most]} ${weights[most].toFixed(2)}`);
+    const strongest = weights.indexOf(Math.max(...weights));
+    this.tell(`step ${at + 1} of ${matrix.rows}: ${this.rows.names[at]} ← ${this.columns.names[strongest]} ${weights[strongest].toFixed(2)}`);
   }
 
   go(by) {

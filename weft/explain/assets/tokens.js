@@ -1,19 +1,19 @@
-// What was written, token by token, with probabilities; the n best; and where a model would have left a given text.
+// The target token by token with probabilities, the n best translations, and where the model would have differed.
 
-function optionsTold(step) {
-  const said = `${step.token}: ${percent(Math.exp(step.logp))}`;
-  const rank = step.better ? `, ${step.better} likelier` : "";
+function describe(step) {
+  const chosen = `${step.token}: ${percent(Math.exp(step.logp))}`;
+  const rank = step.better ? `, ${step.better} more likely` : "";
   const copied = step.copied === null ? "" : `, ${percent(step.copied)} by copying`;
   const others = step.options.map(([token, logp]) => `${token} ${percent(Math.exp(logp))}`).join(" · ");
-  return `${said}${rank}${copied} — likeliest: ${others}`;
+  return `${chosen}${rank}${copied} — most likely: ${others}`;
 }
 
 function tokenRow(explanation, tell) {
   const row = element("div", { class: "tokens", dir: explanation.sides.target.rtl ? "rtl" : "ltr" });
   explanation.steps.forEach(step => {
-    const chance = Math.exp(step.logp), told = () => tell(optionsTold(step));
-    const button = element("button", { type: "button", class: step.better ? "token other" : "token", onmouseenter: told, onfocus: told, onclick: told }, element("bdi", {}, step.token));
-    button.style.background = chance >= 0.5 ? `rgba(var(--good), ${(chance - 0.5) * 0.7})` : `rgba(var(--bad), ${(0.5 - chance) * 0.9})`;
+    const probability = Math.exp(step.logp), show = () => tell(describe(step));
+    const button = element("button", { type: "button", class: step.better ? "token other" : "token", onmouseenter: show, onfocus: show, onclick: show }, element("bdi", {}, step.token));
+    button.style.background = probability >= 0.5 ? `rgba(var(--good), ${(probability - 0.5) * 0.7})` : `rgba(var(--bad), ${(0.5 - probability) * 0.9})`;
     row.append(button);
   });
   return row;
@@ -32,10 +32,10 @@ function bestTable(explanation) {
   return tableOf(["score", "translation"], explanation.best.map(([text, score]) => [score, text]));
 }
 
-function otherWays(explanation) {
+function continuations(explanation) {
   const rows = explanation.steps.filter(step => step.better > 0).map(step => [
     step.token, percent(Math.exp(step.logp)), step.options[0][0], percent(Math.exp(step.options[0][1])), step.instead ?? "…",
   ]);
-  if (!rows.length) return element("p", { class: "note" }, "Nowhere: every token is the one the model finds likeliest.");
-  return tableOf(["given", "", "likeliest", "", "and the model would have written"], rows);
+  if (!rows.length) return element("p", { class: "note" }, "Nowhere: every token is the model's most likely one.");
+  return tableOf(["given", "", "most likely", "", "the model would have written"], rows);
 }

@@ -1,38 +1,38 @@
-// The beam tree: a column a step, the best on top; what was dropped is dashed, and every node says why.
+// The beam tree: one column per step, the best hypothesis on top. Dropped ones are dashed; hovering shows the reason.
 
-const COLUMN = 92, LINE = 34, BOX = 66;
+const COLUMN_WIDTH = 92, LINE_HEIGHT = 34, BOX_WIDTH = 66;
 
 function svg(tag, attributes, ...children) {
-  const made = document.createElementNS("http://www.w3.org/2000/svg", tag);
-  for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, value);
-  made.append(...children);
-  return made;
+  const node = document.createElementNS("http://www.w3.org/2000/svg", tag);
+  for (const [name, value] of Object.entries(attributes)) node.setAttribute(name, value);
+  node.append(...children);
+  return node;
 }
 
 function beamTree(explanation, tell) {
   const places = [], heights = [];
   for (const [step] of explanation.tree) {
     heights[step] = (heights[step] ?? 0) + 1;
-    places.push([20 + step * COLUMN, 6 + (heights[step] - 1) * LINE]);
+    places.push([20 + step * COLUMN_WIDTH, 6 + (heights[step] - 1) * LINE_HEIGHT]);
   }
   const nodes = explanation.tree.map((node, i) => treeNode(node, places, i, tell));
-  const width = 40 + heights.length * COLUMN, height = 12 + Math.max(...heights) * LINE;
-  const drawing = svg("svg", { class: "tree", width, height, role: "group", "aria-label": "beam tree; arrow keys move" }, ...nodes);
+  const width = 40 + heights.length * COLUMN_WIDTH, height = 12 + Math.max(...heights) * LINE_HEIGHT;
+  const drawing = svg("svg", { class: "tree", width, height, role: "group", "aria-label": "beam tree; move with the arrow keys" }, ...nodes);
   drawing.addEventListener("keydown", event => walk(event, explanation.tree, nodes));
   return element("div", { class: "stage" }, drawing);
 }
 
 function treeNode([, token, parent, score, fate, why, final, best], places, i, tell) {
   const [x, y] = places[i];
-  const from = parent < 0 ? [x - 20, y + 12] : [places[parent][0] + BOX, places[parent][1] + 12], bend = (from[0] + x) / 2;
+  const from = parent < 0 ? [x - 20, y + 12] : [places[parent][0] + BOX_WIDTH, places[parent][1] + 12], bend = (from[0] + x) / 2;
   const name = token.length > 9 ? `${token.slice(0, 8)}…` : token;
-  const label = svg("text", { x: x + BOX / 2, y: y + 12, "text-anchor": "middle", direction: "ltr", "unicode-bidi": "plaintext" }, name);
-  const below = svg("text", { class: "score", x: x + BOX / 2, y: y + 22, "text-anchor": "middle" }, (final ?? score).toFixed(2));
-  const told = `${token}: log-probability ${score.toFixed(3)}${final === null ? "" : `, final score ${final.toFixed(3)}`}${why ? ` — ${why}` : ""}`;
-  const group = svg("g", { class: best ? `${fate} best` : fate, tabindex: i ? -1 : 0, role: "treeitem", "aria-label": told },
+  const label = svg("text", { x: x + BOX_WIDTH / 2, y: y + 12, "text-anchor": "middle", direction: "ltr", "unicode-bidi": "plaintext" }, name);
+  const below = svg("text", { class: "score", x: x + BOX_WIDTH / 2, y: y + 22, "text-anchor": "middle" }, (final ?? score).toFixed(2));
+  const description = `${token}: log-probability ${score.toFixed(3)}${final === null ? "" : `, final score ${final.toFixed(3)}`}${why ? ` — ${why}` : ""}`;
+  const group = svg("g", { class: best ? `${fate} best` : fate, tabindex: i ? -1 : 0, role: "treeitem", "aria-label": description },
     svg("path", { d: `M${from} C${bend},${from[1]} ${bend},${y + 12} ${x},${y + 12}` }),
-    svg("rect", { x, y, width: BOX, height: 25 }), label, below, svg("title", {}, told));
-  for (const name of ["mouseenter", "focus"]) group.addEventListener(name, () => tell(told));
+    svg("rect", { x, y, width: BOX_WIDTH, height: 25 }), label, below, svg("title", {}, description));
+  for (const name of ["mouseenter", "focus"]) group.addEventListener(name, () => tell(description));
   return group;
 }
 

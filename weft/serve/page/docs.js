@@ -1,37 +1,37 @@
 "use strict";
-// The server's own OpenAPI description, as a list that people can read.
+// Renders the server's OpenAPI schema as a readable reference.
 
 function make(name, ...children) {
-  const made = document.createElement(name);
-  made.append(...children);
-  return made;
+  const element = document.createElement(name);
+  element.append(...children);
+  return element;
 }
 
-function resolved(schema, root) {
+function resolve(schema, root) {
   return schema?.$ref ? root.components.schemas[schema.$ref.split("/").pop()] : schema;
 }
 
-function kind(schema, root) {
-  const found = resolved(schema, root) ?? {};
-  const many = found.anyOf ?? found.oneOf;
-  if (many) return many.map((each) => kind(each, root)).join(" or ");
-  if (found.enum) return found.enum.join(" or ");
-  if (found.type === "array") return `list of ${kind(found.items, root)}`;
-  return found.title && found.type === "object" ? found.title : (found.type ?? "anything");
+function typeName(schema, root) {
+  const type = resolve(schema, root) ?? {};
+  const variants = type.anyOf ?? type.oneOf;
+  if (variants) return variants.map((each) => typeName(each, root)).join(" or ");
+  if (type.enum) return type.enum.join(" or ");
+  if (type.type === "array") return `list of ${typeName(type.items, root)}`;
+  return type.title && type.type === "object" ? type.title : (type.type ?? "any");
 }
 
 function table(schema, root) {
   const rows = Object.entries(schema.properties ?? {}).map(([name, each]) => {
-    const needed = schema.required?.includes(name) ? " (needed)" : "";
-    return make("tr", make("td", make("code", name), needed), make("td", kind(each, root)), make("td", each.description ?? ""));
+    const required = schema.required?.includes(name) ? " (required)" : "";
+    return make("tr", make("td", make("code", name), required), make("td", typeName(each, root)), make("td", each.description ?? ""));
   });
   return make("table", make("tbody", ...rows));
 }
 
-function operation(method, path, about, root) {
-  const card = make("section", make("h3", make("code", `${method.toUpperCase()} ${path}`)), make("p", about.summary ?? ""));
+function operation(method, path, details, root) {
+  const card = make("section", make("h3", make("code", `${method.toUpperCase()} ${path}`)), make("p", details.summary ?? ""));
   card.className = "pair";
-  const body = resolved(about.requestBody?.content?.["application/json"]?.schema, root);
+  const body = resolve(details.requestBody?.content?.["application/json"]?.schema, root);
   if (body) card.append(make("p", body.description ?? ""), table(body, root));
   return card;
 }
@@ -39,7 +39,7 @@ function operation(method, path, about, root) {
 async function start() {
   const root = await (await fetch("/openapi.json")).json();
   const cards = Object.entries(root.paths).flatMap(([path, methods]) =>
-    Object.entries(methods).map(([method, about]) => operation(method, path, about, root)));
+    Object.entries(methods).map(([method, details]) => operation(method, path, details, root)));
   document.getElementById("paths").replaceChildren(...cards);
 }
 

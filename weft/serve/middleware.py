@@ -1,4 +1,4 @@
-"""What every request passes first and last: limits on what arrives, headers on what leaves, one line in the log."""
+"""ASGI middleware for every request: limits on the body, security headers on the response, one line in the log."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ Log = Callable[[dict[str, Any]], None]
 
 
 def log_line(facts: dict[str, Any]) -> None:
-    """One JSON object a line on standard error."""
+    """Writes one JSON object per line to standard error."""
     print(json.dumps(facts, ensure_ascii=True, default=str), file=sys.stderr, flush=True)
 
 
 class Guard:
-    """Around the whole application: no host of another name, no large or slow body, no traceback to a client."""
+    """Wraps the application: rejects foreign Host headers and large or slow bodies, and hides tracebacks from clients."""
 
     def __init__(self, app: ASGIApp, settings: Settings, metrics: Metrics, log: Log = log_line) -> None:
         self.app, self.settings, self.metrics, self.log = app, settings, metrics, log
@@ -47,66 +47,66 @@ class Guard:
         began, status = time.monotonic(), 0
         self.taken += 1
 
-        async def watched(message: Message) -> None:
+        async def send_with_headers(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                given = {name.lower() for name, _ in message["headers"]}
-                message["headers"] = [*message["headers"], *((k, v) for k, v in HEADERS.items() if k not in given)]
+                present = {name.lower() for name, _ in message["headers"]}
+                message["headers"] = [*message["headers"], *((k, v) for k, v in HEADERS.items() if k not in present)]
             await send(message)
 
         try:
-            await self._handle(scope, receive, watched)
+            await self._handle(scope, receive, send_with_headers)
         except Refusal as error:
-            await _refuse(error, scope, receive, watched)
+            await _refuse(error, scope, receive, send_with_headers)
         except Exception as error:
             self.log({"event": "error", "error": repr(error), "trace": traceback.format_exc()})
             if not status:
-                await _refuse(Refusal(500, "internal error"), scope, receive, watched)
+                await _refuse(Refusal(500, "internal error"), scope, receive, send_with_headers)
         finally:
             self.answered += 1
-            self._note(scope, status, time.monotonic() - began)
+            self._record(scope, status, time.monotonic() - began)
 
     async def _handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers = dict(scope["headers"])
         if self.settings.local and _host(headers.get(b"host", b"")) not in LOOPBACK:
-            # A page of another site may have its name point to this machine; its requests carry that name.
-            raise Refusal(400, "this server answers to localhost alone; start it with --host to serve others")
+            # DNS rebinding: another site may point its name at this machine. Its requests carry that name.
+            raise Refusal(400, "this server answers only as localhost; start it with --host to serve other machines")
         body = await self._body(headers, receive)
         read = False
 
-        async def again() -> Message:
+        async def replay() -> Message:
             nonlocal read
             if read:
                 return await receive()
             read = True
             return {"type": "http.request", "body": body, "more_body": False}
 
-        await self.app(scope, again, send)
+        await self.app(scope, replay, send)
 
     async def _body(self, headers: dict[bytes, bytes], receive: Receive) -> bytes:
-        """The whole body, if it is small enough and comes soon enough."""
-        most = self.settings.body
+        """Reads the whole body; refuses one that is too large or arrives too slowly."""
+        limit = self.settings.body
         declared = headers.get(b"content-length", b"0")
-        if not declared.isdigit() or int(declared) > most:
-            raise Refusal(413, f"the request is larger than {most:,} bytes")
+        if not declared.isdigit() or int(declared) > limit:
+            raise Refusal(413, f"the request is larger than {limit:,} bytes")
         parts, size = [], 0
         try:
             async with asyncio.timeout(self.settings.arrive):
                 while True:
                     message = await receive()
                     if message["type"] == "http.disconnect":
-                        raise Refusal(400, "the client left in the middle of its request")
+                        raise Refusal(400, "the client disconnected before the end of its request")
                     parts.append(message.get("body", b""))
                     size += len(parts[-1])
-                    if size > most:
-                        raise Refusal(413, f"the request is larger than {most:,} bytes")
+                    if size > limit:
+                        raise Refusal(413, f"the request is larger than {limit:,} bytes")
                     if not message.get("more_body"):
                         return b"".join(parts)
         except TimeoutError:
-            raise Refusal(408, f"the request did not arrive within {self.settings.arrive:g} s") from None
+            raise Refusal(408, f"the request body did not arrive within {self.settings.arrive:g} s") from None
 
-    def _note(self, scope: Scope, status: int, seconds: float) -> None:
+    def _record(self, scope: Scope, status: int, seconds: float) -> None:
         path = getattr(scope.get("route"), "path", "other")
         self.metrics.request(path, status, seconds)
         facts = {"event": "request", "method": scope["method"], "route": path, "status": status}
@@ -114,13 +114,13 @@ class Guard:
 
 
 async def _refuse(error: Refusal, scope: Scope, receive: Receive, send: Send) -> None:
-    """The connection ends with such an answer: what is left of the request will not be read."""
+    """Sends an error and closes the connection, since the rest of the request stays unread."""
     response = JSONResponse({"error": str(error)}, error.status, headers={**error.headers, "Connection": "close"})
     await response(scope, receive, send)
 
 
 def _host(header: bytes) -> str:
-    """The name in a Host header, without port and brackets."""
+    """Returns the name in a Host header, without port and brackets."""
     name = header.decode("latin-1").strip()
     if name.startswith("["):
         return name[1:].partition("]")[0]

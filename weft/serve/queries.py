@@ -1,4 +1,4 @@
-"""What can be asked of a model: one text and everything its answer depends on."""
+"""Queries to a model: one text with everything that its answer depends on."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Ask:
-    """A text for a model. Equal asks have equal answers: this is what the cache knows them by.
+    """A text to translate. Equal queries have equal answers, so a query is the key of the answer cache.
 
-    options: those of the section decode that differ from the run's own, sorted by name.
+    options: options of the `decode` section that differ from the run's configuration, sorted by name.
     """
 
     model: Served
@@ -28,18 +28,18 @@ class Ask:
 
     @property
     def kept(self) -> bool:
-        """Whether the answer is worth remembering. Weights of attention are large, and looked at once."""
+        """Whether to cache the answer. Attention weights are large and rarely requested twice."""
         return not self.attention
 
     @property
     def group(self) -> Hashable:
-        """Asks of one group may be decoded in one batch."""
+        """Queries with the same group may be decoded in one batch."""
         return self.model, self.options, self.attention
 
 
 @dataclass(frozen=True)
 class Explain:
-    """A text whose translation is to be explained on a page."""
+    """A text whose translation is to be explained on an HTML page."""
 
     model: Served
     text: str
@@ -48,5 +48,5 @@ class Explain:
 
     @property
     def group(self) -> Hashable:
-        """None is like another: each is answered alone."""
+        """Explanations are never batched together."""
         return self

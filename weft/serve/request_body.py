@@ -1,4 +1,4 @@
-"""Requests that come as JSON or as a form."""
+"""Request bodies that may be JSON or a form."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Fields = dict[str, Any]
 
 
 async def read_fields(request: Request) -> Fields:
-    """What a request says, as JSON or as a form, or behind the question mark."""
+    """Reads the fields of a request from its query string and its body, which is JSON or a form."""
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     fields: Fields = dict(request.query_params)
     if kind in ("application/x-www-form-urlencoded", "multipart/form-data"):
@@ -24,27 +24,27 @@ async def read_fields(request: Request) -> Fields:
     if not raw.strip():
         return fields
     try:
-        given = json.loads(raw)
+        body = json.loads(raw)
     except (ValueError, RecursionError):
         raise Refusal(400, "Invalid request: the body is neither JSON nor a form") from None
-    if not isinstance(given, dict):
-        raise Refusal(400, "Invalid request: the body has to be a JSON object")
-    return fields | given
+    if not isinstance(body, dict):
+        raise Refusal(400, "Invalid request: the body must be a JSON object")
+    return fields | body
 
 
 def body_schema(schema: Fields) -> Fields:
-    """Such a body in OpenAPI's words: JSON, or the same as a form."""
+    """Describes such a body for OpenAPI: one schema for JSON and for forms."""
     kinds = ("application/json", "application/x-www-form-urlencoded")
     return {"requestBody": {"required": True, "content": {kind: {"schema": schema} for kind in kinds}}}
 
 
 def with_choices(schema: Fields, choices: dict[str, list[str]]) -> Fields:
-    """A schema of requests that says which values the fields of these names can have."""
+    """Returns a copy of a request schema that lists the allowed values of the named fields."""
     properties = dict(schema["properties"])
     for name, values in choices.items():
         if name in properties:
-            # A field that may be left out is a string or null.
+            # An optional field is a string or null.
             kinds = properties[name].get("anyOf")
-            named = {"anyOf": [{**kinds[0], "enum": values}, *kinds[1:]]} if kinds else {"enum": values}
-            properties[name] = {**properties[name], **named}
+            limited = {"anyOf": [{**kinds[0], "enum": values}, *kinds[1:]]} if kinds else {"enum": values}
+            properties[name] = {**properties[name], **limited}
     return {**schema, "properties": properties}

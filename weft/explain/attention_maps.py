@@ -1,0 +1,123 @@
+"""The attention maps of a model for one sentence pair: weights where a mechanism has them, influence elsewhere."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from weft.attention import ATTENTIONS
+from weft.attention.base import Facts
+from weft.explain.explanation import AttentionMap
+from weft.explain.influence import inputs_of, mixer_influence, source_influence
+from weft.explain.text import Weights
+from weft.mixers import MIXERS
+from weft.mixers.base import Mixer, SelfAttention
+from weft.models.base import Model
+from weft.tasks.forcing import Forced, force
+
+AT_MOST_ONE = "{kind}: the weights of a row sum to one or less"
+MECHANISM = "{kind} has no weights to show; this is how far its output at each row moves when the token of a column is removed"
+WHOLE_MODEL = "not weights, but the change of each token's log-probability when a source token is replaced by <unk>"
+ORDER = ("cross", "encoder", "causal")
+PART = re.compile(r"\.(?:encoders|decoders)\.(\d+)\.")
+
+
+@dataclass(frozen=True)
+class Slot:
+    """An attention or mixer in a model. model: number in an ensemble, from 1 · layer: counted from 1."""
+
+    name: str
+    part: Facts
+    model: int | None
+    layer: int
+
+    @property
+    def use(self) -> str:
+        return self.part.site.use
+
+    @property
+    def title(self) -> str:
+        return f"layer {self.layer}" if self.model is None else f"model {self.model}, layer {self.layer}"
+
+    @property
+    def kind(self) -> str:
+        """The name of the mechanism in a configuration."""
+        part = self.part.attention if isinstance(self.part, SelfAttention) else self.part
+        path = f"{type(part).__module__}:{type(part).__name__}"
+        return next((kind for kind, entry in {**ATTENTIONS, **MIXERS}.items() if entry == path), type(part).__name__)
+
+
+def find_slots(model: Model) -> list[Slot]:
+    """Lists the attentions and mixers of a model, without those nested inside others."""
+    slots: list[Slot] = []
+    layers: Counter[tuple[int | None, str]] = Counter()
+    for name, module in model.named_modules():
+        if isinstance(module, Facts) and not any(name.startswith(f"{outer.name}.") for outer in slots):
+            part = PART.search(name)
+            stack = (int(part[1]) + 1 if part else None, module.site.use)
+            layers[stack] += 1
+            slots.append(Slot(name, module, stack[0], layers[stack]))
+    return slots
+
+
+def find_maps(
+    model: Model,
+    source: Sequence[int],
+    target: Sequence[int],
+    *,
+    influence: bool | None = None,
+    uses: Sequence[str] = ORDER,
+) -> tuple[Forced, list[AttentionMap]]:
+    """Runs teacher forcing and returns its result with the attention maps of these uses, cross-attention first.
+
+    influence: add the influence of source tokens on the whole model; None: only if no cross-attention has weights.
+    """
+    slots = [slot for slot in find_slots(model) if slot.use in uses]
+    with inputs_of({slot.name: slot.part for slot in slots if isinstance(slot.part, Mixer)}) as inputs:
+        forced = force(model, source, target)
+    counts = {"encoder": (len(source), len(source)), "cross": (len(target), len(source)), "causal": (len(target),) * 2}
+    maps = []
+    for slot in slots:
+        rows, columns = counts[slot.use]
+        weights = _recorded(slot.name, forced.weights, rows)
+        if weights is not None:
+            note = AT_MOST_ONE.format(kind=slot.kind) if slot.part.weights_sum == "at most one" else ""
+            aligned = weights.shape[-1] == columns
+            maps.append(AttentionMap(slot.name, slot.title, slot.kind, slot.part.site.use, "weights", weights, note, aligned))
+    recorded = {each.name for each in maps}
+    whole = not any(each.use == "cross" for each in maps) if influence is None else influence
+    weightless = [slot for slot in slots if slot.name not in recorded]
+    maps += [
+        _influence_map(slot, mixer_influence(slot.part, inputs[slot.name]))
+        for slot in weightless
+        if isinstance(slot.part, Mixer) and slot.name in inputs
+    ]
+    maps += _source_maps(model, source, target, [slot for slot in weightless if slot.use == "cross"], whole)
+    return forced, sorted(maps, key=lambda each: ORDER.index(each.use))
+
+
+def _recorded(slot: str, recording: Mapping[str, Weights], rows: int) -> Weights | None:
+    """[H, rows, columns]: the weights of the attention in a slot, or of the first nested one that has all rows."""
+    inside = (weights for name, weights in recording.items() if name == slot or name.startswith(f"{slot}."))
+    return next((weights for weights in inside if weights.shape[1] == rows), None)
+
+
+def _source_maps(
+    model: Model, source: Sequence[int], target: Sequence[int], slots: Sequence[Slot], whole: bool
+) -> list[AttentionMap]:
+    """Returns the influence of source tokens on each of these cross-attentions and, if `whole`, on the whole model."""
+    if not (slots or whole):
+        return []
+    shares = source_influence(model, source, target, {slot.name: slot.part for slot in slots})
+    maps = [_influence_map(slot, shares[slot.name]) for slot in slots if slot.name in shares]
+    if whole:
+        name = type(model).__name__
+        maps.insert(0, AttentionMap("", "whole model", name, "cross", "influence", shares[""][None], WHOLE_MODEL))
+    return maps
+
+
+def _influence_map(slot: Slot, shares: Weights) -> AttentionMap:
+    note = MECHANISM.format(kind=slot.kind)
+    return AttentionMap(slot.name, slot.title, slot.kind, slot.part.site.use, "influence", shares[None], note)

@@ -1,0 +1,164 @@
+"""The JSON API: translations with scores, alternatives and attention, and the options of the search."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Request
+from fastapi.exceptions import RequestValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from starlette.responses import HTMLResponse, Response
+
+from weft.serve.models import Served
+from weft.serve.queries import Ask, Explain
+from weft.serve.refusal import Refusal
+from weft.serve.request_body import body_schema, read_fields, with_choices
+from weft.serve.responses import ERRORS, ModelDocument, TranslateResponse, document
+from weft.serve.service import Service
+from weft.tasks.terms import Terms
+
+Text = Annotated[str, Field(max_length=1 << 20)]
+TermList = Annotated[list[Annotated[str, Field(min_length=1, max_length=200)]], Field(max_length=32)]
+
+PAGE_POLICY = "sandbox allow-scripts; default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data:"
+"""Lets the script inside the explanation page run, but in an opaque origin: it cannot reach this server."""
+
+SEARCH = ("beam", "n_best", "length_penalty", "max_length", "min_length", "no_repeat_ngram")
+SAMPLING = ("sample", "temperature", "top_k", "top_p", "seed")
+
+
+class TranslateRequest(BaseModel):
+    """Texts, a model or a language pair, and search options. Options left out default to the run's configuration."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    text: Text | Annotated[list[Text], Field(max_length=10_000)] = Field(description="one line of text, or a list of lines")
+    model: str | None = Field(None, description="name of a model, as listed by /v1/models")
+    source: str | None = Field(None, description="source language, if no model is named")
+    target: str | None = Field(None, description="target language, if no model is named")
+    beam: int | None = Field(None, ge=1, description="beam size; 1: greedy search")
+    n_best: int | None = Field(None, ge=1, description="number of translations for each text")
+    length_penalty: float | None = Field(None, ge=-10, le=10, description="exponent of the length that scores are divided by")
+    max_length: int | None = Field(None, ge=1, description="maximum number of tokens in a translation")
+    min_length: int | None = Field(None, ge=0, le=10_000, description="minimum number of tokens in a translation")
+    no_repeat_ngram: int | None = Field(None, ge=0, le=100, description="never repeat an n-gram of this length; 0: off")
+    sample: bool | None = Field(None, description="sample instead of searching")
+    temperature: float | None = Field(None, ge=0, le=100, description="sampling temperature")
+    top_k: int | None = Field(None, ge=0, le=1 << 30, description="sample from this many likeliest tokens; 0: all")
+    top_p: float | None = Field(None, gt=0, le=1, description="sample from the likeliest tokens with this total probability")
+    seed: int | None = Field(None, ge=0, lt=1 << 63, description="random seed of sampling")
+    prefix: Text | list[Text] | None = Field(
+        None, description="required start of the translation: one for all, or one for each"
+    )
+    use: TermList = Field([], description="terms that every translation must contain (constrained beam search)")
+    avoid: TermList = Field([], description="terms that no translation may contain")
+    attention: bool = Field(False, description="add the attention weights of every layer that has them")
+    alignment: bool = Field(False, description="add the attention between words, averaged over layers and heads")
+
+    @property
+    def texts(self) -> list[str]:
+        return [self.text] if isinstance(self.text, str) else self.text
+
+
+class ExplainRequest(BaseModel):
+    """One text, a model or a language pair, and the beam size."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    text: str = Field(max_length=2_000)
+    model: str | None = None
+    source: str | None = None
+    target: str | None = None
+    beam: int | None = Field(None, ge=1)
+
+
+def router(service: Service) -> APIRouter:
+    """/v1/translate, /v1/explain, /v1/models and /v1/reload."""
+    routes = APIRouter(prefix="/v1", tags=["weft"], responses=ERRORS)
+
+    @routes.post("/translate", summary="Translate, with scores, alternatives and attention", response_model_exclude_none=True)
+    async def translate(request: Request, body: TranslateRequest) -> TranslateResponse:
+        service.admit(request)
+        service.check(body.texts + _prefixes(body) + body.use + body.avoid)
+        model = service.models.chosen(body.model, body.source, body.target)
+        translations = await service.answer(request, _asks(service, body, model))
+        pairs = zip(body.texts, translations, strict=True)
+        documents = [document(model, text, each, attention=body.attention, alignment=body.alignment) for text, each in pairs]
+        return TranslateResponse(model=model.name, source=model.source, target=model.target, translations=documents)
+
+    @routes.post(
+        "/explain",
+        summary="A page that explains how a text is translated",
+        response_model=None,
+        responses={200: {"description": "an HTML page", "content": {"text/html": {"schema": {"type": "string"}}}}},
+        openapi_extra=body_schema(with_choices(ExplainRequest.model_json_schema(), service.models.choices)),
+    )
+    async def explain(request: Request) -> Response:
+        fields = await read_fields(request)
+        service.admit(request, fields.pop("api_key", None))
+        try:
+            body = ExplainRequest.model_validate(fields)
+        except ValidationError as error:
+            raise RequestValidationError([{**each, "loc": ("body", *each["loc"])} for each in error.errors()]) from None
+        service.check([body.text])
+        model = service.models.chosen(body.model, body.source, body.target)
+        beam = (("beam", min(body.beam, service.settings.beam)),) if body.beam else ()
+        page = await service.explain(request, Explain(model, body.text, beam))
+        return HTMLResponse(page, headers={"Content-Security-Policy": PAGE_POLICY})
+
+    @routes.get("/models", summary="The models of this server")
+    async def models() -> list[ModelDocument]:
+        return [_model(model, service.settings.beam) for model in service.models.served]
+
+    @routes.post("/reload", summary="Reload all models without interruption", status_code=200)
+    async def reload(request: Request) -> list[ModelDocument]:
+        if not service.access.keys:
+            raise Refusal(403, "a server without API keys does not reload over HTTP; send it the signal SIGHUP instead")
+        service.admit(request)
+        await service.reload()
+        return await models()
+
+    return routes
+
+
+def _model(model: Served, limit: int) -> ModelDocument:
+    config = model.translator.config
+    return ModelDocument(
+        name=model.name,
+        source=model.source,
+        target=model.target,
+        kind=config.model["kind"],
+        beam=config.decode.beam,
+        most_beam=limit,
+    )
+
+
+def _prefixes(body: TranslateRequest) -> list[str]:
+    if body.prefix is None:
+        return []
+    return [body.prefix] if isinstance(body.prefix, str) else body.prefix
+
+
+def _asks(service: Service, body: TranslateRequest, model: Served) -> list[Ask]:
+    texts, prefixes = body.texts, _prefixes(body) or [""]
+    if any(len(text.splitlines()) > 1 for text in texts):
+        raise Refusal(400, "a text must be one line; send several lines as a list of texts")
+    prefixes = prefixes * len(texts) if len(prefixes) == 1 else prefixes
+    if len(prefixes) != len(texts):
+        raise Refusal(400, f"there are {len(texts)} texts and {len(prefixes)} prefixes; send one prefix, or one for each text")
+    options = _options(body, service.settings.beam, model)
+    terms = Terms(tuple(dict.fromkeys(body.use)), tuple(dict.fromkeys(body.avoid)))
+    attention = body.attention or body.alignment
+    return [Ask(model, text, options, prefix, terms, attention) for text, prefix in zip(texts, prefixes, strict=True)]
+
+
+def _options(body: TranslateRequest, limit: int, model: Served) -> tuple[tuple[str, Any], ...]:
+    """Returns the options that differ from the run's defaults; refuses those beyond the server's limits."""
+    defaults = model.translator.config.decode.model_dump()
+    given = {name: getattr(body, name) for name in sorted(SEARCH + SAMPLING)}
+    for name in ("beam", "n_best"):
+        if given[name] is not None and given[name] > limit:
+            raise Refusal(400, f"{name}: {given[name]} exceeds this server's limit of {limit}")
+    if given["max_length"] is not None:
+        given["max_length"] = min(given["max_length"], defaults["max_length"])
+    return tuple((name, value) for name, value in given.items() if value is not None and value != defaults[name])

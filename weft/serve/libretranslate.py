@@ -1,0 +1,169 @@
+"""The LibreTranslate API, so that its clients work unchanged."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from fastapi import APIRouter, Request
+
+from weft.serve.detect import Detector, language_name
+from weft.serve.html import HtmlText
+from weft.serve.models import Served
+from weft.serve.queries import Ask
+from weft.serve.refusal import Refusal
+from weft.serve.request_body import Fields, body_schema, read_fields, with_choices
+from weft.serve.responses import ERRORS
+from weft.serve.service import Service, note
+from weft.tasks.decoding import Translation
+
+LINE_END = re.compile(r"(\r\n|[\n\r\v\f\x1c-\x1e\x85\u2028\u2029])")
+
+ONE_OR_MORE = {"oneOf": [{"type": "string", "minLength": 1}, {"type": "array", "items": {"type": "string"}, "minItems": 1}]}
+TRANSLATE: dict[str, Any] = {
+    "q": {**ONE_OR_MORE, "description": "text to translate, or a list of texts"},
+    "source": {"type": "string", "description": "source language, or auto"},
+    "target": {"type": "string", "description": "target language"},
+    "format": {"type": "string", "enum": ["text", "html"], "default": "text"},
+    "alternatives": {"type": "integer", "minimum": 0, "default": 0, "description": "number of alternative translations"},
+    "api_key": {"type": "string"},
+}
+DETECT: Fields = {"type": "object", "properties": {"q": ONE_OR_MORE}, "required": ["q"]}
+
+
+def router(service: Service) -> APIRouter:
+    """/translate, /detect, /languages, /health and /frontend/settings."""
+    routes = APIRouter(tags=["LibreTranslate"], responses=ERRORS)
+    detector = Detector()
+
+    choices = {**service.models.choices, "source": ["auto", *service.models.sources]}
+    body = with_choices({"type": "object", "properties": TRANSLATE, "required": ["q", "source", "target"]}, choices)
+
+    @routes.post("/translate", summary="Translate text or HTML", openapi_extra=body_schema(body))
+    async def translate(request: Request) -> Fields:
+        fields = await read_fields(request)
+        texts, is_list = _admitted_texts(service, request, fields)
+        source, target = (_language(fields, name) for name in ("source", "target"))
+        detected = detector.detect(" ".join(texts), service.models.sources)[0] if source == "auto" else None
+        model = service.models.between(detected["language"] if detected else source, target)
+        documents = [HtmlText(text) if _format(fields) == "html" else PlainText(text) for text in texts]
+        count = _alternatives(fields, service.settings.beam)
+        options = (("n_best", count + 1),) if count else ()
+        asks = [Ask(model, segment, options) for document in documents for segment in document.segments]
+        response = _response(documents, await service.answer(request, asks), count, detected)
+        return response if is_list else {name: values[0] for name, values in response.items()}
+
+    @routes.post("/detect", summary="Detect the language of a text", openapi_extra=body_schema(DETECT))
+    async def detect(request: Request) -> list[Fields]:
+        texts, _ = _admitted_texts(service, request, await read_fields(request))
+        note(request, characters=sum(map(len, texts)))
+        return detector.detect(" ".join(texts), service.models.sources)
+
+    @routes.get("/languages", summary="The languages, each with its target languages")
+    async def languages() -> list[Fields]:
+        return known_languages(service.models.served)
+
+    @routes.get("/health", summary="Whether the server is up")
+    async def health() -> Fields:
+        return {"status": "ok"}
+
+    @routes.get("/frontend/settings", summary="Settings for a web page")
+    async def settings() -> Fields:
+        first = service.models.served[0]
+        return {
+            "apiKeys": bool(service.access.keys),
+            "charLimit": service.settings.characters,
+            "frontendTimeout": 500,
+            "keyRequired": bool(service.access.keys),
+            "language": {"source": _named(first.source), "target": _named(first.target)},
+            "suggestions": False,
+            "supportedFilesFormat": [],
+        }
+
+    return routes
+
+
+class PlainText:
+    """A plain text. Each line is a segment to translate; line breaks and blank lines stay."""
+
+    def __init__(self, text: str) -> None:
+        self._pieces = LINE_END.split(text)
+        self.segments = [piece for piece in self._pieces[::2] if piece.strip()]
+
+    def fill(self, translations: Sequence[str]) -> str:
+        """Returns the text with translated segments."""
+        remaining = iter(translations)
+        lines = [next(remaining) if k % 2 == 0 and piece.strip() else piece for k, piece in enumerate(self._pieces)]
+        return "".join(lines)
+
+
+SegmentedText = PlainText | HtmlText
+
+
+def known_languages(served: Sequence[Served]) -> list[Fields]:
+    """Lists every source and target language, each with the languages it can be translated to."""
+    codes = dict.fromkeys(code for model in served for code in (model.source, model.target))
+    targets = {code: sorted({model.target for model in served if model.source == code}) for code in codes}
+    return [{**_named(code), "targets": targets[code]} for code in codes]
+
+
+def _named(code: str) -> Fields:
+    return {"code": code, "name": language_name(code)}
+
+
+def _response(documents: Sequence[SegmentedText], found: Sequence[Translation], count: int, detected: Fields | None) -> Fields:
+    """The response to a list of texts."""
+    remaining = iter(found)
+    pairs = [(document, [next(remaining) for _ in document.segments]) for document in documents]
+    response: Fields = {"translatedText": [document.fill([each.text for each in group]) for document, group in pairs]}
+    if detected is not None:
+        response["detectedLanguage"] = [detected] * len(documents)
+    if count:
+        response["alternatives"] = [_ranked(document, group, count) for document, group in pairs]
+    return response
+
+
+def _ranked(document: SegmentedText, group: Sequence[Translation], count: int) -> list[str]:
+    """Joins the second-best translations of all segments, then the third-best, and so on; falls back to a segment's best."""
+    ranks = range(min(count, max((len(each.alternatives) for each in group), default=0)))
+    ranked = [[each.alternatives[k] if k < len(each.alternatives) else each for each in group] for k in ranks]
+    return [document.fill([each.text for each in rank]) for rank in ranked]
+
+
+def _admitted_texts(service: Service, request: Request, fields: Fields) -> tuple[list[str], bool]:
+    """Checks the key and the texts of a request. Returns the texts and whether they came as a list."""
+    service.admit(request, fields.get("api_key") or fields.get("apiKey"))
+    q = fields.get("q")
+    if q is None or q == "":
+        raise Refusal(400, "Invalid request: missing q parameter")
+    texts = q if isinstance(q, list) else [q]
+    if not texts or not all(isinstance(text, str) for text in texts):
+        raise Refusal(400, "Invalid request: q must be a text or a list of texts")
+    service.check(texts)
+    return texts, isinstance(q, list)
+
+
+def _language(fields: Fields, name: str) -> str:
+    value = fields.get(name)
+    if not isinstance(value, str) or not value:
+        raise Refusal(400, f"Invalid request: missing {name} parameter")
+    if not value.isprintable() or len(value) > 40:
+        raise Refusal(400, f"Invalid request: {name} is not a language code")
+    return value
+
+
+def _format(fields: Fields) -> str:
+    value = fields.get("format") or "text"
+    if value not in ("text", "html"):
+        raise Refusal(400, "Invalid request: format must be text or html")
+    return str(value)
+
+
+def _alternatives(fields: Fields, limit: int) -> int:
+    value = fields.get("alternatives") or 0
+    if isinstance(value, str) and value.isascii() and value.isdecimal() and len(value) < 9:
+        value = int(value)
+    if not isinstance(value, int) or not 0 <= value < limit:
+        raise Refusal(400, f"Invalid request: alternatives must be a number from 0 to {limit - 1}")
+    return int(value)

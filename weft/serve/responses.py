@@ -1,0 +1,121 @@
+"""Response bodies of the JSON API."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from pydantic import BaseModel
+
+from weft.batch import EOS
+from weft.explain.picture import cross_attention
+from weft.explain.text import Side, join_words, make_side, token_texts
+from weft.serve.models import Served
+from weft.tasks.decoding import Translation
+
+CHARACTER_LEVEL = 1.5
+"""Characters per token up to which an alignment is between tokens instead of words."""
+
+
+class AlignmentDocument(BaseModel):
+    """Source pieces, target pieces (usually words), and the attention from each target piece to each source piece.
+
+    The last source piece stands for the end of the text and is empty.
+    """
+
+    source: list[str]
+    target: list[str]
+    weights: list[list[float]]
+
+
+class TranslationDocument(BaseModel):
+    """One translation. `attention` holds weights [heads][target tokens][source tokens] by layer, if requested."""
+
+    text: str
+    score: float
+    tokens: list[str]
+    source_tokens: list[str] | None = None
+    alternatives: list[TranslationDocument] | None = None
+    alignment: AlignmentDocument | None = None
+    attention: dict[str, list[list[list[float]]]] | None = None
+
+
+class TranslateResponse(BaseModel):
+    """The model that was used, and one translation for each text."""
+
+    model: str
+    source: str
+    target: str
+    translations: list[TranslationDocument]
+
+
+class ModelDocument(BaseModel):
+    """A model of this server. `beam` is the run's default, `most_beam` the largest that a request may set."""
+
+    name: str
+    source: str
+    target: str
+    kind: str
+    beam: int
+    most_beam: int
+
+
+class ErrorDocument(BaseModel):
+    """An error message."""
+
+    error: str
+
+
+ERRORS: dict[int | str, dict[str, Any]] = {
+    status: {"model": ErrorDocument, "description": description}
+    for status, description in {
+        400: "the request is invalid",
+        403: "the API key is missing or invalid",
+        408: "the request body did not arrive in time",
+        413: "the request is too large",
+        422: "a field is missing or has an invalid value",
+        429: "too many requests; see Retry-After",
+        503: "the queue is full; see Retry-After",
+        504: "the translation took too long",
+    }.items()
+}
+
+
+def document(model: Served, text: str, best: Translation, *, attention: bool, alignment: bool) -> TranslationDocument:
+    """Converts a translation to a response, with its attention and alignment if requested."""
+    response = TranslationDocument(text=best.text, score=best.score, tokens=best.tokens, source_tokens=best.source_tokens)
+    if best.alternatives:
+        response.alternatives = [
+            TranslationDocument(text=each.text, score=each.score, tokens=each.tokens) for each in best.alternatives
+        ]
+    if alignment and any(".cross" in name for name in best.attention):
+        response.alignment = _alignment(model, text, best)
+    if attention:
+        response.attention = {name: weights.tolist() for name, weights in best.attention.items()}
+    return response
+
+
+def _alignment(model: Served, text: str, translation: Translation) -> AlignmentDocument | None:
+    """Aligns words, or tokens where these are single characters. None if the model read other tokens than those of `text`."""
+    translator, weights = model.translator, cross_attention(translation)
+    ids = [*translator.source.encode(text), EOS]
+    if weights.shape != (len(translation.ids), len(ids)):
+        return None
+    sides = (make_side(translator.source, ids), make_side(translator.target, translation.ids))
+    if len(translation.text) > CHARACTER_LEVEL * len(translation.ids):
+        rows, columns = sides[1].words, sides[0].words
+        names = [_word_texts(sides[0], ids), _word_texts(sides[1], translation.ids)]
+        weights = join_words(weights[None], rows, columns)[0]
+    else:
+        names = [token_texts(translator.source, ids), token_texts(translator.target, translation.ids)]
+    count = len(names[1]) - (translation.ids[-1] == EOS)
+    return AlignmentDocument(
+        source=names[0], target=names[1][:count], weights=np.round(weights[:count], 4).astype(float).tolist()
+    )
+
+
+def _word_texts(side: Side, ids: Sequence[int]) -> list[str]:
+    """The words of a side, each with the space before it. EOS, which can be attended to, becomes an empty string."""
+    names = [name if place == 0 else f" {name}" for place, name in enumerate(side.names)]
+    return ["" if ids[first] == EOS else name for (first, _), name in zip(side.words, names, strict=True)]
