@@ -11,7 +11,7 @@ from contract.looking import KEYS, QUERIES, look, pair, same, scattered, site, w
 from torch import Tensor, nn
 
 from weft.attention import monotonic
-from weft.attention.additive import AdditiveAttention
+from weft.attention.bahdanau import AdditiveAttention
 from weft.attention.location_aware import LocationAwareAttention
 from weft.attention.monotonic import MonotonicAttention
 from weft.attention.penalties import coverage_penalty, guided_penalty

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from contract.looking import same, scattered
 from torch import Tensor, nn
 
-from weft.attention.additive import AdditiveAttention
+from weft.attention.bahdanau import AdditiveAttention
 from weft.attention.base import Site, Use, join_heads, split_heads
 from weft.attention.full import FullAttention
 from weft.attention.local import LocalAttention

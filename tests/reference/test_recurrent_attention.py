@@ -13,17 +13,12 @@ import torch
 from contract.looking import DIM, KEYS, QUERIES, look, pair, same, scattered, site, weights_of
 from torch import Tensor, nn
 
-from weft.attention.additive import AdditiveAttention
-from weft.attention.additive_normed import AdditiveNormedAttention
+from weft.attention.bahdanau import AdditiveAttention, AdditiveNormedAttention
 from weft.attention.base import Attention, Site
-from weft.attention.concat import ConcatAttention
-from weft.attention.dot import DotAttention
-from weft.attention.general import GeneralAttention
 from weft.attention.hard import HardAttention
 from weft.attention.key_value import KeyValueAttention
-from weft.attention.local_m import LocalMonotonicAttention
-from weft.attention.local_p import LocalPredictiveAttention
-from weft.attention.location import LocationAttention
+from weft.attention.luong import ConcatAttention, DotAttention, GeneralAttention, LocationAttention
+from weft.attention.luong_local import LocalMonotonicAttention, LocalPredictiveAttention
 from weft.attention.scores import LuongScore
 from weft.batch import Layout
 from weft.errors import ConfigError, DataError

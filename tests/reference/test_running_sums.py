@@ -18,10 +18,9 @@ from torch import Tensor
 from weft.attention.base import Attention, Site, Use, join_heads
 from weft.attention.efficient import EfficientAttention
 from weft.attention.full import FullAttention
-from weft.attention.gated_rfa import GatedRandomFeatureAttention
 from weft.attention.linear import LinearAttention
 from weft.attention.performer import PerformerAttention
-from weft.attention.rfa import RandomFeatureAttention
+from weft.attention.rfa import GatedRandomFeatureAttention, RandomFeatureAttention
 from weft.attention.running import accumulate
 from weft.batch import Layout
 from weft.errors import ConfigError

@@ -10,7 +10,7 @@ from contract.looking import scattered
 from torch import Tensor
 
 from weft.attention.base import Site, Use
-from weft.attention.location import LocationAttention
+from weft.attention.luong import LocationAttention
 from weft.attention.synthesizer import SynthesizerAttention
 from weft.batch import Layout
 from weft.errors import DataError

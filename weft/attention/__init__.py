@@ -1,4 +1,7 @@
-"""Attention mechanisms, one file each. To add one: write its file, add its line."""
+"""Attention mechanisms, grouped by paper. To add one, write its file here and add its line to this table.
+
+`base.py` defines the interface. `core` holds the building blocks that mechanisms share.
+"""
 
 ATTENTIONS = {
     "full": "weft.attention.full:FullAttention",
@@ -17,18 +20,18 @@ ATTENTIONS = {
     "linear": "weft.attention.linear:LinearAttention",
     "performer": "weft.attention.performer:PerformerAttention",
     "rfa": "weft.attention.rfa:RandomFeatureAttention",
-    "gated_rfa": "weft.attention.gated_rfa:GatedRandomFeatureAttention",
+    "gated_rfa": "weft.attention.rfa:GatedRandomFeatureAttention",
     "efficient": "weft.attention.efficient:EfficientAttention",
     "linformer": "weft.attention.linformer:LinformerAttention",
     "compressed": "weft.attention.compressed:CompressedAttention",
-    "additive": "weft.attention.additive:AdditiveAttention",
-    "additive_normed": "weft.attention.additive_normed:AdditiveNormedAttention",
-    "dot": "weft.attention.dot:DotAttention",
-    "general": "weft.attention.general:GeneralAttention",
-    "concat": "weft.attention.concat:ConcatAttention",
-    "location": "weft.attention.location:LocationAttention",
-    "local_m": "weft.attention.local_m:LocalMonotonicAttention",
-    "local_p": "weft.attention.local_p:LocalPredictiveAttention",
+    "additive": "weft.attention.bahdanau:AdditiveAttention",
+    "additive_normed": "weft.attention.bahdanau:AdditiveNormedAttention",
+    "dot": "weft.attention.luong:DotAttention",
+    "general": "weft.attention.luong:GeneralAttention",
+    "concat": "weft.attention.luong:ConcatAttention",
+    "location": "weft.attention.luong:LocationAttention",
+    "local_m": "weft.attention.luong_local:LocalMonotonicAttention",
+    "local_p": "weft.attention.luong_local:LocalPredictiveAttention",
     "key_value": "weft.attention.key_value:KeyValueAttention",
     "hard": "weft.attention.hard:HardAttention",
     "monotonic": "weft.attention.monotonic:MonotonicAttention",

@@ -64,6 +64,14 @@ class Source:
         return mask.sum(-1)
 
 
+@dataclass
+class CountedSource:
+    """A source and the number of queries that each row has made so far: queries [B]."""
+
+    source: Source
+    queries: Tensor
+
+
 class Score(nn.Module, ABC):
     """How well a query and a key go together. `keys` is what of the memory can be computed once a source."""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
 
 import torch
@@ -11,7 +10,7 @@ from torch import Tensor, nn
 
 from weft.attention.base import Attended, Attention, Site, join_heads, split_heads
 from weft.attention.kernel import masked_softmax
-from weft.attention.single import Source
+from weft.attention.single import CountedSource, Source
 from weft.attention.synthetic import DenseScores, FactoredDenseScores, FactoredRandomScores, RandomScores, Synthetic
 from weft.batch import Layout
 from weft.errors import DataError
@@ -20,14 +19,6 @@ from weft.layers.history import History
 from weft.state import State
 
 Form = Literal["dense", "random", "fixed", "factored_dense", "factored_random"]
-
-
-@dataclass
-class Asked:
-    """The values of a source, and how many queries each row has asked [B]."""
-
-    source: Source
-    asked: Tensor
 
 
 class SynthesizerAttention(Attention):
@@ -73,8 +64,8 @@ class SynthesizerAttention(Attention):
             assert memory is not None
             self._check(memory, layout)
             values = self.value(memory)
-            asked = torch.zeros(memory.size(0), dtype=torch.long, device=memory.device)
-            return Asked(Source.of(values, values, layout), asked)
+            queries = torch.zeros(memory.size(0), dtype=torch.long, device=memory.device)
+            return CountedSource(Source.of(values, values, layout), queries)
         if self.site.use == "encoder":
             return None
         state = History.empty(rows, self.site.dim, room, self.out.weight)
@@ -92,8 +83,8 @@ class SynthesizerAttention(Attention):
         rows, extent = query.shape[:2]
         rank = torch.arange(extent, device=query.device)[None] if layout is None else layout.positions
         if append is None:
-            source, place = state.source, state.asked[:, None] + rank
-            state = Asked(source, state.asked + (extent if layout is None else layout.lengths))
+            source, place = state.source, state.queries[:, None] + rank
+            state = CountedSource(source, state.queries + (extent if layout is None else layout.lengths))
         else:
             self._check(append, layout)
             source, place, state = self._own(append, state, layout, rank)

@@ -178,8 +178,8 @@ SYNTHESIZER = [
     Bug(
         "a table's row is that of the call",
         "attention.synthesizer",
-        "source, place = state.source, state.asked[:, None] + rank",
-        "source, place = state.source, 0 * state.asked[:, None] + rank",
+        "source, place = state.source, state.queries[:, None] + rank",
+        "source, place = state.source, 0 * state.queries[:, None] + rank",
         ("synthesizer-random-cross-chunks",),
     ),
     Bug(
