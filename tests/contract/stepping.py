@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from contract.entries import same
-from weft.attention.store import Cache
+from weft.attention.core.kv_store import Cache
 from weft.batch import Layout
 from weft.state import State, grow, select
 

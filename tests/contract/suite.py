@@ -11,7 +11,7 @@ from contract.decoders import DecoderEntry
 from contract.entries import Entry, entries
 from contract.language import LanguageEntry
 from contract.poolings import PoolingEntry
-from weft.attention import kernel, pattern
+from weft.attention.core import dot_product, patterns
 
 ALL, CAUSAL, STEPWISE = ("encoder", "causal", "cross"), ("causal",), ("causal", "cross")
 
@@ -88,12 +88,12 @@ Case = tuple[str, Callable[[], None]]
 def _with_fused_kernels(check: Callable[[Any], None], entry: Any) -> None:
     """Runs a check as if rows were long: with fused kernels and small groups of queries. Where weights are asked for, the plain
     products are what is compared with."""
-    before = kernel.SHORT, pattern.SMALLEST
-    kernel.SHORT, pattern.SMALLEST = 0, 8
+    before = dot_product.SHORT, patterns.SMALLEST
+    dot_product.SHORT, patterns.SMALLEST = 0, 8
     try:
         check(entry)
     finally:
-        kernel.SHORT, pattern.SMALLEST = before
+        dot_product.SHORT, patterns.SMALLEST = before
 
 
 def _among(every: Iterable[Named], only: str | None) -> Iterator[Named]:

@@ -12,9 +12,9 @@ from torch import Tensor, nn
 
 from weft.attention import monotonic
 from weft.attention.bahdanau import AdditiveAttention
+from weft.attention.core.weight_penalties import coverage_penalty, guided_penalty
 from weft.attention.location_aware import LocationAwareAttention
 from weft.attention.monotonic import MonotonicAttention
-from weft.attention.penalties import coverage_penalty, guided_penalty
 from weft.batch import Layout
 from weft.errors import ConfigError
 

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from weft.attention.base import Site, Use
 from weft.batch import Layout
 from weft.errors import ConfigError
-from weft.layers.packing import repack, unpack
-from weft.layers.prefix import Weighted, prefixes
+from weft.layers.prefix_means import Weighted, prefixes
+from weft.layers.unpacking import repack, unpack
 from weft.mixers import build_self
 from weft.mixers.aft import AttentionFreeMixer
 from weft.mixers.base import Mixer

@@ -11,7 +11,7 @@ from contract.looking import same, scattered
 from torch import Tensor, nn
 
 from weft.attention.base import Site
-from weft.attention.record import record
+from weft.attention.core.recording import record
 from weft.batch import Layout
 from weft.errors import ConfigError
 from weft.layers.convolution import Window

@@ -9,13 +9,13 @@ import torch
 from contract.patterned import DIM, HEADS, make, same, whole
 from torch import Tensor
 
-from weft.attention import banded
 from weft.attention.base import Attention, Site, Use
 from weft.attention.bigbird import BigBird
+from weft.attention.core import block_sparse
+from weft.attention.core.packed_rows import Packing
+from weft.attention.core.patterns import Pattern
 from weft.attention.local import Local
 from weft.attention.longformer import Longformer
-from weft.attention.pattern import Pattern
-from weft.attention.ragged import Packing
 from weft.attention.random_ import Random
 from weft.attention.strided import Strided
 from weft.batch import Layout
@@ -77,7 +77,7 @@ def test_the_short_way_is_the_masked_matrix(name: str, rows: str, use: Use, monk
     part, (layout, shape) = make(LONG[name], use), LAYOUTS[rows]
     x = torch.randn(*shape, DIM)
     wanted = found_and_gradients(part, x, layout, need_weights=True)
-    monkeypatch.setattr(banded, "attend", None)
+    monkeypatch.setattr(block_sparse, "attend", None)
     for mine, theirs in zip(found_and_gradients(part, x, layout, need_weights=False), wanted, strict=True):
         same(mine, theirs, atol=2e-4)
 
@@ -99,8 +99,8 @@ def test_a_fused_window_gets_what_it_can_serve(name: str, rows: str, use: Use, m
     part, (layout, shape) = make(LONG[name], use), LAYOUTS[rows]
     x = torch.randn(*shape, DIM)
     wanted = found_and_gradients(part, x, layout, need_weights=True)
-    monkeypatch.setattr(banded, "window_serves", lambda q, real: real)
-    monkeypatch.setattr(banded, "attend_window", windowed)
+    monkeypatch.setattr(block_sparse, "window_serves", lambda q, real: real)
+    monkeypatch.setattr(block_sparse, "attend_window", windowed)
     for mine, theirs in zip(found_and_gradients(part, x, layout, need_weights=False), wanted, strict=True):
         same(mine, theirs, atol=2e-4)
 
@@ -259,7 +259,7 @@ def test_a_saved_mixture_has_every_default() -> None:
 
 
 def pairs(pattern: Pattern, extent: int) -> int:
-    return sum(visit.area(extent) for visit in banded.plan(pattern, causal=True))
+    return sum(visit.area(extent) for visit in block_sparse.plan(pattern, causal=True))
 
 
 @pytest.mark.parametrize("pattern", [Local(True), Longformer(True), BigBird(True)], ids=lambda pattern: type(pattern).__name__)
@@ -271,6 +271,6 @@ def test_the_short_way_grows_with_the_length(pattern: Pattern) -> None:
 
 def test_short_rows_go_the_plain_way(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where all tokens fit into a window's reach, nothing is cut into groups."""
-    monkeypatch.setattr(banded, "mix", None)
+    monkeypatch.setattr(block_sparse, "mix", None)
     part = make({"kind": "local", "window": 64}, "encoder")
     assert whole(part, torch.randn(1, 120, DIM)).isfinite().all()

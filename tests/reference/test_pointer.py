@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from weft.attention.base import Attended
-from weft.attention.record import record
+from weft.attention.core.recording import record
 from weft.batch import BOS, EOS, PAD, UNK, Layout
 from weft.errors import ConfigError
 from weft.layers.readout import IMPOSSIBLE, smoothed_loss

@@ -15,11 +15,11 @@ from torch import Tensor, nn
 
 from weft.attention.bahdanau import AdditiveAttention, AdditiveNormedAttention
 from weft.attention.base import Attention, Site
+from weft.attention.core.score_functions import LuongScore
 from weft.attention.hard import HardAttention
 from weft.attention.key_value import KeyValueAttention
 from weft.attention.luong import ConcatAttention, DotAttention, GeneralAttention, LocationAttention
 from weft.attention.luong_local import LocalMonotonicAttention, LocalPredictiveAttention
-from weft.attention.scores import LuongScore
 from weft.batch import Layout
 from weft.errors import ConfigError, DataError
 

@@ -16,12 +16,12 @@ from contract.looking import scattered
 from torch import Tensor
 
 from weft.attention.base import Attention, Site, Use, join_heads
+from weft.attention.core.prefix_sums import accumulate
 from weft.attention.efficient import EfficientAttention
 from weft.attention.full import FullAttention
 from weft.attention.linear import LinearAttention
 from weft.attention.performer import PerformerAttention
 from weft.attention.rfa import GatedRandomFeatureAttention, RandomFeatureAttention
-from weft.attention.running import accumulate
 from weft.batch import Layout
 from weft.errors import ConfigError
 

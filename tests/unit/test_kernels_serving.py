@@ -25,9 +25,9 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Any:
             if error is not None:
                 raise error
 
-        module = ModuleType("weft.kernels.probe")
+        module = ModuleType("weft.kernels.triton.probe")
         module.probe = probe  # type: ignore[attr-defined]
-        monkeypatch.setitem(sys.modules, "weft.kernels.probe", module)
+        monkeypatch.setitem(sys.modules, "weft.kernels.triton.probe", module)
         monkeypatch.setattr(importlib.util, "find_spec", lambda name: object())
         monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
         for name in ("_modern", "_working"):

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from weft.attention.kernel import attend_memory
-from weft.attention.store import Memory
+from weft.attention.core.dot_product import attend_memory
+from weft.attention.core.kv_store import Memory
 from weft.batch import Layout
 
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from weft.attention.store import Cache
+from weft.attention.core.kv_store import Cache
 from weft.batch import Layout
 from weft.state import State, again, clone, detach, grow, leaves, select, shared, spread, timed, together, where, write_
 

@@ -15,7 +15,7 @@ ATTENTIONS = {
     "bigbird": "weft.attention.bigbird:BigBirdAttention",
     "joined": "weft.attention.joined:JoinedAttention",
     "mixed": "weft.attention.mixed:MixedAttention",
-    "parts": "weft.attention.parts:PartsAttention",
+    "parts": "weft.attention.split_width:PartsAttention",
     "synthesizer": "weft.attention.synthesizer:SynthesizerAttention",
     "linear": "weft.attention.linear:LinearAttention",
     "performer": "weft.attention.performer:PerformerAttention",

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pydantic import NonNegativeInt
 
 from weft.attention.base import Site
-from weft.attention.scores import AdditiveScore
-from weft.attention.single import ScoredAttention
+from weft.attention.core.score_functions import AdditiveScore
+from weft.attention.core.single_head import ScoredAttention
 
 
 class AdditiveAttention(ScoredAttention):

@@ -10,9 +10,9 @@ from pydantic import PositiveInt
 from torch import Tensor, nn
 
 from weft.attention.base import Attended, Attention, Site, split_heads
-from weft.attention.kernel import attend, attend_memory
-from weft.attention.projections import Projections
-from weft.attention.store import Cache, Memory, Plain
+from weft.attention.core.dot_product import attend, attend_memory
+from weft.attention.core.kv_store import Cache, Memory, Plain
+from weft.attention.core.projections import Projections
 from weft.batch import Layout
 from weft.state import State, grow
 

@@ -7,10 +7,10 @@ from dataclasses import KW_ONLY, dataclass
 from pydantic import PositiveInt
 from torch import Tensor
 
-from weft.attention import pattern
 from weft.attention.base import Site
-from weft.attention.pattern import Pattern, Union
-from weft.attention.patterned import PatternAttention
+from weft.attention.core import patterns
+from weft.attention.core.pattern_attention import PatternAttention
+from weft.attention.core.patterns import Pattern, Union
 from weft.errors import ConfigError
 
 
@@ -23,14 +23,14 @@ class Block(Pattern):
 
     @property
     def chunk(self) -> int:
-        return self.size * -(-pattern.SMALLEST // self.size)
+        return self.size * -(-patterns.SMALLEST // self.size)
 
     def allows(self, query: Tensor, key: Tensor) -> Tensor:
         return query // self.size == key // self.size
 
     def keys(self, x: Tensor, chunk: int) -> Tensor:
-        beyond = 0 if chunk % self.size == 0 else pattern.margin(self.size)
-        return pattern.neighbours(x, chunk, beyond, 0 if self.causal else beyond)
+        beyond = 0 if chunk % self.size == 0 else patterns.margin(self.size)
+        return patterns.neighbours(x, chunk, beyond, 0 if self.causal else beyond)
 
 
 @dataclass(frozen=True)
@@ -44,8 +44,8 @@ class Summaries(Pattern):
         return key % self.size + 0 * query >= self.size - self.count
 
     def keys(self, x: Tensor, chunk: int) -> Tensor:
-        last = pattern.neighbours(x, self.size, 0, 0)[:, :, self.size - self.count :].flatten(1, 2)
-        return pattern.for_each_group(last, x.size(1), chunk)
+        last = patterns.neighbours(x, self.size, 0, 0)[:, :, self.size - self.count :].flatten(1, 2)
+        return patterns.for_each_group(last, x.size(1), chunk)
 
 
 @dataclass(frozen=True)

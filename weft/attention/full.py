@@ -7,9 +7,9 @@ from typing import Literal
 from pydantic import PositiveFloat, PositiveInt
 
 from weft.attention.base import Site
-from weft.attention.kernel import attend
-from weft.attention.multihead import Look, MultiHead, MultiHeadAttention
-from weft.attention.relative import Alibi, Shaw
+from weft.attention.core.dot_product import attend
+from weft.attention.core.multihead import Look, MultiHead, MultiHeadAttention
+from weft.attention.core.relative_positions import Alibi, Shaw
 from weft.errors import ConfigError
 
 

@@ -7,8 +7,8 @@ from pydantic import NonNegativeInt
 from torch import Tensor
 
 from weft.attention.base import Attended, Site
-from weft.attention.scores import AdditiveScore
-from weft.attention.single import SourceAttention
+from weft.attention.core.score_functions import AdditiveScore
+from weft.attention.core.single_head import SourceAttention
 from weft.batch import Layout
 from weft.state import State
 

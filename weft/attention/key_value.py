@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 from weft.attention.base import Attended, Attention, Site
-from weft.attention.kernel import masked_softmax
-from weft.attention.scores import AdditiveScore
-from weft.attention.single import OneHead, Source
-from weft.attention.store import Cache, Plain
+from weft.attention.core.dot_product import masked_softmax
+from weft.attention.core.kv_store import Cache, Plain
+from weft.attention.core.score_functions import AdditiveScore
+from weft.attention.core.single_head import OneHead, Source
 from weft.batch import Layout
 from weft.errors import ConfigError
 from weft.state import State

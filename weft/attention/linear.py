@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from weft.attention.base import Site
-from weft.attention.features import FeatureAttention, Features
+from weft.attention.core.feature_maps import FeatureAttention, Features
 
 
 class LinearAttention(FeatureAttention):

@@ -9,9 +9,9 @@ from pydantic import PositiveInt
 from torch import Tensor, nn
 
 from weft.attention.base import Attended, Attention, Site
-from weft.attention.kernel import attend_memory
-from weft.attention.projections import Projections
-from weft.attention.store import Memory
+from weft.attention.core.dot_product import attend_memory
+from weft.attention.core.kv_store import Memory
+from weft.attention.core.projections import Projections
 from weft.batch import Layout
 from weft.errors import DataError
 from weft.state import State

@@ -7,13 +7,13 @@ from dataclasses import KW_ONLY, dataclass
 from pydantic import PositiveInt
 from torch import Tensor
 
-from weft.attention import pattern
 from weft.attention.base import Site
-from weft.attention.patterned import PatternAttention
+from weft.attention.core import patterns
+from weft.attention.core.pattern_attention import PatternAttention
 
 
 @dataclass(frozen=True)
-class Local(pattern.Pattern):
+class Local(patterns.Pattern):
     """The tokens at most `window` positions away; in causal use the last `window`, the query's own included.
 
     window: how far a query sees
@@ -29,7 +29,7 @@ class Local(pattern.Pattern):
 
     @property
     def chunk(self) -> int:
-        return max(pattern.SMALLEST, min(pattern.margin(self.window), pattern.LARGEST))
+        return max(patterns.SMALLEST, min(patterns.margin(self.window), patterns.LARGEST))
 
     def allows(self, query: Tensor, key: Tensor) -> Tensor:
         before, after = self.span
@@ -38,7 +38,7 @@ class Local(pattern.Pattern):
 
     def keys(self, x: Tensor, chunk: int) -> Tensor:
         before, after = self.span
-        return pattern.neighbours(x, chunk, pattern.margin(before), pattern.margin(after))
+        return patterns.neighbours(x, chunk, patterns.margin(before), patterns.margin(after))
 
 
 class LocalAttention(PatternAttention):

@@ -12,9 +12,9 @@ from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
 from torch import Tensor, nn
 
 from weft.attention.base import Attended, Site
-from weft.attention.kernel import masked_softmax
-from weft.attention.scores import AdditiveScore, at_least_float
-from weft.attention.single import Source, SourceAttention, fold, kept, unfold
+from weft.attention.core.dot_product import masked_softmax
+from weft.attention.core.score_functions import AdditiveScore, at_least_float
+from weft.attention.core.single_head import Source, SourceAttention, fold, kept, unfold
 from weft.batch import Layout
 from weft.errors import ConfigError
 from weft.state import State

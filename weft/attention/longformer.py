@@ -7,10 +7,10 @@ from dataclasses import KW_ONLY, dataclass
 from pydantic import PositiveInt
 
 from weft.attention.base import Site
+from weft.attention.core.pattern_attention import PatternAttention
+from weft.attention.core.patterns import Pattern, Union
 from weft.attention.global_ import Global
 from weft.attention.local import Local
-from weft.attention.pattern import Pattern, Union
-from weft.attention.patterned import PatternAttention
 
 
 @dataclass(frozen=True)

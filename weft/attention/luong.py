@@ -6,8 +6,8 @@ from pydantic import NonNegativeInt, PositiveInt
 from torch import Tensor
 
 from weft.attention.base import Site
-from weft.attention.scores import AdditiveScore, DotScore, GeneralScore, LocationScore
-from weft.attention.single import ScoredAttention
+from weft.attention.core.score_functions import AdditiveScore, DotScore, GeneralScore, LocationScore
+from weft.attention.core.single_head import ScoredAttention
 from weft.batch import Layout
 from weft.errors import DataError
 from weft.state import State

@@ -7,9 +7,9 @@ from pydantic import PositiveInt
 from torch import Tensor
 
 from weft.attention.base import Attended, Site
-from weft.attention.kernel import masked_softmax
-from weft.attention.scores import ExactLinear, LuongScore, luong_score
-from weft.attention.single import CountedSource, Source, SourceAttention
+from weft.attention.core.dot_product import masked_softmax
+from weft.attention.core.score_functions import ExactLinear, LuongScore, luong_score
+from weft.attention.core.single_head import CountedSource, Source, SourceAttention
 from weft.batch import Layout
 from weft.state import State
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from weft.attention.base import Site
-from weft.attention.pattern import PatternSpec, build_patterns
-from weft.attention.patterned import PatternAttention
+from weft.attention.core.pattern_attention import PatternAttention
+from weft.attention.core.patterns import PatternSpec, build_patterns
 from weft.errors import ConfigError
 
 

@@ -14,8 +14,8 @@ from pydantic import NonNegativeFloat, NonNegativeInt
 from torch import Tensor, nn
 
 from weft.attention.base import Attended, Site
-from weft.attention.scores import AdditiveScore
-from weft.attention.single import Source, SourceAttention, kept
+from weft.attention.core.score_functions import AdditiveScore
+from weft.attention.core.single_head import Source, SourceAttention, kept
 from weft.batch import Layout
 from weft.state import State, spread
 

@@ -10,8 +10,8 @@ from pydantic import NonNegativeInt, PositiveInt
 from torch import Tensor
 
 from weft.attention.base import Site
-from weft.attention.drawn import Drawn
-from weft.attention.features import FeatureAttention, Features
+from weft.attention.core.feature_maps import FeatureAttention, Features
+from weft.attention.core.random_features import Drawn
 
 
 class PerformerAttention(FeatureAttention):

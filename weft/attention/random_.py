@@ -10,8 +10,8 @@ from pydantic import NonNegativeInt, PositiveInt
 from torch import Tensor
 
 from weft.attention.base import Site
-from weft.attention.pattern import Pattern, neighbours
-from weft.attention.patterned import PatternAttention
+from weft.attention.core.pattern_attention import PatternAttention
+from weft.attention.core.patterns import Pattern, neighbours
 
 NEAREST = 16
 """An encoder's first blocks draw from at least so many."""

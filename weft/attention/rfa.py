@@ -11,8 +11,8 @@ from pydantic import NonNegativeInt, PositiveInt
 from torch import Tensor, nn
 
 from weft.attention.base import Site
-from weft.attention.drawn import Drawn
-from weft.attention.features import FeatureAttention, Features
+from weft.attention.core.feature_maps import FeatureAttention, Features
+from weft.attention.core.random_features import Drawn
 
 SHARPEST = math.sqrt(2)
 """The least width of the kernel is 1 / this. A narrower one is smaller than its estimation error for most pairs."""

@@ -8,8 +8,8 @@ from pydantic import PositiveInt
 from torch import Tensor
 
 from weft.attention.base import Site
-from weft.attention.pattern import Pattern, neighbours
-from weft.attention.patterned import PatternAttention
+from weft.attention.core.pattern_attention import PatternAttention
+from weft.attention.core.patterns import Pattern, neighbours
 
 
 @dataclass(frozen=True)

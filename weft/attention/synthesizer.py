@@ -9,9 +9,9 @@ from pydantic import PositiveInt
 from torch import Tensor, nn
 
 from weft.attention.base import Attended, Attention, Site, join_heads, split_heads
-from weft.attention.kernel import masked_softmax
-from weft.attention.single import CountedSource, Source
-from weft.attention.synthetic import DenseScores, FactoredDenseScores, FactoredRandomScores, RandomScores, Synthetic
+from weft.attention.core.dot_product import masked_softmax
+from weft.attention.core.single_head import CountedSource, Source
+from weft.attention.core.synthetic_scores import DenseScores, FactoredDenseScores, FactoredRandomScores, RandomScores, Synthetic
 from weft.batch import Layout
 from weft.errors import DataError
 from weft.layers.dropout import dropout

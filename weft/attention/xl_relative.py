@@ -13,9 +13,9 @@ from pydantic import NonNegativeInt
 from torch import Tensor, nn
 
 from weft.attention.base import Site, split_heads
-from weft.attention.kernel import mix
-from weft.attention.multihead import MultiHead, MultiHeadAttention
-from weft.attention.relative import Places, RelativeLook
+from weft.attention.core.dot_product import mix
+from weft.attention.core.multihead import MultiHead, MultiHeadAttention
+from weft.attention.core.relative_positions import Places, RelativeLook
 from weft.layers.position import SinusoidalPosition
 
 

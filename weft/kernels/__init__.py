@@ -44,7 +44,7 @@ def _works() -> bool:
     """Whether a kernel can be made and run. Triton may be there and fail: it calls the machine's C compiler."""
     if importlib.util.find_spec("triton") is None:
         return False
-    from weft.kernels.probe import probe
+    from weft.kernels.triton.probe import probe
 
     try:
         probe()

@@ -17,9 +17,9 @@ from torch import Tensor, nn
 
 from weft.batch import Layout
 from weft.errors import DeviceError
+from weft.kernels.cpp import Kernels
 from weft.layers.recurrent import Cell, RecurrentLayer
 from weft.layers.weightnorm import NormedLinear
-from weft.native import Kernels
 
 FEWEST = 16
 """Layers with fewer outputs stay as they are: rounding their inputs would cost more than the product itself."""
@@ -121,7 +121,7 @@ Part = TypeVar("Part", bound=nn.Module)
 def in_int8(model: Part, kernels: Kernels | None = None) -> Part:
     """A copy of the model, on a CPU, with linear layers in eight bits; all else that is trained it shares with the model.
 
-    With `kernels` the layers are operations of our own (`weft.native`).
+    With `kernels` the layers are operations of our own (`weft.kernels.cpp`).
     """
     tensors = [*model.parameters(), *model.buffers()]
     elsewhere = next((each.device for each in tensors if each.device.type != "cpu"), None)

@@ -20,7 +20,7 @@ def norm_sum(norm: nn.LayerNorm, x: Tensor, found: Tensor, share: float, trainin
     it would round it so.
     """
     if training and _fused(norm, found):
-        from weft.kernels.norms import add_norm
+        from weft.kernels.triton.add_norm import add_norm
 
         seed = torch.randint(1 << 62, (1,), device=x.device) if share else None
         out: Tensor = add_norm(x, found, norm.weight, norm.bias, seed, share, norm.eps)[0]

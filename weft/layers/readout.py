@@ -121,7 +121,7 @@ class _LinearLoss(torch.autograd.Function):
 def _chunk(logits: Tensor, gold: Tensor, smoothing: float, wanted: bool) -> tuple[Tensor, Tensor, Tensor | None]:
     """Log-likelihoods [N], the logarithms of softmax's denominators [N], and softmax − (1 − ε) · gold, in the logits' place."""
     if serve(logits):
-        from weft.kernels.likelihood import likelihoods
+        from weft.kernels.triton.likelihood import likelihoods
 
         return likelihoods(logits, gold, 1 - smoothing, wanted)
     gold = gold[:, None]

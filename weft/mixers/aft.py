@@ -15,7 +15,7 @@ from weft.attention.base import Site
 from weft.batch import Layout
 from weft.errors import ConfigError
 from weft.layers.history import History
-from weft.layers.prefix import Weighted, prefixes
+from weft.layers.prefix_means import Weighted, prefixes
 from weft.mixers.base import RowMixer
 from weft.state import State
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from weft.attention.base import Attended, Attention, Facts
 from weft.batch import Layout
-from weft.layers.packing import repack, unpack
+from weft.layers.unpacking import repack, unpack
 from weft.state import State
 
 

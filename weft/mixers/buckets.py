@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from weft.attention.base import Attended, Site, join_heads, split_heads
-from weft.attention.kernel import masked_softmax
+from weft.attention.core.dot_product import masked_softmax
 from weft.batch import Layout
 from weft.layers.dropout import dropout
 from weft.layers.history import History

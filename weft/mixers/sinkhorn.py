@@ -14,7 +14,7 @@ from pydantic import Field, PositiveInt
 from torch import Tensor, nn
 
 from weft.attention.base import Site
-from weft.attention.kernel import mix
+from weft.attention.core.dot_product import mix
 from weft.batch import Layout
 from weft.errors import DataError
 from weft.layers.history import History

@@ -17,9 +17,9 @@ from torch import Tensor, nn
 
 from weft.attention import ATTENTIONS
 from weft.attention.base import Attended, Attention, Site, add_terms, join_heads, split_heads
-from weft.attention.kernel import attend_memory
-from weft.attention.ragged import packing
-from weft.attention.store import Memory
+from weft.attention.core.dot_product import attend_memory
+from weft.attention.core.kv_store import Memory
+from weft.attention.core.packed_rows import packing
 from weft.batch import Layout
 from weft.layers.autocast import computed_in
 from weft.layers.convolution import Window

@@ -6,7 +6,7 @@ import torch
 from pydantic import NonNegativeInt, PositiveInt
 from torch import Tensor, nn
 
-from weft.attention.kernel import masked_softmax
+from weft.attention.core.dot_product import masked_softmax
 from weft.batch import Layout
 from weft.pooling.base import Pooled, Pooling
 

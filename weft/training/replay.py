@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from weft.batch import Batch, Layout
-from weft.graphs import Graphs
+from weft.kernels.graphs import Graphs
 from weft.tasks.base import Loss
 
 Work = Callable[[Batch, int], list[Loss]]

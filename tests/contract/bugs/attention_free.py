@@ -35,7 +35,7 @@ ATTENTION_FREE = [
     ),
     Bug(
         "keys are weighed relative to the largest to come",
-        "layers.prefix",
+        "layers.prefix_means",
         "top = torch.maximum(self.top, other.top)",
         "top = torch.maximum(self.top, other.top).amax(1, keepdim=True).expand_as(self.total)",
         ("attention_free: a_large_key_to_come_changes_nothing_before_it(simple)",),
@@ -128,14 +128,14 @@ ATTENTION_FREE = [
     ),
     Bug(
         "packed sentences are put back one row off",
-        "layers.packing",
+        "layers.unpacking",
         "(layout.segments[0].long() - 1).clamp_min(0)",
         "layout.segments[0].long().clamp_min(0)",
         ("fnet-encoder-packed", "gmlp-causal-packed"),
     ),
     Bug(
         "pieces of padding are taken for sentences",
-        "layers.packing",
+        "layers.unpacking",
         " & layout.ok[0][where]",
         "",
         ("attention_free: packed_sentences_come_apart_and_together",),

@@ -35,7 +35,7 @@ RELATIVE = [
     ),
     Bug(
         "after an earlier segment rows are taken to be whole",
-        "attention.relative",
+        "attention.core.relative_positions",
         "store.segments is None or (whole and",
         "store.segments is not None or (whole and",
         ("xl_relative-causal-earlier-segment",),

@@ -7,14 +7,14 @@ from contract.planting import Bug
 SINGLE = [
     Bug(
         "beams read each other's source",
-        "attention.single",
+        "attention.core.single_head",
         "x.reshape(sources, x.size(0) // sources * x.size(1), *x.shape[2:])",
         "x.unflatten(0, (-1, sources)).transpose(0, 1).flatten(1, 2)",
         ("dot-cross-beams", "additive-cross-beams"),
     ),
     Bug(
         "the length of v is not taken out",
-        "attention.scores",
+        "attention.core.score_functions",
         "self.gain * F.normalize(self.score.weight, dim=-1)",
         "self.gain * self.score.weight",
         (
@@ -24,14 +24,14 @@ SINGLE = [
     ),
     Bug(
         "the learned length is not used",
-        "attention.scores",
+        "attention.core.score_functions",
         "self.gain * F.normalize(self.score.weight, dim=-1)",
         "F.normalize(self.score.weight, dim=-1)",
         ("additive_normed-cross-gradients", "recurrent_attention: normed_additive_of_the_same_length_is_additive"),
     ),
     Bug(
         "a dot score is always scaled",
-        "attention.scores",
+        "attention.core.score_functions",
         "self.factor = 1 / math.sqrt(dim) if scale else 1.0",
         "self.factor = 1 / math.sqrt(dim)",
         ("recurrent_attention: general_with_the_identity_is_dot",),
@@ -45,14 +45,14 @@ SINGLE = [
     ),
     Bug(
         "places are counted along the packed row",
-        "attention.single",
+        "attention.core.single_head",
         "return spread(self.positions, rows)",
         "return torch.arange(self.keys.size(1), device=self.keys.device).expand(rows, -1)",
         ("location-cross-packed", "local_m-cross-packed", "local_p-cross-packed"),
     ),
     Bug(
         "location has a say of its own",
-        "attention.scores",
+        "attention.core.score_functions",
         "found: Tensor = self.place(query)",
         "found: Tensor = self.place(query + 1)",
         ("recurrent_attention: location_without_a_query_is_the_mean",),

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from weft.attention.base import Attended, Attention, Site
-from weft.attention.kernel import masked_softmax
+from weft.attention.core.dot_product import masked_softmax
 from weft.batch import Layout
 from weft.layers.dropout import dropout
 from weft.state import State, shared, spread

@@ -21,7 +21,7 @@ from torch import Tensor
 from weft.registry import Among, build
 
 PATTERNS = {
-    "full": "weft.attention.pattern:Everything",
+    "full": "weft.attention.core.patterns:Everything",
     "local": "weft.attention.local:Local",
     "strided": "weft.attention.strided:Strided",
     "fixed": "weft.attention.fixed:Fixed",
@@ -32,7 +32,7 @@ PATTERNS = {
 }
 """What a head may look at. Each is an attention by itself too."""
 
-PatternSpec = Annotated[dict[str, Any], Among("weft.attention.pattern:PATTERNS")]
+PatternSpec = Annotated[dict[str, Any], Among("weft.attention.core.patterns:PATTERNS")]
 """A pattern in a configuration: its name, or its `kind` and options."""
 
 SMALLEST = 64
@@ -128,7 +128,7 @@ class Everything(Pattern):
 
 
 def build_patterns(specs: list[dict[str, Any]], causal: bool) -> list[Pattern]:
-    return [build("weft.attention.pattern:PATTERNS", spec, causal) for spec in specs]
+    return [build("weft.attention.core.patterns:PATTERNS", spec, causal) for spec in specs]
 
 
 def neighbours(x: Tensor, chunk: int, before: int, after: int) -> Tensor:

@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from weft.attention.base import Site
-from weft.attention.multihead import MultiHead
+from weft.attention.core.multihead import MultiHead
 from weft.batch import Layout
 
 

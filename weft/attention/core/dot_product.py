@@ -12,12 +12,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from weft.attention.ragged import attend_ragged, packing, serves
-from weft.attention.store import Cache, Ledger, Memory, Plain, additive
+from weft.attention.core.kv_store import Cache, Ledger, Memory, Plain, additive
+from weft.attention.core.packed_rows import attend_ragged, packing, serves
 from weft.batch import Layout
 from weft.kernels import serve
+from weft.kernels.cpp import steps, used
 from weft.layers.dropout import dropout
-from weft.native import steps, used
 
 # cuDNN's kernel makes a plan for every new shape, and batches of text have many: the likely cause of slow first steps.
 torch.backends.cuda.enable_cudnn_sdp(False)
@@ -183,7 +183,7 @@ def _attend_step(q: Tensor, k: Tensor, v: Tensor, ledger: Ledger | None = None, 
     native = used(q)
     if native is not None:
         return native.attend_step(*given)[:, :, None]
-    from weft.kernels.steps import attend_step
+    from weft.kernels.triton.decoding_attention import attend_step
 
     found: Tensor = attend_step(*given)
     return found[:, :, None]

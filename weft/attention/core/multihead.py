@@ -8,11 +8,11 @@ import torch
 from torch import Tensor
 
 from weft.attention.base import Attended, Attention, Site, join_heads, split_heads
-from weft.attention.kernel import attend, attend_memory
-from weft.attention.projections import Projections
-from weft.attention.ragged import attend_joint, packing
-from weft.attention.ring import Ring
-from weft.attention.store import Cache, Memory, Plain
+from weft.attention.core.dot_product import attend, attend_memory
+from weft.attention.core.kv_store import Cache, Memory, Plain
+from weft.attention.core.packed_rows import attend_joint, packing
+from weft.attention.core.projections import Projections
+from weft.attention.core.ring_buffer import Ring
 from weft.batch import Layout
 from weft.layers.position import rotate, rotation
 from weft.state import State

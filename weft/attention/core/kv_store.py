@@ -12,10 +12,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from weft.attention.ragged import Packing, packing
+from weft.attention.core.packed_rows import Packing, packing
 from weft.batch import Layout
+from weft.kernels.cpp import steps, used
 from weft.layers.autocast import computed_in
-from weft.native import steps, used
 from weft.state import Remembers, common, shared
 
 UNFUSED = frozenset({"cpu"})

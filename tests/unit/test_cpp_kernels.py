@@ -13,13 +13,13 @@ import torch
 from torch import Tensor
 
 import weft
-from weft import native
-from weft.attention.store import Ledger
+from weft.attention.core.kv_store import Ledger
 from weft.batch import BOS, PAD, Layout
 from weft.data.formats import open_pairs
+from weft.kernels import cpp
+from weft.kernels.cpp import CannotBuild, Kernels, build
 from weft.layers.int8 import Int8Linear, in_int8
 from weft.models.base import Model, Sizes
-from weft.native import CannotBuild, Kernels, build
 from weft.registry import build as build_part
 from weft.search.choosers import Beam, Chooser, Greedy, Limits
 from weft.search.constraints import Forbid, NoRepeat
@@ -41,15 +41,15 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         home = tmp_path_factory.mktemp("cache")
         patch.setenv("XDG_CACHE_HOME", str(home))
         patch.delenv("CXX", raising=False)
-        native._attempt.cache_clear()
+        cpp._attempt.cache_clear()
         yield home
-    native._attempt.cache_clear()
+    cpp._attempt.cache_clear()
 
 
 @pytest.fixture(scope="module")
 def kernels(folder: Path) -> Kernels:
     try:
-        return native.kernels()
+        return cpp.kernels()
     except CannotBuild as error:
         pytest.skip(str(error))
 
@@ -73,7 +73,7 @@ def test_linear_layers_are_bit_for_bit_those_of_torch(kernels: Kernels, outputs:
 
 
 def test_layers_that_lie_side_by_side_are_their_own(kernels: Kernels, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(native, "CHUNK", 1 << 16)
+    monkeypatch.setattr(cpp, "CHUNK", 1 << 16)
     weights = [torch.randn(outputs, 70) for outputs in (30, 130, 500, 2000, 30, 64)]
     ours = [Int8Linear(weight, None, kernels) for weight in weights]
     del ours[1], weights[1]
@@ -209,7 +209,7 @@ def test_a_search_with_them_finds_the_same(kernels: Kernels, kind: str, precisio
         for name in ("attend_step", "append", "log_sum", "best"):
             work = getattr(Kernels, name)
             patch.setattr(Kernels, name, lambda *given, name=name, work=work: (calls.append(name), work(*given))[1])
-        with native.using(kernels):
+        with cpp.using(kernels):
             found = searched(model if precision == "float32" else in_int8(model, kernels), chooser)
     assert [[each.tokens for each in texts] for texts in found] == [[each.tokens for each in texts] for texts in plain]
     for texts, others in zip(found, plain, strict=True):
@@ -248,16 +248,16 @@ def test_where_they_cannot_be_compiled_it_is_said_and_decoding_goes_on(
     monkeypatch.setattr(torch.cpu, "_is_avx512_supported", lambda: True)
     monkeypatch.setattr(build.platform, "machine", lambda: "x86_64")
     monkeypatch.setattr(translator, "warn", said.append)
-    native._attempt.cache_clear()
+    cpp._attempt.cache_clear()
     try:
         assert translator.translate("a b c", compile=True).ids == translator.translate("a b c").ids
         assert len(said) == 1 and "goes on without compiled kernels" in said[0] and why in said[0]
     finally:
-        native._attempt.cache_clear()
+        cpp._attempt.cache_clear()
 
 
 def test_they_are_compiled_once(kernels: Kernels, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (kept,) = (folder / "weft" / "native").iterdir()
+    (kept,) = (folder / "weft" / "kernels").iterdir()
     assert kept.suffix == ".so"
     monkeypatch.setattr(build, "_compile", lambda *given: pytest.fail("compiled again"))
     build.library()
@@ -267,8 +267,8 @@ def test_they_are_compiled_once(kernels: Kernels, folder: Path, monkeypatch: pyt
 
 
 def test_a_damaged_one_is_made_anew(kernels: Kernels, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (kept,) = (folder / "weft" / "native").iterdir()
-    damaged = tmp_path / "weft" / "native" / kept.name
+    (kept,) = (folder / "weft" / "kernels").iterdir()
+    damaged = tmp_path / "weft" / "kernels" / kept.name
     damaged.parent.mkdir(parents=True)
     damaged.write_text("cut off")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))

@@ -16,19 +16,19 @@ from itertools import groupby
 import torch
 from torch import Tensor
 
-from weft.attention import kernel
-from weft.attention.kernel import attend, masked_softmax, mix
-from weft.attention.pattern import Everything, Pattern
-from weft.attention.ragged import Heads, attend_window, by_rows, packing, window_serves
-from weft.attention.ring import Ring
-from weft.attention.store import Cache, Plain
+from weft.attention.core import dot_product
+from weft.attention.core.dot_product import attend, masked_softmax, mix
+from weft.attention.core.kv_store import Cache, Plain
+from weft.attention.core.packed_rows import Heads, attend_window, by_rows, packing, window_serves
+from weft.attention.core.patterns import Everything, Pattern
+from weft.attention.core.ring_buffer import Ring
 from weft.batch import Layout
 from weft.layers.dropout import dropout as drop
 
 
 @dataclass(frozen=True)
 class PatternLook:
-    """Looking by pattern, in place of `kernel.attend`. runs: patterns, each with how many neighbouring heads have it."""
+    """Looking by pattern, in place of `dot_product.attend`. runs: patterns, each with how many neighbouring heads have it."""
 
     runs: tuple[tuple[Pattern, int], ...]
 
@@ -159,7 +159,7 @@ def _attend(pattern: Pattern, heads: Heads, causal: bool, layout: Layout | None,
     if pattern.span and window_serves(q, causal or not padded):
         return attend_window(q, k, v, pattern.span, packing(layout), dropout)
     everything = isinstance(pattern, Everything)
-    if extent * extent > kernel.SHORT and not everything:
+    if extent * extent > dot_product.SHORT and not everything:
         visits = plan(pattern, causal)
         if sum(visit.area(extent) for visit in visits) < extent * extent:
             return _sparse(pattern, visits, heads, layout if padded else None, dropout)

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from weft.attention.kernel import masked_softmax, mix, visible
-from weft.attention.ragged import by_rows
-from weft.attention.store import Cache, Plain
+from weft.attention.core.dot_product import masked_softmax, mix, visible
+from weft.attention.core.kv_store import Cache, Plain
+from weft.attention.core.packed_rows import by_rows
 from weft.batch import Layout
 from weft.layers.dropout import dropout as drop
 
@@ -32,7 +32,7 @@ class Places:
 
 
 class RelativeLook(nn.Module, ABC):
-    """Looking with relative positions, in place of `kernel.attend`."""
+    """Looking with relative positions, in place of `dot_product.attend`."""
 
     @abstractmethod
     def find(

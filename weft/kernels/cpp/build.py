@@ -62,14 +62,14 @@ def _name(compiler: str, files: list[Path]) -> str:
 def _folder() -> Path:
     """Where kernels are kept: a folder that belongs to this user alone, for what lies there is run."""
     home = os.environ.get("XDG_CACHE_HOME")
-    folder = (Path(home) if home else Path.home() / ".cache") / "weft" / "native"
+    folder = (Path(home) if home else Path.home() / ".cache") / "weft" / "kernels"
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         if os.access(folder, os.W_OK):
             return folder
     except OSError:
         pass  # no home, or one that nobody may write to: for this process they are compiled anew
-    return Path(tempfile.mkdtemp(prefix="weft-native-"))
+    return Path(tempfile.mkdtemp(prefix="weft-kernels-"))
 
 
 def _compile(compiler: str, sources: list[Path], into: Path) -> None:

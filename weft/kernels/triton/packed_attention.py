@@ -17,7 +17,7 @@ import triton.language as tl
 from torch import Tensor
 
 from weft.batch import power_of_two
-from weft.kernels.draw import kept
+from weft.kernels.triton.dropout import kept
 
 ROWS, COLUMNS, WARPS, STAGES = 64, 64, 4, 3
 """A tile: queries, keys, the warps that work on it, and how many loads are under way. Measured on an H200, as all such here."""

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from weft.batch import power_of_two
 from weft.kernels import processors
-from weft.kernels.draw import kept
+from weft.kernels.triton.dropout import kept
 
 ENTRIES, WARPS, PROGRAMS = 1024, 2, 8
 """Entries of a tile, which are whole rows; the warps that work on it; and how many programs each processor has backward."""

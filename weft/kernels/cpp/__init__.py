@@ -19,7 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from weft.native.build import CannotBuild, library
+from weft.kernels.cpp.build import CannotBuild, library
 
 __all__ = ["CannotBuild", "Kernels", "kernels", "steps", "used", "using"]
 
@@ -117,7 +117,7 @@ class Kernels:
     def attend_step(
         self, query: Tensor, key: Tensor, value: Tensor, ancestry: Tensor | None, lengths: Tensor | None, bias: Tensor | None
     ) -> Tensor:
-        """What query [B, H, D] finds in key and value [G, H, K or 1, R, D]: [B, H, D], as `weft.kernels.steps` has it on a GPU.
+        """What query [B, H, D] finds in key and value [G, H, K or 1, R, D]: [B, H, D], as `weft.kernels.triton.decoding_attention` has it on a GPU.
 
         ancestry [G, K, R] int16: whose cell each beam reads; the first's without it. lengths [G]: how many cells are filled;
         all without it. bias [G, R] is added to scores. A query that sees nothing finds 0.

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from weft.attention.base import Site
-from weft.attention.single import Score, Source
+from weft.attention.core.single_head import Score, Source
 
 QUERIES = 32
 """Queries that a network scores at once: its hidden layer has a cell for every pair, so memory is bounded by this."""

@@ -8,10 +8,10 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from weft.attention.banded import PatternLook
 from weft.attention.base import Site
-from weft.attention.multihead import MultiHead, MultiHeadAttention
-from weft.attention.pattern import Pattern
+from weft.attention.core.block_sparse import PatternLook
+from weft.attention.core.multihead import MultiHead, MultiHeadAttention
+from weft.attention.core.patterns import Pattern
 
 
 class PatternAttention(MultiHeadAttention):

@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from weft.attention.scores import at_least_float
+from weft.attention.core.score_functions import at_least_float
 from weft.batch import Layout
 
 

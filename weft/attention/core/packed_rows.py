@@ -13,7 +13,7 @@ from torch import Tensor
 
 from weft.batch import Layout
 from weft.kernels import modern, serve
-from weft.layers.packing import repack, unpack
+from weft.layers.unpacking import repack, unpack
 
 Heads = tuple[Tensor, Tensor, Tensor]
 """q, k, v [B, H, T, D] of whole rows."""
@@ -96,7 +96,7 @@ def _short(q: Tensor, queries: Packing, keys: Packing) -> bool:
 
 def _attend_short(parts: list[Tensor], queries: Packing, keys: Packing, causal: bool, dropout: float) -> Tensor:
     """[T, H, D]."""
-    from weft.kernels.pieces import attend_pieces
+    from weft.kernels.triton.packed_attention import attend_pieces
 
     seed = torch.randint(1 << 62, (1,), device=parts[0].device) if dropout else None
     pieces = (queries.segments, queries.offsets, keys.segments, keys.offsets)

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from weft.attention.base import Attended, Attention, Site
-from weft.attention.projections import Projections
-from weft.attention.running import MemorySums, Seen, Sums, divide, fade, look_at, look_back, sum_up
+from weft.attention.core.prefix_sums import MemorySums, Seen, Sums, divide, fade, look_at, look_back, sum_up
+from weft.attention.core.projections import Projections
 from weft.batch import Layout
 from weft.state import State, spread
 

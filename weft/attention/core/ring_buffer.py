@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from weft.attention.store import ranks, store_dtype
+from weft.attention.core.kv_store import ranks, store_dtype
 from weft.batch import Layout
 
 
