@@ -14,7 +14,6 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import Field, dataclass, field, fields, is_dataclass, replace
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
-import torch
 from torch import Tensor
 
 State = Any
@@ -98,19 +97,6 @@ def grow(state: State, room: int) -> State:
             )
         return replace(state, **changed)
     return _children(lambda child: grow(child, room), state)
-
-
-def where(mask: Tensor, a: State, b: State) -> State:
-    """Row by row: `a` where `mask` [rows] is True, `b` elsewhere (a fresh start for rows that begin a new document)."""
-    if isinstance(b, Tensor):
-        return torch.where(mask.view(-1, *[1] * (b.dim() - 1)), a, b)
-    if is_dataclass(b) and not isinstance(b, type):
-        return replace(b, **{part.name: where(mask, getattr(a, part.name), getattr(b, part.name)) for part in _fields(b)})
-    if isinstance(b, dict):
-        return {key: where(mask, a[key], b[key]) for key in b}
-    if isinstance(b, list | tuple):
-        return type(b)(where(mask, x, y) for x, y in zip(a, b, strict=True))
-    return b
 
 
 def together(states: Sequence[State]) -> list[State]:

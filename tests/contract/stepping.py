@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from contract.entries import same
-from weft.attention.core.kv_store import Cache
+from weft.attention.core.kv_store import KeyValueCache
 from weft.batch import Layout
 from weft.state import State, grow, select
 
@@ -116,7 +116,7 @@ def check_beams(subject: Subject) -> None:
 def check_wide_beams(subject: Subject) -> None:
     """The same with more beams than the store keeps an ancestry for."""
     for room in ROOMS:
-        _follow_beams(subject, room, wide=Cache.widest + 1, prefix=(2, 1, 3))
+        _follow_beams(subject, room, wide=KeyValueCache.widest + 1, prefix=(2, 1, 3))
 
 
 def _follow_beams(subject: Subject, room: str, wide: int, prefix: tuple[int, ...] | None) -> None:

@@ -12,7 +12,7 @@ from torch import Tensor
 from weft.attention.base import Attention, Site, Use
 from weft.attention.bigbird import BigBird
 from weft.attention.core import block_sparse
-from weft.attention.core.packed_rows import Packing
+from weft.attention.core.packed_rows import RaggedPacking
 from weft.attention.core.patterns import Pattern
 from weft.attention.local import Local
 from weft.attention.longformer import Longformer
@@ -82,7 +82,7 @@ def test_the_short_way_is_the_masked_matrix(name: str, rows: str, use: Use, monk
         same(mine, theirs, atol=2e-4)
 
 
-def windowed(q: Tensor, k: Tensor, v: Tensor, window: tuple[int, int], packing: Packing | None, dropout: float) -> Tensor:
+def windowed(q: Tensor, k: Tensor, v: Tensor, window: tuple[int, int], packing: RaggedPacking | None, dropout: float) -> Tensor:
     """What the fused kernel for windows computes: it knows of pieces, and of no padding."""
     place = torch.arange(q.size(2))
     piece = torch.zeros_like(place) if packing is None else torch.bucketize(place, packing.offsets[1:].long(), right=True)

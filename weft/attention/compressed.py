@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from weft.attention.base import Attended, Attention, Site, split_heads
 from weft.attention.core.dot_product import attend, attend_memory
-from weft.attention.core.kv_store import Cache, Memory, Plain
+from weft.attention.core.kv_store import KeyValueCache, KeyValues, Memory
 from weft.attention.core.projections import Projections
 from weft.batch import Layout
 from weft.state import State, grow
@@ -25,7 +25,7 @@ class Windows:
     count [B]: tokens fed. tail and count are None while nothing was fed.
     """
 
-    store: Plain | Cache
+    store: KeyValues | KeyValueCache
     stride: int
     tail: Tensor | None = None
     count: Tensor | None = None
@@ -76,10 +76,10 @@ class CompressedAttention(Attention):
             return self._memory(self.heads.key_value(memory), layout)
         if self.site.use == "encoder":
             return None
-        store: Plain | Cache = Plain()
+        store: KeyValues | KeyValueCache = KeyValues()
         if room is not None:
             cells = _cells(room, self.stride)
-            store = Cache.empty(rows, self.site.heads, cells, self.heads.width, self.heads.out.weight)
+            store = KeyValueCache.empty(rows, self.site.heads, cells, self.heads.width, self.heads.out.weight)
         state = Windows(store, self.stride)
         return state if memory is None else self._append(self._own(memory)[1], state, layout)
 
@@ -150,9 +150,9 @@ class CompressedAttention(Attention):
     def _look_back(self, q: Tensor, before: Windows, after: Windows, layout: Layout | None, share: float) -> Tensor:
         """Every query against the windows that have ended."""
         store = after.store
-        if isinstance(store, Plain) and store.k is None:
+        if isinstance(store, KeyValues) and store.k is None:
             return torch.zeros_like(q)
-        if isinstance(store, Plain) and before.count is None:
+        if isinstance(store, KeyValues) and before.count is None:
             return self._triangle(q, store, share)
         place = torch.arange(q.size(2), device=q.device)[None] if layout is None else layout.positions
         positions = place.expand(q.size(0), -1) + (0 if before.count is None else before.count[:, None])
@@ -167,7 +167,7 @@ class CompressedAttention(Attention):
         )
         return seen[0]
 
-    def _triangle(self, q: Tensor, store: Plain, share: float) -> Tensor:
+    def _triangle(self, q: Tensor, store: KeyValues, share: float) -> Tensor:
         """A whole sequence without a mask: the queries that see n windows have number n − 1 among those `stride` apart."""
         assert store.k is not None and store.v is not None
         first, windows = self.stride - 1, store.k.size(2)
@@ -175,7 +175,7 @@ class CompressedAttention(Attention):
             2, (windows, self.stride)
         )
         k, v = (x[:, :, None].expand(-1, -1, self.stride, -1, -1).flatten(1, 2) for x in (store.k, store.v))
-        found, _ = attend(apart.transpose(2, 3).flatten(1, 2), Plain(k, v), causal=True, layout=None, dropout=share)
+        found, _ = attend(apart.transpose(2, 3).flatten(1, 2), KeyValues(k, v), causal=True, layout=None, dropout=share)
         found = found.unflatten(1, (-1, self.stride)).transpose(2, 3).flatten(2, 3)
         return F.pad(found, (0, 0, first, 0))[:, :, : q.size(2)]
 

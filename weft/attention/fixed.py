@@ -15,7 +15,7 @@ from weft.errors import ConfigError
 
 
 @dataclass(frozen=True)
-class Block(Pattern):
+class OwnBlock(Pattern):
     """The tokens of the query's own block of `size`."""
 
     causal: bool
@@ -69,7 +69,7 @@ class Fixed(Union):
 
     @property
     def parts(self) -> tuple[Pattern, ...]:
-        return Block(self.causal, self.block), Summaries(self.block, self.summary)
+        return OwnBlock(self.causal, self.block), Summaries(self.block, self.summary)
 
 
 class FixedAttention(PatternAttention):

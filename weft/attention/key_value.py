@@ -9,9 +9,9 @@ from torch import Tensor
 
 from weft.attention.base import Attended, Attention, Site
 from weft.attention.core.dot_product import masked_softmax
-from weft.attention.core.kv_store import Cache, Plain
+from weft.attention.core.kv_store import KeyValueCache, KeyValues
 from weft.attention.core.score_functions import AdditiveScore
-from weft.attention.core.single_head import OneHead, Source
+from weft.attention.core.single_head import OneHead, SourceStates
 from weft.batch import Layout
 from weft.errors import ConfigError
 from weft.state import State
@@ -49,10 +49,10 @@ class KeyValueAttention(Attention):
     ) -> State:
         if self.site.use == "cross":
             assert memory is not None
-            return Source.of(*self._split(memory), layout)
+            return SourceStates.of(*self._split(memory), layout)
         assert isinstance(self.head.score, AdditiveScore)
         like = self.head.score.key.weight
-        state: Plain | Cache = Plain() if room is None else Cache.empty(rows, 1, room, self.width, like)
+        state: KeyValues | KeyValueCache = KeyValues() if room is None else KeyValueCache.empty(rows, 1, room, self.width, like)
         return state if memory is None else self._append(memory, state, layout)
 
     def forward(
@@ -78,16 +78,16 @@ class KeyValueAttention(Attention):
         key = states[..., : self.width]
         return self.head.score.keys(key), key if self.parts == 1 else states[..., self.width : 2 * self.width]
 
-    def _append(self, states: Tensor, store: Plain | Cache, layout: Layout | None) -> Plain | Cache:
+    def _append(self, states: Tensor, store: KeyValues | KeyValueCache, layout: Layout | None) -> KeyValues | KeyValueCache:
         keys, values = self._split(states)
         return store.append(keys[:, None], values[:, None], layout)
 
 
-def _before(store: Plain | Cache, place: Tensor, layout: Layout | None) -> tuple[Source, Tensor]:
+def _before(store: KeyValues | KeyValueCache, place: Tensor, layout: Layout | None) -> tuple[SourceStates, Tensor]:
     """What was stored, as a source, and which of it came before each of the tokens stored last, at `place` [B, T]."""
-    if isinstance(store, Cache):
+    if isinstance(store, KeyValueCache):
         keys, values = store.dense()
-        return Source(keys[:, 0], values[:, 0]), store.key_positions()[:, None] < place[..., None]
+        return SourceStates(keys[:, 0], values[:, 0]), store.key_positions()[:, None] < place[..., None]
     assert store.k is not None and store.v is not None
     total, extent = store.k.size(2), place.size(1)
     order = torch.arange(total, device=place.device)
@@ -96,4 +96,4 @@ def _before(store: Plain | Cache, place: Tensor, layout: Layout | None) -> tuple
         mask = mask & (store.segments > 0)[:, None]
         if layout is not None and layout.packed:
             mask = mask & (store.segments[:, None] == layout.segments[:, :, None])
-    return Source(store.k[:, 0], store.v[:, 0]), mask
+    return SourceStates(store.k[:, 0], store.v[:, 0]), mask

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from weft.attention.base import Site
-from weft.attention.core.feature_maps import FeatureAttention, Features
+from weft.attention.core.feature_maps import FeatureAttention, ScaledFeatures
 
 
 class LinearAttention(FeatureAttention):
@@ -22,8 +22,8 @@ class LinearAttention(FeatureAttention):
     def __init__(self, site: Site, *, bias: bool = True) -> None:
         super().__init__(site, features=site.head_dim, bias=bias)
 
-    def phi(self, x: Tensor) -> Features:
-        return Features(_EluPlusOne.apply(x))
+    def phi(self, x: Tensor) -> ScaledFeatures:
+        return ScaledFeatures(_EluPlusOne.apply(x))
 
 
 class _EluPlusOne(torch.autograd.Function):

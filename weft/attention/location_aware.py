@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from weft.attention.base import Attended, Site
 from weft.attention.core.dot_product import masked_softmax
 from weft.attention.core.score_functions import AdditiveScore, at_least_float
-from weft.attention.core.single_head import Source, SourceAttention, fold, kept, unfold
+from weft.attention.core.single_head import SourceAttention, SourceStates, fold, kept, unfold
 from weft.batch import Layout
 from weft.errors import ConfigError
 from weft.state import State
@@ -24,7 +24,7 @@ from weft.state import State
 class Aligned:
     """The source; last [B, S], the alignment of the last query; total [B, S], the sum of all of them (with coverage)."""
 
-    source: Source
+    source: SourceStates
     last: Tensor
     total: Tensor | None
 
@@ -75,7 +75,7 @@ class LocationAwareAttention(SourceAttention):
             self.terms = frozenset({"coverage"})
             self.ignores_key_order = width == 1 and not window
 
-    def begin(self, source: Source) -> Aligned:
+    def begin(self, source: SourceStates) -> Aligned:
         last = torch.zeros_like(source.values[..., 0], dtype=at_least_float(source.values).dtype)
         total = last.clone() if self.coverage else None
         last[:, :1] = 1.0
@@ -100,7 +100,7 @@ class LocationAwareAttention(SourceAttention):
         shown = weights[:, None] if need_weights else None
         return Attended(self.head.mix(weights, source), Aligned(source, last, total), shown, terms)
 
-    def _scores(self, asked: Tensor, source: Source, history: Tensor) -> Tensor:
+    def _scores(self, asked: Tensor, source: SourceStates, history: Tensor) -> Tensor:
         """[B, 1, S] for one query a row, asked [B, 1, A], and what it has of its alignments, history [B, S]."""
         convolved = self.filters(history[:, None].to(self.filters.weight.dtype))
         features = self.feature(convolved.transpose(1, 2))

@@ -9,7 +9,7 @@ from torch import Tensor
 from weft.attention.base import Attended, Site
 from weft.attention.core.dot_product import masked_softmax
 from weft.attention.core.score_functions import ExactLinear, LuongScore, luong_score
-from weft.attention.core.single_head import CountedSource, Source, SourceAttention
+from weft.attention.core.single_head import CountedSource, SourceAttention, SourceStates
 from weft.batch import Layout
 from weft.state import State
 
@@ -36,7 +36,7 @@ class LocalMonotonicAttention(SourceAttention):
         place = torch.arange(length)
         return (place[:, None] - place).abs() <= self.window
 
-    def begin(self, source: Source) -> CountedSource:
+    def begin(self, source: SourceStates) -> CountedSource:
         return CountedSource(source, torch.zeros(source.keys.size(0), dtype=torch.long, device=source.keys.device))
 
     def look(self, query: Tensor, state: State, layout: Layout | None, need_weights: bool) -> Attended:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from weft.attention.base import Attended, Site
 from weft.attention.core.score_functions import AdditiveScore
-from weft.attention.core.single_head import Source, SourceAttention, kept
+from weft.attention.core.single_head import SourceAttention, SourceStates, kept
 from weft.batch import Layout
 from weft.state import State, spread
 
@@ -33,7 +33,7 @@ class Scan:
     In training `begin` [B, S] holds the logarithms of how likely each position is; outside it [B] is the position.
     """
 
-    source: Source
+    source: SourceStates
     begin: Tensor
 
 
@@ -74,7 +74,7 @@ class MonotonicAttention(SourceAttention):
         self.noise, self.forced, self.hold = noise, forced, hold
         self.weights_sum = "one" if hold else "at most one"
 
-    def begin(self, source: Source) -> Scan:
+    def begin(self, source: SourceStates) -> Scan:
         sources, extent, _ = source.keys.shape
         if not self.training:
             return Scan(source, torch.zeros(sources, dtype=torch.long, device=source.keys.device))

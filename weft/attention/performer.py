@@ -10,8 +10,8 @@ from pydantic import NonNegativeInt, PositiveInt
 from torch import Tensor
 
 from weft.attention.base import Site
-from weft.attention.core.feature_maps import FeatureAttention, Features
-from weft.attention.core.random_features import Drawn
+from weft.attention.core.feature_maps import FeatureAttention, ScaledFeatures
+from weft.attention.core.random_features import RedrawnBuffer
 
 
 class PerformerAttention(FeatureAttention):
@@ -36,10 +36,10 @@ class PerformerAttention(FeatureAttention):
         bias: bool = True,
     ) -> None:
         super().__init__(site, features=features, bias=bias)
-        self.directions = Drawn(functools.partial(_directions, features, site.head_dim, orthogonal), redraw)
+        self.directions = RedrawnBuffer(functools.partial(_directions, features, site.head_dim, orthogonal), redraw)
 
-    def phi(self, x: Tensor) -> Features:
-        return Features(*_Positive.apply(x, self.directions()))
+    def phi(self, x: Tensor) -> ScaledFeatures:
+        return ScaledFeatures(*_Positive.apply(x, self.directions()))
 
     def refresh(self, generator: torch.Generator) -> None:
         self.directions.redraw(generator)

@@ -11,8 +11,8 @@ from pydantic import NonNegativeInt, PositiveInt
 from torch import Tensor, nn
 
 from weft.attention.base import Site
-from weft.attention.core.feature_maps import FeatureAttention, Features
-from weft.attention.core.random_features import Drawn
+from weft.attention.core.feature_maps import FeatureAttention, ScaledFeatures
+from weft.attention.core.random_features import RedrawnBuffer
 
 SHARPEST = math.sqrt(2)
 """The least width of the kernel is 1 / this. A narrower one is smaller than its estimation error for most pairs."""
@@ -36,16 +36,16 @@ class RandomFeatureAttention(FeatureAttention):
 
     def __init__(self, site: Site, *, features: PositiveInt = 64, redraw: NonNegativeInt = 1000, bias: bool = True) -> None:
         super().__init__(site, features=2 * features, bias=bias)
-        self.directions = Drawn(functools.partial(_directions, features, site.head_dim), redraw)
+        self.directions = RedrawnBuffer(functools.partial(_directions, features, site.head_dim), redraw)
         self.sharpness = nn.Parameter(torch.full((site.heads, 1, site.head_dim), _logit(1 / SHARPEST)))
 
     def sigma(self) -> Tensor:
         """σ [H, 1, D]."""
         return SHARPEST * self.sharpness.float().sigmoid()
 
-    def phi(self, x: Tensor) -> Features:
+    def phi(self, x: Tensor) -> ScaledFeatures:
         """Without the factor 1/√m, which cancels."""
-        return Features(_Waves.apply(x, self.sigma() * self.directions()))
+        return ScaledFeatures(_Waves.apply(x, self.sigma() * self.directions()))
 
     def least(self) -> Tensor:
         """Unit vectors are at most 2 apart."""

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from weft.attention.base import Attended, Attention, Site, join_heads, split_heads
 from weft.attention.core.dot_product import masked_softmax
-from weft.attention.core.single_head import CountedSource, Source
+from weft.attention.core.single_head import CountedSource, SourceStates
 from weft.attention.core.synthetic_scores import DenseScores, FactoredDenseScores, FactoredRandomScores, RandomScores, Synthetic
 from weft.batch import Layout
 from weft.errors import DataError
@@ -65,7 +65,7 @@ class SynthesizerAttention(Attention):
             self._check(memory, layout)
             values = self.value(memory)
             queries = torch.zeros(memory.size(0), dtype=torch.long, device=memory.device)
-            return CountedSource(Source.of(values, values, layout), queries)
+            return CountedSource(SourceStates.of(values, values, layout), queries)
         if self.site.use == "encoder":
             return None
         state = History.empty(rows, self.site.dim, room, self.out.weight)
@@ -96,19 +96,19 @@ class SynthesizerAttention(Attention):
         context = self._mix(weights, source)
         return Attended(self.out(join_heads(context).to(query.dtype)), state, weights if need_weights else None)
 
-    def _own(self, x: Tensor, state: State, layout: Layout | None, rank: Tensor) -> tuple[Source, Tensor, State]:
+    def _own(self, x: Tensor, state: State, layout: Layout | None, rank: Tensor) -> tuple[SourceStates, Tensor, State]:
         """The sequence itself as a source, and where its new tokens stand in it."""
         values = self.value(x)
         if state is None:
-            return Source.of(values, values, layout), rank, None
+            return SourceStates.of(values, values, layout), rank, None
         fresh = state.fresh
         state, place = state.append(values, layout)
         if fresh:
-            return Source.of(values, values, layout), rank, state
+            return SourceStates.of(values, values, layout), rank, state
         # A cell's number is its token's position, so what lies after a query is what was never fed, too.
-        return Source(state.tokens, state.tokens), place, state
+        return SourceStates(state.tokens, state.tokens), place, state
 
-    def _weights(self, query: Tensor, place: Tensor, source: Source, mask: Tensor | None) -> Tensor:
+    def _weights(self, query: Tensor, place: Tensor, source: SourceStates, mask: Tensor | None) -> Tensor:
         """[B, H, T, S]. Padding may stand further out than there are positions; it is masked."""
         scores = self.scores(query, place.clamp_max(self.max_length - 1))
         rows, count = query.size(0), source.keys.size(1)
@@ -121,7 +121,7 @@ class SynthesizerAttention(Attention):
         weights = masked_softmax(scores, mask)
         return weights.expand(rows, -1, -1, -1)
 
-    def _mix(self, weights: Tensor, source: Source) -> Tensor:
+    def _mix(self, weights: Tensor, source: SourceStates) -> Tensor:
         """What the weights find, [B, H, T, D]; the beams of a source look at its values as at those of one row."""
         values = split_heads(source.values, self.site.heads)
         kept = dropout(weights, self.site.dropout, self.training).to(values.dtype)

@@ -17,7 +17,7 @@ from weft.errors import ConfigError
 
 
 @dataclass(frozen=True)
-class Window:
+class ConvolutionWindow:
     """The `width` tokens that each token sees, `dilation` apart: the last ones up to itself (causal), or itself in the middle.
 
     Neighbours beyond the ends of the sentence, in padding, or of another sentence of a packed row are zeros. A causal window

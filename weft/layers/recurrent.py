@@ -231,7 +231,7 @@ class Readout(nn.Module):
 
 
 @dataclass(frozen=True)
-class Packing:
+class TimeMajorPacking:
     """How the real tokens of ragged rows stand in a `PackedSequence`: time by time, at each time the longest row first.
 
     index [N]: places in the block [B · T] · sizes, on the host: rows at each time · order, back [B]: rows by length, and
@@ -253,7 +253,7 @@ class Packing:
         return block.index_copy(0, self.index, packed.data).view(rows, extent, -1)
 
 
-def pack_rows(layout: Layout) -> Packing | None:
+def pack_rows(layout: Layout) -> TimeMajorPacking | None:
     """How to pack the rows of a padded batch; None if every row is full. Computed on the host, which waits for no one."""
     device, extent = layout.segments.device, layout.segments.size(1)
     counts = np.array(layout.counts, dtype=np.int64)
@@ -266,7 +266,7 @@ def pack_rows(layout: Layout) -> Packing | None:
     places = (order * extent + time)[alive]
     empty = _send((counts == 0)[:, None], device) if counts.min() == 0 else None
     sizes = torch.from_numpy(alive.sum(1))
-    return Packing(_send(places, device), sizes, _send(order, device), _send(np.argsort(order), device), empty)
+    return TimeMajorPacking(_send(places, device), sizes, _send(order, device), _send(np.argsort(order), device), empty)
 
 
 def each_token(layout: Layout | None, extent: int) -> list[Layout | None]:

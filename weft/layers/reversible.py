@@ -36,7 +36,7 @@ class SubLayer:
 
 
 @dataclass
-class Streams:
+class ReversibleStreams:
     """The two streams after all sub-layers; the sums of their terms; and the state that each of them left."""
 
     a: Tensor
@@ -49,7 +49,7 @@ class Streams:
         return (self.a + self.b) / 2
 
 
-def run_reversible(x: Tensor, sublayers: Sequence[SubLayer]) -> Streams:
+def run_reversible(x: Tensor, sublayers: Sequence[SubLayer]) -> ReversibleStreams:
     """Takes x [B, T, D] through two sub-layers or more. States carry no gradient.
 
     The streams are float32 at least: in bf16 what is had back would not be what was there.
@@ -60,12 +60,12 @@ def run_reversible(x: Tensor, sublayers: Sequence[SubLayer]) -> Streams:
         return _forward(x, sublayers)
     passed = _Pass(sublayers, sources, x.device)
     a, b, *terms = _Recompute.apply(passed, x, *sources)
-    return Streams(a, b, dict(zip(passed.names, terms, strict=True)), passed.states)
+    return ReversibleStreams(a, b, dict(zip(passed.names, terms, strict=True)), passed.states)
 
 
-def _forward(x: Tensor, sublayers: Sequence[SubLayer], before: Callable[[], None] = lambda: None) -> Streams:
+def _forward(x: Tensor, sublayers: Sequence[SubLayer], before: Callable[[], None] = lambda: None) -> ReversibleStreams:
     """The plain computation; `before` is called before each sub-layer."""
-    streams = Streams(x, x, {}, [])
+    streams = ReversibleStreams(x, x, {}, [])
     for sublayer in sublayers:
         before()
         added = sublayer.run(streams.b)

@@ -15,8 +15,8 @@ KERNEL = [
     Bug(
         "causal attention sees everything",
         "attention.core.dot_product",
-        "is_causal=True",
-        "is_causal=False",
+        "dropout, causal=True",
+        "dropout, causal=False",
         ("full-causal-future",),
     ),
     Bug(

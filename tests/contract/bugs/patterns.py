@@ -43,7 +43,7 @@ PATTERNS = [
     Bug(
         "global tokens see as little as others",
         "attention.core.block_sparse",
-        "if pattern.rows == 0 or visits[0].causal:",
+        "if pattern.rows == 0 or tilings[0].causal:",
         "if True:",
         ("global-three-encoder-reach",),
     ),

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from weft.attention.core import dot_product
 from weft.attention.core.dot_product import attend, masked_softmax, mix
-from weft.attention.core.kv_store import Cache, Plain
+from weft.attention.core.kv_store import KeyValueCache, KeyValues
 from weft.attention.core.packed_rows import Heads, attend_window, by_rows, packing, window_serves
 from weft.attention.core.patterns import Everything, Pattern
 from weft.attention.core.ring_buffer import Ring
@@ -52,7 +52,7 @@ class PatternLook:
     def __call__(
         self,
         q: Tensor,
-        store: Plain | Cache | Ring,
+        store: KeyValues | KeyValueCache | Ring,
         *,
         causal: bool,
         layout: Layout | None,
@@ -65,7 +65,13 @@ class PatternLook:
                 return self._look_back(q, store, positions, dropout, need_weights)
             k, v = store.k[:, :, -q.size(2) :], store.v[:, :, -q.size(2) :]
             return self._look_around((q, k, v), causal, layout, dropout), None
-        if isinstance(store, Cache) or need_weights or store.k is None or store.v is None or store.k.size(2) != q.size(2):
+        if (
+            isinstance(store, KeyValueCache)
+            or need_weights
+            or store.k is None
+            or store.v is None
+            or store.k.size(2) != q.size(2)
+        ):
             return attend(
                 q,
                 store,
@@ -100,7 +106,7 @@ class PatternLook:
 
 
 @dataclass(frozen=True)
-class Visit:
+class Tiling:
     """Queries in groups of `chunk`, and the patterns whose keys they look at, but for pairs that `earlier` patterns allow."""
 
     parts: tuple[Pattern, ...]
@@ -152,7 +158,7 @@ def _beside(keys: list[Tensor]) -> Tensor:
 
 
 def _attend(pattern: Pattern, heads: Heads, causal: bool, layout: Layout | None, dropout: float) -> Tensor:
-    """Heads of one pattern over whole rows: by a fused kernel for windows, by visits if they form fewer pairs, or plainly."""
+    """Heads of one pattern over whole rows: by a fused kernel for windows, by tilings if they form fewer pairs, or plainly."""
     q, k, v = heads
     extent = q.size(2)
     padded = layout is not None and not layout.packed and layout.known != (extent,) * q.size(0)
@@ -160,62 +166,62 @@ def _attend(pattern: Pattern, heads: Heads, causal: bool, layout: Layout | None,
         return attend_window(q, k, v, pattern.span, packing(layout), dropout)
     everything = isinstance(pattern, Everything)
     if extent * extent > dot_product.SHORT and not everything:
-        visits = plan(pattern, causal)
-        if sum(visit.area(extent) for visit in visits) < extent * extent:
-            return _sparse(pattern, visits, heads, layout if padded else None, dropout)
+        tilings = plan(pattern, causal)
+        if sum(tiling.area(extent) for tiling in tilings) < extent * extent:
+            return _sparse(pattern, tilings, heads, layout if padded else None, dropout)
     look = None if everything else (lambda query, key: pattern.allows(query, key)[:, None])
     segments, positions = (None, None) if layout is None else (layout.segments, layout.positions)
     place = torch.arange(extent, device=q.device)[None] if positions is None else positions
-    store = Plain(k, v, segments, positions)
+    store = KeyValues(k, v, segments, positions)
     return attend(q, store, causal=causal, layout=layout, positions=place, pattern=look, dropout=dropout)[0]
 
 
-def plan(pattern: Pattern, causal: bool) -> list[Visit]:
-    """Patterns that leave neighbouring queries together are looked at in one visit, the others in one each."""
+def plan(pattern: Pattern, causal: bool) -> list[Tiling]:
+    """Patterns that leave neighbouring queries together are looked at in one tiling, the others in one each."""
     together = tuple(part for part in pattern.parts if not part.regroups)
-    visits = []
+    tilings = []
     if together:
         chunk = next((part.chunk for part in together if part.insists), min(part.chunk for part in together))
-        visits.append(Visit(together, (), chunk, causal))
+        tilings.append(Tiling(together, (), chunk, causal))
     before = together
     for part in pattern.parts:
         if part.regroups:
-            visits.append(Visit((part,), before, part.chunk, causal))
+            tilings.append(Tiling((part,), before, part.chunk, causal))
             before = (*before, part)
-    return visits
+    return tilings
 
 
-def _sparse(pattern: Pattern, visits: list[Visit], heads: Heads, layout: Layout | None, dropout: float) -> Tensor:
-    """What all visits together find; in an encoder the queries that see everything look for themselves."""
+def _sparse(pattern: Pattern, tilings: list[Tiling], heads: Heads, layout: Layout | None, dropout: float) -> Tensor:
+    """What all tilings together find; in an encoder the queries that see everything look for themselves."""
     q, k, v = heads
     rows, extent, ok = q.size(0), q.size(2), None if layout is None else layout.ok
-    if len(visits) == 1:
-        found, _ = mix(*visits[0].tiles(heads), _mask(visits[0], q, layout), dropout, False)
-        context = visits[0].back(found, rows, extent)
+    if len(tilings) == 1:
+        found, _ = mix(*tilings[0].tiles(heads), _mask(tilings[0], q, layout), dropout, False)
+        context = tilings[0].back(found, rows, extent)
     else:
-        context = _merged(visits, heads, layout, dropout)
-    if pattern.rows == 0 or visits[0].causal:
+        context = _merged(tilings, heads, layout, dropout)
+    if pattern.rows == 0 or tilings[0].causal:
         return context
     first, _ = mix(q[:, :, : pattern.rows], k, v, None if ok is None else ok[:, None, None], dropout, False)
     return torch.cat([first, context[:, :, pattern.rows :]], 2)
 
 
-def _merged(visits: list[Visit], heads: Heads, layout: Layout | None, dropout: float) -> Tensor:
-    """One softmax over the keys of several visits: each has a share by the sum of exp(scores) that it found."""
+def _merged(tilings: list[Tiling], heads: Heads, layout: Layout | None, dropout: float) -> Tensor:
+    """One softmax over the keys of several tilings: each has a share by the sum of exp(scores) that it found."""
     q, found, sums = heads[0], [], []
-    for visit in visits:
-        mine, keys, values = visit.tiles(heads)
-        mask = _mask(visit, q, layout)
+    for tiling in tilings:
+        mine, keys, values = tiling.tiles(heads)
+        mask = _mask(tiling, q, layout)
         scores = (mine @ keys.transpose(-1, -2)).float() / math.sqrt(q.size(-1))
         total = scores.masked_fill(~mask, torch.finfo(scores.dtype).min).logsumexp(-1, keepdim=True)
         context = drop(masked_softmax(scores, mask).to(values.dtype), dropout) @ values
-        found.append(visit.back(context, q.size(0), q.size(2)))
-        sums.append(visit.back(total, q.size(0), q.size(2)))
+        found.append(tiling.back(context, q.size(0), q.size(2)))
+        sums.append(tiling.back(total, q.size(0), q.size(2)))
     return (torch.stack(sums).softmax(0).to(q.dtype) * torch.stack(found)).sum(0)
 
 
-def _mask(visit: Visit, q: Tensor, layout: Layout | None) -> Tensor:
-    """The visit's mask, made once for all layers; a layout is given where rows are padded."""
+def _mask(tiling: Tiling, q: Tensor, layout: Layout | None) -> Tensor:
+    """The tiling's mask, made once for all layers; a layout is given where rows are padded."""
     if layout is None:
-        return visit.mask(q.size(0), q.size(2), None, q.device)
-    return layout.remember(("visit", visit), lambda: visit.mask(q.size(0), q.size(2), layout.ok, q.device))
+        return tiling.mask(q.size(0), q.size(2), None, q.device)
+    return layout.remember(("tiling", tiling), lambda: tiling.mask(q.size(0), q.size(2), layout.ok, q.device))

@@ -7,20 +7,24 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from contextlib import nullcontext
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from weft.attention.core.kv_store import Cache, Ledger, Memory, Plain, additive
+from weft.attention.core.kv_store import KeyValueCache, KeyValues, Ledger, Memory, additive
 from weft.attention.core.packed_rows import attend_ragged, packing, serves
 from weft.batch import Layout
 from weft.kernels import serve
 from weft.kernels.cpp import steps, used
 from weft.layers.dropout import dropout
 
-# cuDNN's kernel makes a plan for every new shape, and batches of text have many: the likely cause of slow first steps.
-torch.backends.cuda.enable_cudnn_sdp(False)
+BACKENDS = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
+"""The backends of torch's fused attention used on a GPU. cuDNN's makes a plan for each new shape, and batches of text have
+many.
+"""
 
 SHORT = 128 * 128
 """Queries × keys up to which a CPU is better off without the fused kernel."""
@@ -31,7 +35,7 @@ Pattern = Callable[[Tensor, Tensor], Tensor]
 
 def attend(
     q: Tensor,
-    store: Plain | Cache,
+    store: KeyValues | KeyValueCache,
     *,
     causal: bool,
     layout: Layout | None,
@@ -44,7 +48,7 @@ def attend(
 
     `positions` [B, T] are the queries' own (from `store.place` before appending); only a `Cache` or a pattern needs them.
     """
-    if isinstance(store, Cache):
+    if isinstance(store, KeyValueCache):
         assert positions is not None
         return _attend_cache(q, store, positions, pattern, dropout, need_weights)
     assert store.k is not None and store.v is not None
@@ -53,7 +57,7 @@ def attend(
     packed = layout is not None and layout.packed
     if causal and whole and not packed and pattern is None and _fused(q, total, need_weights):
         # Real tokens come first, so a real query never reaches a padded key: the triangle alone is enough.
-        return F.scaled_dot_product_attention(q, store.k, store.v, dropout_p=dropout, is_causal=True), None
+        return _scaled_dot_product(q, store.k, store.v, None, dropout, causal=True), None
     pieces = packing(layout)
     if pieces and whole and pattern is None and not need_weights and serves(q, pieces, pieces):
         return attend_ragged(q, store.k, store.v, pieces, pieces, causal=causal, dropout=dropout), None
@@ -65,16 +69,16 @@ def attend(
 
 
 def visible(
-    store: Plain | Cache, extent: int, *, causal: bool, layout: Layout | None, positions: Tensor
+    store: KeyValues | KeyValueCache, extent: int, *, causal: bool, layout: Layout | None, positions: Tensor
 ) -> tuple[Tensor, Tensor, Tensor | None]:
     """k, v [B, H, S, D], and the mask [B, 1, T or 1, S] of the last `extent` tokens, for what is no plain product of them."""
-    if isinstance(store, Cache):
+    if isinstance(store, KeyValueCache):
         return *store.dense(), _seen_cells(store, positions)
     assert store.k is not None and store.v is not None
     return store.k, store.v, _seen(store, extent, causal, layout)
 
 
-def _seen(store: Plain, extent: int, causal: bool, layout: Layout | None) -> Tensor | None:
+def _seen(store: KeyValues, extent: int, causal: bool, layout: Layout | None) -> Tensor | None:
     assert store.k is not None
     mask = _segment_mask(store.segments, layout if layout is not None and layout.packed else None)
     if not causal:
@@ -83,7 +87,7 @@ def _seen(store: Plain, extent: int, causal: bool, layout: Layout | None) -> Ten
     return _both(mask, (order[None] <= order[order.numel() - extent :, None])[None, None])
 
 
-def _seen_cells(store: Cache, positions: Tensor) -> Tensor:
+def _seen_cells(store: KeyValueCache, positions: Tensor) -> Tensor:
     return (store.key_positions()[:, None, :] <= positions[:, :, None])[:, None]
 
 
@@ -125,7 +129,7 @@ def mix(
     """
     if _fused(q, k.size(2), need_weights):
         both = mask if bias is None else _biased(bias.to(q.dtype), mask)
-        return F.scaled_dot_product_attention(q, k, v, attn_mask=both, dropout_p=share), None
+        return _scaled_dot_product(q, k, v, both, share), None
     scores = q @ k.transpose(-1, -2) / math.sqrt(q.size(-1))
     weights = masked_softmax(scores if bias is None else scores + bias, mask)
     return dropout(weights, share).to(v.dtype) @ v, weights if need_weights else None
@@ -134,6 +138,14 @@ def mix(
 def _fused(q: Tensor, keys: int, need_weights: bool) -> bool:
     """Whether the fused kernel serves and pays."""
     return not need_weights and (q.device.type != "cpu" or q.size(2) * keys > SHORT)
+
+
+def _scaled_dot_product(
+    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, dropout: float, *, causal: bool = False
+) -> Tensor:
+    """torch's fused attention, by one of `BACKENDS` on a GPU."""
+    with sdpa_kernel(BACKENDS) if q.device.type == "cuda" else nullcontext():
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout, is_causal=causal)
 
 
 def _biased(bias: Tensor, mask: Tensor | None) -> Tensor:
@@ -149,7 +161,7 @@ def masked_softmax(scores: Tensor, mask: Tensor | None) -> Tensor:
 
 
 def _attend_cache(
-    q: Tensor, store: Cache, positions: Tensor, pattern: Pattern | None, dropout: float, need_weights: bool
+    q: Tensor, store: KeyValueCache, positions: Tensor, pattern: Pattern | None, dropout: float, need_weights: bool
 ) -> tuple[Tensor, Tensor | None]:
     sources, heads, beams, _, width = store.k.shape
     if pattern is None and not need_weights and _steps(q, store.k, dropout):
@@ -189,7 +201,7 @@ def _attend_step(q: Tensor, k: Tensor, v: Tensor, ledger: Ledger | None = None, 
     return found[:, :, None]
 
 
-def _own_cells(store: Cache, positions: Tensor) -> Tensor:
+def _own_cells(store: KeyValueCache, positions: Tensor) -> Tensor:
     """[G, 1, K·T, K·R]: the cells that hold the tokens of each beam up to `positions` [B, T]; the same in all layers."""
 
     def make() -> Tensor:
@@ -204,7 +216,7 @@ def _own_cells(store: Cache, positions: Tensor) -> Tensor:
     return store.ledger.remember(("cells", id(positions)), make, positions)
 
 
-def _bias(store: Cache, cells: Tensor, dtype: torch.dtype) -> Tensor:
+def _bias(store: KeyValueCache, cells: Tensor, dtype: torch.dtype) -> Tensor:
     """The same as something to be added to scores, made once for all layers. Every query sees itself, so none finds nothing."""
     return store.ledger.remember(("bias", dtype, id(cells)), lambda: additive(cells, dtype), cells)
 

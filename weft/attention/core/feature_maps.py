@@ -9,13 +9,13 @@ import torch
 from torch import Tensor
 
 from weft.attention.base import Attended, Attention, Site
-from weft.attention.core.prefix_sums import MemorySums, Seen, Sums, divide, fade, look_at, look_back, sum_up
+from weft.attention.core.prefix_sums import MemorySums, Sums, Unnormalized, divide, fade, look_at, look_back, sum_up
 from weft.attention.core.projections import Projections
 from weft.batch import Layout
 from weft.state import State, spread
 
 
-class Features(NamedTuple):
+class ScaledFeatures(NamedTuple):
     """φ(x) [..., H, T, M] is phi · exp(log_scale [..., H, T]); without a log scale it is phi.
 
     phi is in the precision of x, and lies in memory as its shape says.
@@ -45,8 +45,8 @@ class FeatureAttention(Attention):
         self.features = features
 
     @abstractmethod
-    def phi(self, x: Tensor) -> Features:
-        """Features of queries or keys [..., H, T, D], of both at once where they come from the same tokens."""
+    def phi(self, x: Tensor) -> ScaledFeatures:
+        """ScaledFeatures of queries or keys [..., H, T, D], of both at once where they come from the same tokens."""
 
     def least(self) -> Tensor | None:
         """The least value of the kernel that the features stand for, [H, 1], where there is one above 0: less is an error."""
@@ -88,23 +88,23 @@ class FeatureAttention(Attention):
         found = divide(seen, self.heads.width, self.least())
         return Attended(self.heads.join(found), state)
 
-    def _append(self, x: Tensor, state: Sums | None, layout: Layout | None) -> tuple[Seen, Sums | None]:
+    def _append(self, x: Tensor, state: Sums | None, layout: Layout | None) -> tuple[Unnormalized, Sums | None]:
         both, v = (_precise(part) for part in self.heads.paired(x))
         gates = self.gates(x)
         with torch.autocast(x.device.type, enabled=False):
             phi, scales = self.phi(both)
             (q, k), log_scale = phi.unbind(), None if scales is None else scales[1]
             if state is None:
-                return self._look(q, self._sum_up(Features(k, log_scale), v, layout)), None
+                return self._look(q, self._sum_up(ScaledFeatures(k, log_scale), v, layout)), None
             ok = None if layout is None else layout.ok
             log_weight, faded = (log_scale, None) if gates is None else fade(gates, ok)
             seen, state = look_back(q, k, v, state, log_weight, ok)
             return seen, state if faded is None else state.fade(faded)
 
-    def _sum_up(self, keys: Features, v: Tensor, layout: Layout | None) -> MemorySums:
+    def _sum_up(self, keys: ScaledFeatures, v: Tensor, layout: Layout | None) -> MemorySums:
         return sum_up(keys.phi, v, keys.log_scale, None if layout is None else layout.ok, self.bounded)
 
-    def _look(self, q: Tensor, sums: MemorySums) -> Seen:
+    def _look(self, q: Tensor, sums: MemorySums) -> Unnormalized:
         rows = q.size(0)
         mass = None if sums.mass is None else spread(sums.mass, rows)
         return look_at(q, MemorySums(spread(sums.values, rows), mass))

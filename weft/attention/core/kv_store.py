@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from weft.attention.core.packed_rows import Packing, packing
+from weft.attention.core.packed_rows import RaggedPacking, packing
 from weft.batch import Layout
 from weft.kernels.cpp import steps, used
 from weft.layers.autocast import computed_in
@@ -23,7 +23,7 @@ UNFUSED = frozenset({"cpu"})
 
 
 @dataclass
-class Plain:
+class KeyValues:
     """Keys and values as they were computed, for whole sequences; further pieces are concatenated, so it needs no room.
 
     k, v [B, H, S, D] · segments, positions [B, S], None while every token is real and in order.
@@ -43,9 +43,9 @@ class Plain:
             return rank + self.k.size(2)
         return rank + (self.segments > 0).sum(1, keepdim=True)
 
-    def append(self, k: Tensor, v: Tensor, layout: Layout | None) -> Plain:
+    def append(self, k: Tensor, v: Tensor, layout: Layout | None) -> KeyValues:
         if self.k is None or self.v is None:
-            return Plain(k, v, None if layout is None else layout.segments, None if layout is None else layout.positions)
+            return KeyValues(k, v, None if layout is None else layout.segments, None if layout is None else layout.positions)
         positions = torch.cat([self._positions(), self.place(k[:, 0], layout)], 1)
         if self.segments is None and layout is None:
             segments = None
@@ -53,7 +53,7 @@ class Plain:
             new = torch.ones_like(k[:, 0, :, 0], dtype=torch.int32) if layout is None else layout.segments
             old = torch.ones_like(self.k[:, 0, :, 0], dtype=torch.int32) if self.segments is None else self.segments
             segments = torch.cat([old, new], 1)
-        return Plain(torch.cat([self.k, k], 2), torch.cat([self.v, v], 2), segments, positions)
+        return KeyValues(torch.cat([self.k, k], 2), torch.cat([self.v, v], 2), segments, positions)
 
     def _positions(self) -> Tensor:
         if self.positions is not None:
@@ -67,7 +67,7 @@ class Plain:
 
 
 @dataclass
-class Turn:
+class AppendPlan:
     """Tokens about to be stored: their source [G, 1, 1, 1], beam [K, 1], place [G, 1, 1, T] in a store, positions [B, T], and
     the ledger after them."""
 
@@ -94,11 +94,11 @@ class Ledger(Remembers):
         ancestry = torch.zeros(rows, 1, room, dtype=torch.int16, device=device)
         return Ledger(ancestry, torch.zeros(rows, dtype=torch.long, device=device))
 
-    def turn(self, extent: int, layout: Layout | None) -> Turn:
+    def plan(self, extent: int, layout: Layout | None) -> AppendPlan:
         """What is to be known of the next `extent` tokens a row, and noted about them."""
-        return self.remember(("turn", extent, id(layout)), lambda: self._turn(extent, layout), layout)
+        return self.remember(("plan", extent, id(layout)), lambda: self._plan(extent, layout), layout)
 
-    def _turn(self, extent: int, layout: Layout | None) -> Turn:
+    def _plan(self, extent: int, layout: Layout | None) -> AppendPlan:
         sources, beams, _ = self.ancestry.shape
         rank = torch.arange(extent, device=self.length.device)
         place = self.length[:, None, None] + rank
@@ -109,7 +109,7 @@ class Ledger(Remembers):
         self.ancestry.scatter_(2, place.expand(sources, beams, extent), own)
         fed = extent if layout is None else layout.ok.view(sources, beams, extent)[:, 0].sum(-1)
         source = torch.arange(sources, device=place.device)[:, None, None, None]
-        return Turn(source, beam, place[:, None], positions, Ledger(self.ancestry, self.length + fed))
+        return AppendPlan(source, beam, place[:, None], positions, Ledger(self.ancestry, self.length + fed))
 
     def reorder(self, rows: Tensor) -> Ledger:
         """Row i is now what row `rows[i]` was, inside each source."""
@@ -141,7 +141,7 @@ class Ledger(Remembers):
 
 
 @dataclass
-class Cache:
+class KeyValueCache:
     """Keys and values in a store of fixed size, written once and never moved.
 
     k, v [G, H, K, R, D]: cell (g, b, s) was written by beam b of source g as its token number s.
@@ -156,9 +156,9 @@ class Cache:
     widest: ClassVar[int] = 8
 
     @staticmethod
-    def empty(rows: int, heads: int, room: int, width: int, like: Tensor) -> Cache:
+    def empty(rows: int, heads: int, room: int, width: int, like: Tensor) -> KeyValueCache:
         k = torch.zeros(rows, heads, 1, room, width, dtype=store_dtype(like), device=like.device)
-        return Cache(k, torch.zeros_like(k), Ledger.empty(rows, room, like.device))
+        return KeyValueCache(k, torch.zeros_like(k), Ledger.empty(rows, room, like.device))
 
     @property
     def length(self) -> Tensor:
@@ -167,28 +167,28 @@ class Cache:
 
     def place(self, query: Tensor, layout: Layout | None) -> Tensor:
         """[B, T] positions of the tokens about to be appended."""
-        return self.ledger.turn(query.size(1), layout).positions
+        return self.ledger.plan(query.size(1), layout).positions
 
-    def append(self, k: Tensor, v: Tensor, layout: Layout | None) -> Cache:
+    def append(self, k: Tensor, v: Tensor, layout: Layout | None) -> KeyValueCache:
         """Writes k, v [B, H, T, D]. Cells of tokens that are not real lie beyond the length: the next ones overwrite them."""
         sources, heads, beams, _, width = self.k.shape
-        turn = self.ledger.turn(k.size(2), layout)
+        plan = self.ledger.plan(k.size(2), layout)
         native = used(k)
         if native is not None and k.size(2) == 1 and steps(k, self.k) and steps(v, self.v):
             native.append(k, v, self.k, self.v, self.ledger.length)
-            return replace(self, ledger=turn.after)
-        head = turn.after.remember(("heads", heads), lambda: torch.arange(heads, device=k.device)[:, None, None])
+            return replace(self, ledger=plan.after)
+        head = plan.after.remember(("heads", heads), lambda: torch.arange(heads, device=k.device)[:, None, None])
         for store, new in ((self.k, k), (self.v, v)):
             cells = new.reshape(sources, beams, heads, -1, width).transpose(1, 2)
             # All four places are named, for then a compiler sees that nothing else of the store changes.
-            store.index_put_((turn.source, head, turn.beam, turn.place), cells.to(store.dtype))
-        return replace(self, ledger=turn.after)
+            store.index_put_((plan.source, head, plan.beam, plan.place), cells.to(store.dtype))
+        return replace(self, ledger=plan.after)
 
     def key_positions(self) -> Tensor:
         """[1, R]: a cell's number is its token's position."""
         return torch.arange(self.k.size(3), device=self.k.device)[None]
 
-    def select(self, rows: Tensor, groups: Tensor | None) -> Cache:
+    def select(self, rows: Tensor, groups: Tensor | None) -> KeyValueCache:
         sources, heads, beams, room, width = self.k.shape
         if groups is None and rows.numel() == sources * beams and not self.owned:
             return replace(self, ledger=self.ledger.reorder(rows))
@@ -200,9 +200,9 @@ class Cache:
             dense.index_select(0, rows).view(-1, wide, heads, room, width).transpose(1, 2).contiguous()
             for dense in self.dense()
         )
-        return Cache(k, v, self.ledger.own(wide, groups), owned=wide > self.widest)
+        return KeyValueCache(k, v, self.ledger.own(wide, groups), owned=wide > self.widest)
 
-    def grow(self, room: int) -> Cache:
+    def grow(self, room: int) -> KeyValueCache:
         more = room - self.k.size(3)
         if more <= 0:
             return self
@@ -230,7 +230,7 @@ class Memory:
     k: Tensor = shared()
     v: Tensor = shared()
     segments: Tensor | None = shared(default=None)
-    packing: Packing | None = shared(default=None)
+    packing: RaggedPacking | None = shared(default=None)
     bias: Tensor | None = shared(default=None)
     joint: Tensor | None = shared(default=None)
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from weft.attention.base import Attended, Attention, Site, join_heads, split_heads
 from weft.attention.core.dot_product import attend, attend_memory
-from weft.attention.core.kv_store import Cache, Memory, Plain
+from weft.attention.core.kv_store import KeyValueCache, KeyValues, Memory
 from weft.attention.core.packed_rows import attend_joint, packing
 from weft.attention.core.projections import Projections
 from weft.attention.core.ring_buffer import Ring
@@ -17,10 +17,10 @@ from weft.batch import Layout
 from weft.layers.position import rotate, rotation
 from weft.state import State
 
-Store = Plain | Cache | Ring
+Store = KeyValues | KeyValueCache | Ring
 
 
-class Look(Protocol):
+class LookFunction(Protocol):
     """How queries q [B, H, T, D] find what they look for in a store to which their own keys were appended last.
 
     `positions` [B, T] are the queries' own. Gives the context [B, H, T, D], and the weights [B, H, T, S] if they are asked for.
@@ -46,7 +46,13 @@ class MultiHead(Projections):
     """
 
     def __init__(
-        self, site: Site, *, bias: bool = True, look: Look = attend, past: int | None = None, rotary: float | None = None
+        self,
+        site: Site,
+        *,
+        bias: bool = True,
+        look: LookFunction = attend,
+        past: int | None = None,
+        rotary: float | None = None,
     ) -> None:
         super().__init__(site, bias=bias)
         self.look, self.past, self.rotary = look, past, rotary
@@ -56,15 +62,15 @@ class MultiHead(Projections):
             assert memory is not None
             joint = self.key_value(memory)
             return Memory.of(*self.halves(joint), layout, joint)
-        state: Store = Plain()
+        state: Store = KeyValues()
         if room is not None and self.site.use == "causal":
             state = self._store(rows, room)
         return state if memory is None else self._append(self.query_key_value(memory), state, layout)[1]
 
-    def _store(self, rows: int, room: int) -> Cache | Ring:
+    def _store(self, rows: int, room: int) -> KeyValueCache | Ring:
         heads, like = self.site.heads, self.out.weight
         if self.past is None:
-            return Cache.empty(rows, heads, room, self.width, like)
+            return KeyValueCache.empty(rows, heads, room, self.width, like)
         return Ring.empty(rows, heads, room, self.past, self.width, like)
 
     def run(self, query: Tensor, state: State, append: Tensor | None, layout: Layout | None, need_weights: bool) -> Attended:
@@ -101,7 +107,7 @@ class MultiHead(Projections):
             pieces is None
             or self.look is not attend
             or self.rotary is not None
-            or not isinstance(state, Plain)
+            or not isinstance(state, KeyValues)
             or state.k is not None
         ):
             return None

@@ -24,7 +24,7 @@ SHORT = 512
 
 
 @dataclass(frozen=True)
-class Packing:
+class RaggedPacking:
     """Where the pieces of a packed row begin and end, [m + 1] int32, how long the longest is at most, and which sentence each
     token is of, [T] int32 (0: none)."""
 
@@ -33,12 +33,14 @@ class Packing:
     segments: Tensor
 
 
-def packing(layout: Layout | None) -> Packing | None:
+def packing(layout: Layout | None) -> RaggedPacking | None:
     """That of a packed layout; None if rows are padded."""
-    return None if layout is None or layout.offsets is None else Packing(layout.offsets, layout.longest, layout.segments[0])
+    return (
+        None if layout is None or layout.offsets is None else RaggedPacking(layout.offsets, layout.longest, layout.segments[0])
+    )
 
 
-def serves(q: Tensor, queries: Packing | None, keys: Packing | None) -> bool:
+def serves(q: Tensor, queries: RaggedPacking | None, keys: RaggedPacking | None) -> bool:
     """Whether the kernel can be used: packed rows on a GPU, in half precision, in as many pieces on both sides."""
     if queries is None or keys is None:
         return False
@@ -49,8 +51,8 @@ def attend_ragged(
     q: Tensor,
     k: Tensor,
     v: Tensor,
-    queries: Packing,
-    keys: Packing,
+    queries: RaggedPacking,
+    keys: RaggedPacking,
     *,
     causal: bool,
     dropout: float,
@@ -73,7 +75,7 @@ def attend_ragged(
     return found.transpose(0, 1)[None]
 
 
-def attend_joint(joint: Tensor, heads: int, packing: Packing, *, causal: bool, dropout: float) -> Tensor | None:
+def attend_joint(joint: Tensor, heads: int, packing: RaggedPacking, *, causal: bool, dropout: float) -> Tensor | None:
     """Self-attention by one product [1, T, 3·H·D] of queries, keys and values → [1, T, H·D].
 
     None where the kernel that takes it whole, and makes its gradient whole, does not serve.
@@ -89,12 +91,12 @@ def _part(x: Tensor) -> Tensor:
     return x.squeeze(0).transpose(0, 1).unsqueeze(1)
 
 
-def _short(q: Tensor, queries: Packing, keys: Packing) -> bool:
+def _short(q: Tensor, queries: RaggedPacking, keys: RaggedPacking) -> bool:
     width = q.size(-1)
     return max(queries.longest, keys.longest) <= SHORT and 16 <= width <= 128 and width.bit_count() == 1 and serve(q)
 
 
-def _attend_short(parts: list[Tensor], queries: Packing, keys: Packing, causal: bool, dropout: float) -> Tensor:
+def _attend_short(parts: list[Tensor], queries: RaggedPacking, keys: RaggedPacking, causal: bool, dropout: float) -> Tensor:
     """[T, H, D]."""
     from weft.kernels.triton.packed_attention import attend_pieces
 
@@ -114,7 +116,9 @@ def _flash(q: Tensor) -> bool:
     return q.dtype in (torch.bfloat16, torch.float16) and width % 8 == 0 and width <= 256 and modern(q.device)
 
 
-def attend_window(q: Tensor, k: Tensor, v: Tensor, window: tuple[int, int], packing: Packing | None, dropout: float) -> Tensor:
+def attend_window(
+    q: Tensor, k: Tensor, v: Tensor, window: tuple[int, int], packing: RaggedPacking | None, dropout: float
+) -> Tensor:
     """softmax(q kᵀ / √D) v over the keys at most `window` (before, after) away, in each row or piece: [B, H, T, D] all."""
     parts = [part.transpose(1, 2) for part in (q, k, v)]
     where = None if packing is None else packing.offsets

@@ -63,7 +63,7 @@ class MemorySums:
 
 
 @dataclass(frozen=True)
-class Seen:
+class Unnormalized:
     """What queries found, not yet divided: total [B, H, T, W] · mass [B, H, T] or [B, H, 1], the sum of w."""
 
     total: Tensor
@@ -89,15 +89,15 @@ def sum_up(k: Tensor, v: Tensor, log_weight: Tensor | None, ok: Tensor | None, m
     return MemorySums(values.unflatten(0, (rows, heads)), mass)
 
 
-def look_at(q: Tensor, sums: MemorySums) -> Seen:
+def look_at(q: Tensor, sums: MemorySums) -> Unnormalized:
     """Every query, features [B, H, T, M], against everything."""
     total = torch.bmm(q.flatten(0, 1), sums.values.to(q.dtype).flatten(0, 1))
-    return Seen(total.unflatten(0, q.shape[:2]), None if sums.mass is None else sums.mass[..., None])
+    return Unnormalized(total.unflatten(0, q.shape[:2]), None if sums.mass is None else sums.mass[..., None])
 
 
 def look_back(
     q: Tensor, k: Tensor, v: Tensor, sums: Sums, log_weight: Tensor | None = None, ok: Tensor | None = None
-) -> tuple[Seen, Sums]:
+) -> tuple[Unnormalized, Sums]:
     """Every query against the keys up to its own and against `sums`; and the sums after these tokens.
 
     q, k [B, H, T, M] features · v [B, H, T, D] · log_weight [B, H, T] · ok [B, T], False on tokens that were never fed.
@@ -121,7 +121,7 @@ def look_back(
     else:
         found = torch.addcmul(found, torch.bmm(q, before), weights.past.to(q.dtype).flatten(0, 2)[..., None])
         mass = weights.mass(sums.mass)
-    seen = Seen(found.view(rows, heads, -1, v.size(-1))[:, :, :extent], None if mass is None else mass[:, :, :extent])
+    seen = Unnormalized(found.view(rows, heads, -1, v.size(-1))[:, :, :extent], None if mass is None else mass[:, :, :extent])
     return seen, Sums(values.view_as(sums.values), _last(mass), scale)
 
 
@@ -222,7 +222,7 @@ def accumulate(sums: Tensor, scale: Tensor | None, group: int = 128) -> tuple[Te
     return run.flatten(-3, -2)[..., :count, :], top.flatten(-2)[..., :count]
 
 
-def divide(seen: Seen, width: int, least: Tensor | None = None) -> Tensor:
+def divide(seen: Unnormalized, width: int, least: Tensor | None = None) -> Tensor:
     """What queries found, [B, H, T, D]; 0 where they saw nothing.
 
     least [H, 1]: the least φ(q)·φ(k) that is not an error, where there is one above 0.

@@ -11,7 +11,7 @@ Draw = Callable[[torch.Generator | None], Tensor]
 """Draws the numbers, in float32, on the CPU; without a generator from torch's own."""
 
 
-class Drawn(nn.Module):
+class RedrawnBuffer(nn.Module):
     """What `draw` gives, drawn anew about every `every` steps of training (0: never).
 
     The buffer holds the bits of float32 numbers as integers. A mean over checkpoints is taken of everything that is a

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from weft.attention.core.dot_product import masked_softmax, mix, visible
-from weft.attention.core.kv_store import Cache, Plain
+from weft.attention.core.kv_store import KeyValueCache, KeyValues
 from weft.attention.core.packed_rows import by_rows
 from weft.batch import Layout
 from weft.layers.dropout import dropout as drop
@@ -43,7 +43,7 @@ class RelativeLook(nn.Module, ABC):
     def forward(
         self,
         q: Tensor,
-        store: Plain | Cache,
+        store: KeyValues | KeyValueCache,
         *,
         causal: bool,
         layout: Layout | None,
@@ -51,19 +51,19 @@ class RelativeLook(nn.Module, ABC):
         dropout: float,
         need_weights: bool,
     ) -> tuple[Tensor, Tensor | None]:
-        whole = isinstance(store, Plain) and store.k is not None and store.k.size(2) == q.size(2)
+        whole = isinstance(store, KeyValues) and store.k is not None and store.k.size(2) == q.size(2)
         if whole and layout is not None and layout.packed and not need_weights:
-            assert isinstance(store, Plain) and store.k is not None and store.v is not None
+            assert isinstance(store, KeyValues) and store.k is not None and store.v is not None
 
             def look(heads: tuple[Tensor, Tensor, Tensor], rows: Layout) -> Tensor:
-                own = Plain(heads[1], heads[2], rows.segments, rows.positions)
+                own = KeyValues(heads[1], heads[2], rows.segments, rows.positions)
                 options = {"dropout": dropout, "need_weights": False}
                 return self(heads[0], own, causal=causal, layout=rows, positions=rows.positions, **options)[0]
 
             return by_rows((q, store.k, store.v), layout, look), None
         k, v, mask = visible(store, q.size(2), causal=causal, layout=layout, positions=positions)
         place, at = positions, store.key_positions()
-        in_line = isinstance(store, Plain) and (store.segments is None or (whole and not (layout and layout.packed)))
+        in_line = isinstance(store, KeyValues) and (store.segments is None or (whole and not (layout and layout.packed)))
         if in_line:  # all rows count alike
             place, at = place[:1], at[:1]
         return self.find(q, k, v, mask, Places(at[:, None, :] - place[:, :, None], in_line), dropout, need_weights)

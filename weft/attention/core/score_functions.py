@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from weft.attention.base import Site
-from weft.attention.core.single_head import Score, Source
+from weft.attention.core.single_head import ScoreFunction, SourceStates
 
 QUERIES = 32
 """Queries that a network scores at once: its hidden layer has a cell for every pair, so memory is bounded by this."""
@@ -21,7 +21,7 @@ QUERIES = 32
 LuongScore = Literal["dot", "general", "concat"]
 
 
-class AdditiveScore(Score):
+class AdditiveScore(ScoreFunction):
     """vᵀ tanh(W q + b + U k) (Bahdanau et al. 2015); normed, v is g·v/‖v‖ (Salimans & Kingma 2016).
 
     Without b it is the concat score of Luong et al. 2015, whose matrix [W U] stands in two pieces here so that U k is
@@ -49,7 +49,7 @@ class AdditiveScore(Score):
         found: Tensor = self.query(query)
         return found
 
-    def forward(self, query: Tensor, source: Source) -> Tensor:
+    def forward(self, query: Tensor, source: SourceStates) -> Tensor:
         asked = self.asked(query)
         parts = [asked] if asked.size(1) <= QUERIES else asked.split(QUERIES, 1)
         found = [self.energy(part, source.keys) for part in parts]
@@ -63,7 +63,7 @@ class AdditiveScore(Score):
         return (exact_linear if self.exact else F.linear)(hidden, weight)[..., 0]
 
 
-class DotScore(Score):
+class DotScore(ScoreFunction):
     """qᵀk (Luong et al. 2015); scaled, qᵀk/√d (Vaswani et al. 2017).
 
     Where the memory is not as wide as the query, k is P h with a matrix P that makes it so.
@@ -78,11 +78,11 @@ class DotScore(Score):
         found: Tensor = self.key(memory)
         return found
 
-    def forward(self, query: Tensor, source: Source) -> Tensor:
+    def forward(self, query: Tensor, source: SourceStates) -> Tensor:
         return torch.bmm(query if self.factor == 1 else query * self.factor, source.keys.transpose(1, 2))
 
 
-class GeneralScore(Score):
+class GeneralScore(ScoreFunction):
     """qᵀW k (Luong et al. 2015)."""
 
     def __init__(self, dim: int, memory: int) -> None:
@@ -93,11 +93,11 @@ class GeneralScore(Score):
         found: Tensor = self.key(memory)
         return found
 
-    def forward(self, query: Tensor, source: Source) -> Tensor:
+    def forward(self, query: Tensor, source: SourceStates) -> Tensor:
         return torch.bmm(query, source.keys.transpose(1, 2))
 
 
-class LocationScore(Score):
+class LocationScore(ScoreFunction):
     """(W q)_j for the key at position j (Luong et al. 2015): keys are not looked at, and there are `max_length` places."""
 
     def __init__(self, dim: int, max_length: int) -> None:
@@ -108,14 +108,14 @@ class LocationScore(Score):
     def keys(self, memory: Tensor) -> Tensor:
         return memory
 
-    def forward(self, query: Tensor, source: Source) -> Tensor:
+    def forward(self, query: Tensor, source: SourceStates) -> Tensor:
         # Padding may stand further out than there are places; it is masked.
         place = source.places(query.size(0)).clamp_max(self.max_length - 1)
         found: Tensor = self.place(query)
         return found.gather(-1, place[:, None].expand(-1, query.size(1), -1))
 
 
-def luong_score(kind: LuongScore, site: Site) -> Score:
+def luong_score(kind: LuongScore, site: Site) -> ScoreFunction:
     """One of the three scores that look at the key (Luong et al. 2015, equation 8)."""
     if kind == "dot":
         return DotScore(site.dim, site.memory_dim)

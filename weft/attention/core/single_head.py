@@ -19,7 +19,7 @@ from weft.state import State, shared, spread
 
 
 @dataclass
-class Source:
+class SourceStates:
     """keys [G, S, A] · values [G, S, M] · segments, positions, ok [G, S], None where every token is real and in order.
 
     ok, which of them are tokens, is known from the segments, but asked for at every step of a decoder.
@@ -32,10 +32,10 @@ class Source:
     ok: Tensor | None = shared(default=None)
 
     @staticmethod
-    def of(keys: Tensor, values: Tensor, layout: Layout | None) -> Source:
+    def of(keys: Tensor, values: Tensor, layout: Layout | None) -> SourceStates:
         if layout is None:
-            return Source(keys, values)
-        return Source(keys, values, layout.segments, layout.positions, layout.ok)
+            return SourceStates(keys, values)
+        return SourceStates(keys, values, layout.segments, layout.positions, layout.ok)
 
     def real(self, rows: int) -> Tensor:
         """[B, S] bool: which keys are tokens."""
@@ -68,11 +68,11 @@ class Source:
 class CountedSource:
     """A source and the number of queries that each row has made so far: queries [B]."""
 
-    source: Source
+    source: SourceStates
     queries: Tensor
 
 
-class Score(nn.Module, ABC):
+class ScoreFunction(nn.Module, ABC):
     """How well a query and a key go together. `keys` is what of the memory can be computed once a source."""
 
     @abstractmethod
@@ -80,32 +80,32 @@ class Score(nn.Module, ABC):
         """memory [G, S, M] → [G, S, A]."""
 
     @abstractmethod
-    def forward(self, query: Tensor, source: Source) -> Tensor:
+    def forward(self, query: Tensor, source: SourceStates) -> Tensor:
         """query [G, T, D] → [G, T, S]."""
 
 
 class OneHead(nn.Module):
     """softmax(score) over a source's own states. The beams of a source are more queries over its one memory."""
 
-    def __init__(self, site: Site, score: Score) -> None:
+    def __init__(self, site: Site, score: ScoreFunction) -> None:
         super().__init__()
         self.score, self.dropout = score, site.dropout
 
-    def start(self, memory: Tensor | None, layout: Layout | None) -> Source:
+    def start(self, memory: Tensor | None, layout: Layout | None) -> SourceStates:
         assert memory is not None
-        return Source.of(self.score.keys(memory), memory, layout)
+        return SourceStates.of(self.score.keys(memory), memory, layout)
 
-    def scores(self, query: Tensor, source: Source) -> Tensor:
+    def scores(self, query: Tensor, source: SourceStates) -> Tensor:
         """query [B, T, D] → [B, T, S]."""
         found: Tensor = self.score(fold(query, source.keys.size(0)), source)
         return unfold(found, query.size(0))
 
-    def mix(self, weights: Tensor, source: Source) -> Tensor:
+    def mix(self, weights: Tensor, source: SourceStates) -> Tensor:
         """weights [B, T, S] → [B, T, M], a share of them dropped in training."""
         used = dropout(weights, self.dropout, self.training)
         return unfold(torch.bmm(fold(used, source.values.size(0)), source.values), weights.size(0))
 
-    def run(self, query: Tensor, source: Source, layout: Layout | None, need_weights: bool) -> Attended:
+    def run(self, query: Tensor, source: SourceStates, layout: Layout | None, need_weights: bool) -> Attended:
         weights = masked_softmax(self.scores(query, source), source.mask(query.size(0), layout))
         return Attended(self.mix(weights, source), source, weights[:, None] if need_weights else None)
 
@@ -116,7 +116,7 @@ class SourceAttention(Attention, ABC):
     cost = "n²"
     uses = frozenset({"cross"})
 
-    def __init__(self, site: Site, score: Score) -> None:
+    def __init__(self, site: Site, score: ScoreFunction) -> None:
         super().__init__(site)
         self.head = OneHead(site, score)
         self.context_width = site.memory_dim
@@ -137,7 +137,7 @@ class SourceAttention(Attention, ABC):
     ) -> Attended:
         return self.look(query, state, layout, need_weights)
 
-    def begin(self, source: Source) -> State:
+    def begin(self, source: SourceStates) -> State:
         """The state before the first query."""
         return source
 

@@ -42,7 +42,7 @@ SIGNATURES = {
 }
 
 
-class Shelf:
+class HugePageArena:
     """Memory in large pages, where the system has them, for what every step reads from end to end.
 
     With pages of four kilobytes a core spends a tenth of its time on finding them.
@@ -63,23 +63,23 @@ class Shelf:
         return taken
 
 
-class Packed:
+class PackedLinear:
     """A linear layer in eight bits, laid out for the kernel. It is never changed, so a copy of a model shares it."""
 
     def __init__(
-        self, run: Callable[..., None], weight: Tensor, scale: Tensor, bias: Tensor | None, shelf: Shelf | None
+        self, run: Callable[..., None], weight: Tensor, scale: Tensor, bias: Tensor | None, arena: HugePageArena | None
     ) -> None:
         self._run, (self.outputs, self.inputs) = run, weight.shape
         full = F.pad(weight, (0, -self.inputs % 4, 0, -self.outputs % PANEL))
         fours = full.view(torch.int32).view(-1, PANEL, full.size(1) // 4).transpose(1, 2).contiguous()
         # [P, I / 4, PANEL · 4]: four inputs of each output of a panel, then the next four; w + 128, without a sign.
         self.panels = fours.view(torch.uint8).bitwise_xor_(128)
-        if shelf is not None:
-            self.panels = shelf.take(self.panels.numel())[: self.panels.numel()].view_as(self.panels).copy_(self.panels)
+        if arena is not None:
+            self.panels = arena.take(self.panels.numel())[: self.panels.numel()].view_as(self.panels).copy_(self.panels)
         self.scale, self.bias = scale.contiguous(), None if bias is None else bias.contiguous()
         self._places = self.panels.data_ptr(), self.scale.data_ptr(), None if self.bias is None else self.bias.data_ptr()
 
-    def __deepcopy__(self, memo: object) -> Packed:
+    def __deepcopy__(self, memo: object) -> PackedLinear:
         return self
 
     def unpack(self) -> Tensor:
@@ -104,15 +104,15 @@ class Kernels:
         for name, signature in SIGNATURES.items():
             getattr(found, name).argtypes, getattr(found, name).restype = signature, None
         found.weft_append.restype = ctypes.c_bool
-        self._found, self._shelf = found, Shelf()
+        self._found, self._arena = found, HugePageArena()
         self._attend, self._append = found.weft_attend, found.weft_append
 
     def __deepcopy__(self, memo: object) -> Kernels:
         return self
 
-    def pack(self, weight: Tensor, scale: Tensor, bias: Tensor | None, *, lasting: bool = True) -> Packed:
+    def pack(self, weight: Tensor, scale: Tensor, bias: Tensor | None, *, lasting: bool = True) -> PackedLinear:
         """A linear layer in eight bits: weight [O, I] in int8 · scale, bias [O] in float32 · lasting: for many searches."""
-        return Packed(self._found.weft_linear, weight, scale, bias, self._shelf if lasting else None)
+        return PackedLinear(self._found.weft_linear, weight, scale, bias, self._arena if lasting else None)
 
     def attend_step(
         self, query: Tensor, key: Tensor, value: Tensor, ancestry: Tensor | None, lengths: Tensor | None, bias: Tensor | None

@@ -1,4 +1,4 @@
-"""The least that a kernel can be, to see whether kernels can be made and run here."""
+"""A minimal kernel that shows whether Triton can compile and run on a GPU."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ import triton.language as tl
 
 
 @triton.jit
-def _one(place):
+def _store_one(place):
     tl.store(place, 1)
 
 
-def probe() -> None:
-    """Raises whatever goes wrong."""
-    place = torch.zeros(1, dtype=torch.int32, device="cuda")
-    _one[(1,)](place)
-    if int(place) != 1:
-        raise RuntimeError("a kernel ran, and did nothing")
+def probe(index: int) -> None:
+    """Runs a kernel on the GPU with this index. Raises whatever goes wrong."""
+    with torch.cuda.device(index):
+        place = torch.zeros(1, dtype=torch.int32, device="cuda")
+        _store_one[(1,)](place)
+        if int(place) != 1:
+            raise RuntimeError("a kernel ran but wrote nothing")
