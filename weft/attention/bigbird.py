@@ -1,4 +1,4 @@
-"""BigBird's attention: the neighbourhood, a few global tokens, and blocks drawn by lot."""
+"""BigBird's attention: a local window, a few global tokens, and random blocks."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from weft.attention.random_ import Random
 
 @dataclass(frozen=True)
 class BigBird(Union):
-    """The neighbourhood, the first tokens, which see everything, and blocks drawn by lot.
+    """A local window, global first tokens, and random blocks.
 
     window: how far a query sees
-    tokens: how many tokens, the first ones, see and are seen by all
-    block: tokens of a block
-    blocks: blocks drawn for each block of queries
-    seed: another one draws other blocks
+    tokens: number of global tokens at the start, which see and are seen by all
+    block: tokens per block
+    blocks: random blocks per block of queries
+    seed: seed of the random blocks
     """
 
     causal: bool
@@ -43,14 +43,14 @@ class BigBird(Union):
 
 
 class BigBirdAttention(PatternAttention):
-    """Every query looks at its neighbourhood, at the first tokens, which look at everything, and at blocks drawn by lot.
+    """Every query attends to a local window, to the first tokens, which attend to everything, and to random blocks.
 
     window: how far a query sees
-    tokens: how many tokens, the first ones, see and are seen by all
-    block: tokens of a block
-    blocks: blocks drawn for each block of queries
-    seed: another one draws other blocks
-    bias: whether the projections have one
+    tokens: number of global tokens at the start, which see and are seen by all
+    block: tokens per block
+    blocks: random blocks per block of queries
+    seed: seed of the random blocks
+    bias: whether the projections have a bias
     """
 
     paper = "Zaheer et al. 2020"

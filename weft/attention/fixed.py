@@ -1,4 +1,4 @@
-"""Attention inside blocks, and to the last tokens of every block."""
+"""The fixed pattern of the Sparse Transformer: the query's block, and the last tokens of every block."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from weft.errors import ConfigError
 
 @dataclass(frozen=True)
 class OwnBlock(Pattern):
-    """The tokens of the query's own block of `size`."""
+    """The tokens of the query's own block of `size` tokens."""
 
     causal: bool
     size: int
@@ -52,8 +52,8 @@ class Summaries(Pattern):
 class Fixed(Union):
     """The tokens of the query's own block, and the last `summary` tokens of every block.
 
-    block: tokens of a block
-    summary: tokens at the end of a block that all queries see
+    block: tokens per block
+    summary: tokens at the end of each block that all queries see
     """
 
     causal: bool
@@ -64,7 +64,7 @@ class Fixed(Union):
     def __post_init__(self) -> None:
         if self.summary > self.block:
             raise ConfigError(
-                f"summary: a block of {self.block} tokens has no {self.summary} to show; choose {self.block} or less"
+                f"summary: a block of {self.block} tokens cannot have a summary of {self.summary}; choose {self.block} or less"
             )
 
     @property
@@ -73,11 +73,11 @@ class Fixed(Union):
 
 
 class FixedAttention(PatternAttention):
-    """Every query looks at its own block of the sequence and at the last tokens of every block.
+    """Every query attends to its own block and to the last tokens of every block.
 
-    block: tokens of a block
-    summary: tokens at the end of a block that all queries see
-    bias: whether the projections have one
+    block: tokens per block
+    summary: tokens at the end of each block that all queries see
+    bias: whether the projections have a bias
     """
 
     paper = "Child et al. 2019"

@@ -1,4 +1,4 @@
-"""Attention by way of a few tokens."""
+"""Attention through a few global tokens."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from weft.attention.core.patterns import Pattern, for_each_group
 
 @dataclass(frozen=True)
 class Global(Pattern):
-    """The first `tokens` tokens are seen by all queries, and see all.
+    """The first `tokens` tokens see all tokens and are seen by all.
 
-    tokens: how many tokens, the first ones, see and are seen by all
+    tokens: number of global tokens at the start
     """
 
     causal: bool
@@ -35,12 +35,13 @@ class Global(Pattern):
 
 
 class GlobalAttention(PatternAttention):
-    """The first tokens of a sequence look at all tokens, and all tokens look at them; the others do not see each other.
+    """The first tokens attend to all tokens and all tokens attend to them; no other pairs attend to each other.
 
-    By itself it sees little: it is meant for some of the heads (`mixed`), or beside another pattern (`joined`, `longformer`).
+    On its own it sees little. Use it for some of the heads (`mixed`), or together with another pattern (`joined`,
+    `longformer`).
 
-    tokens: how many tokens, the first ones, see and are seen by all
-    bias: whether the projections have one
+    tokens: number of global tokens at the start, which see and are seen by all
+    bias: whether the projections have a bias
     """
 
     paper = "Ainslie et al. 2020; Beltagy et al. 2020"

@@ -1,4 +1,4 @@
-"""Several patterns in one head."""
+"""Several patterns in one softmax."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from weft.errors import ConfigError
 
 
 class Joined(Union):
-    """What any of the given patterns allows."""
+    """The union of the given patterns."""
 
     def __init__(self, patterns: list[Pattern]) -> None:
         self._parts = tuple(part for pattern in patterns for part in pattern.parts)
         blocks = {part.chunk for part in self._parts if part.insists}
         if len(blocks) > 1:
             raise ConfigError(
-                f"patterns: random patterns in one head have blocks of one size, not of {', '.join(map(str, sorted(blocks)))}"
+                f"patterns: random patterns in one head need the same block size, not {', '.join(map(str, sorted(blocks)))}"
             )
 
     @property
@@ -31,10 +31,10 @@ class Joined(Union):
 
 
 class JoinedAttention(PatternAttention):
-    """Every query looks at what any of several patterns lets it see, in one softmax: local and strided, local and global.
+    """Every query attends to the keys that any of several patterns allows, in one softmax: local and strided, local and global.
 
     patterns: the patterns, each by its name or with its options
-    bias: whether the projections have one
+    bias: whether the projections have a bias
     """
 
     paper = "Child et al. 2019; Beltagy et al. 2020"
@@ -48,6 +48,6 @@ class JoinedAttention(PatternAttention):
         bias: bool = True,
     ) -> None:
         if not patterns:
-            raise ConfigError("patterns: there is nothing to join; name at least one, as in `patterns: [local, global]`")
+            raise ConfigError("patterns: the list is empty; name at least one pattern, as in `patterns: [local, global]`")
         built = build_patterns(patterns, site.use == "causal")
         super().__init__(site, Joined(built), bias=bias)

@@ -1,4 +1,4 @@
-"""Attention to the neighbourhood."""
+"""Attention to a local window."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from weft.attention.core.pattern_attention import PatternAttention
 
 @dataclass(frozen=True)
 class Local(patterns.Pattern):
-    """The tokens at most `window` positions away; in causal use the last `window`, the query's own included.
+    """The tokens at most `window` positions away; in causal use the last `window` tokens, including the query's own.
 
     window: how far a query sees
     """
@@ -42,12 +42,12 @@ class Local(patterns.Pattern):
 
 
 class LocalAttention(PatternAttention):
-    """Every query looks at the keys at most `window` positions away (in causal use: at the last `window`, itself included).
+    """Every query attends to the keys at most `window` positions away (in causal use: the last `window`, itself included).
 
-    Causal decoding keeps the last `window` tokens and nothing else.
+    Causal decoding stores only the last `window` tokens.
 
     window: how far a query sees
-    bias: whether the projections have one
+    bias: whether the projections have a bias
     """
 
     paper = "Luong et al. 2015; Beltagy et al. 2020"

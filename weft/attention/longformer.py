@@ -1,4 +1,4 @@
-"""The Longformer's attention: the neighbourhood and a few global tokens."""
+"""Longformer's attention: a local window and a few global tokens."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from weft.attention.local import Local
 
 @dataclass(frozen=True)
 class Longformer(Union):
-    """The neighbourhood, and the first tokens, which see everything.
+    """A local window, and the first tokens, which see everything.
 
     window: how far a query sees
-    tokens: how many tokens, the first ones, see and are seen by all
+    tokens: number of global tokens at the start, which see and are seen by all
     """
 
     causal: bool
@@ -32,13 +32,13 @@ class Longformer(Union):
 
 
 class LongformerAttention(PatternAttention):
-    """Every query looks at its neighbourhood and at the first tokens, and these look at everything.
+    """Every query attends to a local window and to the first tokens, which attend to everything.
 
-    Global and other tokens have the same projections; as published they have one set each.
+    Global and other tokens share one set of projections; the published model has a set for each.
 
     window: how far a query sees
-    tokens: how many tokens, the first ones, see and are seen by all
-    bias: whether the projections have one
+    tokens: number of global tokens at the start, which see and are seen by all
+    bias: whether the projections have a bias
     """
 
     paper = "Beltagy et al. 2020"

@@ -1,4 +1,4 @@
-"""Heads that look at different things."""
+"""Heads with different patterns."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from weft.errors import ConfigError
 
 
 class MixedAttention(PatternAttention):
-    """Every head has a pattern of its own: `heads: [local, local, strided, global]`.
+    """Every head has its own pattern: `heads: [local, local, strided, global]`.
 
-    heads: what each head looks at, by its name or with its options; of a list of half as many, each is for two heads, and so on
-    bias: whether the projections have one
+    heads: the pattern of each head, by its name or with its options; in a shorter list each pattern is for several heads in a
+      row
+    bias: whether the projections have a bias
     """
 
     paper = "Child et al. 2019"
@@ -27,7 +28,7 @@ class MixedAttention(PatternAttention):
     ) -> None:
         if not heads or site.heads % len(heads):
             raise ConfigError(
-                f"heads: {len(heads)} are named for {site.heads} heads; name one for each, or as many as divide {site.heads}"
+                f"heads: {len(heads)} patterns for {site.heads} heads; name one per head, or a number that divides {site.heads}"
             )
         built = build_patterns(heads, site.use == "causal")
         each = site.heads // len(heads)

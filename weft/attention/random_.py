@@ -1,4 +1,4 @@
-"""Attention to blocks drawn by lot."""
+"""Attention to random blocks."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from weft.attention.core.pattern_attention import PatternAttention
 from weft.attention.core.patterns import Pattern, neighbours
 
 NEAREST = 16
-"""An encoder's first blocks draw from at least so many."""
+"""The smallest number of blocks from which an encoder's first blocks draw."""
 
 
 @dataclass(frozen=True)
 class Random(Pattern):
-    """The query's own block, and `blocks` blocks drawn for it by a hash of the block's number.
+    """The query's own block, and `blocks` blocks drawn by a hash of the block's number.
 
-    Nothing depends on how long the sequence is, so a row sees the same alone, padded, and as it grows. A block draws from those
-    up to itself; in an encoder from twice as many, and what lies beyond the end is not there.
+    The draw does not depend on the length of the sequence, so a row sees the same blocks alone, padded, and as it grows. A
+    causal block draws from those up to itself, an encoder's from twice as many; blocks beyond the end are ignored.
 
-    block: tokens of a block
-    blocks: blocks drawn for each block of queries
-    seed: another one draws other blocks
+    block: tokens per block
+    blocks: random blocks per block of queries
+    seed: seed of the random blocks
     """
 
     causal: bool
@@ -41,7 +41,7 @@ class Random(Pattern):
         return self.block
 
     def draws(self, block: Tensor) -> Tensor:
-        """Numbers of blocks [C] → the blocks that each sees, [C, 1 + blocks]: its own, then those drawn, some perhaps twice."""
+        """Block numbers [C] → the blocks that each sees, [C, 1 + blocks]: its own, then random ones, possibly with repeats."""
         lot = torch.arange(1, self.blocks + 1, device=block.device)
         span = (block + 1).clamp_min(1) if self.causal else (2 * block + 2).clamp_min(NEAREST)
         return torch.cat([block[:, None], _hash(block[:, None], lot, self.seed) % span[:, None]], 1)
@@ -55,19 +55,19 @@ class Random(Pattern):
         count = blocks.size(1)
         drawn = self.draws(torch.arange(count, device=x.device))
         again = (drawn[:, :, None] == drawn[:, None]).tril(-1).any(-1)
-        # One more block, of zeros, stands for those that are not there, or came up before.
+        # An extra block of zeros replaces blocks beyond the end and repeats.
         drawn = torch.where(again | (drawn >= count), count, drawn)
         blocks = F.pad(blocks, (0, 0) * (x.dim() - 1) + (0, 1))
         return blocks.index_select(1, drawn.flatten()).unflatten(1, drawn.shape).flatten(2, 3)
 
 
 class RandomAttention(PatternAttention):
-    """Every query looks at its own block of the sequence and at a few blocks drawn by lot, always the same ones.
+    """Every query attends to its own block and to a few fixed random blocks.
 
-    block: tokens of a block
-    blocks: blocks drawn for each block of queries
-    seed: another one draws other blocks
-    bias: whether the projections have one
+    block: tokens per block
+    blocks: random blocks per block of queries
+    seed: seed of the random blocks
+    bias: whether the projections have a bias
     """
 
     paper = "Zaheer et al. 2020"
@@ -87,6 +87,6 @@ class RandomAttention(PatternAttention):
 
 
 def _hash(block: Tensor, lot: Tensor, seed: int) -> Tensor:
-    """24 bits well mixed: products wrap, and of their low 32 bits the higher ones are the better mixed."""
+    """24 well-mixed bits: products wrap at 32 bits, and the higher ones are the better mixed."""
     x = (block * 0x9E3779B1 + lot * 0x85EBCA77 + (seed + 1) * 0xC2B2AE3D) & 0xFFFFFFFF
     return (((x ^ (x >> 15)) * 0x2C1B3C6D) & 0xFFFFFFFF) >> 8

@@ -18,9 +18,9 @@ from weft.state import State
 
 
 class PartsAttention(Attention):
-    """Attentions of any kinds share the width and the heads evenly: each looks in its own way, and one projection joins them.
+    """Attentions of any kind divide the width and the heads evenly; one projection joins their outputs.
 
-    Where all heads are softmax attention by patterns, `mixed` does the same with the projections of one multi-head attention.
+    If all heads are softmax attention by patterns, `mixed` does the same with the projections of a single multi-head attention.
 
     parts: the attentions, each by its name or with its options
     """
@@ -41,7 +41,7 @@ class PartsAttention(Attention):
         super().__init__(site)
         if not parts or site.heads % len(parts) or site.dim % len(parts):
             raise ConfigError(
-                f"parts: {len(parts)} are named for {site.heads} heads and a width of {site.dim}; name as many as divide both"
+                f"parts: {len(parts)} attentions for {site.heads} heads and a width of {site.dim}; the number must divide both"
             )
         own = replace(site, dim=site.dim // len(parts), heads=site.heads // len(parts))
         built: list[Attention] = [build("weft.attention:ATTENTIONS", spec, own) for spec in parts]
@@ -51,7 +51,7 @@ class PartsAttention(Attention):
         self._declare(built)
 
     def _declare(self, parts: list[Attention]) -> None:
-        """The facts that follow from those of the parts."""
+        """Derives the facts from those of the parts."""
         sums, reaches = {part.weights_sum for part in parts}, {part.reach for part in parts}
         self.weights_sum = None if None in sums else "one" if sums == {"one"} else "at most one"
         self.reach = "all" if "all" in reaches else "data" if "data" in reaches else "pattern"
@@ -92,7 +92,7 @@ class PartsAttention(Attention):
 
 
 def _side_by_side(weights: list[Tensor | None]) -> Tensor | None:
-    """Weights of all parts as those of heads, if each has some. A store with room to spare has more keys than another."""
+    """Concatenates the weights of all parts along the heads if every part has weights, padded to the same number of keys."""
     shown = [one for one in weights if one is not None]
     if len(shown) < len(weights):
         return None

@@ -1,4 +1,4 @@
-"""Attention to every so many tokens."""
+"""Attention to tokens at regular intervals."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ from weft.attention.core.patterns import Pattern, neighbours
 
 @dataclass(frozen=True)
 class Strided(Pattern):
-    """The tokens a multiple of `stride` away. Groups are the positions that leave the same rest, and see just each other.
+    """The tokens at a distance that is a multiple of `stride`. Positions with the same remainder form a group and see each
+    other only.
 
-    stride: every which token a query sees, counted from itself
+    stride: distance between the tokens that a query sees
     """
 
     causal: bool
@@ -38,13 +39,13 @@ class Strided(Pattern):
 
 
 class StridedAttention(PatternAttention):
-    """Every query looks at the keys a multiple of `stride` positions away, itself among them.
+    """Every query attends to the keys at distances that are multiples of `stride`, including its own.
 
-    The Sparse Transformer has it beside attention to the last `stride` tokens: in heads of their own (`mixed`), or in one
+    The Sparse Transformer combines it with attention to the last `stride` tokens, in separate heads (`mixed`) or in one
     (`joined`).
 
-    stride: every which token a query sees, counted from itself
-    bias: whether the projections have one
+    stride: distance between the tokens that a query sees
+    bias: whether the projections have a bias
     """
 
     paper = "Child et al. 2019"

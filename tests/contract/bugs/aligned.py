@@ -74,7 +74,7 @@ ALIGNED = [
     Bug(
         "noise outside training",
         "attention.monotonic",
-        "asked, begin, places = self.score.asked(query), state.begin, []",
+        "projected, begin, places = self.score.project(query), state.begin, []",
         "asked, begin, places = self.score.asked(query + torch.randn_like(query)), state.begin, []",
         ("monotonic-cross-pure",),
     ),

@@ -1,9 +1,10 @@
-"""Softmax attention by pattern, at a cost that grows with what is seen: bands, strides, columns and blocks of the full matrix.
+"""Softmax attention by pattern, at a cost proportional to the visible pairs: bands, strides, columns and blocks of the full
+matrix.
 
-A long sequence is cut into groups of queries, and each group is given the keys that its queries may look at; all groups
-are one batch of small dense attentions, for which a fused kernel serves. Short sequences, pieces and steps go the plain way.
+A long sequence is cut into groups of queries, and each group gets the keys that its queries may attend to. All groups form one
+batch of small dense attentions, which a fused kernel can compute. Short sequences, pieces and single steps use a mask.
 
-Shapes: B rows · H heads · n tokens · D width of a head · C groups · T queries and S keys of a group.
+Shapes: B rows · H heads · n tokens · D head width · C groups · T queries and S keys of a group.
 """
 
 from __future__ import annotations
@@ -28,19 +29,19 @@ from weft.layers.dropout import dropout as drop
 
 @dataclass(frozen=True)
 class PatternLook:
-    """Looking by pattern, in place of `dot_product.attend`. runs: patterns, each with how many neighbouring heads have it."""
+    """Attention by pattern, in place of `dot_product.attend`. runs: patterns, each with its number of adjacent heads."""
 
     runs: tuple[tuple[Pattern, int], ...]
 
     @staticmethod
     def of(patterns: Sequence[Pattern], heads: int) -> PatternLook:
-        """One pattern for all heads, or one for each."""
+        """Takes one pattern for all heads, or one per head."""
         each = patterns if len(patterns) == heads else heads * list(patterns)
         return PatternLook(tuple((pattern, len(list(run))) for pattern, run in groupby(each)))
 
     @property
     def past(self) -> int | None:
-        """How many earlier tokens matter, if all heads look back no further."""
+        """How many earlier tokens matter, if no head looks back further."""
         spans = [pattern.span for pattern, _ in self.runs]
         return max(span[0] for span in spans if span) if all(spans) else None
 
@@ -85,7 +86,7 @@ class PatternLook:
         return self._look_around((q, store.k, store.v), causal, layout, dropout), None
 
     def _look_around(self, heads: Heads, causal: bool, layout: Layout | None, dropout: float) -> Tensor:
-        """A whole sequence. The sentences of a packed row are laid out as rows, where no kernel takes them as they are."""
+        """Attends within a whole sequence. Without a kernel for packed rows, their sentences are unpacked to rows first."""
         spans = [pattern.span for pattern, _ in self.runs]
         if layout is not None and layout.packed and not (all(spans) and window_serves(heads[0], True)):
             return by_rows(heads, layout, lambda inside, rows: self._look_around(inside, causal, rows, dropout))
@@ -97,7 +98,7 @@ class PatternLook:
     def _look_back(
         self, q: Tensor, ring: Ring, positions: Tensor, dropout: float, need_weights: bool
     ) -> tuple[Tensor, Tensor | None]:
-        """From the last tokens of a ring at those before them."""
+        """Attends from the newest tokens of a ring buffer to the tokens before them."""
         cell, real = ring.cells()
         seen = real[:, None] & (cell[:, None] <= positions[:, :, None])
         mask = seen[:, None] & self.mask(positions[:, :, None], cell[:, None])
@@ -107,7 +108,7 @@ class PatternLook:
 
 @dataclass(frozen=True)
 class Tiling:
-    """Queries in groups of `chunk`, and the patterns whose keys they look at, but for pairs that `earlier` patterns allow."""
+    """Queries in groups of `chunk`, and the patterns whose keys they attend to, without pairs that `earlier` patterns allow."""
 
     parts: tuple[Pattern, ...]
     earlier: tuple[Pattern, ...]
@@ -115,16 +116,16 @@ class Tiling:
     causal: bool
 
     def keys(self, x: Tensor) -> list[Tensor]:
-        """x [B, n, …] → [B, C, S, …] of each part."""
+        """x [B, n, …] → [B, C, S, …] for each part."""
         return [part.keys(x, self.chunk) for part in self.parts]
 
     def area(self, extent: int) -> int:
-        """How many pairs are formed for a row of `extent` tokens."""
+        """The number of pairs formed for a row of `extent` tokens."""
         place = torch.empty(1, extent, device="meta")
         return self.parts[0].split(place, self.chunk).numel() * sum(keys.size(2) for keys in self.keys(place))
 
     def mask(self, rows: int, extent: int, ok: Tensor | None, device: torch.device) -> Tensor:
-        """[B·C, 1, T, S] bool. Positions are regrouped as queries and keys are, counted from 1: 0 is beyond the ends."""
+        """[B·C, 1, T, S] bool. Positions are grouped like queries and keys, counted from 1, so that 0 marks padding."""
         place = torch.arange(1, extent + 1, device=device, dtype=torch.int32)[None]
         query = self.parts[0].split(place, self.chunk)[0][:, :, None] - 1
         masks, before = [], list(self.earlier)
@@ -153,12 +154,16 @@ class Tiling:
 
 
 def _beside(keys: list[Tensor]) -> Tensor:
-    """Keys of several patterns, [B, C, S, …] each, side by side; those of one are not copied, though chunks of them overlap."""
+    """Concatenates the keys of several patterns, [B, C, S, …] each. Those of a single pattern are not copied, although chunks
+    overlap.
+    """
     return keys[0] if len(keys) == 1 else torch.cat(keys, 2)
 
 
 def _attend(pattern: Pattern, heads: Heads, causal: bool, layout: Layout | None, dropout: float) -> Tensor:
-    """Heads of one pattern over whole rows: by a fused kernel for windows, by tilings if they form fewer pairs, or plainly."""
+    """Attends with heads of one pattern over whole rows: by a fused kernel for windows, by tilings if they form fewer pairs, or
+    masked.
+    """
     q, k, v = heads
     extent = q.size(2)
     padded = layout is not None and not layout.packed and layout.known != (extent,) * q.size(0)
@@ -177,7 +182,7 @@ def _attend(pattern: Pattern, heads: Heads, causal: bool, layout: Layout | None,
 
 
 def plan(pattern: Pattern, causal: bool) -> list[Tiling]:
-    """Patterns that leave neighbouring queries together are looked at in one tiling, the others in one each."""
+    """One tiling for all patterns that keep neighbouring queries together, and one for each of the others."""
     together = tuple(part for part in pattern.parts if not part.regroups)
     tilings = []
     if together:
@@ -192,7 +197,7 @@ def plan(pattern: Pattern, causal: bool) -> list[Tiling]:
 
 
 def _sparse(pattern: Pattern, tilings: list[Tiling], heads: Heads, layout: Layout | None, dropout: float) -> Tensor:
-    """What all tilings together find; in an encoder the queries that see everything look for themselves."""
+    """The context of all tilings together. In an encoder, queries that see everything attend separately."""
     q, k, v = heads
     rows, extent, ok = q.size(0), q.size(2), None if layout is None else layout.ok
     if len(tilings) == 1:
@@ -207,7 +212,7 @@ def _sparse(pattern: Pattern, tilings: list[Tiling], heads: Heads, layout: Layou
 
 
 def _merged(tilings: list[Tiling], heads: Heads, layout: Layout | None, dropout: float) -> Tensor:
-    """One softmax over the keys of several tilings: each has a share by the sum of exp(scores) that it found."""
+    """One softmax over the keys of several tilings, each weighted by its sum of exp(scores)."""
     q, found, sums = heads[0], [], []
     for tiling in tilings:
         mine, keys, values = tiling.tiles(heads)
@@ -221,7 +226,7 @@ def _merged(tilings: list[Tiling], heads: Heads, layout: Layout | None, dropout:
 
 
 def _mask(tiling: Tiling, q: Tensor, layout: Layout | None) -> Tensor:
-    """The tiling's mask, made once for all layers; a layout is given where rows are padded."""
+    """The mask of a tiling, computed once for all layers. `layout` is given if rows are padded."""
     if layout is None:
         return tiling.mask(q.size(0), q.size(2), None, q.device)
     return layout.remember(("tiling", tiling), lambda: tiling.mask(q.size(0), q.size(2), layout.ok, q.device))

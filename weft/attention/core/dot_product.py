@@ -1,6 +1,6 @@
-"""Fused kernels and masks; with `ragged.py`, the only file here that knows them.
+"""Scaled dot-product attention with masks and fused kernels. Only this module and `packed_rows` call fused kernels.
 
-Shape letters: G sources · K beams · B = G·K rows · H heads · T queries · S keys · R room · D width of a head.
+Shapes: G sources · K beams · B = G·K rows · H heads · T queries · S keys · R room · D head width.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ many.
 """
 
 SHORT = 128 * 128
-"""Queries × keys up to which a CPU is better off without the fused kernel."""
+"""Queries × keys up to which a CPU is faster without the fused kernel."""
 
 Pattern = Callable[[Tensor, Tensor], Tensor]
-"""(query positions [B, T, 1], key positions [B, 1, S]) → [B, H or 1, T, S] bool: which pairs may look at each other."""
+"""(query positions [B, T, 1], key positions [B, 1, S]) → [B, H or 1, T, S] bool: which pairs may attend to each other."""
 
 
 def attend(
@@ -46,7 +46,8 @@ def attend(
 ) -> tuple[Tensor, Tensor | None]:
     """Self-attention of queries q [B, H, T, D] over a store to which their own keys were appended last.
 
-    `positions` [B, T] are the queries' own (from `store.place` before appending); only a `Cache` or a pattern needs them.
+    `positions` [B, T] are those of the queries (from `store.place` before appending); only a `KeyValueCache` or a pattern needs
+    them.
     """
     if isinstance(store, KeyValueCache):
         assert positions is not None
@@ -56,7 +57,7 @@ def attend(
     whole = extent == total
     packed = layout is not None and layout.packed
     if causal and whole and not packed and pattern is None and _fused(q, total, need_weights):
-        # Real tokens come first, so a real query never reaches a padded key: the triangle alone is enough.
+        # Padding comes last, so a real query never reaches a padded key: the causal mask alone is enough.
         return _scaled_dot_product(q, store.k, store.v, None, dropout, causal=True), None
     pieces = packing(layout)
     if pieces and whole and pattern is None and not need_weights and serves(q, pieces, pieces):
@@ -71,7 +72,7 @@ def attend(
 def visible(
     store: KeyValues | KeyValueCache, extent: int, *, causal: bool, layout: Layout | None, positions: Tensor
 ) -> tuple[Tensor, Tensor, Tensor | None]:
-    """k, v [B, H, S, D], and the mask [B, 1, T or 1, S] of the last `extent` tokens, for what is no plain product of them."""
+    """k, v [B, H, S, D] and the mask [B, 1, T or 1, S] of the last `extent` tokens, for scores other than plain products."""
     if isinstance(store, KeyValueCache):
         return *store.dense(), _seen_cells(store, positions)
     assert store.k is not None and store.v is not None
@@ -94,7 +95,7 @@ def _seen_cells(store: KeyValueCache, positions: Tensor) -> Tensor:
 def attend_memory(
     q: Tensor, memory: Memory, *, layout: Layout | None, dropout: float = 0.0, need_weights: bool = False
 ) -> tuple[Tensor, Tensor | None]:
-    """Cross-attention of queries q [B, H, T, D]; the beams of a source become more queries over its one memory."""
+    """Cross-attention of queries q [B, H, T, D]; the beams of a source become further queries over its single memory."""
     sources = memory.k.size(0)
     rows, heads, extent, width = q.shape
     pieces = packing(layout)
@@ -122,10 +123,10 @@ def attend_memory(
 def mix(
     q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, share: float, need_weights: bool, bias: Tensor | None = None
 ) -> tuple[Tensor, Tensor | None]:
-    """softmax(q kᵀ / √D + bias) v. A query that may look at nothing finds 0.
+    """softmax(q kᵀ / √D + bias) v. A query that sees no key gets 0.
 
-    Fused unless the weights are wanted; and on a CPU only for long sequences, since for short ones the plain products are up to
-    six times as fast there, the backward pass included.
+    Uses the fused kernel unless weights are needed; on a CPU only for long sequences, since plain products are up to six times
+    faster for short ones, including the backward pass.
     """
     if _fused(q, k.size(2), need_weights):
         both = mask if bias is None else _biased(bias.to(q.dtype), mask)
@@ -136,7 +137,7 @@ def mix(
 
 
 def _fused(q: Tensor, keys: int, need_weights: bool) -> bool:
-    """Whether the fused kernel serves and pays."""
+    """Whether to use the fused kernel."""
     return not need_weights and (q.device.type != "cpu" or q.size(2) * keys > SHORT)
 
 
@@ -174,14 +175,14 @@ def _attend_cache(
     bias, extent = _bias(store, _own_cells(store, positions), q.dtype), q.size(2)
     if beams == 1:
         return mix(q, store.k.squeeze(2), store.v.squeeze(2), None, dropout, need_weights, bias)
-    # All beams of a source look at all its cells in one call, each allowed only the cells of its ancestors.
+    # All beams of a source attend to all its cells in one call; a mask allows each only the cells of its ancestors.
     q = q.view(sources, beams, heads, extent, width).transpose(1, 2).reshape(sources, heads, beams * extent, width)
     context, weights = mix(q, store.k.flatten(2, 3), store.v.flatten(2, 3), None, dropout, need_weights, bias)
     return _rows(context, beams), weights
 
 
 def _steps(q: Tensor, k: Tensor, dropout: float) -> bool:
-    """Whether a kernel for single queries serves."""
+    """Whether a kernel for single queries can be used."""
     if q.size(2) > 1 or dropout or torch.is_grad_enabled():
         return False
     width = q.size(-1)
@@ -189,12 +190,12 @@ def _steps(q: Tensor, k: Tensor, dropout: float) -> bool:
 
 
 def _attend_step(q: Tensor, k: Tensor, v: Tensor, ledger: Ledger | None = None, *, bias: Tensor | None = None) -> Tensor:
-    """[B, H, 1, D]: what each query finds in k, v [G, H, K or 1, R, D], in the cells that the ledger names, or in all."""
+    """[B, H, 1, D]: attends from single queries to k, v [G, H, K or 1, R, D], in the cells that the ledger names, or in all."""
     cells = (None, None) if ledger is None else (ledger.ancestry, ledger.length)
     given = q[:, :, 0], k, v, *cells, None if bias is None else bias[:, 0, 0]
-    native = used(q)
-    if native is not None:
-        return native.attend_step(*given)[:, :, None]
+    cpp = used(q)
+    if cpp is not None:
+        return cpp.attend_step(*given)[:, :, None]
     from weft.kernels.triton.decoding_attention import attend_step
 
     found: Tensor = attend_step(*given)
@@ -202,7 +203,7 @@ def _attend_step(q: Tensor, k: Tensor, v: Tensor, ledger: Ledger | None = None, 
 
 
 def _own_cells(store: KeyValueCache, positions: Tensor) -> Tensor:
-    """[G, 1, K·T, K·R]: the cells that hold the tokens of each beam up to `positions` [B, T]; the same in all layers."""
+    """[G, 1, K·T, K·R]: the cells with the tokens of each beam up to `positions` [B, T]; computed once for all layers."""
 
     def make() -> Tensor:
         sources, beams, room = store.ledger.ancestry.shape
@@ -217,7 +218,7 @@ def _own_cells(store: KeyValueCache, positions: Tensor) -> Tensor:
 
 
 def _bias(store: KeyValueCache, cells: Tensor, dtype: torch.dtype) -> Tensor:
-    """The same as something to be added to scores, made once for all layers. Every query sees itself, so none finds nothing."""
+    """The mask of cells as an additive bias, computed once for all layers. Every query sees itself, so no row is empty."""
     return store.ledger.remember(("bias", dtype, id(cells)), lambda: additive(cells, dtype), cells)
 
 
@@ -228,7 +229,7 @@ def _rows(x: Tensor, beams: int) -> Tensor:
 
 
 def _segment_mask(keys: Tensor | None, queries: Layout | None) -> Tensor | None:
-    """[B, 1, T or 1, S]: real keys, and of the query's own sentence where rows are packed."""
+    """[B, 1, T or 1, S]: real keys; in packed rows only those of the query's own sentence."""
     if keys is None:
         return None
     if queries is None:

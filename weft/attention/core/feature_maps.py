@@ -1,4 +1,4 @@
-"""What attentions with features in place of a softmax have in common: projections, sums and their flow."""
+"""Attention with feature maps in place of a softmax: projections, sums and their flow."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from weft.state import State, spread
 
 
 class ScaledFeatures(NamedTuple):
-    """φ(x) [..., H, T, M] is phi · exp(log_scale [..., H, T]); without a log scale it is phi.
+    """φ(x) [..., H, T, M] as phi · exp(log_scale [..., H, T]), or as phi alone if log_scale is None.
 
-    phi is in the precision of x, and lies in memory as its shape says.
+    phi has the precision of x and is contiguous.
     """
 
     phi: Tensor
@@ -26,9 +26,9 @@ class ScaledFeatures(NamedTuple):
 
 
 class FeatureAttention(Attention):
-    """Σ φ(q)·φ(k) v / Σ φ(q)·φ(k): the kernel φ(q)·φ(k) stands for exp(q·k), and sums over keys are formed once.
+    """Σ φ(q)·φ(k) v / Σ φ(q)·φ(k): the kernel φ(q)·φ(k) replaces exp(q·k), and sums over keys are computed once.
 
-    Products are in the precision of the projections (or in float32 in place of float16, whose range is too small for sums).
+    Products use the precision of the projections, or float32 instead of float16, whose range is too small for sums.
     """
 
     cost = "n"
@@ -46,14 +46,14 @@ class FeatureAttention(Attention):
 
     @abstractmethod
     def phi(self, x: Tensor) -> ScaledFeatures:
-        """ScaledFeatures of queries or keys [..., H, T, D], of both at once where they come from the same tokens."""
+        """The features of queries or keys [..., H, T, D], or of both at once if they come from the same tokens."""
 
     def least(self) -> Tensor | None:
-        """The least value of the kernel that the features stand for, [H, 1], where there is one above 0: less is an error."""
+        """The minimum of the kernel that the features estimate, [H, 1], if it is above 0: smaller estimates are errors."""
         return None
 
     def gates(self, x: Tensor) -> Tensor | None:
-        """Logits [B, H, T] of gates that let the past fade, where there are any."""
+        """The logits [B, H, T] of gates that let the past fade, if there are any."""
         return None
 
     def start(

@@ -1,6 +1,6 @@
-"""Keys and values of what was fed: as they come, in a store of fixed size, or once a source.
+"""Stores of keys and values: concatenated as they come, in a cache of fixed size, or once per source.
 
-Shape letters: G sources · K beams · B = G·K rows · H heads · S keys · R room · D width of a head.
+Shapes: G sources · K beams · B = G·K rows · H heads · S keys · R room · D head width.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from weft.layers.autocast import computed_in
 from weft.state import Remembers, common, shared
 
 UNFUSED = frozenset({"cpu"})
-"""Devices on which masks are as a rule not handed to fused kernels."""
+"""Devices on which masks are usually not passed to fused kernels."""
 
 
 @dataclass
 class KeyValues:
-    """Keys and values as they were computed, for whole sequences; further pieces are concatenated, so it needs no room.
+    """Keys and values of whole sequences; further pieces are concatenated.
 
-    k, v [B, H, S, D] · segments, positions [B, S], None while every token is real and in order.
+    k, v [B, H, S, D] · segments, positions [B, S], None while all tokens are real and in order.
     """
 
     k: Tensor | None = None
@@ -35,7 +35,7 @@ class KeyValues:
     positions: Tensor | None = None
 
     def place(self, query: Tensor, layout: Layout | None) -> Tensor:
-        """[B, T] positions of the tokens about to be appended (`query` only says how many)."""
+        """The positions [B, T] of the tokens to be appended (`query` only gives their number)."""
         rank = ranks(query, layout)
         if self.k is None:
             return rank
@@ -68,8 +68,9 @@ class KeyValues:
 
 @dataclass
 class AppendPlan:
-    """Tokens about to be stored: their source [G, 1, 1, 1], beam [K, 1], place [G, 1, 1, T] in a store, positions [B, T], and
-    the ledger after them."""
+    """Where new tokens are stored: their source [G, 1, 1, 1], beam [K, 1] and cell [G, 1, 1, T], their positions [B, T], and
+    the ledger after them.
+    """
 
     source: Tensor
     beam: Tensor
@@ -80,9 +81,10 @@ class AppendPlan:
 
 @dataclass
 class Ledger(Remembers):
-    """Which cell holds which token of which beam: the same in all layers, so it is kept once for them.
+    """Which cell holds which token of which beam. It is the same in all layers, so they share one.
 
-    ancestry [G, K, R] int16: which beam's cell holds token s of beam b, so beams are reordered without copying.
+    ancestry [G, K, R] int16: the beam whose cell holds token s of beam b, so that beams are reordered without copying.
+    Appending writes it in place: the ledgers before and after share it and differ in length.
     length [G]: tokens stored (the beams of a source have equally many).
     """
 
@@ -95,7 +97,7 @@ class Ledger(Remembers):
         return Ledger(ancestry, torch.zeros(rows, dtype=torch.long, device=device))
 
     def plan(self, extent: int, layout: Layout | None) -> AppendPlan:
-        """What is to be known of the next `extent` tokens a row, and noted about them."""
+        """Reserves cells for the next `extent` tokens per row, once for all layers."""
         return self.remember(("plan", extent, id(layout)), lambda: self._plan(extent, layout), layout)
 
     def _plan(self, extent: int, layout: Layout | None) -> AppendPlan:
@@ -112,7 +114,7 @@ class Ledger(Remembers):
         return AppendPlan(source, beam, place[:, None], positions, Ledger(self.ancestry, self.length + fed))
 
     def reorder(self, rows: Tensor) -> Ledger:
-        """Row i is now what row `rows[i]` was, inside each source."""
+        """Row i becomes what row `rows[i]` was, inside each source."""
 
         def make() -> Ledger:
             sources, beams, room = self.ancestry.shape
@@ -122,11 +124,11 @@ class Ledger(Remembers):
         return self.remember(("reorder", id(rows)), make, rows)
 
     def widen(self, beams: int) -> Ledger:
-        """Every source has so many beams instead of one."""
+        """Gives every source `beams` beams instead of one."""
         return self.remember(("widen", beams), lambda: Ledger(self.ancestry.expand(-1, beams, -1).contiguous(), self.length))
 
     def own(self, beams: int, groups: Tensor | None) -> Ledger:
-        """Of the sources that stay, every beam's cells are its own."""
+        """Keeps the sources `groups` (None: all), and lets every beam own its cells."""
 
         def make() -> Ledger:
             length = self.length if groups is None else self.length.index_select(0, groups)
@@ -144,9 +146,9 @@ class Ledger(Remembers):
 class KeyValueCache:
     """Keys and values in a store of fixed size, written once and never moved.
 
-    k, v [G, H, K, R, D]: cell (g, b, s) was written by beam b of source g as its token number s.
-    ledger: which of them a beam reads.
-    owned: above `widest` beams the cells are copied instead, and every beam owns its row.
+    k, v [G, H, K, R, D]: beam b of source g wrote cell (g, b, s) as its token number s.
+    ledger: which cells each beam reads.
+    owned: with more than `widest` beams, cells are copied instead and every beam owns its row.
     """
 
     k: Tensor
@@ -166,26 +168,26 @@ class KeyValueCache:
         return self.ledger.length
 
     def place(self, query: Tensor, layout: Layout | None) -> Tensor:
-        """[B, T] positions of the tokens about to be appended."""
+        """The positions [B, T] of the tokens to be appended."""
         return self.ledger.plan(query.size(1), layout).positions
 
     def append(self, k: Tensor, v: Tensor, layout: Layout | None) -> KeyValueCache:
-        """Writes k, v [B, H, T, D]. Cells of tokens that are not real lie beyond the length: the next ones overwrite them."""
+        """Writes k, v [B, H, T, D]. Cells of padding lie beyond the length, and the next tokens overwrite them."""
         sources, heads, beams, _, width = self.k.shape
         plan = self.ledger.plan(k.size(2), layout)
-        native = used(k)
-        if native is not None and k.size(2) == 1 and steps(k, self.k) and steps(v, self.v):
-            native.append(k, v, self.k, self.v, self.ledger.length)
+        cpp = used(k)
+        if cpp is not None and k.size(2) == 1 and steps(k, self.k) and steps(v, self.v):
+            cpp.append(k, v, self.k, self.v, self.ledger.length)
             return replace(self, ledger=plan.after)
         head = plan.after.remember(("heads", heads), lambda: torch.arange(heads, device=k.device)[:, None, None])
         for store, new in ((self.k, k), (self.v, v)):
             cells = new.reshape(sources, beams, heads, -1, width).transpose(1, 2)
-            # All four places are named, for then a compiler sees that nothing else of the store changes.
+            # Indexing all four axes tells a compiler that nothing else in the store changes.
             store.index_put_((plan.source, head, plan.beam, plan.place), cells.to(store.dtype))
         return replace(self, ledger=plan.after)
 
     def key_positions(self) -> Tensor:
-        """[1, R]: a cell's number is its token's position."""
+        """[1, R]: the index of a cell is the position of its token."""
         return torch.arange(self.k.size(3), device=self.k.device)[None]
 
     def select(self, rows: Tensor, groups: Tensor | None) -> KeyValueCache:
@@ -210,7 +212,7 @@ class KeyValueCache:
         return replace(self, k=k, v=v, ledger=self.ledger.grow(room))
 
     def dense(self) -> tuple[Tensor, Tensor]:
-        """k, v [B, H, R, D] as each beam sees them, for what must touch the keys themselves."""
+        """k, v [B, H, R, D] as each beam sees them."""
         sources, heads, beams, room, width = self.k.shape
         if self.owned or beams == 1:
             return self.k.transpose(1, 2).flatten(0, 1), self.v.transpose(1, 2).flatten(0, 1)
@@ -223,8 +225,8 @@ class KeyValueCache:
 class Memory:
     """Keys and values of a source, stored once for all its beams. k, v [G, H, S, D] · segments [G, S] or None.
 
-    packing: where the sentences of a packed row are, and joint [1, S, 2·H·D] the product whose halves its k and v are.
-    bias [G, 1, 1, S]: 0 for real keys and −inf for others, as fused kernels want it.
+    packing: where the sentences of a packed row are · joint [1, S, 2·H·D]: the product of which k and v are the halves · bias
+      [G, 1, 1, S]: 0 for real keys and −inf for others, as fused kernels expect.
     """
 
     k: Tensor = shared()
@@ -237,29 +239,29 @@ class Memory:
     @staticmethod
     def of(k: Tensor, v: Tensor, layout: Layout | None, joint: Tensor | None = None) -> Memory:
         if k.device.type in UNFUSED:
-            # Where they do not lie in order, or are not in the right precision, every step would copy them.
+            # Otherwise every step would copy them to make them contiguous or to convert them.
             k, v = computed_in(k).contiguous(), computed_in(v).contiguous()
         if layout is None:
             return Memory(k, v)
         bias = None
-        # Without a fused kernel, a source of no tokens at all has to be masked; where there is none, adding is faster.
+        # Without a fused kernel, an empty source needs a mask; if no source is empty, adding a bias is faster.
         if not layout.packed and (k.device.type not in UNFUSED or min(layout.known or (0,)) > 0):
             bias = layout.remember(("bias", k.dtype), lambda: additive(layout.ok, k.dtype)[:, None, None])
         return Memory(k, v, layout.segments, packing(layout), bias, joint if layout.packed else None)
 
 
 def additive(mask: Tensor, dtype: torch.dtype) -> Tensor:
-    """What a mask is when it is added to scores: 0 where it allows, −inf elsewhere."""
+    """A mask as an additive bias: 0 where it allows, −inf elsewhere."""
     return torch.where(mask, 0.0, float("-inf")).to(dtype)
 
 
 def store_dtype(like: Tensor) -> torch.dtype:
-    """What keys and values will be computed in, by a layer whose weights are `like` this one."""
+    """The precision of keys and values computed by a layer with weights like this one."""
     return torch.get_autocast_dtype(like.device.type) if torch.is_autocast_enabled(like.device.type) else like.dtype
 
 
 def ranks(tokens: Tensor, layout: Layout | None) -> Tensor:
-    """[B, T]: a token's place among those fed in this call, for tokens [B, T, …]."""
+    """[B, T]: the position of each token among those of this call, for tokens [B, T, …]."""
     if layout is not None:
         return layout.positions
     return torch.arange(tokens.size(1), device=tokens.device).expand(tokens.size(0), tokens.size(1))

@@ -1,4 +1,4 @@
-"""The flow that dot-product attentions with several heads have in common."""
+"""The flow that multi-head dot-product attentions share."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ Store = KeyValues | KeyValueCache | Ring
 
 
 class LookFunction(Protocol):
-    """How queries q [B, H, T, D] find what they look for in a store to which their own keys were appended last.
+    """How queries q [B, H, T, D] attend to a store to which their own keys were appended last.
 
-    `positions` [B, T] are the queries' own. Gives the context [B, H, T, D], and the weights [B, H, T, S] if they are asked for.
+    `positions` [B, T] are those of the queries. Returns the context [B, H, T, D], and the weights [B, H, T, S] if requested.
     """
 
     def __call__(
@@ -40,9 +40,10 @@ class LookFunction(Protocol):
 
 
 class MultiHead(Projections):
-    """Multi-head attention of Vaswani et al. 2017, section 3.2, with what may be varied in it handed in.
+    """Multi-head attention of Vaswani et al. 2017, section 3.2, with interchangeable parts.
 
-    look is how queries find keys, past how many earlier tokens matter to them (None: all), rotary the base of rotary positions.
+    look: how queries attend to keys · past: how many earlier tokens they can see (None: all) · rotary: the base of rotary
+      positions.
     """
 
     def __init__(
@@ -81,7 +82,7 @@ class MultiHead(Projections):
             )
         else:
             if append is not query:
-                raise ValueError("in self-attention the appended tokens are the queries themselves")
+                raise ValueError("in self-attention `append` must be the query tensor itself")
             joint = self.query_key_value(append)
             if not need_weights and (whole := self._whole(joint, state, layout, dropout)) is not None:
                 return Attended(self.out(whole), state)
@@ -98,9 +99,9 @@ class MultiHead(Projections):
         return Attended(self.out(join_heads(context)), state, weights)
 
     def _whole(self, joint: Tensor, state: Store, layout: Layout | None, dropout: float) -> Tensor | None:
-        """What the tokens of a packed row find among themselves, [1, T, H·D], where a kernel does it from the one product.
+        """Self-attention [1, T, H·D] within a packed row, if one kernel can compute it from the joint product.
 
-        Nothing can follow such a row, so its keys are not kept.
+        Nothing can follow such a row, so its keys are not stored.
         """
         pieces = packing(layout)
         if (
@@ -114,8 +115,9 @@ class MultiHead(Projections):
         return attend_joint(joint, self.site.heads, pieces, causal=self.site.use == "causal", dropout=dropout)
 
     def _append(self, joint: Tensor, state: Store, layout: Layout | None) -> tuple[Tensor, Store, Tensor]:
-        """Of queries, keys and values in one product [B, T, 3·H·D]: the queries, what is stored with the others, and where they
-        stand."""
+        """Splits the joint product [B, T, 3·H·D] into queries, keys and values; returns the queries, the store with keys and
+        values appended, and their positions.
+        """
         both, v = joint.split([2 * self.site.dim, self.site.dim], -1)
         both, v = split_heads(both, 2 * self.site.heads), split_heads(v, self.site.heads)
         positions = state.place(joint, layout)
@@ -125,7 +127,7 @@ class MultiHead(Projections):
         return q, state.append(k, v, layout), positions
 
     def _turn(self, positions: Tensor, layout: Layout | None, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        """The rotation at these positions; on a whole sequence the same for all layers, so it is computed once."""
+        """The rotation at these positions. On a whole sequence it is the same for all layers and computed once."""
         assert self.rotary is not None
         base = self.rotary
         if layout is None or positions is not layout.positions:
@@ -135,7 +137,7 @@ class MultiHead(Projections):
 
 
 class MultiHeadAttention(Attention):
-    """An attention that is its heads and nothing besides."""
+    """An attention that consists of its heads alone."""
 
     heads: MultiHead
 

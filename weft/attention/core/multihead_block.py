@@ -1,4 +1,4 @@
-"""The multihead attention block, of which the Set Transformer is made (Lee et al. 2019, section 3.1)."""
+"""The multihead attention block of the Set Transformer (Lee et al. 2019, section 3.1)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from weft.batch import Layout
 
 
 class MultiheadBlock(nn.Module):
-    """MAB(X, Y) = norm(H + relu(W H)), H = norm(X + attention(X, Y)): each vector of X looks at the set Y."""
+    """MAB(X, Y) = norm(H + relu(W H)), H = norm(X + attention(X, Y)): each vector of X attends to the set Y."""
 
     def __init__(self, site: Site) -> None:
         super().__init__()
@@ -22,7 +22,7 @@ class MultiheadBlock(nn.Module):
     def forward(
         self, x: Tensor, y: Tensor, layout: Layout | None = None, need_weights: bool = False
     ) -> tuple[Tensor, Tensor | None]:
-        """x [B, R, D], y [B, S, D] with its layout → [B, R, D], and the weights [B, H, R, S] if they are asked for."""
+        """x [B, R, D], y [B, S, D] with its layout → [B, R, D], and the weights [B, H, R, S] if requested."""
         found = self.attention.run(x, self.attention.start(y, layout, y.size(0), None), None, None, need_weights)
         hidden = self.norm_attention(x + found.context)
         return self.norm_network(hidden + F.relu(self.network(hidden))), found.weights

@@ -1,6 +1,6 @@
-"""Fused attention inside each sentence of a packed row: pairs of different sentences are never formed.
+"""Fused attention within each sentence of a packed row: pairs across sentences are never formed.
 
-Shape letters: H heads · T queries · S keys · D width of a head · m pieces of a row, sentences and padding.
+Shapes: H heads · T queries · S keys · D head width · m segments of a row (sentences and padding).
 """
 
 from __future__ import annotations
@@ -20,13 +20,14 @@ Heads = tuple[Tensor, Tensor, Tensor]
 
 
 SHORT = 512
-"""Tokens of a sentence up to which a kernel of our own serves better: FlashAttention's tiles are for longer ones."""
+"""Sentence length up to which the Triton kernel is faster: FlashAttention's tiles suit longer ones."""
 
 
 @dataclass(frozen=True)
 class RaggedPacking:
-    """Where the pieces of a packed row begin and end, [m + 1] int32, how long the longest is at most, and which sentence each
-    token is of, [T] int32 (0: none)."""
+    """The segments of a packed row: their offsets [m + 1] int32, an upper bound of their length, and the sentence of each
+    token, [T] int32 (0: padding).
+    """
 
     offsets: Tensor
     longest: int
@@ -34,14 +35,16 @@ class RaggedPacking:
 
 
 def packing(layout: Layout | None) -> RaggedPacking | None:
-    """That of a packed layout; None if rows are padded."""
+    """The packing of a packed layout; None if rows are padded."""
     return (
         None if layout is None or layout.offsets is None else RaggedPacking(layout.offsets, layout.longest, layout.segments[0])
     )
 
 
 def serves(q: Tensor, queries: RaggedPacking | None, keys: RaggedPacking | None) -> bool:
-    """Whether the kernel can be used: packed rows on a GPU, in half precision, in as many pieces on both sides."""
+    """Whether fused kernels can be used: packed rows on a GPU, in half precision, with the same number of segments on both
+    sides.
+    """
     if queries is None or keys is None:
         return False
     return queries.offsets.numel() == keys.offsets.numel() and _flash(q)
@@ -58,10 +61,10 @@ def attend_ragged(
     dropout: float,
     joint: Tensor | None = None,
 ) -> Tensor:
-    """softmax(q kᵀ / √D) v, piece by piece: q [1, H, T, D], k, v [1, H, S, D] → [1, H, T, D].
+    """softmax(q kᵀ / √D) v within each segment: q [1, H, T, D], k, v [1, H, S, D] → [1, H, T, D].
 
-    joint [1, S, 2·H·D]: the product whose two halves k and v are, if they are. Where sentences are long this is FlashAttention
-    for ragged rows. torch.nn.attention.varlen calls the same kernel, but allows no dropout.
+    joint [1, S, 2·H·D]: the product of which k and v are the halves, if there is one. Long sentences use FlashAttention for
+    ragged rows. torch.nn.attention.varlen calls the same kernel, but without dropout.
     """
     if _short(q, queries, keys):
         parts = [_part(each) for each in (q, k, v)]
@@ -76,9 +79,9 @@ def attend_ragged(
 
 
 def attend_joint(joint: Tensor, heads: int, packing: RaggedPacking, *, causal: bool, dropout: float) -> Tensor | None:
-    """Self-attention by one product [1, T, 3·H·D] of queries, keys and values → [1, T, H·D].
+    """Self-attention from one product [1, T, 3·H·D] of queries, keys and values → [1, T, H·D].
 
-    None where the kernel that takes it whole, and makes its gradient whole, does not serve.
+    Returns None if the kernel that takes the joint product, and returns a joint gradient, cannot be used.
     """
     parts = joint.view(joint.size(1), 3, heads, -1)
     if not (serves(parts, packing, packing) and _short(parts, packing, packing)):
@@ -87,7 +90,7 @@ def attend_joint(joint: Tensor, heads: int, packing: RaggedPacking, *, causal: b
 
 
 def _part(x: Tensor) -> Tensor:
-    """[1, H, T, D] → [T, 1, H, D]; unlike an index, whose gradient is a copy, a view."""
+    """[1, H, T, D] → [T, 1, H, D] as a view; the gradient of an index would be a copy."""
     return x.squeeze(0).transpose(0, 1).unsqueeze(1)
 
 
@@ -107,7 +110,7 @@ def _attend_short(parts: list[Tensor], queries: RaggedPacking, keys: RaggedPacki
 
 
 def window_serves(q: Tensor, real: bool) -> bool:
-    """Whether FlashAttention can look through a window: on a GPU, in half precision, and at `real` keys only."""
+    """Whether FlashAttention can attend within a window: on a GPU, in half precision, and if all keys are `real`."""
     return real and _flash(q)
 
 
@@ -119,7 +122,7 @@ def _flash(q: Tensor) -> bool:
 def attend_window(
     q: Tensor, k: Tensor, v: Tensor, window: tuple[int, int], packing: RaggedPacking | None, dropout: float
 ) -> Tensor:
-    """softmax(q kᵀ / √D) v over the keys at most `window` (before, after) away, in each row or piece: [B, H, T, D] all."""
+    """softmax(q kᵀ / √D) v over the keys at most `window` (before, after) away, in each row or segment; all [B, H, T, D]."""
     parts = [part.transpose(1, 2) for part in (q, k, v)]
     where = None if packing is None else packing.offsets
     longest = q.size(2) if packing is None else packing.longest
@@ -133,7 +136,7 @@ def attend_window(
 
 
 def by_rows(heads: Heads, layout: Layout, look: Callable[[Heads, Layout], Tensor]) -> Tensor:
-    """What `look` finds when the sentences of a packed row are laid out as padded rows: [1, H, T, D] as before."""
+    """Unpacks a packed row to padded rows, applies `look`, and packs the result again: [1, H, T, D]."""
     both, rows = unpack(torch.cat([part.transpose(1, 2) for part in heads], 2), layout)
     q, k, v = both.transpose(1, 2).chunk(3, 1)
     return repack(look((q, k, v), rows).transpose(1, 2), layout).transpose(1, 2)

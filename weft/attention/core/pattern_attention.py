@@ -1,4 +1,4 @@
-"""What attentions by pattern have in common."""
+"""The base class of attentions by pattern."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from weft.attention.core.patterns import Pattern
 
 
 class PatternAttention(MultiHeadAttention):
-    """Softmax over the keys that a pattern of positions allows: one pattern for all heads, or one for each."""
+    """Softmax over the keys that a pattern of positions allows: one pattern for all heads, or one per head."""
 
     uses = frozenset({"encoder", "causal"})
     instead: ClassVar[dict[str, str]] = {

@@ -1,10 +1,10 @@
-"""Patterns: which keys a query may look at by where both stand, and a short way to them.
+"""Patterns: which keys a query may attend to by position, and how to gather them efficiently.
 
-`allows` says exactly which pairs of positions may look at each other. For long sequences queries are taken in groups, and
-`keys` gives every group the few keys that any of its queries may look at; those that are not allowed are then masked. So a way
-that gives too many keys costs time, and one that gives too few is caught by the tests against the masked full matrix.
+`allows` says exactly which pairs of positions may attend to each other. For long sequences, queries are split into groups, and
+`keys` gathers for each group the few keys that any of its queries may attend to; disallowed pairs are then masked. Gathering
+too many keys costs time. Gathering too few is caught by the tests against the masked full matrix.
 
-Shapes: B rows · n tokens · C groups · T queries of a group · S keys of a group · … whatever a token has.
+Shapes: B rows · n tokens · C groups · T queries of a group · S keys of a group · … further axes of a token.
 """
 
 from __future__ import annotations
@@ -30,23 +30,24 @@ PATTERNS = {
     "longformer": "weft.attention.longformer:Longformer",
     "bigbird": "weft.attention.bigbird:BigBird",
 }
-"""What a head may look at. Each is an attention by itself too."""
+"""The patterns that a head may have. Each is also an attention of its own."""
 
 PatternSpec = Annotated[dict[str, Any], Among("weft.attention.core.patterns:PATTERNS")]
 """A pattern in a configuration: its name, or its `kind` and options."""
 
 SMALLEST = 64
-"""Queries of a group are at least so many, where the pattern leaves the choice: smaller products do not pay."""
+"""The smallest group of queries, if the pattern leaves the choice: smaller products do not pay off."""
 
 LARGEST = 1024
-"""And at most so many."""
+"""The largest group of queries."""
 
 
 class Pattern(ABC):
-    """A set of pairs of positions, equal to another if its settings are. The options are those of the attention of its name.
+    """A set of pairs of positions. Patterns with equal settings are equal. Options are those of the attention with the same
+    name.
 
-    insists    whether queries must be in groups of just `chunk`
-    regroups   whether its groups are not of neighbours, so that it cannot share them with other patterns
+    insists    whether groups of queries must have exactly `chunk` members
+    regroups   whether its groups are not neighbours, so that other patterns cannot share them
     """
 
     insists: bool = False
@@ -54,38 +55,38 @@ class Pattern(ABC):
 
     @abstractmethod
     def allows(self, query: Tensor, key: Tensor) -> Tensor:
-        """bool, for positions whose shapes fit together. In causal use keys after the query are left out besides."""
+        """bool, for positions of broadcastable shapes. In causal use, later keys are excluded separately."""
 
     @abstractmethod
     def keys(self, x: Tensor, chunk: int) -> Tensor:
-        """x [B, n, …] → [B, C, S, …]: for each group what its queries may look at; zeros where that is beyond the ends."""
+        """x [B, n, …] → [B, C, S, …]: the keys that each group may attend to; zeros beyond the ends."""
 
     @property
     def chunk(self) -> int:
-        """The most neighbours among the queries that should make a group."""
+        """The preferred number of neighbouring queries in a group."""
         return LARGEST
 
     @property
     def rows(self) -> int:
-        """How many queries, the first ones, look at everything (in an encoder)."""
+        """How many of the first queries attend to everything (in an encoder)."""
         return 0
 
     @property
     def span(self) -> tuple[int, int] | None:
-        """(before, after) if all tokens at most so far before and after the query are seen and no others."""
+        """(before, after) if a query sees exactly the tokens up to that far before and after it."""
         return None
 
     @property
     def parts(self) -> tuple[Pattern, ...]:
-        """The simple patterns that this one joins."""
+        """The simple patterns whose union this is."""
         return (self,)
 
     def split(self, x: Tensor, chunk: int) -> Tensor:
-        """x [B, n, …] → [B, C, T, …]: queries in groups, filled up with zeros."""
+        """x [B, n, …] → [B, C, T, …]: queries in groups, padded with zeros."""
         return neighbours(x, chunk, 0, 0)
 
     def join(self, x: Tensor, extent: int) -> Tensor:
-        """[B, C, T, …] → [B, n, …], the way back."""
+        """[B, C, T, …] → [B, n, …], the inverse of `split`."""
         return x.flatten(1, 2)[:, :extent]
 
     def sees(self, length: int, causal: bool) -> Tensor:
@@ -96,12 +97,12 @@ class Pattern(ABC):
 
 
 class Union(Pattern):
-    """What any of several patterns allows, in one softmax."""
+    """The pairs that any of several patterns allows, in one softmax."""
 
     @property
     @abstractmethod
     def parts(self) -> tuple[Pattern, ...]:
-        """The simple patterns that this one joins."""
+        """The simple patterns whose union this is."""
 
     @property
     def rows(self) -> int:
@@ -132,7 +133,7 @@ def build_patterns(specs: list[dict[str, Any]], causal: bool) -> list[Pattern]:
 
 
 def neighbours(x: Tensor, chunk: int, before: int, after: int) -> Tensor:
-    """x [B, n, …] → [B, C, before + chunk + after, …]: each chunk of tokens with those around it, zeros beyond the ends."""
+    """x [B, n, …] → [B, C, before + chunk + after, …]: each chunk of tokens with its surroundings, zeros beyond the ends."""
     fill = -x.size(1) % chunk
     if before or after or fill:
         x = F.pad(x, (0, 0) * (x.dim() - 2) + (before, fill + after))
@@ -145,5 +146,5 @@ def for_each_group(x: Tensor, extent: int, chunk: int) -> Tensor:
 
 
 def margin(count: int) -> int:
-    """`count` rounded up, for kernels that want keys in eights."""
+    """`count` rounded up to a multiple of eight, which kernels prefer."""
     return -(-count // 8) * 8

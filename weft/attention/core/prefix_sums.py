@@ -1,15 +1,15 @@
-"""Attention by sums: what was seen is added up once, so that its cost grows with length and not with its square.
+"""Attention by sums over the past, at a cost linear in the length.
 
-A key has features φ(k), and a query finds Σ w φ(q)·φ(k) v / Σ w φ(q)·φ(k). The weight w = exp(log_weight) of a key carries what
-is too large or too small for the features themselves. Values stand beside ones, so the same products give what is found and
-what it is divided by. In causal use tokens are cut into chunks: inside a chunk all pairs are formed, and what came before is
-one sum, so a whole sequence takes a few products and a step a sum of constant size.
+A key has features φ(k), and the context of a query is Σ w φ(q)·φ(k) v / Σ w φ(q)·φ(k). The weight w = exp(log_weight) of a key
+carries what is too large or too small for the features themselves. Values are extended by ones, so that the same products give
+numerator and denominator. In causal use tokens are cut into chunks: inside a chunk all pairs are formed, and all earlier chunks
+are one sum. A whole sequence thus takes a few products, and a step takes a sum of constant size.
 
-Products may be in half precision; sums are in float32, and each has a scale of its own: it holds Σ exp(log_weight − scale) …,
-where the scale is the largest log weight of the past, real tokens only. So nothing to come can change what was found.
+Products may be in half precision. Sums are in float32, and each has its own scale: it holds Σ exp(log_weight − scale) …, where
+the scale is the largest log weight of the real tokens so far. Future tokens therefore never change a result.
 
-Shapes: B rows · H heads · T queries · S keys · M features · D width of a value · W that of a value beside ones · N chunks ·
-C tokens of a chunk.
+Shapes: B rows · H heads · T queries · S keys · M features · D value width · W extended value width · N chunks · C tokens of a
+chunk.
 """
 
 from __future__ import annotations
@@ -24,18 +24,17 @@ from torch import Tensor
 from weft.state import shared
 
 NOTHING = -1e30
-"""The log weight of what was never seen: finite, so that differences of it are."""
+"""The log weight of unseen tokens: finite, so that differences are finite too."""
 
 LEAST = 1e-30
-"""What a norm is at least. Where nothing was seen there is nothing to divide, and even the gradient stays finite."""
+"""The minimum of a norm. Where nothing was seen the quotient is 0, and its gradient stays finite."""
 
 
 @dataclass
 class Sums:
-    """What was seen, in float32, each times exp(−scale).
+    """Sums over all tokens so far, in float32, each times exp(−scale).
 
-    values [B, H, M, W] = Σ w φ(k)[v, 1, …]ᵀ · mass [B, H] = Σ w, None where nobody asks for it · scale [B, H], None where
-    all w are 1.
+    values [B, H, M, W] = Σ w φ(k)[v, 1, …]ᵀ · mass [B, H] = Σ w, None if not needed · scale [B, H], None if all w are 1.
     """
 
     values: Tensor
@@ -56,7 +55,7 @@ class Sums:
 
 @dataclass
 class MemorySums:
-    """The sums of a whole source, one row a source: values [G, H, M, W] · mass [G, H], None where nobody asks for it."""
+    """The sums of a whole source, with one row per source: values [G, H, M, W] · mass [G, H], None if not needed."""
 
     values: Tensor = shared()
     mass: Tensor | None = shared(default=None)
@@ -64,19 +63,19 @@ class MemorySums:
 
 @dataclass(frozen=True)
 class Unnormalized:
-    """What queries found, not yet divided: total [B, H, T, W] · mass [B, H, T] or [B, H, 1], the sum of w."""
+    """The weighted sums of queries before division: total [B, H, T, W] · mass [B, H, T] or [B, H, 1], the sum of w."""
 
     total: Tensor
     mass: Tensor | None
 
 
 def beside(width: int) -> int:
-    """W: at least one place more, and a multiple of eight, as fast products want it."""
+    """W: the value width plus at least one, rounded up to a multiple of eight for fast products."""
     return width + 8 - width % 8
 
 
 def sum_up(k: Tensor, v: Tensor, log_weight: Tensor | None, ok: Tensor | None, massive: bool) -> MemorySums:
-    """The sums of all real keys: features k [B, H, S, M], v [B, H, S, D], log_weight [B, H, S], ok [B, S]."""
+    """The sums over all real keys: features k [B, H, S, M], v [B, H, S, D], log_weight [B, H, S], ok [B, S]."""
     rows, heads, extent, _ = k.shape
     k, v, log_weight = _real(k, v, log_weight, ok)
     if log_weight is None:
@@ -90,7 +89,7 @@ def sum_up(k: Tensor, v: Tensor, log_weight: Tensor | None, ok: Tensor | None, m
 
 
 def look_at(q: Tensor, sums: MemorySums) -> Unnormalized:
-    """Every query, features [B, H, T, M], against everything."""
+    """Attends from every query, features [B, H, T, M], to a whole source."""
     total = torch.bmm(q.flatten(0, 1), sums.values.to(q.dtype).flatten(0, 1))
     return Unnormalized(total.unflatten(0, q.shape[:2]), None if sums.mass is None else sums.mass[..., None])
 
@@ -98,9 +97,9 @@ def look_at(q: Tensor, sums: MemorySums) -> Unnormalized:
 def look_back(
     q: Tensor, k: Tensor, v: Tensor, sums: Sums, log_weight: Tensor | None = None, ok: Tensor | None = None
 ) -> tuple[Unnormalized, Sums]:
-    """Every query against the keys up to its own and against `sums`; and the sums after these tokens.
+    """Attends from every query to the keys up to its own and to `sums`; also returns the sums after these tokens.
 
-    q, k [B, H, T, M] features · v [B, H, T, D] · log_weight [B, H, T] · ok [B, T], False on tokens that were never fed.
+    q, k [B, H, T, M] features · v [B, H, T, D] · log_weight [B, H, T] · ok [B, T], False for tokens that were never fed.
     """
     rows, heads, extent, features = q.shape
     size = min(extent, 64 if features * v.size(-1) <= 64 * 64 else 128)
@@ -126,9 +125,9 @@ def look_back(
 
 
 def fade(gates: Tensor, ok: Tensor | None) -> tuple[Tensor, Tensor]:
-    """S_t = g_t S_{t−1} + (1 − g_t) … with g = σ(gates [B, H, T]): log weights of keys, and by how much all fades, [B, H].
+    """S_t = g_t S_{t−1} + (1 − g_t) … with g = σ(gates [B, H, T]): the log weights of keys, and the total decay [B, H].
 
-    In float64, since a sum over thousands of tokens is subtracted from another; the differences are what counts.
+    In float64, since only the differences of sums over thousands of tokens matter.
     """
     gates = gates.double()
     kept = F.logsigmoid(gates)
@@ -140,10 +139,10 @@ def fade(gates: Tensor, ok: Tensor | None) -> tuple[Tensor, Tensor]:
 
 @dataclass(frozen=True)
 class _Weights:
-    """How much keys count.
+    """The weights of keys.
 
-    own [B, H, N, C]: a key's weight in the sum of its chunk · pairs [B, H, N, C, C]: a key's weight for a query · past
-    [B, H, N, C]: that of what came before the chunk · scales [B, H, N + 1]: of the sums before, and of each chunk.
+    own [B, H, N, C]: of a key in the sum of its chunk · pairs [B, H, N, C, C]: of a key for a query · past [B, H, N, C]: of
+    everything before the chunk · scales [B, H, N + 1]: of the initial sums and of each chunk.
     """
 
     own: Tensor
@@ -153,13 +152,13 @@ class _Weights:
 
     @staticmethod
     def of(log_weight: Tensor, sums: Sums) -> _Weights:
-        """Scales are maxima of the past. They cancel when what was found is divided, so they have no gradient."""
+        """Scales are running maxima. They cancel when the result is divided, so they have no gradient."""
         assert sums.scale is not None
         high = log_weight.detach().cummax(-1).values
         scales = torch.cat([sums.scale[..., None].to(high.dtype), high[..., -1]], -1)
         before = scales.cummax(-1).values[..., :-1, None]
         top, last = torch.maximum(high, before), high[..., -1:]
-        # Differences are taken before they are rounded: log weights themselves may be large.
+        # Subtract before rounding: log weights themselves may be large.
         own, level = (log_weight - last).to(sums.scale.dtype), (top - last).to(sums.scale.dtype)
         later = torch.ones(own.size(-1), own.size(-1), dtype=torch.bool, device=own.device).triu(1)
         pairs = (own[..., None, :] - level[..., None]).masked_fill(later, -torch.inf).exp()
@@ -167,7 +166,7 @@ class _Weights:
         return _Weights(own, pairs, (before - top).to(own.dtype).exp(), scales)
 
     def mass(self, first: Tensor | None) -> Tensor | None:
-        """[B, H, N·C]: the sum of weights up to each query, after a mass [B, H] of what came before."""
+        """[B, H, N·C]: the sum of weights up to each query, given the mass [B, H] of earlier tokens."""
         if first is None:
             return None
         before, _, _ = _carry(first[..., None], self.own.sum(-1)[..., None], self.scales)
@@ -175,7 +174,7 @@ class _Weights:
 
 
 def _count(first: Tensor | None, extent: int, ok: Tensor | None) -> Tensor | None:
-    """[B, H, T]: how many real keys there are up to each query, after the `first` [B, H]."""
+    """[B, H, T]: the number of real keys up to each query, after the `first` [B, H]."""
     if first is None:
         return None
     return first[..., None] + (torch.arange(1, extent + 1, device=first.device) if ok is None else ok.cumsum(1)[:, None])
@@ -186,9 +185,9 @@ def _last(mass: Tensor | None) -> Tensor | None:
 
 
 def _carry(first: Tensor, each: Tensor, scales: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
-    """The sums of what came before each chunk [B, H, N, X], that after the last [B, H, X], and its scale [B, H].
+    """The sums before each chunk [B, H, N, X], the sum after the last one [B, H, X], and its scale [B, H].
 
-    first [B, H, X] came before all, each [B, H, N, X] are the chunks' own; sums have the precision of the first.
+    first [B, H, X] precedes all chunks, and each [B, H, N, X] are their own sums; results have the precision of `first`.
     """
     if scales is None and each.size(2) == 1:  # a step
         return first[:, :, None], first + each[:, :, 0], None
@@ -198,10 +197,10 @@ def _carry(first: Tensor, each: Tensor, scales: Tensor | None) -> tuple[Tensor, 
 
 
 def accumulate(sums: Tensor, scale: Tensor | None, group: int = 128) -> tuple[Tensor, Tensor | None]:
-    """Running sums of sums [..., N, W], of which each stands for itself times exp(scale [..., N]); and the scales they have.
+    """Running sums of sums [..., N, W], each representing itself times exp(scale [..., N]); also returns their scales.
 
-    Scales are logarithms: Σ_{i ≤ j} sums_i exp(scale_i − top_j), with the running maximum top. Up to `group` sums are added up
-    by one product, more in groups.
+    Scales are logarithms: Σ_{i ≤ j} sums_i exp(scale_i − top_j), with the running maximum top. Up to `group` sums are added by
+    one product, more in groups.
     """
     if scale is None:
         return sums.cumsum(-2), None
@@ -223,9 +222,9 @@ def accumulate(sums: Tensor, scale: Tensor | None, group: int = 128) -> tuple[Te
 
 
 def divide(seen: Unnormalized, width: int, least: Tensor | None = None) -> Tensor:
-    """What queries found, [B, H, T, D]; 0 where they saw nothing.
+    """The context [B, H, T, D]; 0 where a query saw nothing.
 
-    least [H, 1]: the least φ(q)·φ(k) that is not an error, where there is one above 0.
+    least [H, 1]: the smallest φ(q)·φ(k) that is not an estimation error, if it is above 0.
     """
     floor = None
     if least is not None:
@@ -238,7 +237,7 @@ def divide(seen: Unnormalized, width: int, least: Tensor | None = None) -> Tenso
 class _Quotient(torch.autograd.Function):
     """total[..., :D] / max(total[..., D], floor), for total [B, H, T, W], and floor [B, H, T or 1, 1] or None.
 
-    Written out because automatic differentiation takes three times as many operations, most of them over all values.
+    Written by hand, since autograd takes three times as many operations, most of them over all values.
     """
 
     @staticmethod
@@ -248,7 +247,7 @@ class _Quotient(torch.autograd.Function):
         norm = norm.clamp_min(LEAST) if floor is None else norm.maximum(floor).clamp_min_(LEAST)
         rows, heads, extent, _ = ctx.shape = total.shape
         ctx.floor = None if floor is None else floor.shape
-        # Laid out as the heads are joined.
+        # Memory layout of joined heads.
         found = total.new_empty(rows, extent, heads, width).transpose(1, 2)
         torch.div(total[..., :width], norm, out=found)
         ctx.save_for_backward(found, norm)
@@ -267,15 +266,15 @@ class _Quotient(torch.autograd.Function):
 
 
 def cut(x: Tensor, size: int, value: float = 0.0) -> Tensor:
-    """[..., T, W] → [..., N, size, W], filled up with `value`."""
+    """[..., T, W] → [..., N, size, W], padded with `value`."""
     missing = -x.size(-2) % size
-    if missing:  # padding with nothing would copy
+    if missing:  # F.pad by 0 would copy
         x = F.pad(x, (0, 0, 0, missing), value=value)
     return x.unflatten(-2, (-1, size))
 
 
 def _real(k: Tensor, v: Tensor, log_weight: Tensor | None, ok: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Keys; values [B, H, T, W], beside ones; and log weights. Keys that are not real add nothing, whatever is in them."""
+    """Keys, values [B, H, T, W] extended by ones, and log weights. Padding adds nothing, whatever it contains."""
     if ok is not None:
         here = ok[:, None, :, None]
         k, v = torch.where(here, k, 0.0), torch.where(here, v, 0.0)

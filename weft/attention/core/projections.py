@@ -1,4 +1,4 @@
-"""Queries, keys and values of several heads, made from tokens; and what they find, brought back together."""
+"""Projections of tokens to queries, keys and values of several heads, and the output projection."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from weft.attention.base import Site, join_heads, split_heads
 class Projections(nn.Module):
     """The four projections of Vaswani et al. 2017, section 3.2.2.
 
-    For self-use queries, keys and values come from one matrix; for cross-use keys and values do.
+    In self-attention one matrix holds queries, keys and values; in cross-attention one holds keys and values.
     """
 
     def __init__(self, site: Site, *, bias: bool = True) -> None:
@@ -27,7 +27,7 @@ class Projections(nn.Module):
         self.reset()
 
     def reset(self) -> None:
-        """Xavier initialisation of each projection on its own, whatever matrix it is stored in."""
+        """Xavier initialisation of each projection separately, whichever matrix holds it."""
         for name, module in self.named_children():
             assert isinstance(module, nn.Linear)
             for block in module.weight.detach().split(self.site.dim) if name != "out" else (module.weight.detach(),):
@@ -44,7 +44,7 @@ class Projections(nn.Module):
         return self.halves(self.key_value(memory))
 
     def halves(self, joint: Tensor) -> tuple[Tensor, Tensor]:
-        """k, v [B, H, S, D] of the product that both are in."""
+        """k, v [B, H, S, D] from their joint product."""
         k, v = (split_heads(part, self.site.heads) for part in joint.chunk(2, -1))
         return k, v
 
@@ -54,12 +54,12 @@ class Projections(nn.Module):
         return q, k, v
 
     def paired(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """q and k of self-attention as one, [2, B, H, T, D], and v [B, H, T, D]: for what is done to queries and keys alike."""
+        """q and k of self-attention as one tensor [2, B, H, T, D], and v [B, H, T, D], for operations on both q and k."""
         both, v = self.query_key_value(x).split([2 * self.site.dim, self.site.dim], -1)
         return both.unflatten(-1, (2, self.site.heads, self.width)).permute(2, 0, 3, 1, 4), split_heads(v, self.site.heads)
 
     def join(self, context: Tensor) -> Tensor:
-        """What the heads found, [B, H, T, D] in whatever precision → [B, T, H·D]."""
+        """Projects the context of the heads, [B, H, T, D] in any precision → [B, T, H·D]."""
         joined = join_heads(context)
         if not torch.is_autocast_enabled(joined.device.type):
             joined = joined.to(self.out.weight.dtype)

@@ -1,4 +1,4 @@
-"""Random numbers that are part of a model and are drawn anew while it is trained."""
+"""Random numbers that are part of a model and are redrawn during training."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import torch
 from torch import Tensor, nn
 
 Draw = Callable[[torch.Generator | None], Tensor]
-"""Draws the numbers, in float32, on the CPU; without a generator from torch's own."""
+"""Draws the numbers, in float32, on the CPU; without a generator from torch's global one."""
 
 
 class RedrawnBuffer(nn.Module):
-    """What `draw` gives, drawn anew about every `every` steps of training (0: never).
+    """The result of `draw`, redrawn about every `every` steps of training (0: never).
 
-    The buffer holds the bits of float32 numbers as integers. A mean over checkpoints is taken of everything that is a
-    floating-point number, and the mean of draws is no draw: it is too short. Nor does half precision round them.
+    The buffer holds the bits of float32 numbers as integers, so that neither averaging of checkpoints nor half precision
+    changes them: the mean of several draws would be too short.
     """
 
     bits: Tensor
@@ -29,6 +29,6 @@ class RedrawnBuffer(nn.Module):
         return self.bits.view(torch.float32)
 
     def redraw(self, generator: torch.Generator) -> None:
-        """Redraws with a chance of 1 / every: no counter has to be kept, so a resumed run redraws when it would have."""
+        """Redraws with probability 1 / every. No counter is needed, so a resumed run redraws at the same steps."""
         if self.every and torch.rand((), generator=generator).item() * self.every < 1:
             self.bits.copy_(self.draw(generator).view(torch.int32))

@@ -1,4 +1,4 @@
-"""Seeing attention: a tape of the weights, which costs nothing while no one looks."""
+"""Records attention weights. Costs nothing while no one records."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from weft.attention.base import Attended, Attention
 
 @contextmanager
 def observe(attention: Attention, note: Callable[[Attended], None]) -> Iterator[None]:
-    """Inside this context one attention is asked for its weights, and `note` is given all that it finds, call after call."""
+    """Inside this context an attention computes its weights, and `note` receives the output of each call."""
 
-    def ask(_: nn.Module, args: Any, options: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+    def request(_: nn.Module, args: Any, options: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
         return args, {**options, "need_weights": True}
 
     hooks = [
-        attention.register_forward_pre_hook(ask, with_kwargs=True),
-        attention.register_forward_hook(lambda _, __, found: note(found)),
+        attention.register_forward_pre_hook(request, with_kwargs=True),
+        attention.register_forward_hook(lambda _, __, output: note(output)),
     ]
     try:
         yield
@@ -32,15 +32,15 @@ def observe(attention: Attention, note: Callable[[Attended], None]) -> Iterator[
 
 @contextmanager
 def record(model: nn.Module) -> Iterator[dict[str, list[Tensor]]]:
-    """Inside this context every attention of `model` is asked for its weights; they are found under the module's name.
+    """Inside this context every attention of `model` computes its weights, which are collected under the module's name.
 
     A mechanism without weights leaves no entry.
     """
     tape: dict[str, list[Tensor]] = {}
 
-    def note(name: str, found: Attended) -> None:
-        if found.weights is not None:
-            tape.setdefault(name, []).append(found.weights)
+    def note(name: str, output: Attended) -> None:
+        if output.weights is not None:
+            tape.setdefault(name, []).append(output.weights)
 
     with ExitStack() as stack:
         for name, module in model.named_modules():

@@ -1,6 +1,6 @@
-"""Positions by distance: what is added to a score, and to what is found, depends on how far key and query are apart.
+"""Relative positions: terms in scores and values that depend on the distance between key and query.
 
-Shapes: B rows · H heads · T queries · S keys · D width of a head.
+Shapes: B rows · H heads · T queries · S keys · D head width.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from weft.layers.dropout import dropout as drop
 
 @dataclass(frozen=True)
 class Places:
-    """How many positions each key is after each query, away [B or 1, T, S].
+    """The offset of each key from each query, away [B or 1, T, S].
 
-    in_line: in every row the keys are tokens one after the other and the queries the last T of them, so that
-    away[t, s] = s − t − (S − T).
+    in_line: in every row the keys are consecutive tokens and the queries the last T of them, so that away[t, s] = s − t − (S −
+      T).
     """
 
     away: Tensor
@@ -32,13 +32,13 @@ class Places:
 
 
 class RelativeLook(nn.Module, ABC):
-    """Looking with relative positions, in place of `dot_product.attend`."""
+    """Attention with relative positions, in place of `dot_product.attend`."""
 
     @abstractmethod
     def find(
         self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, places: Places, dropout: float, need_weights: bool
     ) -> tuple[Tensor, Tensor | None]:
-        """What q [B, H, T, D] finds among k, v [B, H, S, D]."""
+        """Attends from q [B, H, T, D] to k, v [B, H, S, D]."""
 
     def forward(
         self,
@@ -64,29 +64,29 @@ class RelativeLook(nn.Module, ABC):
         k, v, mask = visible(store, q.size(2), causal=causal, layout=layout, positions=positions)
         place, at = positions, store.key_positions()
         in_line = isinstance(store, KeyValues) and (store.segments is None or (whole and not (layout and layout.packed)))
-        if in_line:  # all rows count alike
+        if in_line:  # positions are the same in all rows
             place, at = place[:1], at[:1]
         return self.find(q, k, v, mask, Places(at[:, None, :] - place[:, :, None], in_line), dropout, need_weights)
 
 
 class Alibi(RelativeLook):
-    """A score falls with the distance, in each head at another rate: − m_h · |i − j|, m_h = 2^(−8h/H) (Press et al. 2022)."""
+    """A score falls linearly with the distance, at a rate per head: − m_h · |i − j|, m_h = 2^(−8h/H) (Press et al. 2022)."""
 
     def find(
         self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, places: Places, dropout: float, need_weights: bool
     ) -> tuple[Tensor, Tensor | None]:
         heads = q.size(1)
         rates = torch.exp2(torch.arange(1, heads + 1, device=q.device) * (-8 / heads))
-        # In float32, whatever the weights are in: bf16 has no 257.
+        # In float32 at any precision of the weights: bf16 cannot represent 257.
         bias = -places.away.abs().float()[:, None] * rates[:, None, None]
         return mix(q, k, v, mask, dropout, need_weights, bias)
 
 
 class Shaw(RelativeLook):
-    """A vector for each distance up to `furthest` is added to keys, and to values if wanted (Shaw et al. 2018, section 3.2).
+    """Adds a vector per distance up to `furthest` to keys, and optionally to values (Shaw et al. 2018, section 3.2).
 
-    All further distances share the last vector of their side, and heads share the vectors. None is copied for each pair:
-    queries are multiplied with the few vectors, and the products are then put where they belong.
+    Larger distances share the last vector of their side, and heads share all vectors. Vectors are not copied per pair: queries
+    are multiplied with the few vectors, and the products are gathered.
     """
 
     def __init__(self, width: int, furthest: int, values: bool) -> None:

@@ -1,6 +1,6 @@
-"""The last few tokens: all that decoding with a window needs.
+"""The last few tokens, which are all that decoding with a window needs.
 
-Shapes: B rows · H heads · N cells · T queries · D width of a head.
+Shapes: B rows · H heads · N cells · T queries · D head width.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from weft.batch import Layout
 
 @dataclass
 class Ring:
-    """Keys and values of the tokens fed last, in order, the newest at the end; what is older than the window is forgotten.
+    """Keys and values of the last tokens, in order, newest last; tokens older than the window are dropped.
 
     k, v [B, H, N, D]: cells of earlier tokens, then the `new` cells of the last piece, of which the first `fed` [B] hold tokens
-    (None: all of them). length [B]: tokens fed in all, in `pieces` calls. past: how many earlier tokens a query may look at.
+    (None: all). length [B]: tokens fed in total, in `pieces` calls. past: how many earlier tokens a query may attend to.
     """
 
     k: Tensor
@@ -37,11 +37,11 @@ class Ring:
         return Ring(k, torch.zeros_like(k), torch.zeros(rows, dtype=torch.long, device=like.device), past)
 
     def place(self, query: Tensor, layout: Layout | None) -> Tensor:
-        """[B, T] positions of the tokens about to be appended (`query` only says how many)."""
+        """The positions [B, T] of the tokens to be appended (`query` only gives their number)."""
         return ranks(query, layout) + self.length[:, None]
 
     def append(self, k: Tensor, v: Tensor, layout: Layout | None) -> Ring:
-        """The last `past` tokens, then k, v [B, H, T, D]."""
+        """Keeps the last `past` tokens and appends k, v [B, H, T, D]."""
         k, v = (torch.cat([self._last(store), new.to(store.dtype)], 2) for store, new in ((self.k, k), (self.v, v)))
         extent = k.size(2) - self.k.size(2) + self.new
         fed = None if layout is None else layout.lengths
@@ -56,7 +56,7 @@ class Ring:
         return cells.gather(2, cell[:, None, :, None].expand(rows, heads, -1, width))
 
     def cells(self) -> tuple[Tensor, Tensor]:
-        """[B, N]: the position of each cell's token, and whether there is one."""
+        """[B, N]: the position of each cell's token, and whether the cell holds one."""
         fed = self.new if self.fed is None else self.fed
         first = self.length - fed - (self.k.size(2) - self.new)
         position = first[:, None] + torch.arange(self.k.size(2), device=self.k.device)
@@ -69,7 +69,7 @@ class Ring:
         return replace(self, k=F.pad(self.k, (0, 0, more, 0)), v=F.pad(self.v, (0, 0, more, 0)))
 
     def spread(self, weights: Tensor) -> Tensor:
-        """Weights over cells [B, H, T, N] → over positions [B, H, T, S]. For pictures: it asks the device how long rows are."""
+        """Weights over cells [B, H, T, N] → over positions [B, H, T, S]. For pictures only: it synchronises with the device."""
         position, real = self.cells()
         size = max(int(self.length.max()), 1)
         place = torch.where(real, position, 0)[:, None, None].expand_as(weights)

@@ -16,7 +16,7 @@ from weft.attention.base import Site
 from weft.attention.core.single_head import ScoreFunction, SourceStates
 
 QUERIES = 32
-"""Queries that a network scores at once: its hidden layer has a cell for every pair, so memory is bounded by this."""
+"""Queries that a network scores at once. Its hidden layer has a cell per pair, so this bounds its memory."""
 
 LuongScore = Literal["dot", "general", "concat"]
 
@@ -24,9 +24,8 @@ LuongScore = Literal["dot", "general", "concat"]
 class AdditiveScore(ScoreFunction):
     """vᵀ tanh(W q + b + U k) (Bahdanau et al. 2015); normed, v is g·v/‖v‖ (Salimans & Kingma 2016).
 
-    Without b it is the concat score of Luong et al. 2015, whose matrix [W U] stands in two pieces here so that U k is
-    computed once. `exact` keeps it in float32 whatever precision is asked for: where a choice hangs on the score,
-    a rounded score is another choice.
+    Without b it is the concat score of Luong et al. 2015, whose matrix [W U] is stored in two parts so that U k is computed
+    once. `exact` computes in float32 at any precision: if a discrete choice depends on the score, rounding could change it.
     """
 
     def __init__(
@@ -44,20 +43,20 @@ class AdditiveScore(ScoreFunction):
         found: Tensor = self.key(memory)
         return found
 
-    def asked(self, query: Tensor) -> Tensor:
+    def project(self, query: Tensor) -> Tensor:
         """W q + b."""
         found: Tensor = self.query(query)
         return found
 
     def forward(self, query: Tensor, source: SourceStates) -> Tensor:
-        asked = self.asked(query)
-        parts = [asked] if asked.size(1) <= QUERIES else asked.split(QUERIES, 1)
+        projected = self.project(query)
+        parts = [projected] if projected.size(1) <= QUERIES else projected.split(QUERIES, 1)
         found = [self.energy(part, source.keys) for part in parts]
         return found[0] if len(found) == 1 else torch.cat(found, 1)
 
-    def energy(self, asked: Tensor, keys: Tensor, features: Tensor | None = None) -> Tensor:
-        """asked [G, T, A], keys [G, S, A] and what may join them inside the tanh [G, T, S, A] → [G, T, S]."""
-        hidden = asked[:, :, None] + keys[:, None]
+    def energy(self, query: Tensor, keys: Tensor, features: Tensor | None = None) -> Tensor:
+        """query [G, T, A] and keys [G, S, A], both projected, and further features inside the tanh [G, T, S, A] → [G, T, S]."""
+        hidden = query[:, :, None] + keys[:, None]
         hidden = torch.tanh(hidden if features is None else hidden + features)
         weight = self.score.weight if self.gain is None else self.gain * F.normalize(self.score.weight, dim=-1)
         return (exact_linear if self.exact else F.linear)(hidden, weight)[..., 0]
@@ -66,7 +65,7 @@ class AdditiveScore(ScoreFunction):
 class DotScore(ScoreFunction):
     """qᵀk (Luong et al. 2015); scaled, qᵀk/√d (Vaswani et al. 2017).
 
-    Where the memory is not as wide as the query, k is P h with a matrix P that makes it so.
+    If memory and query differ in width, k is P h with a learned matrix P.
     """
 
     def __init__(self, dim: int, memory: int, *, scale: bool = False) -> None:
@@ -98,7 +97,7 @@ class GeneralScore(ScoreFunction):
 
 
 class LocationScore(ScoreFunction):
-    """(W q)_j for the key at position j (Luong et al. 2015): keys are not looked at, and there are `max_length` places."""
+    """(W q)_j for the key at position j (Luong et al. 2015), independent of the keys, for up to `max_length` positions."""
 
     def __init__(self, dim: int, max_length: int) -> None:
         super().__init__()
@@ -109,14 +108,14 @@ class LocationScore(ScoreFunction):
         return memory
 
     def forward(self, query: Tensor, source: SourceStates) -> Tensor:
-        # Padding may stand further out than there are places; it is masked.
+        # Padding may lie beyond the last position; it is masked.
         place = source.places(query.size(0)).clamp_max(self.max_length - 1)
         found: Tensor = self.place(query)
         return found.gather(-1, place[:, None].expand(-1, query.size(1), -1))
 
 
 def luong_score(kind: LuongScore, site: Site) -> ScoreFunction:
-    """One of the three scores that look at the key (Luong et al. 2015, equation 8)."""
+    """One of the three scores that depend on the key (Luong et al. 2015, equation 8)."""
     if kind == "dot":
         return DotScore(site.dim, site.memory_dim)
     if kind == "general":
@@ -125,18 +124,18 @@ def luong_score(kind: LuongScore, site: Site) -> ScoreFunction:
 
 
 class ExactLinear(nn.Linear):
-    """A linear layer that computes in float32, whatever precision is asked for."""
+    """A linear layer that computes in float32, regardless of autocast."""
 
     def forward(self, x: Tensor) -> Tensor:
         return exact_linear(x, self.weight, self.bias)
 
 
 def exact_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """A linear map in float32 (or float64), whatever autocast or the weights say."""
+    """A linear map in float32 (or float64), regardless of autocast and the precision of the weights."""
     with torch.autocast(x.device.type, enabled=False):
         return F.linear(at_least_float(x), at_least_float(weight), None if bias is None else at_least_float(bias))
 
 
 def at_least_float(x: Tensor) -> Tensor:
-    """`x`, in float32 if it is in half precision."""
+    """`x`, converted to float32 if it is in half precision."""
     return x.float() if x.dtype in (torch.bfloat16, torch.float16) else x

@@ -1,4 +1,4 @@
-"""What attentions of one head over a source have in common: the source kept once for all its beams, its mask, and mixing.
+"""Single-head attention over a source that is stored once for all its beams.
 
 Shapes: G sources · K beams · B = G·K rows · T queries · S keys · A width of a key · M width of the memory.
 """
@@ -20,9 +20,9 @@ from weft.state import State, shared, spread
 
 @dataclass
 class SourceStates:
-    """keys [G, S, A] · values [G, S, M] · segments, positions, ok [G, S], None where every token is real and in order.
+    """keys [G, S, A] · values [G, S, M] · segments, positions, ok [G, S], None if all tokens are real and in order.
 
-    ok, which of them are tokens, is known from the segments, but asked for at every step of a decoder.
+    ok follows from the segments, but is stored because every decoding step needs it.
     """
 
     keys: Tensor = shared()
@@ -38,13 +38,13 @@ class SourceStates:
         return SourceStates(keys, values, layout.segments, layout.positions, layout.ok)
 
     def real(self, rows: int) -> Tensor:
-        """[B, S] bool: which keys are tokens."""
+        """[B, S] bool: which keys are real tokens."""
         if self.ok is None:
             return torch.ones(rows, self.keys.size(1), dtype=torch.bool, device=self.keys.device)
         return spread(self.ok, rows)
 
     def mask(self, rows: int, layout: Layout | None) -> Tensor | None:
-        """[B, T or 1, S]: real keys, and where rows are packed those of the query's own sentence. None: all of them."""
+        """[B, T or 1, S]: real keys; in packed rows only those of the query's own sentence. None: all keys."""
         if self.segments is None:
             return None
         if layout is not None and layout.packed:
@@ -52,13 +52,13 @@ class SourceStates:
         return self.real(rows)[:, None]
 
     def places(self, rows: int) -> Tensor:
-        """[B, S]: where in its sentence each key stands."""
+        """[B, S]: the position of each key in its sentence."""
         if self.positions is None:
             return torch.arange(self.keys.size(1), device=self.keys.device).expand(rows, -1)
         return spread(self.positions, rows)
 
     def lengths(self, mask: Tensor | None) -> Tensor:
-        """[B or 1, T or 1]: how long the sentence is that each query looks at, from its `mask`."""
+        """[B or 1, T or 1]: the length of the sentence that each query attends to, from its `mask`."""
         if mask is None:
             return torch.full((1, 1), self.keys.size(1), device=self.keys.device)
         return mask.sum(-1)
@@ -73,7 +73,7 @@ class CountedSource:
 
 
 class ScoreFunction(nn.Module, ABC):
-    """How well a query and a key go together. `keys` is what of the memory can be computed once a source."""
+    """How well a query matches a key. `keys` computes the part that depends on the memory alone, once per source."""
 
     @abstractmethod
     def keys(self, memory: Tensor) -> Tensor:
@@ -85,7 +85,7 @@ class ScoreFunction(nn.Module, ABC):
 
 
 class OneHead(nn.Module):
-    """softmax(score) over a source's own states. The beams of a source are more queries over its one memory."""
+    """softmax(score) over the states of a source. The beams of a source become further queries over its single memory."""
 
     def __init__(self, site: Site, score: ScoreFunction) -> None:
         super().__init__()
@@ -101,7 +101,7 @@ class OneHead(nn.Module):
         return unfold(found, query.size(0))
 
     def mix(self, weights: Tensor, source: SourceStates) -> Tensor:
-        """weights [B, T, S] → [B, T, M], a share of them dropped in training."""
+        """weights [B, T, S] → [B, T, M], with dropout of the weights in training."""
         used = dropout(weights, self.dropout, self.training)
         return unfold(torch.bmm(fold(used, source.values.size(0)), source.values), weights.size(0))
 
@@ -111,7 +111,7 @@ class OneHead(nn.Module):
 
 
 class SourceAttention(Attention, ABC):
-    """One head over a source. What is kept besides the source, if anything, `begin` says; what a query finds, `look`."""
+    """One head over a source. Subclasses define the initial state in `begin` and the attention itself in `look`."""
 
     cost = "n²"
     uses = frozenset({"cross"})
@@ -143,11 +143,11 @@ class SourceAttention(Attention, ABC):
 
     @abstractmethod
     def look(self, query: Tensor, state: State, layout: Layout | None, need_weights: bool) -> Attended:
-        """What the queries [B, T, D] find."""
+        """Attends from queries [B, T, D]."""
 
 
 class ScoredAttention(SourceAttention, ABC):
-    """An attention that is known by its score alone: α = softmax(e), and the context is Σ α_j h_j over the memory itself."""
+    """An attention defined by its score alone: α = softmax(e), and the context is Σ α_j h_j over the memory itself."""
 
     weights_sum = "one"
     ignores_key_order = True
@@ -168,7 +168,7 @@ def unfold(x: Tensor, rows: int) -> Tensor:
 
 
 def kept(real: Tensor | None, t: int, new: Tensor, old: Tensor) -> Tensor:
-    """`new`, or `old` in rows whose query t is no token, of real [B, T] bool (None: all are); both [B] or [B, S]."""
+    """`new`, or `old` in rows whose query t is padding, by real [B, T] bool (None: all real); both [B] or [B, S]."""
     if real is None:
         return new
     return torch.where(real[:, t : t + 1] if new.dim() == 2 else real[:, t], new, old)

@@ -1,6 +1,6 @@
-"""Scores that look at no key: for each position of a key one number, from the query's own position or from the query alone.
+"""Scores that do not depend on keys: one number per key position, from the query or from its position.
 
-Shapes: B rows · H heads · T queries · L positions that there are · D width of the model.
+Shapes: B rows · H heads · T queries · L positions · D model width.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from torch import Tensor, nn
 
 
 class Synthetic(nn.Module, ABC):
-    """Scores of every position."""
+    """Scores of all positions."""
 
     @abstractmethod
     def forward(self, query: Tensor, place: Tensor) -> Tensor:
-        """query [B, T, D] at positions `place` [B, T] → [B, H, T, L]; positions that are one for all rows come as [1, T]."""
+        """query [B, T, D] at positions `place` [B, T] → [B, H, T, L]; positions that are the same in all rows may be [1, T]."""
 
 
 class RandomScores(Synthetic):
-    """A number for each pair of positions, drawn once; trained, or left as it is (Tay et al. 2020, section 3.2)."""
+    """A random number for each pair of positions, trained or fixed (Tay et al. 2020, section 3.2)."""
 
     def __init__(self, heads: int, length: int, trained: bool) -> None:
         super().__init__()
@@ -48,7 +48,7 @@ class FactoredRandomScores(Synthetic):
 
 
 class TokenNetwork(nn.Module):
-    """W₂ relu(W₁x + b₁) + b₂ in each head, or in one layer Wx + b: `size` numbers from a token."""
+    """W₂ relu(W₁x + b₁) + b₂ in each head, or Wx + b with one layer: `size` numbers per token."""
 
     def __init__(self, dim: int, heads: int, size: int, layers: int) -> None:
         super().__init__()
@@ -69,7 +69,7 @@ class TokenNetwork(nn.Module):
 
 
 class DenseScores(Synthetic):
-    """Every position's score from the query itself (section 3.1)."""
+    """The score of each position, from the query (section 3.1)."""
 
     def __init__(self, dim: int, heads: int, length: int, layers: int) -> None:
         super().__init__()
@@ -81,10 +81,7 @@ class DenseScores(Synthetic):
 
 
 class FactoredDenseScores(Synthetic):
-    """a and b numbers from the query with a·b ≥ L; the score of position p·b + q is the product of number p and number q.
-
-    (Section 3.3.)
-    """
+    """a and b numbers per query with a·b ≥ L; the score of position p·b + q is the product of numbers p and q (section 3.3)."""
 
     def __init__(self, dim: int, heads: int, length: int, layers: int) -> None:
         super().__init__()

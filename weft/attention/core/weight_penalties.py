@@ -1,6 +1,6 @@
-"""What weights can be punished for: straying from the diagonal, looking twice, and not looking at all.
+"""Penalties on attention weights: for leaving the diagonal, for attending twice, and for not attending at all.
 
-Each gives a term for the task to mask, weigh and sum: [B, T], one value a query, or [B, S], one a source token.
+Each returns a term for the task to mask, weight and sum: [B, T], one value per query, or [B, S], one per source token.
 
 Shapes: B rows · H heads · T queries · S keys.
 """
@@ -19,7 +19,7 @@ def guided_penalty(
 ) -> Tensor:
     """Mean over the source of α_ts (1 − exp(−(s/S − t/T)² / 2g²)), over all heads (Tachibana et al. 2017, section 3.3).
 
-    weights [B, H, T, S]; `width` is g. S and T are the lengths of each pair's own sentences. A token that is not real has 0.
+    weights [B, H, T, S]; `width` is g. S and T are the lengths of each pair's own sentences. Padding gets 0.
     """
     rows, _, extent, total = weights.shape
     target, targets = _places(layout, rows, extent, weights.device)
@@ -41,9 +41,9 @@ def coverage_penalty(weights: Tensor) -> Tensor:
 
 
 def doubly_stochastic_penalty(weights: Tensor, layout: Layout | None = None, source_layout: Layout | None = None) -> Tensor:
-    """[B, S]: (1 − Σ_t α_ts)² of each source token, mean over heads: every token should be looked at (Xu et al. 2015, eq. 14).
+    """[B, S]: (1 − Σ_t α_ts)² of each source token, mean over heads: every token should get attention (Xu et al. 2015, eq. 14).
 
-    weights [B, H, T, S] of a whole target. Padding has 0, in the source, and no part in the sum, in the target.
+    weights [B, H, T, S] of a whole target. Source padding gets 0, and target padding does not count in the sum.
     """
     alpha = at_least_float(weights)
     if layout is not None:
@@ -53,7 +53,7 @@ def doubly_stochastic_penalty(weights: Tensor, layout: Layout | None = None, sou
 
 
 def _places(layout: Layout | None, rows: int, extent: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Position of each token and length of its sentence, [B, extent] each; lengths are at least 1."""
+    """The position of each token and the length of its sentence, [B, extent] each; lengths are at least 1."""
     if layout is None:
         place = torch.arange(extent, device=device).expand(rows, extent)
         return place, torch.full_like(place, max(extent, 1))
