@@ -73,8 +73,9 @@ class Facts(nn.Module):
     packed. A class declares its facts. An option that changes a fact, as rotary positions change `ignores_key_order`, overrides
     it on the instance.
 
-    packs: the mechanism accepts packed rows · packs_square: it does, but forms all pairs of a packed row, which is correct but
-      slow. instead: for each use that is not supported, the reason and an alternative.
+    packs: the mechanism accepts packed rows
+    packs_square: it does, but forms all pairs of a packed row, which is correct but slow
+    instead: for each unsupported use, the reason and an alternative
     """
 
     paper: ClassVar[str] = ""

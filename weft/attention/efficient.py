@@ -94,9 +94,9 @@ class EfficientAttention(Attention):
         levels = torch.cat([state.level[:, :, None], end[..., 0, :]], 2)
         with torch.autocast(q.device.type, enabled=False):
             # Factor exp(k − level) at the start of the chunk, so that neither factor overflows float32.
-            asked = (q * (begin - level).clamp_min(-WIDEST).exp()).to(dtype)
-            given = (k - begin).clamp_max(WIDEST).exp().to(dtype)
-            inside = (asked @ given.transpose(-1, -2)).tril() @ v
+            scaled_q = (q * (begin - level).clamp_min(-WIDEST).exp()).to(dtype)
+            scaled_k = (k - begin).clamp_max(WIDEST).exp().to(dtype)
+            inside = (scaled_q @ scaled_k.transpose(-1, -2)).tril() @ v
             means = ((k - end).exp().to(dtype).transpose(-1, -2) @ v).float()
             run = _accumulate(torch.cat([state.values[:, :, None], means], 2), levels)
             before = (q * (levels[:, :, :-1, None] - level).exp()).to(dtype)

@@ -27,7 +27,7 @@ class LinearAttention(FeatureAttention):
 
 
 class _EluPlusOne(torch.autograd.Function):
-    """elu(x) + 1 = exp(min(x, 0)) + max(x, 0), rounded once in half precision. The derivative is min(φ, 1), so only φ is saved."""
+    """elu(x) + 1 = exp(min(x, 0)) + max(x, 0), rounded once in half precision. Saves φ alone: the derivative is min(φ, 1)."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:

@@ -38,27 +38,27 @@ class XlLook(RelativeLook):
     def find(
         self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, places: Places, dropout: float, need_weights: bool
     ) -> tuple[Tensor, Tensor | None]:
-        asked = (q + self.distance_bias.to(q.dtype)) / math.sqrt(q.size(-1))
-        bias = self._in_line(asked, k.size(2)) if places.in_line else self._anywhere(asked, places.away)
+        shifted = (q + self.distance_bias.to(q.dtype)) / math.sqrt(q.size(-1))
+        bias = self._in_line(shifted, k.size(2)) if places.in_line else self._anywhere(shifted, places.away)
         return mix(q + self.content_bias.to(q.dtype), k, v, mask, dropout, need_weights, bias)
 
-    def _in_line(self, asked: Tensor, keys: int) -> Tensor:
+    def _in_line(self, shifted: Tensor, keys: int) -> Tensor:
         """[B, H, T, S] for queries that are the last of the tokens.
 
         Each row of products starts one position further left than the row above. Flattened, and reshaped to rows that are one
         shorter, the rows line up (Dai et al. 2019, appendix B).
         """
-        extent = asked.size(2)
+        extent = shifted.size(2)
         count = keys + 1 if self.causal else keys + extent
-        products = asked @ self._vectors(keys - 1, keys - 1 - count, asked)
+        products = shifted @ self._vectors(keys - 1, keys - 1 - count, shifted)
         line = products.flatten(2)[..., extent - 1 : extent - 1 + extent * (count - 1)]
         # Contiguous, since fused kernels need aligned rows.
         return line.unflatten(-1, (extent, count - 1))[..., :keys].contiguous()
 
-    def _anywhere(self, asked: Tensor, away: Tensor) -> Tensor:
+    def _anywhere(self, shifted: Tensor, away: Tensor) -> Tensor:
         """[B, H, T, S] for queries and keys at any distances `away` [B or 1, T, S]."""
         keys = away.size(-1)
-        products = asked @ self._vectors(keys - 1, -1 if self.causal else -keys, asked)
+        products = shifted @ self._vectors(keys - 1, -1 if self.causal else -keys, shifted)
         place = (away + keys - 1).clamp(0, products.size(-1) - 1)[:, None]
         return products.gather(-1, place.expand(*products.shape[:-1], keys))
 

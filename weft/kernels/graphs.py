@@ -1,4 +1,4 @@
-"""Work that Python asked for once, operation by operation: compiled to fewer operations, and asked for again in one go."""
+"""Captures repeated work as CUDA graphs, and compiles it with torch.compile."""
 
 from __future__ import annotations
 
@@ -9,29 +9,29 @@ from torch import Tensor
 
 Work = Callable[[], None]
 InPlace = Callable[..., object]
-"""Work on tensors that changes them in place, and gives nothing else that matters."""
+"""A function that changes its tensors in place; its return value does not matter."""
 
 
 class Graphs:
-    """Makes CUDA graphs that share one pool of memory."""
+    """Captures CUDA graphs that share one memory pool."""
 
     def __init__(self) -> None:
         self._pool = torch.cuda.graph_pool_handle()
 
     def __call__(self, work: Work) -> Work:
-        """What does `work` again; now it is only written down. RuntimeError if it holds something that cannot be."""
+        """Captures `work` without running it, and returns a function that runs it. RuntimeError if it cannot be captured."""
         graph = torch.cuda.CUDAGraph()
-        # In training other threads pin memory meanwhile, which a stricter mode forbids them.
+        # In training other threads pin memory meanwhile, which a stricter mode would forbid.
         with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
             work()
         return graph.replay
 
 
 class Compiler:
-    """Compiles work by torch.compile, if it can: `warn` is told once if it cannot, and the work is done as it is.
+    """Compiles work with torch.compile; if that fails, calls `warn` once and returns the work unchanged.
 
-    The work is written down as the operations it asks for, so nothing of its Python is compiled: it must ask for the same ones
-    every time. Compiling takes seconds. mode and backend are those of torch.compile.
+    The work is traced to its tensor operations first, so its Python code is not compiled: it must run the same operations every
+    time. Compiling takes seconds. mode and backend are those of torch.compile.
     """
 
     def __init__(self, warn: Callable[[str], None], mode: str | None = None, backend: str = "inductor") -> None:
@@ -39,38 +39,38 @@ class Compiler:
         self._failed = False
 
     def __call__(self, work: InPlace, tensors: Sequence[Tensor]) -> InPlace:
-        """The same work on tensors of these sizes. It is done on copies of them here."""
+        """Compiles the work for tensors of these sizes. Runs it on copies of them."""
         if self._failed:
             return work
         try:
-            written = _write_down(work, [tensor.clone() for tensor in tensors])
-            program: InPlace = torch.compile(written, dynamic=False, fullgraph=True, mode=self.mode, backend=self.backend)
+            traced = _trace(work, [tensor.clone() for tensor in tensors])
+            program: InPlace = torch.compile(traced, dynamic=False, fullgraph=True, mode=self.mode, backend=self.backend)
             program(*(tensor.clone() for tensor in tensors))
         except torch.OutOfMemoryError:
             raise
-        except Exception as error:  # a compiler has its own errors, and those of the tools it calls
+        except Exception as error:  # compilers raise errors of their own and of the tools they call
             self._failed = True
-            self.warn(f"compiling failed, so decoding goes on without it ({type(error).__name__}: {_beginning(error)})")
+            self.warn(f"compiling failed; decoding continues without it ({type(error).__name__}: {_beginning(error)})")
             return work
         return program
 
 
-def _write_down(work: InPlace, tensors: Sequence[Tensor]) -> torch.fx.GraphModule:
-    """The operations that `work` asks for, which is done on the way."""
-    from torch.fx.experimental.proxy_tensor import make_fx  # a tenth of a second, which only who compiles should spend
+def _trace(work: InPlace, tensors: Sequence[Tensor]) -> torch.fx.GraphModule:
+    """Traces the operations of `work` while running it."""
+    from torch.fx.experimental.proxy_tensor import make_fx  # takes 0.1 s, so only if needed
 
-    def alone(*mine: Tensor) -> tuple[()]:
+    def without_result(*mine: Tensor) -> tuple[()]:
         work(*mine)
         return ()
 
-    written = make_fx(alone)(*tensors)
-    for node in written.graph.find_nodes(op="call_function", target=torch.ops.aten.view.default):
-        # What was laid out so that it could be viewed may be laid out otherwise by a compiler.
+    traced = make_fx(without_result)(*tensors)
+    for node in traced.graph.find_nodes(op="call_function", target=torch.ops.aten.view.default):
+        # A compiler may choose another memory layout, for which `view` fails.
         node.target = torch.ops.aten.reshape.default
-    written.recompile()
-    return written
+    traced.recompile()
+    return traced
 
 
 def _beginning(error: Exception) -> str:
-    """The first words of an error: those of compilers are pages long, and their second line says what was wrong."""
+    """The first two lines of an error: compilers report pages, and the second line names the cause."""
     return " ".join([line.strip() for line in str(error).splitlines() if line.strip()][:2]) or "no reason given"

@@ -1,4 +1,4 @@
-"""From token ids to vectors."""
+"""Token embeddings."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from weft.layers.position import LearnedPosition, SinusoidalPosition
 from weft.layers.readout import output_layer
 
 Sharing = Literal["all", "output", "none"]
-"""Which embedding tables are one: those of source, target and output; of target and output; none."""
+"""Which embedding tables are shared: source, target and output; target and output; none."""
 
 HASH_BASE, HASH_PRIME = 1_000_003, 2**31 - 1
-"""An n-gram is a number in this base modulo this prime: below 2⁶² before it is reduced, so alike on every device."""
+"""An n-gram is hashed as a number in this base modulo this prime: below 2⁶² before reduction, so equal on every device."""
 
 
 class TokenEmbedding(nn.Module):
-    """A vector for each token, times √dim as in Vaswani et al. 2017, plus its position's vector, with dropout.
+    """A vector per token, times √dim as in Vaswani et al. 2017, plus the vector of its position, with dropout.
 
-    The table may be shared: with the other side, and with the output layer.
+    The table may be shared with the other side and with the output layer.
     """
 
     def __init__(
@@ -44,11 +44,11 @@ class TokenEmbedding(nn.Module):
 
 
 class NGramEmbedding(nn.Module):
-    """A vector for each token plus those of the n-grams that end with it, n = 2 … N, times √dim, with dropout.
+    """A vector per token plus those of the n-grams that end with it, n = 2 … N, times √dim, with dropout.
 
-    This is the bag of character n-grams of Kalchbrenner et al. 2016. N-grams of all lengths share one table, `ngrams`, by their
-    hash; its row 0 is for those that would begin before their sentence, which count as nothing. All look back alone, so a
-    decoder is served as well; its state is the last N − 1 tokens.
+    This is the bag of character n-grams of Kalchbrenner et al. 2016. N-grams of all lengths share one table, `ngrams`, by hash;
+    its row 0 is for n-grams that would begin before their sentence, and counts as zero. All n-grams end at the token, so the
+    embedding also works in a decoder; its state is the last N − 1 tokens.
     """
 
     def __init__(self, table: nn.Embedding, ngrams: nn.EmbeddingBag | None, longest: int, dropout: float) -> None:
@@ -72,14 +72,14 @@ class NGramEmbedding(nn.Module):
 
 
 def ngram_table(buckets: int, dim: int) -> nn.EmbeddingBag:
-    """Vectors of n-grams by hash. They begin at 0, so that n-grams never met in training say nothing."""
+    """Vectors of n-grams by hash. They start at 0, so that n-grams unseen in training have no effect."""
     table = nn.EmbeddingBag(buckets + 1, dim, mode="sum", padding_idx=0)
     nn.init.zeros_(table.weight)
     return table
 
 
 def embedding_table(size: int, dim: int, std: float | None = None) -> nn.Embedding:
-    """A table whose rows have length about 1 unless `std` says otherwise, so that it can serve as the output layer too."""
+    """A table whose rows have length about 1, unless `std` is given, so that it can also be the output layer."""
     table = nn.Embedding(size, dim)
     nn.init.normal_(table.weight, std=dim**-0.5 if std is None else std)
     return table
@@ -88,7 +88,7 @@ def embedding_table(size: int, dim: int, std: float | None = None) -> nn.Embeddi
 def embedding_tables(
     source: int, target: int, one_vocabulary: bool, dim: int, share: Sharing, std: float | None = None
 ) -> tuple[nn.Embedding, nn.Embedding, nn.Linear]:
-    """Tables for source and target and the output layer, given the sizes of the two vocabularies and whether they are one."""
+    """Tables for source and target and the output layer, given the sizes of the two vocabularies and whether they are equal."""
     if share == "all" and not one_vocabulary:
         raise ConfigError(
             "model.share_embeddings: all needs one vocabulary for both sides; "
@@ -101,7 +101,7 @@ def embedding_tables(
 
 
 def _hashed(grams: Tensor, rows: int) -> Tensor:
-    """The last N tokens at each place, grams [B, T, N] → rows [B, T, N − 1] of the n-grams that end there, shortest first."""
+    """The last N tokens at each position, grams [B, T, N] → rows [B, T, N − 1] of the n-grams ending there, shortest first."""
     *earlier, code = grams.unbind(-1)
     found = []
     for token in reversed(earlier):

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 LOWEST = -1e30
-"""The exponent of what is not there: finite, so that the difference of two of them is 0 and not NaN."""
+"""The exponent of masked tokens: finite, so that the difference of two of them is 0 and not NaN."""
 
 
 @dataclass
@@ -24,19 +24,19 @@ class Weighted:
 
     @staticmethod
     def of(k: Tensor, v: Tensor, ok: Tensor | None = None) -> Weighted:
-        """Each token by itself; those that are not `ok` weigh nothing."""
+        """Each token separately; tokens that are not `ok` have weight 0."""
         k, v = k.float(), v.float()
         if ok is not None:
             k, v = torch.where(ok, k, LOWEST), torch.where(ok, v, 0.0)
         top = k.detach()
-        weight = (k - top).exp()  # 1, and the way for the gradient
+        weight = (k - top).exp()  # equals 1, but carries the gradient
         if ok is not None:
             weight = torch.where(ok, weight, 0.0)
         return Weighted(weight * v, weight, top)
 
     @staticmethod
     def over(k: Tensor, v: Tensor, seen: Tensor | None, axis: int) -> Weighted:
-        """All tokens along an axis that are `seen`, together; the axis stays, with one place."""
+        """All `seen` tokens along an axis together; the axis is kept with size 1."""
         k, v = k.float(), v.float()
         if seen is not None:
             k = torch.where(seen, k, LOWEST)
@@ -52,19 +52,19 @@ class Weighted:
         return Weighted(total, torch.zeros_like(total), torch.full_like(total, LOWEST))
 
     def join(self, other: Weighted) -> Weighted:
-        """The tokens of both, place by place. The larger top is kept, so nothing overflows and the larger part is exact."""
+        """The union of both, position by position. Keeping the larger top avoids overflow and keeps the larger part exact."""
         top = torch.maximum(self.top, other.top)
         mine, theirs = (self.top - top).exp(), (other.top - top).exp()
         total = mine * self.total + theirs * other.total
         return Weighted(total, mine * self.weight + theirs * other.weight, top)
 
     def mean(self) -> Tensor:
-        """Σ eᵏ v / Σ eᵏ, and 0 where there was no token."""
+        """Σ eᵏ v / Σ eᵏ, or 0 without tokens."""
         some = self.weight > 0
         return torch.where(some, self.total / torch.where(some, self.weight, 1.0), 0.0)
 
     def flip(self) -> Weighted:
-        """From the last place to the first."""
+        """Reverses the positions."""
         return Weighted(self.total.flip(1), self.weight.flip(1), self.top.flip(1))
 
     def at(self, places: slice) -> Weighted:
@@ -72,9 +72,9 @@ class Weighted:
 
 
 def prefixes(parts: Weighted) -> Weighted:
-    """At each position all tokens up to it: pairs are joined, their prefixes found, and the places between filled in.
+    """All tokens up to each position: joins pairs, computes their prefixes recursively, and fills in the positions between.
 
-    There are at most twice as many joins as tokens, in a number of calls that grows with the logarithm (Blelloch 1990).
+    There are at most twice as many joins as tokens, in logarithmically many calls (Blelloch 1990).
     """
     extent = parts.top.size(1)
     if extent < 2:
@@ -90,7 +90,7 @@ def prefixes(parts: Weighted) -> Weighted:
 
 
 def _braid(first: Tensor, evens: Tensor, odds: Tensor) -> Tensor:
-    """The places 0, 2, 4, … (the first of them apart) and 1, 3, 5, … in order."""
+    """Interleaves positions 0, 2, 4, … (the first of them given separately) and 1, 3, 5, …."""
     evens = torch.cat([first, evens], 1)
     shared = odds.size(1)
     both = torch.stack([evens[:, :shared], odds], 2).flatten(1, 2)

@@ -1,8 +1,8 @@
-"""Residual layers that can be undone, so that training keeps no activations of them (Gomez et al. 2017; Kitaev et al. 2020).
+"""Reversible residual layers, whose activations training does not store (Gomez et al. 2017; Kitaev et al. 2020).
 
-Two streams, both the input at first. Sub-layers take turns: each reads one stream and adds what it finds to the other,
-(a, b) → (b, a + f(b)). The streams before it are had back from those after it, a = b′ − f(a′), by running it once more; the
-backward pass does so from the last sub-layer to the first. What is kept is the two streams at the end, whatever the depth.
+There are two streams, both initially the input. Sub-layers alternate: each reads one stream and adds its output to the other,
+(a, b) → (b, a + f(b)). The streams before a sub-layer follow from those after it, a = b′ − f(a′), by running it once more. The
+backward pass does so from the last sub-layer to the first. Only the two final streams are stored, at any depth.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from weft.state import State
 
 @dataclass
 class Added:
-    """What a sub-layer finds: a value to add to a stream; raw quantities by name, summed over sub-layers; and a state."""
+    """The output of a sub-layer: a value to add to a stream; terms by name, summed over sub-layers; and a state."""
 
     value: Tensor
     terms: dict[str, Tensor] = field(default_factory=dict)
@@ -27,7 +27,7 @@ class Added:
 
 
 class SubLayer:
-    """A function of one stream, and all besides its input that it may send a gradient to."""
+    """A function of one stream, and all other tensors that it may send a gradient to."""
 
     def __init__(self, run: Callable[[Tensor], Added], modules: Sequence[nn.Module], tensors: Sequence[Tensor] = ()) -> None:
         self.run = run
@@ -37,7 +37,7 @@ class SubLayer:
 
 @dataclass
 class ReversibleStreams:
-    """The two streams after all sub-layers; the sums of their terms; and the state that each of them left."""
+    """The two streams after all sub-layers, the sums of their terms, and the state of each sub-layer."""
 
     a: Tensor
     b: Tensor
@@ -50,9 +50,9 @@ class ReversibleStreams:
 
 
 def run_reversible(x: Tensor, sublayers: Sequence[SubLayer]) -> ReversibleStreams:
-    """Takes x [B, T, D] through two sub-layers or more. States carry no gradient.
+    """Runs x [B, T, D] through two or more sub-layers. States carry no gradient.
 
-    The streams are float32 at least: in bf16 what is had back would not be what was there.
+    The streams are float32 at least: in bf16 they could not be recomputed exactly enough.
     """
     x = x.to(torch.promote_types(x.dtype, torch.float32))
     sources = list({id(each): each for sublayer in sublayers for each in sublayer.sources}.values())
@@ -77,7 +77,7 @@ def _forward(x: Tensor, sublayers: Sequence[SubLayer], before: Callable[[], None
 
 
 class _Pass:
-    """What a forward pass leaves for its backward pass besides tensors: how to run each sub-layer again as it ran."""
+    """What the backward pass needs besides tensors to run each sub-layer again under the same conditions."""
 
     def __init__(self, sublayers: Sequence[SubLayer], sources: list[Tensor], device: torch.device) -> None:
         self.sublayers, self.sources, self.device = sublayers, sources, device
@@ -88,11 +88,11 @@ class _Pass:
         self.states: list[State] = []
 
     def autocast(self) -> torch.autocast:
-        """As in the forward pass. Weights cast without a gradient must not be found by those who need one: no cache."""
+        """The autocast state of the forward pass. The cache is off, since weights cast without gradients must not be reused."""
         return torch.autocast(self.device.type, self.dtype, self.enabled, cache_enabled=False)
 
     def note_draws(self) -> None:
-        """Each sub-layer has a snapshot of its own: undone in reverse, they could not draw on from one."""
+        """Saves the generators before each sub-layer: sub-layers run in reverse cannot continue from a single snapshot."""
         self.draws.append(self.generators())
 
     def generators(self) -> list[Tensor]:
@@ -139,7 +139,7 @@ class _Recompute(torch.autograd.Function):
 def _undo(
     passed: _Pass, sublayer: SubLayer, x: Tensor, grad: Tensor, dterms: dict[str, Tensor]
 ) -> tuple[Tensor, Tensor, Sequence[Tensor | None]]:
-    """A sub-layer's value at x once more; and the gradients of its input and its sources, given that of its value."""
+    """Recomputes a sub-layer's value at x; also returns the gradients of its input and sources, given that of its value."""
     x = x.detach().requires_grad_()
     with torch.enable_grad(), passed.autocast():
         added = sublayer.run(x)

@@ -1,6 +1,6 @@
-"""The sentences of a packed row as padded rows, and back: for layers that work on one sentence a row.
+"""Unpacks the sentences of a packed row to padded rows and back, for layers that need one sentence per row.
 
-Shapes: m pieces, sentences first, then padding · N tokens of the packed row · T the longest sentence · D width.
+Shapes: m segments (sentences, then padding) · N tokens of the packed row · T the longest sentence · D width.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from weft.batch import Layout
 
 
 def unpack(x: Tensor, layout: Layout) -> tuple[Tensor, Layout]:
-    """x [1, N, D] → [m, T, D] with its layout, in which pieces of padding are empty rows. The host knows all sizes."""
+    """x [1, N, D] → [m, T, D] with its layout, in which segments of padding are empty rows. The host knows all sizes."""
     assert layout.offsets is not None
     offsets = layout.offsets.long()
     place = torch.arange(layout.longest, device=x.device)
@@ -22,6 +22,6 @@ def unpack(x: Tensor, layout: Layout) -> tuple[Tensor, Layout]:
 
 
 def repack(rows: Tensor, layout: Layout) -> Tensor:
-    """[m, T, D] → [1, N, D], the way back; what stands behind the last sentence has no meaning."""
+    """[m, T, D] → [1, N, D], the inverse of `unpack`; values after the last sentence are undefined."""
     row = (layout.segments[0].long() - 1).clamp_min(0)
     return rows[row, layout.positions[0]][None]

@@ -1,4 +1,4 @@
-"""A convolution in place of self-attention."""
+"""Gated convolutions in place of self-attention."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from weft.state import State
 
 
 class ConvolutionMixer(Mixer):
-    """A gated convolution over `width` neighbours, v(A, B) = A ⊙ σ(B) (Gehring et al. 2017); in a decoder the last `width`.
+    """A gated convolution over `width` tokens, v(A, B) = A ⊙ σ(B) (Gehring et al. 2017); in a decoder over the last `width`.
 
-    width: tokens seen at once, the middle one included; odd in an encoder
+    width: tokens that the convolution covers, including the token itself; odd in an encoder
     """
 
     paper = "Gehring et al. 2017"

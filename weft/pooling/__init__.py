@@ -1,4 +1,4 @@
-"""From a sequence to a few vectors, one file each."""
+"""Poolings: from a sequence to a few vectors."""
 
 POOLINGS = {
     "mean": "weft.pooling.mean:MeanPooling",

@@ -1,4 +1,4 @@
-"""The largest value of each channel."""
+"""Max pooling."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from weft.pooling.base import Pooled, Pooling
 
 
 class MaxPooling(Pooling):
-    """The largest value of each channel among the real tokens."""
+    """The largest value of each channel over the real tokens."""
 
     reach = "data"
 

@@ -1,4 +1,4 @@
-"""The mean of a sequence."""
+"""Mean pooling."""
 
 from __future__ import annotations
 

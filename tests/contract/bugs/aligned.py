@@ -75,7 +75,7 @@ ALIGNED = [
         "noise outside training",
         "attention.monotonic",
         "projected, begin, places = self.score.project(query), state.begin, []",
-        "asked, begin, places = self.score.asked(query + torch.randn_like(query)), state.begin, []",
+        "projected, begin, places = self.score.project(query + torch.randn_like(query)), state.begin, []",
         ("monotonic-cross-pure",),
     ),
     Bug(

@@ -147,7 +147,7 @@ DISTANCES = [
     Bug(
         "distances count from another row's positions",
         "attention.core.relative_positions",
-        "        if in_line:  # all rows count alike",
+        "        if in_line:  # positions are the same in all rows",
         "        if True:",
         ("full-alibi-causal-ragged",),
     ),

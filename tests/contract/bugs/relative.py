@@ -22,8 +22,8 @@ RELATIVE = [
     Bug(
         "content and distance share one bias",
         "attention.xl_relative",
-        "asked = (q + self.distance_bias",
-        "asked = (q + self.content_bias",
+        "shifted = (q + self.distance_bias",
+        "shifted = (q + self.content_bias",
         ("xl_relative: it_is_the_equation_of_the_paper_pair_by_pair(encoder)", "xl_relative-encoder-gradients"),
     ),
     Bug(

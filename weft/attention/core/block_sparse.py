@@ -20,7 +20,7 @@ from torch import Tensor
 from weft.attention.core import dot_product
 from weft.attention.core.dot_product import attend, masked_softmax, mix
 from weft.attention.core.kv_store import KeyValueCache, KeyValues
-from weft.attention.core.packed_rows import Heads, attend_window, by_rows, packing, window_serves
+from weft.attention.core.packed_rows import Heads, attend_window, by_rows, can_attend_window, packing
 from weft.attention.core.patterns import Everything, Pattern
 from weft.attention.core.ring_buffer import Ring
 from weft.batch import Layout
@@ -88,7 +88,7 @@ class PatternLook:
     def _look_around(self, heads: Heads, causal: bool, layout: Layout | None, dropout: float) -> Tensor:
         """Attends within a whole sequence. Without a kernel for packed rows, their sentences are unpacked to rows first."""
         spans = [pattern.span for pattern, _ in self.runs]
-        if layout is not None and layout.packed and not (all(spans) and window_serves(heads[0], True)):
+        if layout is not None and layout.packed and not (all(spans) and can_attend_window(heads[0], True)):
             return by_rows(heads, layout, lambda inside, rows: self._look_around(inside, causal, rows, dropout))
         counts = [count for _, count in self.runs]
         split = zip(*(part.split(counts, 1) for part in heads), strict=True)
@@ -167,7 +167,7 @@ def _attend(pattern: Pattern, heads: Heads, causal: bool, layout: Layout | None,
     q, k, v = heads
     extent = q.size(2)
     padded = layout is not None and not layout.packed and layout.known != (extent,) * q.size(0)
-    if pattern.span and window_serves(q, causal or not padded):
+    if pattern.span and can_attend_window(q, causal or not padded):
         return attend_window(q, k, v, pattern.span, packing(layout), dropout)
     everything = isinstance(pattern, Everything)
     if extent * extent > dot_product.SHORT and not everything:

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from weft.attention.core.kv_store import KeyValueCache, KeyValues, Ledger, Memory, additive
-from weft.attention.core.packed_rows import attend_ragged, packing, serves
+from weft.attention.core.packed_rows import attend_ragged, can_attend_ragged, packing
 from weft.batch import Layout
 from weft.kernels import serve
 from weft.kernels.cpp import steps, used
@@ -60,7 +60,7 @@ def attend(
         # Padding comes last, so a real query never reaches a padded key: the causal mask alone is enough.
         return _scaled_dot_product(q, store.k, store.v, None, dropout, causal=True), None
     pieces = packing(layout)
-    if pieces and whole and pattern is None and not need_weights and serves(q, pieces, pieces):
+    if pieces and whole and pattern is None and not need_weights and can_attend_ragged(q, pieces, pieces):
         return attend_ragged(q, store.k, store.v, pieces, pieces, causal=causal, dropout=dropout), None
     mask = _seen(store, extent, causal, layout)
     if pattern is not None:
@@ -99,7 +99,7 @@ def attend_memory(
     sources = memory.k.size(0)
     rows, heads, extent, width = q.shape
     pieces = packing(layout)
-    if pieces and memory.packing and not need_weights and serves(q, pieces, memory.packing):
+    if pieces and memory.packing and not need_weights and can_attend_ragged(q, pieces, memory.packing):
         where = pieces, memory.packing
         return attend_ragged(q, memory.k, memory.v, *where, causal=False, dropout=dropout, joint=memory.joint), None
     packed = layout is not None and layout.packed

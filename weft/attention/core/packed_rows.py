@@ -41,7 +41,7 @@ def packing(layout: Layout | None) -> RaggedPacking | None:
     )
 
 
-def serves(q: Tensor, queries: RaggedPacking | None, keys: RaggedPacking | None) -> bool:
+def can_attend_ragged(q: Tensor, queries: RaggedPacking | None, keys: RaggedPacking | None) -> bool:
     """Whether fused kernels can be used: packed rows on a GPU, in half precision, with the same number of segments on both
     sides.
     """
@@ -84,7 +84,7 @@ def attend_joint(joint: Tensor, heads: int, packing: RaggedPacking, *, causal: b
     Returns None if the kernel that takes the joint product, and returns a joint gradient, cannot be used.
     """
     parts = joint.view(joint.size(1), 3, heads, -1)
-    if not (serves(parts, packing, packing) and _short(parts, packing, packing)):
+    if not (can_attend_ragged(parts, packing, packing) and _short(parts, packing, packing)):
         return None
     return _attend_short([parts], packing, packing, causal, dropout).flatten(1)[None]
 
@@ -109,7 +109,7 @@ def _attend_short(parts: list[Tensor], queries: RaggedPacking, keys: RaggedPacki
     return found
 
 
-def window_serves(q: Tensor, real: bool) -> bool:
+def can_attend_window(q: Tensor, real: bool) -> bool:
     """Whether FlashAttention can attend within a window: on a GPU, in half precision, and if all keys are `real`."""
     return real and _flash(q)
 

@@ -1,9 +1,9 @@
-"""Operations for decoding on a CPU that torch has no fast ones for, compiled where there is a compiler.
+"""C++ kernels for decoding on a CPU, compiled if there is a compiler.
 
-Each does in one go what is several operations of torch, and what a row gives depends on that row alone. They serve float32 on a
-CPU, and only where gradients are nobody's concern: inside `using`.
+Each replaces several operations of torch, and the result of a row depends on that row alone. They handle float32 on a CPU
+without gradients, and only inside `using`.
 
-Shape letters: N rows · I inputs · O outputs · G sources · K beams · B = G·K · H heads · R room · S keys · D width of a head.
+Shapes: N rows · I inputs · O outputs · G sources · K beams · B = G·K · H heads · R room · S keys · D head width.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from weft.kernels.cpp.build import CannotBuild, library
 __all__ = ["CannotBuild", "Kernels", "kernels", "steps", "used", "using"]
 
 CHUNK = 32 << 20
-"""Bytes of memory asked for at once."""
+"""Bytes of memory allocated at once."""
 
 PANEL = 64
-"""Outputs whose weights lie side by side."""
+"""Outputs whose weights are stored together."""
 
 WIDEST = 128
-"""Heads of more numbers are not served; neither are those that do not fill registers of 16."""
+"""The largest supported head width. It must also be a multiple of 16, the size of a register."""
 
 INT, POINTER = ctypes.c_int64, ctypes.c_void_p
 SIGNATURES = {
@@ -43,20 +43,20 @@ SIGNATURES = {
 
 
 class HugePageArena:
-    """Memory in large pages, where the system has them, for what every step reads from end to end.
+    """Memory in huge pages, if the system has them, for weights that every step reads.
 
-    With pages of four kilobytes a core spends a tenth of its time on finding them.
+    With 4 KiB pages a core spends a tenth of its time on address translation.
     """
 
     def __init__(self) -> None:
         self._free = torch.empty(0, dtype=torch.uint8)
 
     def take(self, size: int) -> Tensor:
-        """So many bytes. Memory goes back when nothing uses a chunk any more."""
+        """Allocates `size` bytes. A chunk is freed when nothing uses it any more."""
         size = -(-size // 64) * 64
         if self._free.numel() < size:
             chunk = mmap.mmap(-1, max(size, CHUNK), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-            with suppress(OSError):  # a system without large pages
+            with suppress(OSError):  # a system without huge pages
                 chunk.madvise(mmap.MADV_HUGEPAGE)
             self._free = torch.frombuffer(chunk, dtype=torch.uint8)
         taken, self._free = self._free[:size], self._free[size:]
@@ -64,7 +64,7 @@ class HugePageArena:
 
 
 class PackedLinear:
-    """A linear layer in eight bits, laid out for the kernel. It is never changed, so a copy of a model shares it."""
+    """An int8 linear layer in the kernel's memory layout. It is immutable, so copies of a model share it."""
 
     def __init__(
         self, run: Callable[..., None], weight: Tensor, scale: Tensor, bias: Tensor | None, arena: HugePageArena | None
@@ -72,7 +72,7 @@ class PackedLinear:
         self._run, (self.outputs, self.inputs) = run, weight.shape
         full = F.pad(weight, (0, -self.inputs % 4, 0, -self.outputs % PANEL))
         fours = full.view(torch.int32).view(-1, PANEL, full.size(1) // 4).transpose(1, 2).contiguous()
-        # [P, I / 4, PANEL · 4]: four inputs of each output of a panel, then the next four; w + 128, without a sign.
+        # [P, I / 4, PANEL · 4]: four inputs of each output of a panel, then the next four; w + 128, unsigned.
         self.panels = fours.view(torch.uint8).bitwise_xor_(128)
         if arena is not None:
             self.panels = arena.take(self.panels.numel())[: self.panels.numel()].view_as(self.panels).copy_(self.panels)
@@ -83,79 +83,82 @@ class PackedLinear:
         return self
 
     def unpack(self) -> Tensor:
-        """The weights [O, I] again."""
+        """The weights [O, I] in their original layout."""
         fours = self.panels.bitwise_xor(128).view(torch.int32).transpose(1, 2).contiguous()
         return fours.view(torch.int8).flatten(0, 1)[: self.outputs, : self.inputs]
 
     def __call__(self, x: Tensor) -> Tensor:
-        """x [..., I] in float32, its rows rounded to eight bits → [..., O]."""
+        """x [..., I] in float32, rounded to int8 by row → [..., O]."""
         if not x.is_contiguous():
             x = x.contiguous()
-        found = torch.empty((*x.shape[:-1], self.outputs))
+        output = torch.empty((*x.shape[:-1], self.outputs))
         rows = x.numel() // self.inputs
-        self._run(x.data_ptr(), rows, self.inputs, *self._places, self.outputs, found.data_ptr(), torch.get_num_threads())
-        return found
+        self._run(x.data_ptr(), rows, self.inputs, *self._places, self.outputs, output.data_ptr(), torch.get_num_threads())
+        return output
 
 
 class Kernels:
     """The compiled operations, for tensors."""
 
-    def __init__(self, found: ctypes.CDLL) -> None:
+    def __init__(self, library: ctypes.CDLL) -> None:
         for name, signature in SIGNATURES.items():
-            getattr(found, name).argtypes, getattr(found, name).restype = signature, None
-        found.weft_append.restype = ctypes.c_bool
-        self._found, self._arena = found, HugePageArena()
-        self._attend, self._append = found.weft_attend, found.weft_append
+            getattr(library, name).argtypes, getattr(library, name).restype = signature, None
+        library.weft_append.restype = ctypes.c_bool
+        self._library, self._arena = library, HugePageArena()
+        self._attend, self._append = library.weft_attend, library.weft_append
 
     def __deepcopy__(self, memo: object) -> Kernels:
         return self
 
     def pack(self, weight: Tensor, scale: Tensor, bias: Tensor | None, *, lasting: bool = True) -> PackedLinear:
-        """A linear layer in eight bits: weight [O, I] in int8 · scale, bias [O] in float32 · lasting: for many searches."""
-        return PackedLinear(self._found.weft_linear, weight, scale, bias, self._arena if lasting else None)
+        """Packs an int8 linear layer: weight [O, I] in int8 · scale, bias [O] in float32 · lasting: used by many searches."""
+        return PackedLinear(self._library.weft_linear, weight, scale, bias, self._arena if lasting else None)
 
     def attend_step(
         self, query: Tensor, key: Tensor, value: Tensor, ancestry: Tensor | None, lengths: Tensor | None, bias: Tensor | None
     ) -> Tensor:
-        """What query [B, H, D] finds in key and value [G, H, K or 1, R, D]: [B, H, D], as `weft.kernels.triton.decoding_attention` has it on a GPU.
+        """Attends from query [B, H, D] to key and value [G, H, K or 1, R, D]: [B, H, D], as `triton.decoding_attention` does on
+        a GPU.
 
-        ancestry [G, K, R] int16: whose cell each beam reads; the first's without it. lengths [G]: how many cells are filled;
-        all without it. bias [G, R] is added to scores. A query that sees nothing finds 0.
+        ancestry [G, K, R] int16: the beam whose cell each beam reads; None: the first. lengths [G]: the number of filled cells;
+        None: all. bias [G, R] is added to scores. A query that sees nothing gets 0.
         """
         sources, heads, beams, room, width = key.shape
         rows = query.size(0)
-        found = query.new_empty(rows, heads, width)
+        context = query.new_empty(rows, heads, width)
         self._attend(
             query.data_ptr(), query.stride(0), key.data_ptr(), value.data_ptr(),
             None if ancestry is None else ancestry.data_ptr(), None if lengths is None else lengths.data_ptr(),
-            None if bias is None else bias.data_ptr(), found.data_ptr(),
+            None if bias is None else bias.data_ptr(), context.data_ptr(),
             sources, rows // sources, heads, beams, room, width, torch.get_num_threads(),
         )  # fmt: skip
-        return found
+        return context
 
     def append(self, k: Tensor, v: Tensor, keys: Tensor, values: Tensor, length: Tensor) -> None:
-        """Writes k, v [B, H, 1, D] into the cells of number length [G] of keys, values [G, H, K, R, D]."""
+        """Writes k, v [B, H, 1, D] into cells number length [G] of keys, values [G, H, K, R, D]."""
         sources, heads, beams, room, width = keys.shape
         done = self._append(
             k.data_ptr(), k.stride(0), v.data_ptr(), v.stride(0), keys.data_ptr(), values.data_ptr(), length.data_ptr(),
             sources, beams, heads, room, width,
         )  # fmt: skip
         if not done:
-            raise IndexError(f"a store for {room} tokens is full")
+            raise IndexError(f"the cache is full: it has room for {room} tokens")
 
     def log_sum(self, logits: Tensor) -> Tensor:
         """log Σ eˣ over each row of [N, V]."""
         logits = logits.contiguous()
-        found = logits.new_empty(logits.size(0))
-        self._found.weft_log_sum(logits.data_ptr(), *logits.shape, found.data_ptr(), torch.get_num_threads())
-        return found
+        sums = logits.new_empty(logits.size(0))
+        self._library.weft_log_sum(logits.data_ptr(), *logits.shape, sums.data_ptr(), torch.get_num_threads())
+        return sums
 
     def best(self, logits: Tensor, count: int) -> tuple[Tensor, Tensor]:
-        """The largest of each row of [N, V], the largest first, and where they are: [N, count]; of equal ones the first."""
+        """The largest entries of each row of [N, V], in descending order, and their indices: [N, count]; among equal ones the
+        first.
+        """
         logits = logits.contiguous()
         best = logits.new_empty(logits.size(0), count)
         where = torch.empty(best.shape, dtype=torch.long)
-        self._found.weft_best(
+        self._library.weft_best(
             logits.data_ptr(), *logits.shape, count, best.data_ptr(), where.data_ptr(), torch.get_num_threads()
         )
         return best, where
@@ -170,20 +173,20 @@ def _attempt() -> Kernels | CannotBuild:
 
 
 def kernels() -> Kernels:
-    """The operations, compiled when first asked for. CannotBuild says why they cannot be had."""
-    found = _attempt()
-    if isinstance(found, CannotBuild):
-        raise found
-    return found
+    """The operations, compiled on first use. Raises CannotBuild with the reason if they cannot be compiled."""
+    built = _attempt()
+    if isinstance(built, CannotBuild):
+        raise built
+    return built
 
 
 _USED: ContextVar[Kernels | None] = ContextVar("kernels", default=None)
 
 
 @contextmanager
-def using(found: Kernels | None) -> Iterator[None]:
-    """Inside, what these operations serve is done by them."""
-    before = _USED.set(found)
+def using(kernels: Kernels | None) -> Iterator[None]:
+    """Inside this context, the operations replace those of torch where they can; None: nowhere."""
+    before = _USED.set(kernels)
     try:
         yield
     finally:
@@ -191,13 +194,13 @@ def using(found: Kernels | None) -> Iterator[None]:
 
 
 def used(x: Tensor) -> Kernels | None:
-    """The operations, if they are in use and serve numbers such as those of x."""
-    found = _USED.get()
-    return found if found is not None and x.dtype == torch.float32 and x.device.type == "cpu" else None
+    """The operations, if they are in use and support the device and precision of x."""
+    active = _USED.get()
+    return active if active is not None and x.dtype == torch.float32 and x.device.type == "cpu" else None
 
 
 def steps(query: Tensor, key: Tensor) -> bool:
-    """Whether `Kernels.attend_step` serves single queries [B, H, 1, D] over such keys."""
+    """Whether `Kernels.attend_step` supports single queries [B, H, 1, D] over such keys."""
     width = query.size(3)
     laid_out = query.stride(1) == width and query.stride(3) == 1 and key.is_contiguous()
     return used(query) is not None and key.dtype == query.dtype and laid_out and width % 16 == 0 and width <= WIDEST

@@ -1,19 +1,19 @@
-// One step of attention: every row asks with one query, and reads only the cells that hold its own tokens.
+// Attention for one decoding step: every row has one query and reads only the cells that hold its own tokens.
 //
-// Letters: G sources · K rows of each · H heads · C beams that the cells were written by · R cells of each · D width of a head.
+// Shapes: G sources · K rows per source · H heads · C beams that wrote the cells · R cells per beam · D head width.
 
 #include "vector.h"
 
 namespace {
 
-constexpr int64_t SHARE = 1 << 16;  // products from which a second thread pays
+constexpr int64_t SHARE = 1 << 16;  // products from which a second thread pays off
 
 struct Cells {
     const float* k;            // [G, H, C, R, D], as is v
     const float* v;
-    const int16_t* ancestry;   // [G, K, R], which beam's cell holds a token; null: the first's
+    const int16_t* ancestry;   // [G, K, R], the beam whose cell holds a token; null: the first
     const int64_t* length;     // [G], cells in use; null: all
-    const float* bias;         // [G, R], added to scores; null: nothing
+    const float* bias;         // [G, R], added to scores; null: none
     int64_t sources, rows, heads, beams, room;
 };
 
@@ -50,7 +50,7 @@ void look(const float* q, const Cells& cells, int64_t source, int64_t row, int64
         const __m512 weight = _mm512_set1_ps(scores[s]);
         repeat<PARTS>([&](auto p) INLINE { found[p] = _mm512_fmadd_ps(weight, _mm512_loadu_ps(value + 16 * p), found[p]); });
     }
-    // A row that may look at nothing finds 0.
+    // A row that sees no cell gets 0.
     const __mmask16 something = most == -INFINITY ? 0 : 0xffff;
     const __m512 divisor = _mm512_set1_ps(1.0f / _mm512_reduce_add_ps(total));
     repeat<PARTS>([&](auto p) INLINE { _mm512_storeu_ps(out + 16 * p, _mm512_maskz_mul_ps(something, found[p], divisor)); });
@@ -74,7 +74,7 @@ void attend(const float* q, int64_t stride, const Cells& cells, float* out, int 
 
 }  // namespace
 
-// q: rows [H, D] that begin `stride` numbers after each other → out [G·K, H, D]. D: a multiple of 16, at most 128.
+// q: rows [H, D], `stride` numbers apart → out [G·K, H, D]. D: a multiple of 16, at most 128.
 extern "C" void weft_attend(const float* q, int64_t stride, const float* k, const float* v, const int16_t* ancestry,
                             const int64_t* length, const float* bias, float* out, int64_t sources, int64_t rows,
                             int64_t heads, int64_t beams, int64_t room, int64_t width, int threads) {
@@ -91,7 +91,7 @@ extern "C" void weft_attend(const float* q, int64_t stride, const float* k, cons
     }
 }
 
-// Writes one token a row: k, v, rows [H, D], into stores [G, H, K, R, D] at length [G]; whether there was room.
+// Writes one token per row, k and v [H, D] each, into stores [G, H, K, R, D] at length [G]. Returns false if one is full.
 extern "C" bool weft_append(const float* k, int64_t k_stride, const float* v, int64_t v_stride, float* keys, float* values,
                             const int64_t* length, int64_t sources, int64_t rows, int64_t heads, int64_t room, int64_t width) {
     if (std::any_of(length, length + sources, [room](int64_t each) { return each >= room; })) return false;

@@ -1,21 +1,21 @@
-// A linear layer in eight bits: y = scale ∘ (W q(x)) · size(x) + bias, the rows of x rounded one by one.
+// An int8 linear layer: y = scale ∘ (W q(x)) · size(x) + bias, with the rows of x rounded one by one.
 //
-// Sixteen outputs of four inputs each make one register of weights; 64 outputs with all their inputs lie side by side, a panel,
-// so that weights are read in order and once a group of rows. Weights are kept as w + 128: the kernel wants one factor without
-// a sign, and what that adds, 128 Σ q(x), is one number a row.
+// Sixteen outputs of four inputs each fill one register of weights. 64 outputs with all their inputs form a panel, so that
+// weights are read sequentially and once per group of rows. Weights are stored as w + 128, since the instruction needs one
+// unsigned factor. The excess, 128 Σ q(x), is one number per row.
 
 #include "vector.h"
 
 namespace {
 
-constexpr int64_t WIDE = 64;    // outputs of a panel
-constexpr int64_t CHUNK = 96;   // rows whose numbers stay in the cache while all panels go by
-constexpr int HIGH = 6;         // rows whose sums are in registers: 6 × 4 of 32, with weights and one number read
-constexpr int64_t SHARE = 1 << 18;  // products from which a second thread pays
+constexpr int64_t WIDE = 64;    // outputs per panel
+constexpr int64_t CHUNK = 96;   // rows whose numbers stay in the cache while all panels are read
+constexpr int HIGH = 6;         // rows whose sums are in registers: 6 × 4 of 32; the others hold weights and an input
+constexpr int64_t SHARE = 1 << 18;  // products from which a second thread pays off
 
 struct Rounded {
     const int8_t* numbers;   // [rows, inputs]
-    const float* size;       // the largest number of each row
+    const float* size;       // the largest absolute value of each row
     const int32_t* excess;   // 128 · the sum of each row's numbers
     int64_t inputs;          // a multiple of four
 };
@@ -29,7 +29,7 @@ struct Layer {
 
 int64_t fours(int64_t inputs) { return (inputs + 3) / 4 * 4; }
 
-// x [inputs] → numbers between −127 and 127; what is not finite makes the row's size, and so its outputs, no numbers.
+// x [inputs] → numbers between −127 and 127. NaN and infinity make the size of the row, and so its outputs, NaN.
 void round_row(const float* x, int64_t inputs, int8_t* numbers, float* size, int32_t* excess) {
     __m512 most = _mm512_setzero_ps();
     __mmask16 strange = 0;
@@ -45,7 +45,7 @@ void round_row(const float* x, int64_t inputs, int8_t* numbers, float* size, int
     for (int64_t i = 0; i < inputs; i += 16) {
         const __mmask16 real = first_lanes(inputs - i);
         const __m512 share = _mm512_maskz_div_ps(real & something, _mm512_maskz_loadu_ps(real, x + i), divisor);
-        // 128 is added before rounding, as FBGEMM does, so that both give the same bits.
+        // 128 is added before rounding, as in FBGEMM, so that both give the same bits.
         const __m512i whole = _mm512_sub_epi32(_mm512_cvtps_epi32(_mm512_fmadd_ps(share, steps, zero)), _mm512_set1_epi32(128));
         sum = _mm512_add_epi32(sum, whole);
         _mm512_mask_cvtepi32_storeu_epi8(numbers + i, first_lanes(fours(inputs) - i), whole);
@@ -60,7 +60,7 @@ INLINE inline __m512i read_four(const int8_t* numbers) {
     return _mm512_set1_epi32(four);
 }
 
-// The sums of one row become its outputs.
+// Computes the outputs of one row from its sums.
 void write(const Rounded& x, int64_t row, const Layer& layer, int64_t panel, const int32_t* sums, float* y) {
     const __m512i excess = _mm512_set1_epi32(x.excess[row]);
     const __m512 size = _mm512_set1_ps(x.size[row]);
@@ -74,7 +74,7 @@ void write(const Rounded& x, int64_t row, const Layer& layer, int64_t panel, con
     }
 }
 
-// Sums have names of their own, and are put down before anything else is done with them: else GCC puts them down in every turn.
+// Sums are separate variables, stored before any other use: otherwise GCC spills them to memory in every iteration.
 #define EACH_ROW(DO) DO(0) DO(1) DO(2) DO(3) DO(4) DO(5)
 #define BEGIN(r) __m512i a##r = zero, b##r = zero, c##r = zero, d##r = zero;
 #define MULTIPLY(r)                                                      \
@@ -104,7 +104,7 @@ void tile(const Rounded& x, int64_t row, const Layer& layer, int64_t panel, cons
         _mm_prefetch(ahead + WIDE, _MM_HINT_T1);
         __m512i first = _mm512_loadu_si512(weights), second = _mm512_loadu_si512(weights + 64);
         __m512i third = _mm512_loadu_si512(weights + 128), fourth = _mm512_loadu_si512(weights + 192);
-        asm("" : "+v"(first), "+v"(second), "+v"(third), "+v"(fourth));  // or GCC reads them again for every row
+        asm("" : "+v"(first), "+v"(second), "+v"(third), "+v"(fourth));  // otherwise GCC reloads them for every row
         EACH_ROW(MULTIPLY)
     }
     alignas(64) int32_t sums[ROWS * WIDE];
@@ -146,9 +146,9 @@ extern "C" void weft_linear(const float* x, int64_t rows, int64_t inputs, const 
         const int crew = int(std::min<int64_t>(threads, 1 + count * depth * outputs / SHARE));
 #pragma omp parallel for num_threads(crew) if (crew > 1)
         for (int64_t panel = 0; panel < outputs; panel += WIDE) {
-            for (int64_t g = 0; g < groups; g++) {  // groups of nearly the same height
+            for (int64_t g = 0; g < groups; g++) {  // groups of nearly equal size
                 const int64_t row = count * g / groups;
-                // The first two fetch a half each of the panel to come, since a core alone asks too late for it.
+                // The first two groups prefetch one half each of the next panel, since the hardware prefetcher is too late.
                 const uint8_t* ahead = g < 2 ? panels + (panel + WIDE + g * WIDE / 2) * depth : panels + panel * depth;
                 tiles(rounded, row, int(count * (g + 1) / groups - row), layer, panel, ahead, into);
             }

@@ -1,10 +1,10 @@
-// What a search asks of rows of logits: the logarithm of their sum, and the best of them.
+// Operations on rows of logits for search: log-sum-exp, and the best entries.
 
 #include "vector.h"
 
 namespace {
 
-constexpr int64_t SHARE = 1 << 16;  // numbers from which a second thread pays
+constexpr int64_t SHARE = 1 << 16;  // numbers from which a second thread pays off
 
 float log_sum(const float* x, int64_t size) {
     __m512 most = _mm512_set1_ps(-INFINITY);
@@ -31,7 +31,7 @@ float log_sum(const float* x, int64_t size) {
     return largest + std::log(_mm512_reduce_add_ps(sum));
 }
 
-// Puts x[i] into a list of the best `count`, the best first; what is equal stays behind what came first.
+// Inserts a value into the list of the best `count`, in descending order; equal values keep their order.
 void insert(float value, int64_t place, float* best, int64_t* where, int64_t count) {
     int64_t at = count - 1;
     for (; at > 0 && best[at - 1] < value; at--) {
@@ -68,7 +68,7 @@ extern "C" void weft_log_sum(const float* x, int64_t rows, int64_t size, float* 
     for (int64_t row = 0; row < rows; row++) out[row] = log_sum(x + row * size, size);
 }
 
-// x [rows, size] → the `count` largest of each row, the largest first, and where they are: [rows, count]. count ≤ size.
+// x [rows, size] → the `count` largest of each row, in descending order, and their indices: [rows, count]. count ≤ size.
 extern "C" void weft_best(const float* x, int64_t rows, int64_t size, int64_t count, float* best, int64_t* where, int threads) {
     const int crew = int(std::min<int64_t>(threads, 1 + rows * size / SHARE));
 #pragma omp parallel for num_threads(crew) if (crew > 1)

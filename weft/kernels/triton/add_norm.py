@@ -1,8 +1,8 @@
-"""norm(x + dropout(y)): what closes every sub-layer of a post-norm Transformer, in one pass, and its gradient in another.
+"""norm(x + dropout(y)), the end of every post-norm Transformer sub-layer, in one pass, and its gradient in another.
 
-What is kept for the way back is the normed sum before scale and shift, in half precision, and a number a row.
+Saved for the backward pass are the normalised sum before scale and shift, in half precision, and one number per row.
 
-Shape letters: N rows · D width.
+Shapes: N rows · D width.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from weft.kernels import processors
 from weft.kernels.triton.dropout import kept
 
 ENTRIES, WARPS, PROGRAMS = 1024, 2, 8
-"""Entries of a tile, which are whole rows; the warps that work on it; and how many programs each processor has backward."""
+"""Entries of a tile, which consists of whole rows; warps per tile; and programs per multiprocessor in the backward pass."""
 
 
 @triton.jit
 def _places(first, rows, WIDTH: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr):
-    """Rows of a tile, its columns, the places of its entries, and which of them there are."""
+    """The rows and columns of a tile, the places of its entries, and which of them exist."""
     row, column = first + tl.arange(0, ROWS), tl.arange(0, BLOCK)
     place = row.to(tl.int64)[:, None] * WIDTH + column[None, :]
     return row, column, place, (row < rows)[:, None] & (column < WIDTH)[None, :]
@@ -56,7 +56,7 @@ def _backward(
     slope, normed, spread, weight, grad_x, grad_y, grad_weight, grad_bias, seed, share, rows,
     DROPS: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """A program takes every so-manieth tile, and sums over their rows what the weights' gradients need."""
+    """A grid-stride loop over tiles, which also sums the gradients of weight and bias over rows."""
     program = tl.program_id(0)
     column = tl.arange(0, BLOCK)
     by = tl.load(weight + column, mask=column < WIDTH, other=0.0).to(tl.float32)
@@ -85,10 +85,10 @@ def _backward(
 def add_norm(
     x: Tensor, y: Tensor, weight: Tensor, bias: Tensor, seed: Tensor | None, share: float, least: float
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """norm(x + dropout(y)) · weight + bias, of rows […, D], in the precision of y; the norm itself; and 1 over the rows'
-    standard deviations [N].
+    """norm(x + dropout(y)) · weight + bias of rows […, D], in the precision of y; the normalised rows; and 1 over the standard
+    deviation of each row [N].
 
-    A share of y is dropped by a seed that lies on the device; with no seed, none is. least: what is added to variances.
+    A share of y is dropped according to a seed on the device; without a seed, none. least: added to variances.
     """
     x, y = x.contiguous(), y.contiguous()
     rows, width = y.numel() // y.size(-1), y.size(-1)

@@ -1,9 +1,9 @@
-"""softmax(q kᵀ / √D) v of single queries: one step of decoding, over what was stored or over a source.
+"""softmax(q kᵀ / √D) v for single queries: one decoding step, over the cache or over a source.
 
-Each query reads the cells it may see and no others: those of its ancestors, up to its own. Kernels for whole sequences fill
-tiles of 64 or 128 queries, of which a step has one for each beam.
+Each query reads only the cells it may see: those of its ancestors, up to its own. Kernels for whole sequences fill tiles of 64
+or 128 queries, but a step has one per beam.
 
-Shape letters: G sources · K beams · B = G·K rows · H heads · R cells · D width of a head.
+Shapes: G sources · K beams · B = G·K rows · H heads · R cells · D head width.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import triton.language as tl
 from torch import Tensor
 
 CELLS, WARPS = 16, 1
-"""Cells that are read at a time, and the warps that work on one query."""
+"""Cells read at a time, and warps per query."""
 
 
 @triton.jit
@@ -59,10 +59,10 @@ def _step(
 def attend_step(
     query: Tensor, key: Tensor, value: Tensor, ancestry: Tensor | None, lengths: Tensor | None, bias: Tensor | None
 ) -> Tensor:
-    """What query [B, H, D] finds in key and value [G, H, K or 1, R, D]: [B, H, D].
+    """Attends from query [B, H, D] to key and value [G, H, K or 1, R, D]: [B, H, D].
 
-    ancestry [G, K, R]: whose cell each beam reads; the first's without it. lengths [G]: how many cells are filled; all without
-    it. bias [G, R] is added to scores. A query that sees nothing finds 0.
+    ancestry [G, K, R]: the beam whose cell each beam reads; None: the first. lengths [G]: the number of filled cells; None:
+    all. bias [G, R] is added to scores. A query that sees nothing gets 0.
     """
     rows, heads, width = query.shape
     sources, cells = key.size(0), key.size(3)

@@ -1,8 +1,8 @@
-"""Softmax over a large vocabulary, its logarithm at the right token, and its gradient in the place of the logits.
+"""Log-likelihoods of labels over a large vocabulary, and the gradient of the softmax in place of the logits.
 
-A row of logits is read twice and written once, in the precision in which it came.
+Each row of logits is read twice and written once, in its own precision.
 
-Shape letters: N tokens · V vocabulary.
+Shapes: N tokens · V vocabulary.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import triton.language as tl
 from torch import Tensor
 
 BLOCK, WARPS = 4096, 8
-"""Logits that are read at a time, and the warps that read them."""
+"""Logits read at a time, and the warps that read them."""
 
 
 @triton.jit
@@ -23,7 +23,7 @@ def _row(logits, gold, likelihood, norm, by_row, vocabulary, share, WANTED: tl.c
     label = tl.load(gold + row)
     chosen = tl.load(logits + label).to(tl.float32)
     place = tl.arange(0, BLOCK)
-    # Every lane has a maximum and a sum of its own: they meet once, at the end.
+    # Every lane has its own maximum and sum; they are combined once, at the end.
     best = tl.full([BLOCK], -float("inf"), tl.float32)
     total = tl.zeros([BLOCK], tl.float32)
     for start in range(0, vocabulary, BLOCK):
@@ -38,7 +38,7 @@ def _row(logits, gold, likelihood, norm, by_row, vocabulary, share, WANTED: tl.c
     tl.store(likelihood + row, chosen - whole)
     tl.store(norm + row, whole)
     if WANTED:
-        tl.debug_barrier()  # one warp may not write over the chosen logit before all have read it
+        tl.debug_barrier()  # no warp may overwrite the chosen logit before all have read it
         for start in range(0, vocabulary, BLOCK):
             tokens = start + place
             inside = tokens < vocabulary
@@ -48,9 +48,9 @@ def _row(logits, gold, likelihood, norm, by_row, vocabulary, share, WANTED: tl.c
 
 
 def likelihoods(logits: Tensor, gold: Tensor, share: float, wanted: bool) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Of logits [N, V] and labels gold [N]: log-likelihoods [N], and the logarithms of softmax's denominators [N], in float32.
+    """Log-likelihoods [N] of labels gold [N] under logits [N, V], and log-denominators of the softmax [N], in float32.
 
-    Third, if `wanted`, softmax − share · gold, which takes the place of the logits.
+    If `wanted`, the third result is softmax − share · gold, which overwrites the logits.
     """
     rows, vocabulary = logits.shape
     likelihood, norm = torch.empty(2, rows, dtype=torch.float32, device=logits.device)

@@ -1,6 +1,6 @@
-"""max(0, x Wᵀ + b) in one product, and on the way back the gradient before it and that of b in one pass.
+"""max(0, x Wᵀ + b) in one product; the backward pass computes the gradients before the ReLU and of b in one pass.
 
-Shape letters: N rows · I inputs · O outputs.
+Shapes: N rows · I inputs · O outputs.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from weft.batch import power_of_two
 from weft.kernels import processors
 
 COLUMNS, ROWS, WARPS, PROGRAMS = 512, 2, 2, 8
-"""A tile, at most so wide; the warps that work on it; and how many programs each processor has."""
+"""The largest width of a tile, its rows, warps per tile, and programs per multiprocessor."""
 
 
 @triton.jit
 def _backward(slope, out, grad, sums, rows, WIDTH: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
-    """A program takes every so-manieth tile of some columns, and sums over their rows."""
+    """A grid-stride loop over tiles of some columns, which also sums their rows."""
     program = tl.program_id(0)
     column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
     total = tl.zeros([COLUMNS], tl.float32)
@@ -49,7 +49,7 @@ def _(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 
 @torch.library.custom_op("weft::relu_backward", mutates_args=())
 def relu_backward(slope: Tensor, out: Tensor) -> tuple[Tensor, Tensor]:
-    """Of out = max(0, y) [N, O]: the gradient of y, and its sum over rows [O] in float32."""
+    """For out = max(0, y) [N, O]: the gradient of y, and its sum over rows [O] in float32."""
     slope = slope.contiguous()
     rows, width = out.shape
     wide = min(COLUMNS, power_of_two(width))

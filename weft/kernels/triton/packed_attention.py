@@ -1,9 +1,9 @@
-"""softmax(q kᵀ / √D) v inside the pieces of a packed row, for pieces that are short.
+"""softmax(q kᵀ / √D) v within the segments of a packed row, for short segments.
 
-FlashAttention gives every piece tiles of its own, of 128 queries and keys, which sentences of thirty tokens leave mostly empty.
-Here a tile of queries takes tokens as they come, several pieces at once, and reads the keys from its first piece to its last.
+FlashAttention gives every segment separate tiles of 128 queries and keys, which sentences of thirty tokens leave mostly empty.
+Here a tile takes consecutive queries of several segments and reads the keys from its first segment to its last.
 
-Shape letters: T queries · S keys · H heads · D width of a head · m pieces.
+Shapes: T queries · S keys · H heads · D head width · m segments.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from weft.batch import power_of_two
 from weft.kernels.triton.dropout import kept
 
 ROWS, COLUMNS, WARPS, STAGES = 64, 64, 4, 3
-"""A tile: queries, keys, the warps that work on it, and how many loads are under way. Measured on an H200, as all such here."""
+"""A tile: queries, keys, warps, and pipeline stages. Measured on an H200, like all tile sizes here."""
 
 NOWHERE = tl.constexpr(1 << 30)
 LN2 = tl.constexpr(0.6931471805599453)
@@ -28,7 +28,7 @@ LN2 = tl.constexpr(0.6931471805599453)
 
 @triton.jit
 def _between(segments, offsets, tokens, extent):
-    """Where the pieces that these tokens look at begin and end on the other side; padding looks at nothing."""
+    """The first key and the end of the segment that each token attends to; padding attends to nothing."""
     segment = tl.load(segments + tokens, mask=tokens < extent, other=0)
     real = segment > 0
     begin = tl.load(offsets + segment - 1, mask=real, other=NOWHERE)
@@ -40,7 +40,7 @@ def _between(segments, offsets, tokens, extent):
 def _tile(tensor, tokens, extent, by_token, WIDTH: tl.constexpr):
     """[tokens, WIDTH] of one head."""
     channel = tl.arange(0, WIDTH)
-    # One row may hold more numbers than 32 bits can count.
+    # A row may have more than 2³¹ entries.
     return tl.load(
         tensor + tokens.to(tl.int64)[:, None] * by_token + channel[None, :], mask=(tokens < extent)[:, None], other=0.0
     )
@@ -48,7 +48,7 @@ def _tile(tensor, tokens, extent, by_token, WIDTH: tl.constexpr):
 
 @triton.jit
 def _number(rows, columns, extent, longest, head):
-    """That of a weight, for dropout. `longest` is a power of two here."""
+    """The number of a weight, for dropout. `longest` is a power of two here."""
     return ((head * extent + rows) * longest + (columns & (longest - 1))).to(tl.uint32)
 
 
@@ -74,7 +74,7 @@ def _forward(
         seen = (columns[None, :] >= begin[:, None]) & (columns[None, :] < end[:, None])
         scores = tl.where(seen, scores, -float("inf"))
         higher = tl.maximum(best, tl.max(scores, 1))
-        # A row that has seen nothing yet would subtract infinity from itself.
+        # Avoids −inf − (−inf) in rows that have seen nothing yet.
         level = tl.where(higher == -float("inf"), 0.0, higher)
         weights = tl.exp2(scores - level[:, None])
         again = tl.exp2(best - level)
@@ -181,13 +181,13 @@ def attend_pieces(
     longest: int,
     is_causal: bool,
 ) -> tuple[Tensor, Tensor]:
-    """The context [T, H, D] of queries over keys and values, and the logarithms (base 2) of softmax's denominators [H, T].
+    """The context [T, H, D] of queries over keys and values, and the base-2 log-denominators of the softmax [H, T].
 
-    parts: queries [T, 1, H, D], keys and values [S, 1, H, D], those of them that are of one product as one tensor, keys and
-    values as [S, 2, H, D], or all as [T, 3, H, D]: its gradient is then one too, which nothing has to be put together for.
-    Tokens of segment i stand from cum_seq[i − 1] to before cum_seq[i], and look at those of the same segment; segment 0 is
-    padding and finds 0. A share of the weights is dropped, by a seed that lies on the device, so that work which is replayed
-    draws anew; with no seed, none is. longest: tokens in the longest segment, at least. Names are those of torch's operation.
+    parts: queries [T, 1, H, D] and keys and values [S, 1, H, D]. Those that come from one product are one tensor: keys and
+      values [S, 2, H, D], or all [T, 3, H, D]; its gradient then is one tensor too. Tokens of segment i are at cum_seq[i − 1]
+      to before cum_seq[i] and attend to their own segment; segment 0 is padding and gets 0. A share of the weights is dropped
+      according to a seed on the device, so that replayed graphs draw new masks; without a seed, none. longest: an upper bound
+      of the length of a segment. Names follow torch's operation.
     """
     query, key, value = _apart([_side_by_side(part) for part in parts])
     queries, heads, width = query.shape
@@ -270,12 +270,12 @@ def _apart(parts: Sequence[Tensor]) -> list[Tensor]:
 
 
 def _side_by_side(part: Tensor) -> Tensor:
-    """The same with the channels of a head next to each other."""
+    """The same with contiguous channels."""
     return part if part.stride(-1) == 1 else part.contiguous()
 
 
 def _strides(*parts: Tensor) -> list[int]:
-    """From token to token and from head to head."""
+    """Strides between tokens and between heads."""
     return [part.stride(axis) for part in parts for axis in (0, 1)]
 
 
