@@ -254,7 +254,11 @@ def test_packed_sentences_come_apart_and_together() -> None:
 
 @pytest.mark.parametrize(
     ("kind", "says"),
-    [("fnet", r"fnet: .*those to come too; in a decoder use aft"), ("mlp_mixer", "use gmlp or aft"), ("isab", "whole set")],
+    [
+        ("fnet", r"fnet: .*including future ones; in a decoder use aft"),
+        ("mlp_mixer", "use gmlp or aft"),
+        ("isab", "the whole set, including future tokens; in a decoder use linear"),
+    ],
 )
 def test_what_cannot_decode_says_why_and_what_to_use(kind: str, says: str) -> None:
     with pytest.raises(ConfigError, match=says):

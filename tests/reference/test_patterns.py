@@ -236,16 +236,19 @@ def test_a_short_list_serves_several_heads() -> None:
 @pytest.mark.parametrize(
     ("spec", "text"),
     [
-        ({"kind": "mixed", "heads": ["local", "global", "strided"]}, "3 are named for 4 heads"),
-        ({"kind": "mixed", "heads": []}, "0 are named for 4 heads"),
+        ({"kind": "mixed", "heads": ["local", "global", "strided"]}, "3 patterns for 4 heads; name one per head"),
+        ({"kind": "mixed", "heads": []}, "0 patterns for 4 heads; name one per head"),
         ({"kind": "mixed", "heads": ["locale"]}, r"heads.0.kind: there is no 'locale'; did you mean 'local'\?"),
         ({"kind": "mixed", "heads": [{"kind": "local", "stride": 3}]}, r"heads.0.stride: there is no such option"),
         ({"kind": "joined", "patterns": []}, "name at least one"),
-        ({"kind": "parts", "parts": ["local", "linear", "full"]}, "3 are named for 4 heads and a width of 16"),
-        ({"kind": "parts", "parts": ["additive", "local"]}, "cannot serve as encoder attention"),
-        ({"kind": "joined", "patterns": ["random", {"kind": "bigbird", "block": 8}]}, "blocks of one size, not of 8, 64"),
-        ({"kind": "fixed", "block": 4, "summary": 5}, "a block of 4 tokens has no 5"),
-        ({"kind": "joined", "patterns": [{"kind": "fixed", "block": 4, "summary": 5}]}, "a block of 4 tokens has no 5"),
+        ({"kind": "parts", "parts": ["local", "linear", "full"]}, "3 attentions for 4 heads and a width of 16"),
+        ({"kind": "parts", "parts": ["additive", "local"]}, "does not support encoder use, only cross"),
+        ({"kind": "joined", "patterns": ["random", {"kind": "bigbird", "block": 8}]}, "need the same block size, not 8, 64"),
+        ({"kind": "fixed", "block": 4, "summary": 5}, "a block of 4 tokens cannot have a summary of 5"),
+        (
+            {"kind": "joined", "patterns": [{"kind": "fixed", "block": 4, "summary": 5}]},
+            "a block of 4 tokens cannot have a summary of 5",
+        ),
     ],
 )
 def test_what_makes_no_sense_is_refused(spec: dict[str, Any], text: str) -> None:

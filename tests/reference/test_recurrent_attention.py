@@ -113,7 +113,7 @@ def test_location_without_a_query_is_the_mean() -> None:
 
 def test_location_refuses_a_source_that_is_too_long() -> None:
     part, (_, memory) = LocationAttention(site(), max_length=KEYS - 1), pair()
-    with pytest.raises(DataError, match="12 places, and a source has 13 tokens; raise its max_length"):
+    with pytest.raises(DataError, match="12 positions, but a source has 13 tokens; raise its max_length"):
         part.start(memory)
     part.start(memory, Layout.padded([KEYS - 1, 3], KEYS))
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from weft.attention.base import add_terms
 from weft.batch import Layout
 from weft.errors import ConfigError
-from weft.layers.reversible import Added, Streams, SubLayer, run_reversible
+from weft.layers.reversible import Added, ReversibleStreams, SubLayer, run_reversible
 from weft.models import transformer
 from weft.models.base import Sizes
 from weft.registry import build
@@ -32,7 +32,7 @@ def model(layers: int = 3, dropout: float = 0.2, **options: Any) -> transformer.
     return build("weft.models:MODELS", spec, Sizes(19, 19, shared=True)).train()
 
 
-def plain(x: Tensor, sublayers: Sequence[SubLayer]) -> Streams:
+def plain(x: Tensor, sublayers: Sequence[SubLayer]) -> ReversibleStreams:
     """The two streams as they are defined, by autograd alone."""
     a, b, terms, states = x, x, dict[str, Tensor](), []
     for sublayer in sublayers:
@@ -40,7 +40,7 @@ def plain(x: Tensor, sublayers: Sequence[SubLayer]) -> Streams:
         a, b = b, a + added.value
         add_terms(terms, added.terms)
         states.append(added.state)
-    return Streams(a, b, terms, states)
+    return ReversibleStreams(a, b, terms, states)
 
 
 def loss(subject: transformer.Transformer) -> Tensor:

@@ -335,7 +335,7 @@ def test_gated_rfa_with_gates_that_never_close_is_rfa() -> None:
 
 
 def test_gated_rfa_is_refused_where_there_is_no_past() -> None:
-    with pytest.raises(ConfigError, match=r"cannot serve as encoder .* use rfa"):
+    with pytest.raises(ConfigError, match=r"does not support encoder use, only causal: .* use rfa"):
         GatedRandomFeatureAttention(Site("encoder", DIM, HEADS))
 
 

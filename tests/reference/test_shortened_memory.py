@@ -75,12 +75,12 @@ def test_linformer_is_its_formula(share: str) -> None:
 def test_linformer_takes_batches_padded_beyond_its_length_but_no_longer_row() -> None:
     part, x = make(LinformerAttention, "encoder", max_length=30), tokens(extent=32)
     same(look(part, x, x, Layout.padded([30, 4], 32))[:, :30], look(part, x[:, :30], x, Layout.padded([30, 4])))
-    with pytest.raises(DataError, match=r"30 positions, and a sequence has 31 tokens; raise its max_length"):
+    with pytest.raises(DataError, match=r"30 positions, but a sequence has 31 tokens; raise its max_length"):
         look(part, x, x, Layout.padded([31, 4], 32))
 
 
 def test_linformer_is_refused_where_it_would_see_the_future() -> None:
-    with pytest.raises(ConfigError, match=r"cannot serve as causal .* mixes all positions.* use performer"):
+    with pytest.raises(ConfigError, match=r"does not support causal use, .*mixes all positions.* use performer"):
         LinformerAttention(Site("causal", DIM, HEADS))
 
 

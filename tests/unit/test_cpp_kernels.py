@@ -125,7 +125,7 @@ def test_a_full_store_takes_no_more(kernels: Kernels) -> None:
     kernels.append(k, -k, store, values := torch.zeros_like(store), length)
     assert all(torch.equal(store[row, :, 0, at], k[row, :, 0]) for row, at in enumerate(length))
     assert torch.equal(values, -store) and store.count_nonzero() == 3 * 2 * 16
-    with pytest.raises(IndexError, match="store for 4 tokens is full"):
+    with pytest.raises(IndexError, match="cache is full: it has room for 4 tokens"):
         kernels.append(k, k, store, store, length + 1)
 
 
@@ -236,7 +236,7 @@ def test_translations_are_the_same_and_do_not_depend_on_their_batch(
 
 
 @pytest.mark.parametrize(
-    ("compiler", "why"), [("no-such-compiler", "no C++ compiler called no-such-compiler"), ("false", "false failed")]
+    ("compiler", "why"), [("no-such-compiler", "C++ compiler no-such-compiler was not found"), ("false", "false failed")]
 )
 def test_where_they_cannot_be_compiled_it_is_said_and_decoding_goes_on(
     translator: Translator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compiler: str, why: str

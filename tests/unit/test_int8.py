@@ -141,7 +141,7 @@ def test_translations_are_those_of_float32_where_the_model_is_sure(translator: T
 def test_elsewhere_than_on_a_cpu_with_such_a_kernel_there_is_an_error(
     translator: Translator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(DeviceError, match="int8 is for the CPU; on meta use bf16"):
+    with pytest.raises(DeviceError, match="int8 runs on a CPU only; on meta use bf16"):
         in_int8(nn.Linear(20, 20, device="meta"))
     usual = torch.backends.quantized.engine
     try:

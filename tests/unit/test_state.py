@@ -211,8 +211,8 @@ def test_what_stands_twice_is_copied_once_and_stays_one() -> None:
 def test_a_tree_made_again_has_forgotten_what_was_derived() -> None:
     """Tensors that were changed in place: what was made of the old values must not be found again."""
     ledger = layers(1)[0][0].ledger
-    assert ledger.turn(1, None).positions.tolist() == [[0]]
+    assert ledger.plan(1, None).positions.tolist() == [[0]]
     ledger.length.fill_(2)
-    assert ledger.turn(1, None).positions.tolist() == [[0]]
+    assert ledger.plan(1, None).positions.tolist() == [[0]]
     fresh = again(ledger)
-    assert fresh.turn(1, None).positions.tolist() == [[2]] and fresh.length is ledger.length
+    assert fresh.plan(1, None).positions.tolist() == [[2]] and fresh.length is ledger.length
