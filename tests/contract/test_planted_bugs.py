@@ -26,6 +26,7 @@ def test_every_check_has_caught_something() -> None:
     for cases, checks in (
         (suite.of_mechanisms(), suite.MECHANISM),
         (suite.of_decoders(), suite.DECODER),
+        (suite.of_language_models(), suite.LANGUAGE),
         (suite.of_poolings(), suite.POOLING),
     ):
         names = caught & dict(cases).keys()

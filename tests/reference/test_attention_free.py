@@ -266,6 +266,6 @@ def test_what_cannot_decode_says_why_and_what_to_use(kind: str, says: str) -> No
 
 
 def test_a_convolution_both_ways_is_odd() -> None:
-    with pytest.raises(ConfigError, match="use a window of 5"):
+    with pytest.raises(ConfigError, match="must be odd, not 4; use a window of 5"):
         build_self({"kind": "aft", "form": "conv", "window": 4}, site())
     assert math.isfinite(mixed(aft("conv", "causal", window=4), tokens()).sum().item())

@@ -109,9 +109,9 @@ def test_a_window_sees_what_it_says(window: ConvolutionWindow) -> None:
 
 
 def test_a_window_around_its_token_is_odd() -> None:
-    with pytest.raises(ConfigError, match="odd, not 4; use a width of 5"):
+    with pytest.raises(ConfigError, match="width must be odd, not 4; use a width of 5"):
         ConvolutionWindow(DIM, 4)
-    with pytest.raises(ConfigError, match="odd"):
+    with pytest.raises(ConfigError, match="width must be odd, not 2; use a width of 3"):
         ConvS2S(VOCABULARY, width=2)
 
 

@@ -263,7 +263,7 @@ def test_variational_dropout_keeps_its_mask(style: str) -> None:
         ({"input_feeding": True}, "belongs to model.style: luong, not bahdanau"),
         ({"style": "fixed", "bridge": "zeros"}, "without any sight of the source"),
         ({"readout": "none"}, "here: bahdanau, 6 and 8"),
-        ({"encoder_dim": 9}, "9 is odd"),
+        ({"encoder_dim": 9}, "width must be even, not 9"),
         ({"bridge": "copy"}, "set encoder_layers and decoder_layers"),
         ({"style": "fixed", "readout": "none"}, "here: fixed, 6 and 8"),
         ({"style": "gahdanau"}, "did you mean 'bahdanau'"),
