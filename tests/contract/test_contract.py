@@ -73,7 +73,7 @@ def test_sizes_are_positive(kind: str, option: str) -> None:
 
 
 def test_every_line_of_the_tables_is_tested() -> None:
-    """Each kind by itself in all its uses, and each attention in a self slot too."""
+    """Each kind in all its uses, and each attention also in a self slot."""
     tested = {(entry.kind, entry.use, entry.wrapped) for entry in entries()}
     assert {(kind, use) for kind, use, wrapped in tested if not wrapped} == {
         (kind, use) for kind in SELF for use in load(SELF, kind).uses

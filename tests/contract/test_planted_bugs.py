@@ -1,4 +1,4 @@
-"""A test that cannot fail is a defect: bugs are planted one at a time, and for each the suite must fail."""
+"""A test that cannot fail is a defect: for each planted bug the suite must fail."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from contract.planting import Bug, find, planted
 
 @pytest.mark.parametrize("bug", [pytest.param(bug, id=bug.name.replace(" ", "-")) for bug in BUGS])
 def test_the_suite_catches(bug: Bug) -> None:
-    """Sound before, failing with the bug."""
+    """The cases pass without the bug and fail with it."""
     for case in bug.caught_by:
         find(case)()
     with planted(bug):

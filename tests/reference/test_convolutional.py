@@ -1,4 +1,4 @@
-"""Convolutions and ConvS2S against torch's own convolution and against their formulas, one token at a time."""
+"""Convolutions and ConvS2S against torch's convolution and against their formulas, one token at a time."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ WINDOWS = [
 
 
 def problem(window: ConvolutionWindow) -> tuple[list[Tensor], nn.Linear, list[Tensor]]:
-    """Rows of several lengths, a linear layer, and what torch's convolution finds in each row alone."""
+    """Rows of several lengths, a linear layer, and the output of torch's convolution for each row alone."""
     rows = [torch.randn(length, DIM) for length in LENGTHS]
     taps = nn.Linear(window.width * DIM, OUT)
     return rows, taps, [convolve(window, row, taps) for row in rows]
@@ -61,7 +61,7 @@ def test_padded_rows_equal_torch_on_each_alone(window: ConvolutionWindow) -> Non
 
 
 def test_packed_rows_equal_torch_on_each_alone() -> None:
-    """All windows on one layout, as in a model: what they keep in it must not be taken for one another's."""
+    """All windows share one layout, as in a model: they must not confuse the values that they cache in it."""
     layout = Layout.pack(LENGTHS, sum(LENGTHS) + 5)
     for window in WINDOWS:
         rows, taps, wanted = problem(window)
@@ -83,7 +83,7 @@ def test_pieces_equal_torch_on_the_whole(window: ConvolutionWindow, piece: int) 
 
 
 def test_ragged_pieces_equal_torch_on_each_alone() -> None:
-    """Every row is fed some of its tokens at a time, and now and then none."""
+    """Every row is fed some of its tokens at a time, and sometimes none."""
     window = ConvolutionWindow(DIM, 3, 4, causal=True)
     rows, taps, wanted = problem(window)
     left, found = list(rows), [[] for _ in rows]
@@ -127,12 +127,12 @@ def test_normed_linear_equals_torch_weight_norm() -> None:
 
 
 def test_first_weights_keep_the_variance() -> None:
-    """Through dropout, a convolution and its gate; at first the lengths are those of the directions."""
+    """Through dropout, a convolution and its gate; initially the lengths are those of the directions."""
     x = torch.randn(4, 500, 64)
     for share in (0.0, 0.3):
         block = GatedConvolution(64, 3, share, causal=False)
         same(block.taps.weight, block.taps.direction)
-        found = block(x * 0.1, None, None)[0] / 0.1  # small, as embeddings are: the gate is then near a half
+        found = block(x * 0.1, None, None)[0] / 0.1  # small like embeddings, so that the gate is near one half
         assert found.var().item() == pytest.approx(1.0, rel=0.15)
         linear = NormedLinear(64, 64, gain=1 - share)
         assert linear(F.dropout(x, share)).var().item() == pytest.approx(1.0, rel=0.15)
@@ -155,7 +155,7 @@ def test_a_gated_convolution_is_its_loop(causal: bool) -> None:
 
 @pytest.mark.parametrize("packed", [False, True])
 def test_a_layer_of_convs2s_is_its_formula(packed: bool) -> None:
-    """d = W h + b + g; α = softmax(d · z); c = √m Σ α (z + e): pair by pair, each source alone; sums of two times √½."""
+    """d = W h + b + g; α = softmax(d · z); c = √m Σ α (z + e): pair by pair, per source; sums of two are scaled by √½."""
     cross = MultistepAttention(Site("cross", DIM, memory=2 * DIM))
     layer, half = scattered(ConvS2SLayer(GatedConvolution(8, 3, 0.0, causal=True), cross)), math.sqrt(0.5)
     sources, targets = (7, 1, 4), (3, 5, 2)
@@ -184,7 +184,7 @@ def test_a_layer_of_convs2s_is_its_formula(packed: bool) -> None:
 
 
 def test_the_memory_of_convs2s_is_its_formula() -> None:
-    """[z, (z + e) √½], where e is token and position, and every sum of two is times √½."""
+    """[z, (z + e) √½], where e is token plus position, and every sum of two is scaled by √½."""
     encoder, tokens = scattered(ConvS2S(VOCABULARY, dim=8, channels=10, encoder_layers=2)).encoder, ids(1, 9)
     e = encoder.embedding.table.weight[tokens[0]] + encoder.embedding.position.table.weight[:9]
     x = encoder.enter(e)[None]
@@ -206,7 +206,7 @@ def test_convs2s_shows_its_weights() -> None:
 
 
 def test_the_encoder_of_convs2s_gets_its_share_of_the_gradient() -> None:
-    """1 / (2 · looks) of it for the convolutions; embeddings, which are also values, get theirs in full besides."""
+    """1 / (2 · attentions) of it for the convolutions; embeddings, which are also values, get the full gradient as well."""
     model = ConvS2S(VOCABULARY, dim=8, channels=8, decoder_layers=3, dropout=0.0)
     tokens = ids(1, 9)
     (full,) = torch.autograd.grad(model.encoder.leave(torch.randn(1, 9, 8)).sum(), [model.encoder.leave.bias])

@@ -1,4 +1,4 @@
-"""The attentions made for recurrent decoders, against their papers' equations computed pair by pair, and in the limit.
+"""Attentions for recurrent decoders, against the equations of their papers computed pair by pair, and in the limit.
 
 Shapes: rows are sources, T queries against S keys.
 """
@@ -91,7 +91,7 @@ def test_general_with_the_identity_is_dot() -> None:
 
 
 def test_concat_is_its_formula() -> None:
-    """vᵀ tanh(W [s; h]) with the one matrix put together from its two pieces."""
+    """vᵀ tanh(W [s; h]) with W joined from its two parts."""
     part = scattered(ConcatAttention(site(6), hidden=5))
     net = part.head.score
     assert net.query.bias is None
@@ -120,7 +120,7 @@ def test_location_refuses_a_source_that_is_too_long() -> None:
 
 @pytest.mark.parametrize("score", ["dot", "general", "concat"])
 def test_local_m_is_its_window_query_by_query(score: LuongScore) -> None:
-    """Query t against t − D … t + D, cut out; past the end, against the window of the last token."""
+    """Query t against t − D … t + D only; past the end, against the window of the last token."""
     part = scattered(LocalMonotonicAttention(site(), window=2, score=score))
     queries, memory = pair()
     lengths = [KEYS, 6]
@@ -168,7 +168,7 @@ def test_local_p_with_a_window_of_everything_is_global() -> None:
 
 
 def test_local_p_places_are_exact_in_half_precision() -> None:
-    """In bf16 the positions 1024 to 1030 are one; p is computed in float32 even where weights are in bf16."""
+    """bf16 does not distinguish positions 1024 to 1030; p is computed in float32 even with bf16 weights."""
     part = scattered(LocalPredictiveAttention(site())).bfloat16()
     queries = torch.randn(1, QUERIES, DIM).bfloat16()
     with torch.autocast("cpu", torch.bfloat16):
@@ -180,7 +180,7 @@ def test_local_p_places_are_exact_in_half_precision() -> None:
 
 @pytest.mark.parametrize("split", ["k=v", "kv", "kvp"])
 def test_key_value_is_its_formula(split: str) -> None:
-    """M = tanh(U [k_1 … k_{t−1}] + W k_t), α = softmax(wᵀM), Σ α_j v_j: token after token, the first has nothing."""
+    """M = tanh(U [k_1 … k_{t−1}] + W k_t), α = softmax(wᵀM), Σ α_j v_j: token by token; the first sees nothing."""
     parts, dim, width = {"k=v": (1, 13, 13), "kv": (2, 12, 6), "kvp": (3, 13, 4)}[split]
     part = scattered(KeyValueAttention(Site("causal", dim), parts=parts))
     net, x = part.head.score, torch.randn(1, 35, dim)
@@ -217,7 +217,7 @@ def test_key_value_refuses_what_it_cannot_split() -> None:
 
 
 def test_hard_finds_one_state() -> None:
-    """Out of training the likeliest of additive attention; in training those that are likely, as often as they are."""
+    """Outside training the most likely position of additive attention; in training, samples with its probabilities."""
     hard, additive, (queries, memory) = scattered(HardAttention(site())), AdditiveAttention(site()), pair(rows=1, queries=3)
     additive.load_state_dict(hard.state_dict())
     alpha = weights_of(look(additive.eval(), queries, memory))
@@ -233,7 +233,7 @@ def test_hard_finds_one_state() -> None:
 
 @pytest.mark.parametrize("baseline", ["0", "1.5"])
 def test_hard_reinforce_is_the_exact_gradient_on_average(baseline: str) -> None:
-    """E[(r(h_j) − b) ∇ log α_j] = ∇ Σ_j α_j r(h_j), whatever the baseline b (Xu et al. 2015, equations 11 to 12)."""
+    """E[(r(h_j) − b) ∇ log α_j] = ∇ Σ_j α_j r(h_j), for any baseline b (Xu et al. 2015, equations 11 to 12)."""
     count = 40000
     part, (queries, memory) = scattered(HardAttention(site())).train(), pair(rows=1, keys=5, queries=2)
     reward = memory[0].sin().sum(-1) + 1

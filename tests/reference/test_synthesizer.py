@@ -1,4 +1,4 @@
-"""The Synthesizer's forms against their paper's formulas, number by number, and in their limits."""
+"""The forms of the Synthesizer against the formulas of the paper, number by number, and in their limits."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def same(a: Tensor, b: Tensor) -> None:
 
 
 def token_numbers(network: Any, x: Tensor, head: int) -> Tensor:
-    """F(x) = W₂ relu(W₁x + b₁) + b₂, the hidden vector's own slice in each head; or Wx + b."""
+    """F(x) = W₂ relu(W₁x + b₁) + b₂, with a slice of the hidden vector per head; or Wx + b."""
     if network.hidden is not None:
         hidden = (network.hidden.weight @ x + network.hidden.bias).clamp_min(0)
         x = hidden[head * WIDTH : (head + 1) * WIDTH]
@@ -81,7 +81,7 @@ def test_the_formula_number_by_number(name: str, use: Use) -> None:
 
 
 def test_dense_of_one_layer_is_luongs_location() -> None:
-    """(W s)_j for the place j, softmax over the source's length: the same weights, and if W_V = W_O = 1 the same context."""
+    """(W s)_j for position j, softmax over the source's length: the same weights, and the same context if W_V = W_O = 1."""
     location = LocationAttention(Site("cross", DIM, memory=DIM), max_length=LENGTH).eval()
     part = SynthesizerAttention(Site("cross", DIM, 1, memory=DIM), form="dense", layers=1, max_length=LENGTH, bias=False).eval()
     with torch.no_grad():

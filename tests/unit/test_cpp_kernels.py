@@ -1,5 +1,4 @@
-"""Operations compiled for the CPU: each gives what torch gives, a search with them finds the same, and where they cannot be
-compiled everything goes on without them."""
+"""C++ kernels for the CPU: each matches torch, a search with them gives the same result, and decoding works without them."""
 
 from __future__ import annotations
 
@@ -36,7 +35,7 @@ def _without_gradients() -> Iterator[None]:
 
 @pytest.fixture(scope="module", autouse=True)
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Compiled kernels are kept in a folder of the tests' own."""
+    """Compiled kernels are cached in a folder for the tests."""
     with pytest.MonkeyPatch.context() as patch:
         home = tmp_path_factory.mktemp("cache")
         patch.setenv("XDG_CACHE_HOME", str(home))
@@ -178,12 +177,12 @@ def made(kind: str) -> Model:
     torch.manual_seed(5)
     model: Model = build_part("weft.models:MODELS", MODELS[kind], Sizes(90, 90, True)).eval()
     for parameter in model.parameters():
-        parameter.mul_(3 if parameter.dim() > 1 else 1)  # choices that no rounding can turn over
+        parameter.mul_(3 if parameter.dim() > 1 else 1)  # so that rounding cannot change a choice
     return model
 
 
 def searched(model: Model, chooser: Chooser) -> list[list[Hypothesis]]:
-    """Four sources of different lengths and prefixes; stores grow on the way, and sources leave."""
+    """Four sources of different lengths and prefixes; caches grow on the way, and sources leave."""
     lengths = [9, 4, 6, 2]
     source = torch.randint(4, 90, (4, 9), generator=torch.Generator().manual_seed(6))
     longest = torch.tensor([40, 6, 5, 7])

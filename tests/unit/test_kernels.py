@@ -1,4 +1,4 @@
-"""Kernels written in Triton beside plain products in float32: on a GPU, or interpreted where Triton is there without one."""
+"""Triton kernels against plain products in float32: on a GPU, or interpreted if Triton is installed without one."""
 
 import math
 import os
@@ -36,7 +36,7 @@ CASES = {"self": (SOURCE, SOURCE, False), "causal": (TARGET, TARGET, True), "cro
 
 
 def inputs(queries: Layout, keys: Layout) -> list[Tensor]:
-    """q, k, v as layers give them: parts of one product, so that tokens do not lie side by side."""
+    """q, k, v as layers produce them: parts of one product, so that tokens are not contiguous."""
     joint = drawn(queries.segments.size(1), 3, HEADS, WIDTH)
     q, (k, v) = joint[:, 0], drawn(keys.segments.size(1), 2, HEADS, WIDTH, seed=1).unbind(1)
     return [each.detach().requires_grad_() for each in (q, k, v)]
@@ -97,7 +97,7 @@ def test_dropout_drops_the_same_weights_forward_and_backward(case: str) -> None:
     found = attend(parts, queries, keys, causal, seed=3)
     _, of_k, of_v = (grad.double() for grad in torch.autograd.grad(found, parts, slope))
     total = float((found.detach().double() * slope).sum())
-    # The context is linear in the values; and adding one vector to all keys changes nothing, dropped weights or not.
+    # The context is linear in the values; and adding one vector to all keys changes nothing, with or without dropout.
     assert float((of_v * parts[2].detach()).sum()) == pytest.approx(
         total, rel=LIMIT, abs=LIMIT * float(slope.abs().sum()) / 100
     )
@@ -115,7 +115,7 @@ def test_dropout_keeps_the_mean() -> None:
 
 
 def test_weights_are_dropped_independently() -> None:
-    """Of one piece of 80 keys: values that say which they are show what was kept by each query and head."""
+    """In one segment of 80 keys: one-hot values show which weights each query and head kept."""
     layout = packed([80], 80)
     q, k = torch.zeros(2, 80, HEADS, 128, dtype=HALF, device=DEVICE)
     v = torch.eye(80, 128, dtype=HALF, device=DEVICE)[:, None].expand(80, HEADS, 128).contiguous()
@@ -164,7 +164,7 @@ def test_the_norm_of_a_sum_drops_the_same_entries_forward_and_backward() -> None
     found = norm_of(*given, seed=5, share=share)
     slope = drawn(*found.shape, seed=3)
     grads = torch.autograd.grad(found, given, slope)
-    # An entry's two gradients say what became of it: none, or what x has, scaled up.
+    # The gradient of y shows which entries were dropped: 0, or that of x, scaled up.
     kept = grads[1] != 0
     assert float(kept.float().mean()) == pytest.approx(1 - share, abs=0.02)
     total = x + torch.where(kept, y.float() / (1 - share), 0.0)

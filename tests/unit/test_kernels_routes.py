@@ -1,4 +1,4 @@
-"""What training hands to kernels of our own, seen by plain stand-ins: with them a model learns as it does without."""
+"""What training passes to the Triton kernels, checked by plain stand-ins: a model learns the same with and without them."""
 
 import sys
 from collections import Counter
@@ -46,7 +46,7 @@ PARTS = {"packed_attention": attend_pieces, "add_norm": add_norm, "linear_relu":
 
 @pytest.fixture
 def called(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
-    """Stand-ins in the place of the kernels, which serve wherever something lies; how often each was called."""
+    """Replaces the kernels by stand-ins for any device, and counts their calls."""
     count: Counter[str] = Counter()
     for name, part in PARTS.items():
 
@@ -72,7 +72,7 @@ def model(order: str, **more: Any) -> Model:
 
 
 def learnt(network: Model, *, half: bool) -> tuple[Tensor, Tensor]:
-    """The loss of one batch, packed, and all gradients."""
+    """The loss of one packed batch, and all gradients."""
     layouts = [Layout.pack(lengths, 48, longest=20) for lengths in (SOURCES, TARGETS)]
     generator = torch.Generator().manual_seed(1)
     source, target = (torch.randint(4, VOCABULARY, (1, 48), generator=generator) * layout.ok for layout in layouts)
@@ -90,7 +90,7 @@ def test_a_model_learns_the_same_with_them(order: str, called: Counter[str]) -> 
     wanted, slope = learnt(network, half=False)
     called.clear()
     found, mine = learnt(network, half=True)
-    # Two sub-layers an encoder layer has, three a decoder layer; one and two of them are attention.
+    # An encoder layer has two sub-layers and a decoder layer three; one and two of them are attention.
     norms = {"add_norm": 5 * LAYERS} if order == "post" else {}
     assert called == Counter({"packed_attention": 3 * LAYERS, "linear_relu": 2 * LAYERS, **norms})
     torch.testing.assert_close(found, wanted, rtol=2e-3, atol=0.0)

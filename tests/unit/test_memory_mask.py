@@ -1,4 +1,4 @@
-"""Masks of sources that are added to scores hide what they hide otherwise, and a source of no tokens gives zeros."""
+"""Additive masks of sources hide the same keys as boolean ones, and an empty source gives zeros."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The functions on decoding state, and the K/V store that overrides some of them."""
+"""Functions on decoding state, and the key-value cache, which overrides some of them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Memory:
 
 @dataclass
 class Toy:
-    """A leaf a beam, a shared part, room along an axis, and children of every sort."""
+    """A leaf with a row per beam, a shared part, room along an axis, and children of every kind."""
 
     hidden: Tensor
     memory: Memory
@@ -32,7 +32,7 @@ class Toy:
 
 
 class Counted:
-    """A state of its own kind: it is neither a tensor nor a container, so only its methods are called."""
+    """A custom state: neither a tensor nor a container, so only its methods are called."""
 
     def __init__(self, calls: tuple[str, ...] = ()) -> None:
         self.calls = calls
@@ -116,14 +116,14 @@ def test_spread_repeats_each_source_for_its_beams() -> None:
 
 
 def filled(sources: int, room: int, count: int) -> KeyValueCache:
-    """A store in which token s of source g is the number 10 g + s."""
+    """A cache in which token s of source g is the number 10 g + s."""
     cache = KeyValueCache.empty(sources, 1, room, 1, torch.zeros(1))
     numbers = 10.0 * torch.arange(sources)[:, None] + torch.arange(count)
     return cache.append(numbers[:, None, :, None], -numbers[:, None, :, None], None)
 
 
 def read(cache: KeyValueCache) -> list[list[float]]:
-    """What each row would see, in order."""
+    """The tokens that each row sees, in order."""
     beams, (k, v) = cache.k.size(2), cache.dense()
     assert torch.equal(k, -v)
     return [row[0, : int(cache.length[i // beams]), 0].tolist() for i, row in enumerate(k)]
@@ -177,7 +177,7 @@ def test_cache_overwrites_what_was_padding() -> None:
 
 
 def layers(count: int = 3) -> list[tuple[KeyValueCache, None]]:
-    """The states of some layers that begin together, with one source of one beam."""
+    """The states of several layers that start together, with one source of one beam."""
     return together([(KeyValueCache.empty(1, 1, 4, 1, torch.zeros(1)), None) for _ in range(count)])
 
 
@@ -209,7 +209,7 @@ def test_what_stands_twice_is_copied_once_and_stays_one() -> None:
 
 
 def test_a_tree_made_again_has_forgotten_what_was_derived() -> None:
-    """Tensors that were changed in place: what was made of the old values must not be found again."""
+    """After tensors are changed in place, values derived from the old ones must not be reused."""
     ledger = layers(1)[0][0].ledger
     assert ledger.plan(1, None).positions.tolist() == [[0]]
     ledger.length.fill_(2)

@@ -1,4 +1,4 @@
-"""Bugs that have been made, or would be easy to make, each with the cases of the suite that must notice it."""
+"""Bugs that were made, or would be easy to make, each with the cases that must catch it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bugs of the attentions that remember where they looked, and of penalties on weights."""
+"""Bugs of attentions that depend on earlier alignments, and of penalties on weights."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bugs of mixing without attention, the traps of the published forms among them."""
+"""Bugs of mixing without attention, including the pitfalls of the published forms."""
 
 from __future__ import annotations
 

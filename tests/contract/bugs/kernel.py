@@ -1,4 +1,4 @@
-"""Bugs of masks and weights, and of the store and the state that beams live in."""
+"""Bugs of masks and weights, of the cache, and of the state of beams."""
 
 from __future__ import annotations
 

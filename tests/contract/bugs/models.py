@@ -1,4 +1,4 @@
-"""Bugs of models, and of the layers and poolings they are made of."""
+"""Bugs of models, layers and poolings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bugs of attentions by sums, and of those over shortened keys."""
+"""Bugs of attention by prefix sums, and of attention over compressed keys."""
 
 from __future__ import annotations
 

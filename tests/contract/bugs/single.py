@@ -1,4 +1,4 @@
-"""Bugs of the attentions made for recurrent decoders."""
+"""Bugs of attentions for recurrent decoders."""
 
 from __future__ import annotations
 
