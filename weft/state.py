@@ -45,13 +45,11 @@ class Remembers:
     _memory: dict[Hashable, Any] = field(init=False, default_factory=dict, compare=False, repr=False)
 
     def remember(self, key: Hashable, make: Callable[[], T], *held: Any) -> T:
-        """The cached result of the first call of `make` for this key. `held`: objects that the key identifies by id, kept alive
-        with it.
-        """
+        """The cached result of `make` for this key. `held`: objects that the key identifies by id, kept alive with it."""
         if key not in self._memory:
             self._memory[key] = make(), held
-        found: T = self._memory[key][0]
-        return found
+        value: T = self._memory[key][0]
+        return value
 
 
 @runtime_checkable
@@ -141,14 +139,14 @@ def again(state: State) -> State:
 
 def leaves(state: State) -> list[Tensor]:
     """All tensors of a state, each once, in a fixed order."""
-    found: list[Tensor] = []
+    tensors: list[Tensor] = []
     seen: set[int] = set()
 
     def walk(state: State) -> None:
         if state is None or id(state) in seen:
             return
         if isinstance(state, Tensor):
-            found.append(state)
+            tensors.append(state)
         elif isinstance(state, dict):
             for value in state.values():
                 walk(value)
@@ -161,7 +159,7 @@ def leaves(state: State) -> list[Tensor]:
         seen.add(id(state))
 
     walk(state)
-    return found
+    return tensors
 
 
 def refill(state: State, tensors: Iterable[Tensor]) -> State:

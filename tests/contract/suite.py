@@ -86,8 +86,8 @@ Case = tuple[str, Callable[[], None]]
 
 
 def _with_fused_kernels(check: Callable[[Any], None], entry: Any) -> None:
-    """Runs a check as if rows were long: with fused kernels and small groups of queries. Requests for weights still use plain
-    products, which are the reference.
+    """Runs a check as if rows were long: with fused kernels and small groups of queries. Weights still come from plain
+    products.
     """
     before = dot_product.SHORT, patterns.SMALLEST
     dot_product.SHORT, patterns.SMALLEST = 0, 8

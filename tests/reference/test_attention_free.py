@@ -230,9 +230,7 @@ def test_pma_is_its_formula() -> None:
 
 
 def test_a_set_transformer_knows_no_order() -> None:
-    """Without positions and with induced set attention, permuting tokens permutes the outputs and does not change the pooled
-    vector.
-    """
+    """Without positions and with induced set attention, permuting tokens permutes the outputs and keeps the pooled vector."""
     options = {"dim": DIM, "heads": HEADS, "encoder_layers": 2, "decoder_layers": 1, "encoder_self": {"kind": "isab"}}
     ids, order = torch.arange(4, 19)[None], torch.randperm(15, generator=torch.Generator().manual_seed(0))
     for position, alike in (("none", True), ("sinusoidal", False)):

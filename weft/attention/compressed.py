@@ -168,18 +168,16 @@ class CompressedAttention(Attention):
         return seen[0]
 
     def _triangle(self, q: Tensor, store: KeyValues, share: float) -> Tensor:
-        """Attends over a whole sequence without a mask: queries `stride` apart form a group, and query n of a group sees n + 1
-        windows.
-        """
+        """A whole sequence without a mask: queries `stride` apart form a group, and query n of a group sees n + 1 windows."""
         assert store.k is not None and store.v is not None
         first, windows = self.stride - 1, store.k.size(2)
         apart = F.pad(q[:, :, first:], (0, 0, 0, windows * self.stride + first - q.size(2))).unflatten(
             2, (windows, self.stride)
         )
         k, v = (x[:, :, None].expand(-1, -1, self.stride, -1, -1).flatten(1, 2) for x in (store.k, store.v))
-        found, _ = attend(apart.transpose(2, 3).flatten(1, 2), KeyValues(k, v), causal=True, layout=None, dropout=share)
-        found = found.unflatten(1, (-1, self.stride)).transpose(2, 3).flatten(2, 3)
-        return F.pad(found, (0, 0, first, 0))[:, :, : q.size(2)]
+        context, _ = attend(apart.transpose(2, 3).flatten(1, 2), KeyValues(k, v), causal=True, layout=None, dropout=share)
+        context = context.unflatten(1, (-1, self.stride)).transpose(2, 3).flatten(2, 3)
+        return F.pad(context, (0, 0, first, 0))[:, :, : q.size(2)]
 
 
 def _join(tail: Tensor, new: Tensor, begun: Tensor) -> Tensor:

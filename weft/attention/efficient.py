@@ -20,8 +20,7 @@ WIDEST = 60.0
 
 @dataclass
 class Means:
-    """What causal attention has seen, in float32. values [B, H, D, D]: per key channel, the mean of values weighted by
-    exp(key).
+    """The past in float32. values [B, H, D, D]: per key channel, the mean of values weighted by exp(key).
 
     level [B, H, D]: the logarithm of the sum of these weights.
     """

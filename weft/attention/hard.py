@@ -47,9 +47,7 @@ class HardAttention(SourceAttention):
         return Attended(context, state, weights, terms)
 
     def _choose(self, log_probs: Tensor) -> Tensor:
-        """[B, T, 1]: sampled by the Gumbel-max trick, argmax of log α − log(exponential noise), without synchronising with the
-        host.
-        """
+        """[B, T, 1]: sampled by the Gumbel-max trick, argmax of log α − log(exponential noise), which does not synchronise."""
         if not self.training:
             return log_probs.argmax(-1, keepdim=True)
         noise = torch.empty_like(log_probs).exponential_().log()

@@ -85,7 +85,7 @@ class LocationAwareAttention(SourceAttention):
         source, last, total = state.source, state.last, state.total
         projected, keys = self.score.project(query), source.mask(query.size(0), None)
         real = None if layout is None else layout.ok
-        found, covered = [], []
+        alignments, covered = [], []
         for t in range(query.size(1)):
             scores = self._scores(projected[:, t : t + 1], source, last if total is None else total)
             weights = masked_softmax(self.sharpening * scores, self._allowed(scores, keys, last))
@@ -94,8 +94,8 @@ class LocationAwareAttention(SourceAttention):
             if total is not None:
                 covered.append(torch.minimum(alpha, total).sum(-1))
                 total = kept(real, t, total + alpha, total)
-            found.append(weights)
-        weights = torch.cat(found, 1).to(source.values.dtype)
+            alignments.append(weights)
+        weights = torch.cat(alignments, 1).to(source.values.dtype)
         terms = {"coverage": torch.stack(covered, 1)} if self.coverage and self.training else {}
         shown = weights[:, None] if need_weights else None
         return Attended(self.head.mix(weights, source), Aligned(source, last, total), shown, terms)

@@ -96,21 +96,21 @@ class MonotonicAttention(SourceAttention):
             stop = stop.masked_fill(last[:, None], 0.0)
         # The log-probability of passing all positions before j. Padding comes last, so its energies never matter.
         passed = F.pad(F.logsigmoid(-energy), (1, 0))[..., :-1].cumsum(-1)
-        begin, found = state.begin, []
+        begin, log_weights = state.begin, []
         for t in range(query.size(1)):
-            found.append(advance(begin, stop[:, t], passed[:, t]))
-            begin = kept(real, t, self._move(found[t], last), begin)
-        weights = torch.stack(found, 1).exp().to(state.source.values.dtype)
+            log_weights.append(advance(begin, stop[:, t], passed[:, t]))
+            begin = kept(real, t, self._move(log_weights[t], last), begin)
+        weights = torch.stack(log_weights, 1).exp().to(state.source.values.dtype)
         context = self.head.mix(weights, state.source)
         return Attended(context, replace(state, begin=begin), weights[:, None] if need_weights else None)
 
-    def _move(self, found: Tensor, last: Tensor) -> Tensor:
+    def _move(self, log_weights: Tensor, last: Tensor) -> Tensor:
         """Where the next scan begins, as log-probabilities [B, S]: at the same position, or one further."""
         if not self.forced:
-            return found.clamp_min(NEVER)
-        moved = F.pad(found, (1, 0), value=NEVER)[:, :-1]
+            return log_weights.clamp_min(NEVER)
+        moved = F.pad(log_weights, (1, 0), value=NEVER)[:, :-1]
         if self.hold:
-            moved = torch.where(last, torch.logaddexp(moved, found), moved)
+            moved = torch.where(last, torch.logaddexp(moved, log_weights), moved)
         return moved.clamp_min(NEVER)
 
     def _scan(self, query: Tensor, state: Scan, real: Tensor | None, need_weights: bool) -> Attended:

@@ -82,13 +82,13 @@ class PartsAttention(Attention):
         need_weights: bool = False,
     ) -> Attended:
         terms: dict[str, Tensor] = {}
-        found: list[Attended] = []
+        outputs: list[Attended] = []
         shares = self.share(query).chunk(len(self.parts), -1)
         for part, own, before in zip(self._each(), shares, state, strict=True):
-            found.append(part(own, before, append=own, layout=layout, need_weights=need_weights))
-            add_terms(terms, found[-1].terms)
-        context = self.out(torch.cat([one.context.to(query.dtype) for one in found], -1))
-        return Attended(context, [one.state for one in found], _side_by_side([one.weights for one in found]), terms)
+            outputs.append(part(own, before, append=own, layout=layout, need_weights=need_weights))
+            add_terms(terms, outputs[-1].terms)
+        context = self.out(torch.cat([one.context.to(query.dtype) for one in outputs], -1))
+        return Attended(context, [one.state for one in outputs], _side_by_side([one.weights for one in outputs]), terms)
 
 
 def _side_by_side(weights: list[Tensor | None]) -> Tensor | None:

@@ -14,8 +14,7 @@ from weft.attention.core.patterns import Pattern, neighbours
 
 @dataclass(frozen=True)
 class Strided(Pattern):
-    """The tokens at a distance that is a multiple of `stride`. Positions with the same remainder form a group and see each
-    other only.
+    """The tokens at distances that are multiples of `stride`. Positions with the same remainder form a group.
 
     stride: distance between the tokens that a query sees
     """

@@ -103,8 +103,8 @@ def embedding_tables(
 def _hashed(grams: Tensor, rows: int) -> Tensor:
     """The last N tokens at each position, grams [B, T, N] → rows [B, T, N − 1] of the n-grams ending there, shortest first."""
     *earlier, code = grams.unbind(-1)
-    found = []
+    hashed = []
     for token in reversed(earlier):
         code = (code * HASH_BASE + token) % HASH_PRIME
-        found.append(torch.where(token == PAD, 0, code % (rows - 1) + 1))
-    return torch.stack(found, -1)
+        hashed.append(torch.where(token == PAD, 0, code % (rows - 1) + 1))
+    return torch.stack(hashed, -1)

@@ -75,5 +75,5 @@ def _fused(layer: nn.Linear, x: Tensor) -> bool:
 def _linear_relu(layer: nn.Linear, x: Tensor) -> Tensor:
     from weft.kernels.triton.linear_relu import linear_relu
 
-    found: Tensor = linear_relu(x.flatten(0, -2), computed_in(layer.weight), computed_in(layer.bias))
-    return found.unflatten(0, x.shape[:-1])
+    hidden: Tensor = linear_relu(x.flatten(0, -2), computed_in(layer.weight), computed_in(layer.bias))
+    return hidden.unflatten(0, x.shape[:-1])

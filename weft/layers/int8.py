@@ -58,12 +58,12 @@ class Int8Linear(nn.Module):
     @cached_property
     def _numbers(self) -> Tensor:
         """The rounded weights [O, I] as int8, unpacked once if needed."""
-        found: Tensor
+        numbers: Tensor
         if self.kernels is None:
-            found = torch.ops.quantized.linear_unpack(self.packed)[0].int_repr()
+            numbers = torch.ops.quantized.linear_unpack(self.packed)[0].int_repr()
         else:
-            found = self.packed.unpack()
-        return found
+            numbers = self.packed.unpack()
+        return numbers
 
     def rows(self, outputs: Tensor) -> Int8Linear:
         """The same layer restricted to some of its outputs [N]."""
@@ -78,8 +78,8 @@ class Int8Linear(nn.Module):
             return self.packed(x)  # type: ignore[no-any-return]
         # A row of zeros is divided by 0. The kernel still returns finite numbers, and times 0 they are 0.
         largest = x.abs().amax(-1, keepdim=True)
-        found: Tensor = KERNEL(x / largest, 1 / self.levels, self.levels + 1, self.packed)
-        return found.mul_(largest) if self.bias is None else torch.addcmul(self.bias, found, largest, out=found)
+        output: Tensor = KERNEL(x / largest, 1 / self.levels, self.levels + 1, self.packed)
+        return output.mul_(largest) if self.bias is None else torch.addcmul(self.bias, output, largest, out=output)
 
 
 class Int8Recurrent(nn.Module):
@@ -96,8 +96,8 @@ class Int8Recurrent(nn.Module):
 
     def forward(self, x: Tensor, state: Cell, layout: Layout | None) -> tuple[Tensor, Cell]:
         if layout is not None or x.size(1) > 1:
-            found: tuple[Tensor, Cell] = self.layer(x, state, layout)
-            return found
+            output: tuple[Tensor, Cell] = self.layer(x, state, layout)
+            return output
         cell = self.step(x[:, 0], state)
         return cell[0][:, None], cell
 

@@ -30,8 +30,8 @@ def norm_sum(norm: nn.LayerNorm, x: Tensor, update: Tensor, share: float, traini
 
 
 def residual(x: Tensor, training: bool) -> Tensor:
-    """The input of a stack whose sub-layers end in `norm_sum`: in half precision if they return half precision, so that all
-    layers get the same type and are compiled once.
+    """The input of a stack of `norm_sum` sub-layers, in the precision that they return, so that all layers compile to one
+    program.
     """
     return computed_in(x) if training and serve(x) else x
 

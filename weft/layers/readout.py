@@ -80,8 +80,7 @@ def linear_loss(
 
 
 class _LinearLoss(torch.autograd.Function):
-    """∂loss/∂logits = softmax − target depends on later layers only by a factor, so both products with it are computed right
-    away.
+    """∂loss/∂logits = softmax − target depends on later layers only by a factor, so both products with it are computed at once.
 
     The even part of smoothing is a product with the mean of the table, so it needs no extra pass over the logits.
     """

@@ -126,9 +126,9 @@ class _Recompute(torch.autograd.Function):
         try:
             for sublayer, draws in zip(reversed(passed.sublayers), reversed(passed.draws), strict=True):
                 passed.rewind(draws)
-                value, dx, found = _undo(passed, sublayer, a, db, dterms)
+                value, dx, grads_of_sources = _undo(passed, sublayer, a, db, dterms)
                 a, b, da, db = b - value, a, db, da + dx
-                for source, grad in zip(sublayer.sources, found, strict=True):
+                for source, grad in zip(sublayer.sources, grads_of_sources, strict=True):
                     if grad is not None:
                         total[id(source)] = total[id(source)] + grad if id(source) in total else grad
         finally:
@@ -144,7 +144,7 @@ def _undo(
     with torch.enable_grad(), passed.autocast():
         added = sublayer.run(x)
     pairs = [(added.value, grad), *((term, dterms[name]) for name, term in added.terms.items())]
-    pairs = [(found, back.to(found.dtype)) for found, back in pairs if found.requires_grad]
+    pairs = [(output, back.to(output.dtype)) for output, back in pairs if output.requires_grad]
     outputs, given = zip(*pairs, strict=True)
-    dx, *found = torch.autograd.grad(outputs, [x, *sublayer.sources], given, allow_unused=True)
-    return added.value.detach(), torch.zeros_like(x) if dx is None else dx, found
+    dx, *grads = torch.autograd.grad(outputs, [x, *sublayer.sources], given, allow_unused=True)
+    return added.value.detach(), torch.zeros_like(x) if dx is None else dx, grads

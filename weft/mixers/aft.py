@@ -86,16 +86,16 @@ class AttentionFreeMixer(RowMixer):
             k, v = (torch.where(layout.ok[..., None], part, 0.0) for part in (k, v))
         with torch.autocast(x.device.type, enabled=False):
             if not self.causal:
-                found = self._both_ways(k, v, layout)
+                mixed = self._both_ways(k, v, layout)
             elif self.form == "simple":
-                found, state = _running(k, v, state, layout)
+                mixed, state = _running(k, v, state, layout)
             elif state.fresh:
-                found = self._whole(k, v)
+                mixed = self._whole(k, v)
                 state = state.append(torch.cat([k, v], -1), layout)[0]
             else:
                 state, place = state.append(torch.cat([k, v], -1), layout)
-                found = self._steps(state.tokens, place)
-        return self.out(torch.sigmoid(q) * found.to(q.dtype)), state
+                mixed = self._steps(state.tokens, place)
+        return self.out(torch.sigmoid(q) * mixed.to(q.dtype)), state
 
     def _both_ways(self, k: Tensor, v: Tensor, layout: Layout | None) -> Tensor:
         """The encoder: all real tokens count, with exponents relative to the largest key of each channel and row."""
@@ -108,7 +108,7 @@ class AttentionFreeMixer(RowMixer):
             return self._product(k, v, ok, self._positions(place, place)).mean()
         each = Weighted.of(k, v, ok)
         before, behind = prefixes(each), prefixes(each.flip()).flip()
-        found = []
+        means = []
         for begin in range(0, extent, BLOCK):
             own = place[begin : begin + BLOCK]
             near = slice(max(0, begin - self.window), min(extent, begin + BLOCK + self.window))
@@ -118,8 +118,8 @@ class AttentionFreeMixer(RowMixer):
                 here = here.join(before.at(slice(near.start - 1, near.start)))
             if near.stop < extent:
                 here = here.join(behind.at(slice(near.stop, near.stop + 1)))
-            found.append(here.mean())
-        return torch.cat(found, 1)
+            means.append(here.mean())
+        return torch.cat(means, 1)
 
     def _product(self, k: Tensor, v: Tensor, ok: Tensor | None, bias: Tensor) -> Weighted:
         """All queries over all keys by a matrix product: bias [H, T, S], k and v [B, S, D]."""
@@ -135,7 +135,7 @@ class AttentionFreeMixer(RowMixer):
         extent = k.size(1)
         place = torch.arange(extent, device=k.device)
         before = None if self.form == "full" else prefixes(Weighted.of(k, v))
-        found = []
+        means = []
         for begin in range(0, extent, CHUNK):
             own = place[begin : begin + CHUNK]
             near = slice(0 if before is None else max(0, begin - self.window), begin)
@@ -148,8 +148,8 @@ class AttentionFreeMixer(RowMixer):
                 here = here.join(self._product(k[:, near], v[:, near], None, self._positions(own, place[near])))
             if before is not None and near.start > 0:
                 here = here.join(before.at(slice(near.start - 1, near.start)))
-            found.append(here.mean())
-        return torch.cat(found, 1)
+            means.append(here.mean())
+        return torch.cat(means, 1)
 
     def _steps(self, tokens: Tensor, place: Tensor) -> Tensor:
         """Causal, from a history: tokens at positions `place` [B, T], which differ between rows, one after the other."""
@@ -157,11 +157,11 @@ class AttentionFreeMixer(RowMixer):
             tokens, place = tokens[:, : self.max_length], place.clamp_max(self.max_length - 1)
         k, v = tokens.chunk(2, -1)
         cells = torch.arange(k.size(1), device=k.device)
-        found = []
+        means = []
         for now in place.unbind(1):
             among = self._spread(self._positions(now, cells).permute(1, 2, 0), k.size(-1))  # [B, S, D]
-            found.append(Weighted.over(k + among, v, (cells <= now[:, None])[..., None], 1).mean())
-        return torch.cat(found, 1)
+            means.append(Weighted.over(k + among, v, (cells <= now[:, None])[..., None], 1).mean())
+        return torch.cat(means, 1)
 
     def _positions(self, queries: Tensor, keys: Tensor) -> Tensor:
         """w [H or 1, T, S] in float32 between positions queries [T] and keys [S]."""

@@ -27,8 +27,8 @@ class Mixer(Facts, ABC):
 
     def recall(self, memory: Tensor) -> State:
         """The causal state after tokens [B, M, D] of an earlier segment, whose own outputs are not needed."""
-        found: Attended = self(memory, self.start(rows=memory.size(0)))
-        return found.state
+        attended: Attended = self(memory, self.start(rows=memory.size(0)))
+        return attended.state
 
 
 class RowMixer(Mixer):
@@ -68,8 +68,8 @@ class SelfAttention(Mixer):
         return self.attention.start(rows=rows, room=room)
 
     def forward(self, x: Tensor, state: State, *, layout: Layout | None = None, need_weights: bool = False) -> Attended:
-        found: Attended = self.attention(x, state, append=x, layout=layout, need_weights=need_weights)
-        return replace(found, context=self.project(found.context))
+        attended: Attended = self.attention(x, state, append=x, layout=layout, need_weights=need_weights)
+        return replace(attended, context=self.project(attended.context))
 
     def recall(self, memory: Tensor) -> State:
         return self.attention.start(memory, rows=memory.size(0))

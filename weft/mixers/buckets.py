@@ -42,8 +42,7 @@ class Sorted:
 
 
 class BucketMixer(Mixer):
-    """Each token attends to the nearest of its own bucket: the last `window`, itself included (causal), or that many on each
-    side.
+    """Each token attends to the nearest of its bucket: the last `window`, itself included (causal), or that many on each side.
 
     Queries and keys share a projection; a key is a query normalised to length 1 (Kitaev et al. 2020). A token found in several
     rounds counts once.
@@ -67,9 +66,7 @@ class BucketMixer(Mixer):
 
     @abstractmethod
     def assign(self, q: Tensor, ok: Tensor | None) -> Tensor:
-        """The buckets [B, H, R, T], 0 to `kinds` − 1, of tokens with queries q [B, H, T, D]; tokens that are not `ok` are
-        padding.
-        """
+        """The buckets [B, H, R, T], 0 to `kinds` − 1, of tokens with queries q [B, H, T, D]; others than `ok` ones are padding."""
 
     def start(self, *, rows: int = 1, room: int | None = None) -> State:
         if self.site.use == "encoder":
@@ -139,10 +136,10 @@ def band(q: Tensor, v: Tensor, buckets: Tensor, window: int, *, causal: bool, sh
     top = scores.detach().amax(-1, keepdim=True)
     weights = (scores - top).exp()
     total = weights.sum(-1, keepdim=True)
-    found = dropout(weights, share).to(v.dtype) @ blocks.around(values)
-    found = torch.cat([found.to(total.dtype) / total, top + total.log()], -1)
-    found = _sort(found.flatten(3, 4)[..., :extent, :], rank)
-    return (found[..., :-1] * found[..., -1:].softmax(2)).sum(2)
+    context = dropout(weights, share).to(v.dtype) @ blocks.around(values)
+    context = torch.cat([context.to(total.dtype) / total, top + total.log()], -1)
+    context = _sort(context.flatten(3, 4)[..., :extent, :], rank)
+    return (context[..., :-1] * context[..., -1:].softmax(2)).sum(2)
 
 
 @dataclass(frozen=True)

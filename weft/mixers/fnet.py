@@ -48,11 +48,11 @@ class FourierMixer(RowMixer):
         ragged = layout is not None and (layout.known is None or any(count != extent for count in layout.known))
         with torch.autocast(x.device.type, enabled=False):
             if layout is not None and ragged:
-                found = _ragged(torch.where(layout.ok[..., None], x, 0.0).float(), layout)
+                mixed = _ragged(torch.where(layout.ok[..., None], x, 0.0).float(), layout)
                 tokens = layout.lengths.clamp_min(1)[:, None, None]
-                return found * (tokens * width) ** -0.5 if self.norm == "ortho" else found, None
-            found = torch.fft.fft2(x.float()).real
-        return found / math.sqrt(extent * width) if self.norm == "ortho" else found, None
+                return mixed * (tokens * width) ** -0.5 if self.norm == "ortho" else mixed, None
+            mixed = torch.fft.fft2(x.float()).real
+        return mixed / math.sqrt(extent * width) if self.norm == "ortho" else mixed, None
 
 
 def _ragged(x: Tensor, layout: Layout) -> Tensor:
@@ -83,9 +83,7 @@ def chirp_transform(x: Tensor, layout: Layout) -> Tensor:
 
 
 def _chirp(layout: Layout, extent: int, points: int) -> tuple[Tensor, Tensor]:
-    """c [B, T, 1], and the transform of its conjugate [B, M, 1]. Angles are reduced as integers, since floats cannot represent
-    j².
-    """
+    """c [B, T, 1], and the transform of its conjugate [B, M, 1]. Angles are reduced as integers: floats cannot represent j²."""
     count = layout.lengths.clamp_min(1)[:, None]
     place = torch.arange(extent, device=count.device)
     angle = math.pi * (place.square() % (2 * count)).double() / count

@@ -45,5 +45,5 @@ class InducedSetMixer(RowMixer):
         return None
 
     def mix(self, x: Tensor, state: State, layout: Layout | None) -> tuple[Tensor, State]:
-        found, _ = self.gather(self.points.expand(x.size(0), -1, -1), x, layout)
-        return self.spread.run(x, self.spread.start(found, None, x.size(0), None), None, None, False).context, None
+        summary, _ = self.gather(self.points.expand(x.size(0), -1, -1), x, layout)
+        return self.spread.run(x, self.spread.start(summary, None, x.size(0), None), None, None, False).context, None

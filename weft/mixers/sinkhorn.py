@@ -30,9 +30,7 @@ LOWEST = -1e9
 
 @dataclass
 class Sorting:
-    """All tokens so far: concatenated keys, values and running means of the input, [B, S, 3·H·D]; and the sum of the input [B,
-    H·D].
-    """
+    """The past: concatenated keys, values and running means of the input, [B, S, 3·H·D]; and the sum of the input [B, H·D]."""
 
     tokens: History
     total: Tensor
@@ -133,8 +131,8 @@ class SinkhornMixer(RowMixer):
         seen = torch.cat([own.expand(-1, -1, self.block, -1), beside.expand(-1, -1, self.block, -1)], -1)
         keys, values = torch.cat([keys, sorted_keys], 3), torch.cat([values, sorted_values], 3)
         ours, keys, values = (part.transpose(1, 2).flatten(0, 1) for part in (ours, keys, values))
-        found, _ = mix(ours, keys, values, seen.flatten(0, 1)[:, None], self._share, False)
-        return found.transpose(1, 2).reshape(rows, -1, dim)[:, :extent]
+        context, _ = mix(ours, keys, values, seen.flatten(0, 1)[:, None], self._share, False)
+        return context.transpose(1, 2).reshape(rows, -1, dim)[:, :extent]
 
     def _beside(self, real: Tensor) -> Tensor:
         """[B, N, b]: which cells of the block sorted beside each one hold a token. No block is fuller than the first."""
@@ -184,8 +182,8 @@ class SinkhornMixer(RowMixer):
 
         seen = torch.cat([cells <= place[..., None], (mine > 0)[..., None].expand_as(cells)], -1)
         ours = q.unflatten(-1, (-1, 1, self.width)).flatten(0, 1)
-        found, _ = mix(ours, fetch(k), fetch(v), seen.flatten(0, 1)[:, None, None], self._share, False)
-        return found.reshape(rows, extent, dim)
+        context, _ = mix(ours, fetch(k), fetch(v), seen.flatten(0, 1)[:, None, None], self._share, False)
+        return context.reshape(rows, extent, dim)
 
     def _cut(self, x: Tensor) -> Tensor:
         """[B, T, …] → [B, N, b, …], padded with zeros."""

@@ -32,8 +32,8 @@ ALIGNED = [
     Bug(
         "a forced expectation stays",
         "attention.monotonic",
-        "moved = F.pad(found, (1, 0), value=NEVER)[:, :-1]",
-        "moved = found",
+        "moved = F.pad(log_weights, (1, 0), value=NEVER)[:, :-1]",
+        "moved = log_weights",
         (
             "aligned_attention: monotonic_soft_and_sure_is_the_scan(forced)",
             "aligned_attention: monotonic_in_training_is_its_recurrence(forced)",
@@ -42,7 +42,7 @@ ALIGNED = [
     Bug(
         "what holds at the end is lost when it must move on",
         "attention.monotonic",
-        "moved = torch.where(last, torch.logaddexp(moved, found), moved)",
+        "moved = torch.where(last, torch.logaddexp(moved, log_weights), moved)",
         "pass",
         ("aligned_attention: monotonic_in_training_is_its_recurrence(forced-hold)",),
     ),

@@ -64,8 +64,8 @@ PATTERNS = [
     Bug(
         "heads by pattern change places",
         "attention.core.block_sparse",
-        "torch.cat(found, 1)",
-        "torch.cat(found[::-1], 1)",
+        "torch.cat(contexts, 1)",
+        "torch.cat(contexts[::-1], 1)",
         ("mixed-four-encoder-weights",),
     ),
     Bug(

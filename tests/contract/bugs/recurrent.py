@@ -7,7 +7,7 @@ from contract.planting import Bug
 RECURRENT = [
     Bug(
         "recurrent layers run on into the padding",
-        "layers.recurrent",
+        "layers.time_packing",
         "counts = np.array(layout.counts, dtype=np.int64)",
         "counts = np.full(len(layout.counts), extent)",
         ("rnn-padding", "rnn-sutskever-padding", "rnn-luong-ragged"),

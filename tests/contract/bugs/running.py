@@ -22,7 +22,7 @@ RUNNING = [
     Bug(
         "earlier chunks are forgotten",
         "attention.core.prefix_sums",
-        "found, mass = torch.baddbmm(found, q, before), ",
+        "context, mass = torch.baddbmm(context, q, before), ",
         "mass = ",
         ("running_sums: linear_is_its_quadratic_form(causal)", "linear-causal-chunks"),
     ),
@@ -41,11 +41,11 @@ RUNNING = [
         ("linear-causal-half-steps",),
     ),
     Bug(
-        "what was found is rounded to eight bits",
+        "the context is rounded to eight bits",
         "attention.core.feature_maps",
-        "found = divide(seen, self.heads.width, self.least())",
-        "found = divide(seen, self.heads.width, self.least())\n"
-        "        found = found.to(torch.float8_e5m2 if query.dtype == torch.bfloat16 else None)",
+        "context = divide(seen, self.heads.width, self.least())",
+        "context = divide(seen, self.heads.width, self.least())\n"
+        "        context = context.to(torch.float8_e5m2 if query.dtype == torch.bfloat16 else None)",
         ("linear-encoder-half",),
     ),
     Bug(
@@ -58,8 +58,8 @@ RUNNING = [
     Bug(
         "the gradient of norms is lost",
         "attention.core.prefix_sums",
-        "along = torch.sum(values * found, -1, keepdim=True).neg_()",
-        "along = 0 * torch.sum(values * found, -1, keepdim=True).neg_()",
+        "along = torch.sum(values * context, -1, keepdim=True).neg_()",
+        "along = 0 * torch.sum(values * context, -1, keepdim=True).neg_()",
         ("linear-encoder-gradients",),
     ),
     Bug(
@@ -166,8 +166,8 @@ SHORTENED = [
     Bug(
         "queries before the first window look at it",
         "attention.compressed",
-        "return F.pad(found, (0, 0, first, 0))[:, :, : q.size(2)]",
-        "return torch.cat([found[:, :, :1].expand(-1, -1, first, -1), found], 2)[:, :, : q.size(2)]",
+        "return F.pad(context, (0, 0, first, 0))[:, :, : q.size(2)]",
+        "return torch.cat([context[:, :, :1].expand(-1, -1, first, -1), context], 2)[:, :, : q.size(2)]",
         ("compressed-causal-future",),
     ),
     Bug(

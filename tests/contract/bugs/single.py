@@ -53,8 +53,8 @@ SINGLE = [
     Bug(
         "location has a say of its own",
         "attention.core.score_functions",
-        "found: Tensor = self.place(query)",
-        "found: Tensor = self.place(query + 1)",
+        "scores: Tensor = self.place(query)",
+        "scores: Tensor = self.place(query + 1)",
         ("recurrent_attention: location_without_a_query_is_the_mean",),
     ),
     Bug(

@@ -50,8 +50,8 @@ SORTING = [
     Bug(
         "all rounds weigh the same",
         "mixers.buckets",
-        "found[..., -1:].softmax(2)",
-        "(0 * found[..., -1:]).softmax(2)",
+        "context[..., -1:].softmax(2)",
+        "(0 * context[..., -1:]).softmax(2)",
         ("sorting_attention: lsh_is_softmax_over_what_any_round_finds(encoder)",),
     ),
     Bug(

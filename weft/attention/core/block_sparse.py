@@ -1,5 +1,4 @@
-"""Softmax attention by pattern, at a cost proportional to the visible pairs: bands, strides, columns and blocks of the full
-matrix.
+"""Softmax attention by pattern, at a cost proportional to the visible pairs.
 
 A long sequence is cut into groups of queries, and each group gets the keys that its queries may attend to. All groups form one
 batch of small dense attentions, which a fused kernel can compute. Short sequences, pieces and single steps use a mask.
@@ -92,8 +91,10 @@ class PatternLook:
             return by_rows(heads, layout, lambda inside, rows: self._look_around(inside, causal, rows, dropout))
         counts = [count for _, count in self.runs]
         split = zip(*(part.split(counts, 1) for part in heads), strict=True)
-        found = [_attend(pattern, part, causal, layout, dropout) for (pattern, _), part in zip(self.runs, split, strict=True)]
-        return found[0] if len(found) == 1 else torch.cat(found, 1)
+        contexts = [
+            _attend(pattern, part, causal, layout, dropout) for (pattern, _), part in zip(self.runs, split, strict=True)
+        ]
+        return contexts[0] if len(contexts) == 1 else torch.cat(contexts, 1)
 
     def _look_back(
         self, q: Tensor, ring: Ring, positions: Tensor, dropout: float, need_weights: bool
@@ -154,16 +155,12 @@ class Tiling:
 
 
 def _beside(keys: list[Tensor]) -> Tensor:
-    """Concatenates the keys of several patterns, [B, C, S, …] each. Those of a single pattern are not copied, although chunks
-    overlap.
-    """
+    """Concatenates the keys of several patterns, [B, C, S, …] each; those of a single pattern stay a view."""
     return keys[0] if len(keys) == 1 else torch.cat(keys, 2)
 
 
 def _attend(pattern: Pattern, heads: Heads, causal: bool, layout: Layout | None, dropout: float) -> Tensor:
-    """Attends with heads of one pattern over whole rows: by a fused kernel for windows, by tilings if they form fewer pairs, or
-    masked.
-    """
+    """Attends over whole rows: by a fused kernel for windows, by tilings if they form fewer pairs, or with a mask."""
     q, k, v = heads
     extent = q.size(2)
     padded = layout is not None and not layout.packed and layout.known != (extent,) * q.size(0)
@@ -201,8 +198,8 @@ def _sparse(pattern: Pattern, tilings: list[Tiling], heads: Heads, layout: Layou
     q, k, v = heads
     rows, extent, ok = q.size(0), q.size(2), None if layout is None else layout.ok
     if len(tilings) == 1:
-        found, _ = mix(*tilings[0].tiles(heads), _mask(tilings[0], q, layout), dropout, False)
-        context = tilings[0].back(found, rows, extent)
+        grouped, _ = mix(*tilings[0].tiles(heads), _mask(tilings[0], q, layout), dropout, False)
+        context = tilings[0].back(grouped, rows, extent)
     else:
         context = _merged(tilings, heads, layout, dropout)
     if pattern.rows == 0 or tilings[0].causal:
@@ -213,16 +210,16 @@ def _sparse(pattern: Pattern, tilings: list[Tiling], heads: Heads, layout: Layou
 
 def _merged(tilings: list[Tiling], heads: Heads, layout: Layout | None, dropout: float) -> Tensor:
     """One softmax over the keys of several tilings, each weighted by its sum of exp(scores)."""
-    q, found, sums = heads[0], [], []
+    q, contexts, sums = heads[0], [], []
     for tiling in tilings:
         mine, keys, values = tiling.tiles(heads)
         mask = _mask(tiling, q, layout)
         scores = (mine @ keys.transpose(-1, -2)).float() / math.sqrt(q.size(-1))
         total = scores.masked_fill(~mask, torch.finfo(scores.dtype).min).logsumexp(-1, keepdim=True)
         context = drop(masked_softmax(scores, mask).to(values.dtype), dropout) @ values
-        found.append(tiling.back(context, q.size(0), q.size(2)))
+        contexts.append(tiling.back(context, q.size(0), q.size(2)))
         sums.append(tiling.back(total, q.size(0), q.size(2)))
-    return (torch.stack(sums).softmax(0).to(q.dtype) * torch.stack(found)).sum(0)
+    return (torch.stack(sums).softmax(0).to(q.dtype) * torch.stack(contexts)).sum(0)
 
 
 def _mask(tiling: Tiling, q: Tensor, layout: Layout | None) -> Tensor:

@@ -22,9 +22,7 @@ from weft.kernels.cpp import steps, used
 from weft.layers.dropout import dropout
 
 BACKENDS = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
-"""The backends of torch's fused attention used on a GPU. cuDNN's makes a plan for each new shape, and batches of text have
-many.
-"""
+"""The fused backends used on a GPU. cuDNN's is left out: it plans for each new shape, and batches of text have many."""
 
 SHORT = 128 * 128
 """Queries × keys up to which a CPU is faster without the fused kernel."""
@@ -198,8 +196,8 @@ def _attend_step(q: Tensor, k: Tensor, v: Tensor, ledger: Ledger | None = None, 
         return cpp.attend_step(*given)[:, :, None]
     from weft.kernels.triton.decoding_attention import attend_step
 
-    found: Tensor = attend_step(*given)
-    return found[:, :, None]
+    context: Tensor = attend_step(*given)
+    return context[:, :, None]
 
 
 def _own_cells(store: KeyValueCache, positions: Tensor) -> Tensor:

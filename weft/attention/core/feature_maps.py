@@ -85,8 +85,8 @@ class FeatureAttention(Attention):
                 seen = self._look(self.phi(q).phi, state)
         else:
             seen, state = self._append(append, state, layout)
-        found = divide(seen, self.heads.width, self.least())
-        return Attended(self.heads.join(found), state)
+        context = divide(seen, self.heads.width, self.least())
+        return Attended(self.heads.join(context), state)
 
     def _append(self, x: Tensor, state: Sums | None, layout: Layout | None) -> tuple[Unnormalized, Sums | None]:
         both, v = (_precise(part) for part in self.heads.paired(x))

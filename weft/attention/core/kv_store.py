@@ -68,9 +68,7 @@ class KeyValues:
 
 @dataclass
 class AppendPlan:
-    """Where new tokens are stored: their source [G, 1, 1, 1], beam [K, 1] and cell [G, 1, 1, T], their positions [B, T], and
-    the ledger after them.
-    """
+    """The source [G, 1, 1, 1], beam [K, 1], cell [G, 1, 1, T] and positions [B, T] of new tokens, and the ledger after them."""
 
     source: Tensor
     beam: Tensor

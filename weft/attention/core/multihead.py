@@ -42,8 +42,9 @@ class LookFunction(Protocol):
 class MultiHead(Projections):
     """Multi-head attention of Vaswani et al. 2017, section 3.2, with interchangeable parts.
 
-    look: how queries attend to keys · past: how many earlier tokens they can see (None: all) · rotary: the base of rotary
-      positions.
+    look: how queries attend to keys
+    past: how many earlier tokens they can see; None: all
+    rotary: base of rotary positions; None: no rotation
     """
 
     def __init__(
@@ -115,9 +116,7 @@ class MultiHead(Projections):
         return attend_joint(joint, self.site.heads, pieces, causal=self.site.use == "causal", dropout=dropout)
 
     def _append(self, joint: Tensor, state: Store, layout: Layout | None) -> tuple[Tensor, Store, Tensor]:
-        """Splits the joint product [B, T, 3·H·D] into queries, keys and values; returns the queries, the store with keys and
-        values appended, and their positions.
-        """
+        """The queries of a joint product [B, T, 3·H·D], the store with its keys and values appended, and the positions."""
         both, v = joint.split([2 * self.site.dim, self.site.dim], -1)
         both, v = split_heads(both, 2 * self.site.heads), split_heads(v, self.site.heads)
         positions = state.place(joint, layout)

@@ -23,6 +23,6 @@ class MultiheadBlock(nn.Module):
         self, x: Tensor, y: Tensor, layout: Layout | None = None, need_weights: bool = False
     ) -> tuple[Tensor, Tensor | None]:
         """x [B, R, D], y [B, S, D] with its layout → [B, R, D], and the weights [B, H, R, S] if requested."""
-        found = self.attention.run(x, self.attention.start(y, layout, y.size(0), None), None, None, need_weights)
-        hidden = self.norm_attention(x + found.context)
-        return self.norm_network(hidden + F.relu(self.network(hidden))), found.weights
+        attended = self.attention.run(x, self.attention.start(y, layout, y.size(0), None), None, None, need_weights)
+        hidden = self.norm_attention(x + attended.context)
+        return self.norm_network(hidden + F.relu(self.network(hidden))), attended.weights

@@ -25,9 +25,7 @@ SHORT = 512
 
 @dataclass(frozen=True)
 class RaggedPacking:
-    """The segments of a packed row: their offsets [m + 1] int32, an upper bound of their length, and the sentence of each
-    token, [T] int32 (0: padding).
-    """
+    """The segments of a packed row: offsets [m + 1] int32, greatest length, and the sentence of each token [T] int32 (0: none)."""
 
     offsets: Tensor
     longest: int
@@ -42,9 +40,7 @@ def packing(layout: Layout | None) -> RaggedPacking | None:
 
 
 def can_attend_ragged(q: Tensor, queries: RaggedPacking | None, keys: RaggedPacking | None) -> bool:
-    """Whether fused kernels can be used: packed rows on a GPU, in half precision, with the same number of segments on both
-    sides.
-    """
+    """Whether fused kernels can be used: packed rows on a GPU, in half precision, with equally many segments on both sides."""
     if queries is None or keys is None:
         return False
     return queries.offsets.numel() == keys.offsets.numel() and _flash(q)
@@ -71,11 +67,11 @@ def attend_ragged(
         if joint is not None:
             parts[1:] = [joint.view(-1, 2, *parts[1].shape[2:])]
         return _attend_short(parts, queries, keys, causal, dropout).transpose(0, 1)[None]
-    found: Tensor = torch.ops.aten._flash_attention_forward(
+    context: Tensor = torch.ops.aten._flash_attention_forward(
         *(part.transpose(1, 2)[0] for part in (q, k, v)),
         *(queries.offsets, keys.offsets, queries.longest, keys.longest, dropout, causal, False),
     )[0]
-    return found.transpose(0, 1)[None]
+    return context.transpose(0, 1)[None]
 
 
 def attend_joint(joint: Tensor, heads: int, packing: RaggedPacking, *, causal: bool, dropout: float) -> Tensor | None:
@@ -105,8 +101,8 @@ def _attend_short(parts: list[Tensor], queries: RaggedPacking, keys: RaggedPacki
 
     seed = torch.randint(1 << 62, (1,), device=parts[0].device) if dropout else None
     pieces = (queries.segments, queries.offsets, keys.segments, keys.offsets)
-    found: Tensor = attend_pieces(parts, *pieces, seed, dropout, keys.longest, causal)[0]
-    return found
+    context: Tensor = attend_pieces(parts, *pieces, seed, dropout, keys.longest, causal)[0]
+    return context
 
 
 def can_attend_window(q: Tensor, real: bool) -> bool:
@@ -126,13 +122,13 @@ def attend_window(
     parts = [part.transpose(1, 2) for part in (q, k, v)]
     where = None if packing is None else packing.offsets
     longest = q.size(2) if packing is None else packing.longest
-    found: Tensor = torch.ops.aten._flash_attention_forward(
+    context: Tensor = torch.ops.aten._flash_attention_forward(
         *(parts if packing is None else [part[0] for part in parts]),
         *(where, where, longest, longest, dropout, False, False),
         window_size_left=window[0],
         window_size_right=window[1],
     )[0]
-    return (found if packing is None else found[None]).transpose(1, 2)
+    return (context if packing is None else context[None]).transpose(1, 2)
 
 
 def by_rows(heads: Heads, layout: Layout, look: Callable[[Heads, Layout], Tensor]) -> Tensor:

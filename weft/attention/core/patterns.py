@@ -43,8 +43,7 @@ LARGEST = 1024
 
 
 class Pattern(ABC):
-    """A set of pairs of positions. Patterns with equal settings are equal. Options are those of the attention with the same
-    name.
+    """A set of pairs of positions. Patterns with equal settings are equal, and have the options of the attention of that name.
 
     insists    whether groups of queries must have exactly `chunk` members
     regroups   whether its groups are not neighbours, so that other patterns cannot share them

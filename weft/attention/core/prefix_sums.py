@@ -114,13 +114,13 @@ def look_back(
         summed = v * weights.own.to(v.dtype).flatten(0, 2)[..., None]
     each = torch.bmm(k.transpose(-1, -2), summed).view(rows, heads, -1, features * v.size(-1))
     before, values, scale = _carry(sums.values.flatten(-2), each, None if weights is None else weights.scales)
-    before, found = before.to(q.dtype).reshape(-1, features, v.size(-1)), torch.bmm(inside, v)
+    before, context = before.to(q.dtype).reshape(-1, features, v.size(-1)), torch.bmm(inside, v)
     if weights is None:
-        found, mass = torch.baddbmm(found, q, before), _count(sums.mass, extent, ok)
+        context, mass = torch.baddbmm(context, q, before), _count(sums.mass, extent, ok)
     else:
-        found = torch.addcmul(found, torch.bmm(q, before), weights.past.to(q.dtype).flatten(0, 2)[..., None])
+        context = torch.addcmul(context, torch.bmm(q, before), weights.past.to(q.dtype).flatten(0, 2)[..., None])
         mass = weights.mass(sums.mass)
-    seen = Unnormalized(found.view(rows, heads, -1, v.size(-1))[:, :, :extent], None if mass is None else mass[:, :, :extent])
+    seen = Unnormalized(context.view(rows, heads, -1, v.size(-1))[:, :, :extent], None if mass is None else mass[:, :, :extent])
     return seen, Sums(values.view_as(sums.values), _last(mass), scale)
 
 
@@ -230,8 +230,8 @@ def divide(seen: Unnormalized, width: int, least: Tensor | None = None) -> Tenso
     if least is not None:
         assert seen.mass is not None
         floor = (seen.mass * least).to(seen.total.dtype)[..., None]
-    found: Tensor = _Quotient.apply(seen.total, width, floor)
-    return found
+    context: Tensor = _Quotient.apply(seen.total, width, floor)
+    return context
 
 
 class _Quotient(torch.autograd.Function):
@@ -248,17 +248,17 @@ class _Quotient(torch.autograd.Function):
         rows, heads, extent, _ = ctx.shape = total.shape
         ctx.floor = None if floor is None else floor.shape
         # Memory layout of joined heads.
-        found = total.new_empty(rows, extent, heads, width).transpose(1, 2)
-        torch.div(total[..., :width], norm, out=found)
-        ctx.save_for_backward(found, norm)
-        return found
+        context = total.new_empty(rows, extent, heads, width).transpose(1, 2)
+        torch.div(total[..., :width], norm, out=context)
+        ctx.save_for_backward(context, norm)
+        return context
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, Tensor | None]:
-        found, norm = ctx.saved_tensors
-        width, slope = found.size(-1), norm.new_empty(ctx.shape)
+        context, norm = ctx.saved_tensors
+        width, slope = context.size(-1), norm.new_empty(ctx.shape)
         values = torch.div(gradients[0], norm, out=slope[..., :width])
-        along = torch.sum(values * found, -1, keepdim=True).neg_()
+        along = torch.sum(values * context, -1, keepdim=True).neg_()
         floor = None if ctx.low is None else (along * ctx.low).sum_to_size(ctx.floor)
         slope[..., width : width + 1] = along if ctx.low is None else along.masked_fill_(ctx.low, 0.0)
         slope[..., width + 1 :] = 0

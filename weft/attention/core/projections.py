@@ -63,5 +63,5 @@ class Projections(nn.Module):
         joined = join_heads(context)
         if not torch.is_autocast_enabled(joined.device.type):
             joined = joined.to(self.out.weight.dtype)
-        found: Tensor = self.out(joined)
-        return found
+        output: Tensor = self.out(joined)
+        return output

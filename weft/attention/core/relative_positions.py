@@ -105,8 +105,8 @@ class Shaw(RelativeLook):
         scores = q @ k.transpose(-1, -2) + (q @ self.keys.t().to(q.dtype)).gather(-1, which)
         weights = masked_softmax(scores / math.sqrt(q.size(-1)), mask)
         kept = drop(weights, dropout).to(v.dtype)
-        found = kept @ v
+        context = kept @ v
         if self.values is not None:
             share = kept.new_zeros(*kept.shape[:-1], self.values.size(0)).scatter_add(-1, which, kept)
-            found = found + share @ self.values.to(v.dtype)
-        return found, weights if need_weights else None
+            context = context + share @ self.values.to(v.dtype)
+        return context, weights if need_weights else None

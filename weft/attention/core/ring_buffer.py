@@ -73,5 +73,5 @@ class Ring:
         position, real = self.cells()
         size = max(int(self.length.max()), 1)
         place = torch.where(real, position, 0)[:, None, None].expand_as(weights)
-        found = weights.new_zeros(*weights.shape[:-1], size)
-        return found.scatter_add(-1, place, weights * real[:, None, None])
+        spread = weights.new_zeros(*weights.shape[:-1], size)
+        return spread.scatter_add(-1, place, weights * real[:, None, None])

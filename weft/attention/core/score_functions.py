@@ -40,19 +40,19 @@ class AdditiveScore(ScoreFunction):
         self.exact = exact
 
     def keys(self, memory: Tensor) -> Tensor:
-        found: Tensor = self.key(memory)
-        return found
+        keys: Tensor = self.key(memory)
+        return keys
 
     def project(self, query: Tensor) -> Tensor:
         """W q + b."""
-        found: Tensor = self.query(query)
-        return found
+        projected: Tensor = self.query(query)
+        return projected
 
     def forward(self, query: Tensor, source: SourceStates) -> Tensor:
         projected = self.project(query)
         parts = [projected] if projected.size(1) <= QUERIES else projected.split(QUERIES, 1)
-        found = [self.energy(part, source.keys) for part in parts]
-        return found[0] if len(found) == 1 else torch.cat(found, 1)
+        scores = [self.energy(part, source.keys) for part in parts]
+        return scores[0] if len(scores) == 1 else torch.cat(scores, 1)
 
     def energy(self, query: Tensor, keys: Tensor, features: Tensor | None = None) -> Tensor:
         """query [G, T, A] and keys [G, S, A], both projected, and further features inside the tanh [G, T, S, A] → [G, T, S]."""
@@ -74,8 +74,8 @@ class DotScore(ScoreFunction):
         self.factor = 1 / math.sqrt(dim) if scale else 1.0
 
     def keys(self, memory: Tensor) -> Tensor:
-        found: Tensor = self.key(memory)
-        return found
+        keys: Tensor = self.key(memory)
+        return keys
 
     def forward(self, query: Tensor, source: SourceStates) -> Tensor:
         return torch.bmm(query if self.factor == 1 else query * self.factor, source.keys.transpose(1, 2))
@@ -89,8 +89,8 @@ class GeneralScore(ScoreFunction):
         self.key = nn.Linear(memory, dim, bias=False)
 
     def keys(self, memory: Tensor) -> Tensor:
-        found: Tensor = self.key(memory)
-        return found
+        keys: Tensor = self.key(memory)
+        return keys
 
     def forward(self, query: Tensor, source: SourceStates) -> Tensor:
         return torch.bmm(query, source.keys.transpose(1, 2))
@@ -110,8 +110,8 @@ class LocationScore(ScoreFunction):
     def forward(self, query: Tensor, source: SourceStates) -> Tensor:
         # Padding may lie beyond the last position; it is masked.
         place = source.places(query.size(0)).clamp_max(self.max_length - 1)
-        found: Tensor = self.place(query)
-        return found.gather(-1, place[:, None].expand(-1, query.size(1), -1))
+        scores: Tensor = self.place(query)
+        return scores.gather(-1, place[:, None].expand(-1, query.size(1), -1))
 
 
 def luong_score(kind: LuongScore, site: Site) -> ScoreFunction:

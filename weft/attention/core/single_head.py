@@ -97,8 +97,8 @@ class OneHead(nn.Module):
 
     def scores(self, query: Tensor, source: SourceStates) -> Tensor:
         """query [B, T, D] → [B, T, S]."""
-        found: Tensor = self.score(fold(query, source.keys.size(0)), source)
-        return unfold(found, query.size(0))
+        scores: Tensor = self.score(fold(query, source.keys.size(0)), source)
+        return unfold(scores, query.size(0))
 
     def mix(self, weights: Tensor, source: SourceStates) -> Tensor:
         """weights [B, T, S] → [B, T, M], with dropout of the weights in training."""

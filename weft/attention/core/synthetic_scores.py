@@ -76,8 +76,8 @@ class DenseScores(Synthetic):
         self.network = TokenNetwork(dim, heads, length, layers)
 
     def forward(self, query: Tensor, place: Tensor) -> Tensor:
-        found: Tensor = self.network(query)
-        return found
+        scores: Tensor = self.network(query)
+        return scores
 
 
 class FactoredDenseScores(Synthetic):

@@ -117,8 +117,7 @@ class Kernels:
     def attend_step(
         self, query: Tensor, key: Tensor, value: Tensor, ancestry: Tensor | None, lengths: Tensor | None, bias: Tensor | None
     ) -> Tensor:
-        """Attends from query [B, H, D] to key and value [G, H, K or 1, R, D]: [B, H, D], as `triton.decoding_attention` does on
-        a GPU.
+        """Attends from query [B, H, D] to key and value [G, H, K or 1, R, D]: [B, H, D], like the Triton kernel of that name.
 
         ancestry [G, K, R] int16: the beam whose cell each beam reads; None: the first. lengths [G]: the number of filled cells;
         None: all. bias [G, R] is added to scores. A query that sees nothing gets 0.
@@ -152,9 +151,7 @@ class Kernels:
         return sums
 
     def best(self, logits: Tensor, count: int) -> tuple[Tensor, Tensor]:
-        """The largest entries of each row of [N, V], in descending order, and their indices: [N, count]; among equal ones the
-        first.
-        """
+        """The largest entries of each row of [N, V] in descending order, and their indices: [N, count]; ties keep their order."""
         logits = logits.contiguous()
         best = logits.new_empty(logits.size(0), count)
         where = torch.empty(best.shape, dtype=torch.long)

@@ -85,10 +85,10 @@ def _backward(
 def add_norm(
     x: Tensor, y: Tensor, weight: Tensor, bias: Tensor, seed: Tensor | None, share: float, least: float
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """norm(x + dropout(y)) · weight + bias of rows […, D], in the precision of y; the normalised rows; and 1 over the standard
-    deviation of each row [N].
+    """norm(x + dropout(y)) · weight + bias of rows […, D], the normalised rows, and 1 / standard deviation of each row [N].
 
-    A share of y is dropped according to a seed on the device; without a seed, none. least: added to variances.
+    The result has the precision of y. A share of y is dropped according to a seed on the device; without a seed, none. least:
+    added to variances.
     """
     x, y = x.contiguous(), y.contiguous()
     rows, width = y.numel() // y.size(-1), y.size(-1)

@@ -31,7 +31,7 @@ def _step(
     v += source * v_source + head * v_head
     best = tl.full([1], -float("inf"), tl.float32)
     total = tl.zeros([1], tl.float32)
-    found = tl.zeros([WIDTH], tl.float32)
+    context = tl.zeros([WIDTH], tl.float32)
     for start in range(0, count, CELLS):
         cell = start + tl.arange(0, CELLS)
         inside = cell < count
@@ -49,10 +49,10 @@ def _step(
         again = tl.exp(best - level)
         values = tl.load(v + (beam * v_beam + cell * v_cell)[:, None] + channel[None, :], mask=inside[:, None], other=0.0)
         total = total * again + tl.sum(weights, 0)
-        found = found * again + tl.sum(weights[:, None] * values.to(tl.float32), 0)
+        context = context * again + tl.sum(weights[:, None] * values.to(tl.float32), 0)
         best = higher
-    found = found / tl.where(total > 0.0, total, 1.0)
-    tl.store(out + (row * heads + head) * WIDTH + channel, found.to(out.dtype.element_ty))
+    context = context / tl.where(total > 0.0, total, 1.0)
+    tl.store(out + (row * heads + head) * WIDTH + channel, context.to(out.dtype.element_ty))
 
 
 @torch.library.custom_op("weft::attend_step", mutates_args=())

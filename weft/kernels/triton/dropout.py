@@ -8,8 +8,7 @@ import triton.language as tl
 
 @triton.jit
 def kept(seed, share, place):
-    """Whether each entry, given by its number (uint32), is kept when a `share` of all entries is dropped. seed: pointer to the
-    seed.
+    """Whether to keep each entry, given by its number (uint32), if a `share` of all is dropped. seed: pointer to the seed.
 
     Two rounds of multiplying and shifting mix the number with half of the seed each. Philox, which torch uses, takes ten rounds
     of four products.

@@ -66,7 +66,7 @@ def _forward(
     mine = _tile(q + head * q_head, rows, queries, q_token, WIDTH)
     best = tl.full([ROWS], -float("inf"), tl.float32)
     total = tl.zeros([ROWS], tl.float32)
-    found = tl.zeros([ROWS, WIDTH], tl.float32)
+    context = tl.zeros([ROWS, WIDTH], tl.float32)
     for start in range(tl.min(begin, 0), tl.max(end, 0), COLUMNS):
         columns = start + tl.arange(0, COLUMNS)
         theirs = _tile(k + head * k_head, columns, keys, k_token, WIDTH)
@@ -83,14 +83,14 @@ def _forward(
             stay = kept(seed, share, _number(rows[:, None], columns[None, :], queries, longest, head))
             weights = tl.where(stay, weights / (1.0 - share), 0.0)
         values = _tile(v + head * v_head, columns, keys, v_token, WIDTH)
-        found = found * again[:, None] + tl.dot(weights.to(values.dtype), values)
+        context = context * again[:, None] + tl.dot(weights.to(values.dtype), values)
         best = higher
     any_seen = total > 0.0
-    found = found / tl.where(any_seen, total, 1.0)[:, None]
+    context = context / tl.where(any_seen, total, 1.0)[:, None]
     ok = rows < queries
     tl.store(lse + head * queries + rows, tl.where(any_seen, best + tl.log2(total), 0.0), mask=ok)
     place = out + (rows.to(tl.int64)[:, None] * tl.num_programs(1) + head) * WIDTH + tl.arange(0, WIDTH)[None, :]
-    tl.store(place, found.to(out.dtype.element_ty), mask=ok[:, None])
+    tl.store(place, context.to(out.dtype.element_ty), mask=ok[:, None])
 
 
 @triton.jit
@@ -107,9 +107,9 @@ def _backward_queries(
         end = tl.minimum(end, rows + 1)
     mine = _tile(q + head * q_head, rows, queries, q_token, WIDTH)
     wanted = _tile(slope + head * slope_head, rows, queries, slope_token, WIDTH)
-    found = _tile(out + head * WIDTH, rows, queries, tl.num_programs(1) * WIDTH, WIDTH)
+    context = _tile(out + head * WIDTH, rows, queries, tl.num_programs(1) * WIDTH, WIDTH)
     level = tl.load(lse + head * queries + rows, mask=ok, other=0.0)
-    mean = tl.sum(found.to(tl.float32) * wanted.to(tl.float32), 1)
+    mean = tl.sum(context.to(tl.float32) * wanted.to(tl.float32), 1)
     tl.store(delta + head * queries + rows, mean, mask=ok)
     grad = tl.zeros([ROWS, WIDTH], tl.float32)
     for start in range(tl.min(begin, 0), tl.max(end, 0), COLUMNS):
