@@ -66,7 +66,7 @@ class BucketMixer(Mixer):
 
     @abstractmethod
     def assign(self, q: Tensor, ok: Tensor | None) -> Tensor:
-        """The buckets [B, H, R, T], 0 to `kinds` − 1, of tokens with queries q [B, H, T, D]; others than `ok` ones are padding."""
+        """The buckets [B, H, R, T], 0 to `kinds` − 1, of tokens with queries q [B, H, T, D]. Only `ok` tokens are real."""
 
     def start(self, *, rows: int = 1, room: int | None = None) -> State:
         if self.site.use == "encoder":

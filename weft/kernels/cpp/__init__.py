@@ -151,7 +151,7 @@ class Kernels:
         return sums
 
     def best(self, logits: Tensor, count: int) -> tuple[Tensor, Tensor]:
-        """The largest entries of each row of [N, V] in descending order, and their indices: [N, count]; ties keep their order."""
+        """The largest entries of each row of [N, V] in descending order, and their indices: [N, count]. Ties stay in order."""
         logits = logits.contiguous()
         best = logits.new_empty(logits.size(0), count)
         where = torch.empty(best.shape, dtype=torch.long)
