@@ -48,7 +48,7 @@ KERNEL = [
         ("full-causal-packed",),
     ),
     Bug(
-        "packed queries look at every sentence of the source",
+        "packed queries see every sentence of the source",
         "attention.core.dot_product",
         "else _segment_mask(memory.segments, layout if packed else None)",
         "else _segment_mask(memory.segments, None)",
@@ -69,14 +69,14 @@ KERNEL = [
         ("additive-cross-empty-row",),
     ),
     Bug(
-        "an empty row gets even weights",
+        "an empty row gets uniform weights",
         "attention.core.dot_product",
         "scores.masked_fill(~mask, lowest).softmax(-1).masked_fill(~mask, 0.0)",
         "scores.masked_fill(~mask, lowest).softmax(-1)",
         ("self_attentive-empty-row",),
     ),
     Bug(
-        "masked scores are only rather low",
+        "masked scores are too high",
         "attention.core.dot_product",
         "lowest = torch.finfo(scores.dtype).min",
         "lowest = -10.0",
@@ -97,21 +97,21 @@ KERNEL = [
         ("full-rotary-causal-ragged",),
     ),
     Bug(
-        "a pattern is forgotten where there is a store",
+        "a pattern is ignored with a cache",
         "attention.core.dot_product",
         "seen = seen & pattern(positions[:, :, None], store.key_positions()[:, None, :])",
         "seen = seen | False",
         ("strided-stride-3-causal-chunks",),
     ),
     Bug(
-        "a piece from a store sees its own future",
+        "a piece from a cache sees its own future",
         "attention.core.dot_product",
         "return (store.key_positions()[:, None, :] <= positions[:, :, None])[:, None]",
         "return (store.key_positions()[:, None, :] <= positions[:, -1:, None].expand(-1, positions.size(1), 1))[:, None]",
         ("full-causal-chunks",),
     ),
     Bug(
-        "beams and queries change places",
+        "beams and queries are swapped",
         "attention.core.dot_product",
         "x.view(sources, heads, beams, -1, width).transpose(1, 2)",
         "x.view(sources, heads, -1, beams, width).transpose(2, 3).transpose(1, 2)",
@@ -121,21 +121,21 @@ KERNEL = [
 
 CACHE = [
     Bug(
-        "a store begins to count anew with each piece",
+        "a cache restarts its positions with each piece",
         "attention.core.kv_store",
         "positions = (self.length[:, None, None] + order)",
         "positions = (torch.zeros_like(self.length)[:, None, None] + order)",
         ("full-causal-chunks",),
     ),
     Bug(
-        "a store counts padding",
+        "a cache counts padding",
         "attention.core.kv_store",
         "fed = extent if layout is None else",
         "fed = extent if True else",
         ("full-causal-ragged",),
     ),
     Bug(
-        "a new token is not noted as a beam's own",
+        "a new token is not recorded in the ancestry",
         "attention.core.kv_store",
         "self.ancestry.scatter_(2, place.expand(sources, beams, extent), own)",
         "pass",
@@ -184,7 +184,7 @@ CACHE = [
         ("full-causal-rows", "transformer-rows"),
     ),
     Bug(
-        "weights from a store include cells to come",
+        "weights from a cache include future cells",
         "attention.core.dot_product",
         "bias, extent = _bias(store, _own_cells(store, positions), q.dtype), q.size(2)",
         "bias, extent = None if need_weights else _bias(store, _own_cells(store, positions), q.dtype), q.size(2)",

@@ -6,21 +6,21 @@ from contract.planting import Bug
 
 PATTERNS = [
     Bug(
-        "chunks begin one token late",
+        "chunks start one token late",
         "attention.core.patterns",
         "(before, fill + after))",
         "(before + 1, fill + after - 1 if fill + after else 0))",
         ("local-window-3-encoder-weights",),
     ),
     Bug(
-        "what is beyond the ends is seen",
+        "keys beyond the ends are seen",
         "attention.core.block_sparse",
         "part.allows(query, key) & (key >= 0)",
         "part.allows(query, key)",
         ("local-window-3-encoder-padding-length",),
     ),
     Bug(
-        "a key that two patterns show counts twice",
+        "a key of two patterns counts twice",
         "attention.core.block_sparse",
         "allowed &= ~other.allows(query, key)",
         "pass",
@@ -55,21 +55,21 @@ PATTERNS = [
         ("longformer-window-3-encoder-padding-content",),
     ),
     Bug(
-        "joined patterns have even shares",
+        "joined patterns have equal shares",
         "attention.core.block_sparse",
         "torch.stack(sums).softmax(0)",
         "torch.stack(sums).mul(0).softmax(0)",
         ("joined-sparse-causal-weights",),
     ),
     Bug(
-        "heads by pattern change places",
+        "heads by pattern are reordered",
         "attention.core.block_sparse",
         "torch.cat(contexts, 1)",
         "torch.cat(contexts[::-1], 1)",
         ("mixed-four-encoder-weights",),
     ),
     Bug(
-        "the blocks that are fetched are not those drawn",
+        "the gathered blocks are not those drawn",
         "attention.random_",
         "drawn = self.draws(torch.arange(count, device=x.device))",
         "drawn = self.draws(torch.arange(count, device=x.device)).flip(0)",
@@ -90,7 +90,7 @@ PATTERNS = [
         ("random-block-8-causal-weights",),
     ),
     Bug(
-        "the rest of a stride is that of the row",
+        "the stride is relative to the row",
         "attention.strided",
         "return (query - key) % self.stride == 0",
         "return key % self.stride + 0 * query == 0",
@@ -100,7 +100,7 @@ PATTERNS = [
 
 RING = [
     Bug(
-        "a ring forgets a token too many",
+        "a ring drops one token too many",
         "attention.core.block_sparse",
         "return max(span[0] for span in spans if span)",
         "return max(span[0] - 1 for span in spans if span)",
@@ -152,14 +152,14 @@ DISTANCES = [
         ("full-alibi-causal-ragged",),
     ),
     Bug(
-        "alibi favours what is far",
+        "alibi favours distant keys",
         "attention.core.relative_positions",
         "bias = -places.away.abs()",
         "bias = places.away.abs()",
         ("relative: the_formula_pair_by_pair(alibi, causal)",),
     ),
     Bug(
-        "a bias is forgotten by the fused kernel",
+        "the fused kernel ignores a bias",
         "attention.core.dot_product",
         "both = mask if bias is None else _biased(bias.to(q.dtype), mask)",
         "both = mask",
@@ -176,7 +176,7 @@ DISTANCES = [
 
 SYNTHESIZER = [
     Bug(
-        "a table's row is that of the call",
+        "a table is indexed by position in the call",
         "attention.synthesizer",
         "source, place = state.source, state.queries[:, None] + rank",
         "source, place = state.source, 0 * state.queries[:, None] + rank",
@@ -197,7 +197,7 @@ SYNTHESIZER = [
         ("synthesizer-causal-future",),
     ),
     Bug(
-        "a synthesizer's packed sentences are read by place in the row",
+        "a synthesizer uses positions in the packed row",
         "attention.synthesizer",
         "if source.positions is None and count <= self.max_length:",
         "if count <= self.max_length:",
@@ -207,7 +207,7 @@ SYNTHESIZER = [
 
 PARTS = [
     Bug(
-        "parts look at each other's share",
+        "parts see each other's share",
         "attention.split_width",
         "shares = self.share(query).chunk(len(self.parts), -1)",
         "shares = self.share(query).chunk(len(self.parts), -1)[::-1]",

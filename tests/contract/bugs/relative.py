@@ -6,14 +6,14 @@ from contract.planting import Bug
 
 RELATIVE = [
     Bug(
-        "rows are moved one place too far",
+        "rows are shifted one position too far",
         "attention.xl_relative",
         "[..., extent - 1 : extent - 1 + extent * (count - 1)]",
         "[..., extent - 2 : extent - 2 + extent * (count - 1)]",
         ("xl_relative: it_is_the_equation_of_the_paper_pair_by_pair(causal)",),
     ),
     Bug(
-        "steps ask for the distance the other way round",
+        "steps negate the distance",
         "attention.xl_relative",
         "place = (away + keys - 1)",
         "place = (keys - 1 - away)",
@@ -34,7 +34,7 @@ RELATIVE = [
         ("xl_relative: it_is_the_equation_of_the_paper_pair_by_pair(causal)",),
     ),
     Bug(
-        "after an earlier segment rows are taken to be whole",
+        "rows after an earlier segment count as whole",
         "attention.core.relative_positions",
         "store.segments is None or (whole and",
         "store.segments is not None or (whole and",

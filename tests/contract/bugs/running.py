@@ -6,7 +6,7 @@ from contract.planting import Bug
 
 RUNNING = [
     Bug(
-        "linear attention looks one ahead",
+        "linear attention sees one token ahead",
         "attention.core.prefix_sums",
         "inside, summed, weights = inside.tril(), v, None",
         "inside, summed, weights = inside.tril(1), v, None",
@@ -70,14 +70,14 @@ RUNNING = [
         ("running_sums: performer_is_not_changed_by_a_heavy_key_to_come",),
     ),
     Bug(
-        "the largest key is looked for in padding too",
+        "the largest key may be padding",
         "attention.core.prefix_sums",
         "torch.where(here[..., 0], log_weight, NOTHING)",
         "log_weight",
         ("performer-encoder-padding-content",),
     ),
     Bug(
-        "scales of groups are not carried on",
+        "scales of groups are not carried over",
         "attention.core.prefix_sums",
         "outer * (above - top).exp()[..., None].to(sums.dtype)",
         "outer",
@@ -91,7 +91,7 @@ RUNNING = [
         ("running_sums: performer_directions_prefer_none_and_are_orthogonal",),
     ),
     Bug(
-        "something small is added to features",
+        "an epsilon is added to features",
         "attention.performer",
         "out=torch.empty_like(power, dtype=x.dtype))",
         "out=torch.empty_like(power, dtype=x.dtype)).add_(1e-4)",
@@ -105,14 +105,14 @@ RUNNING = [
         ("performer-encoder-checkpoint",),
     ),
     Bug(
-        "a norm below zero is divided by",
+        "a negative norm is used as a divisor",
         "attention.core.prefix_sums",
         "norm.maximum(floor).clamp_min_(LEAST)",
         "norm.abs().clamp_min_(LEAST)",
         ("running_sums: rfa_norms_are_never_less_than_the_kernel_allows(encoder)",),
     ),
     Bug(
-        "what was gated keeps its weight in the next piece",
+        "gates do not decay the sums of earlier pieces",
         "attention.core.feature_maps",
         "state if faded is None else state.fade(faded)",
         "state",
@@ -129,7 +129,7 @@ RUNNING = [
 
 SHORTENED = [
     Bug(
-        "padding inside the softmax over positions",
+        "the softmax over positions includes padding",
         "attention.efficient",
         "torch.where(here, k, NOTHING), torch.where(here, v, 0.0)",
         "k, torch.where(here, v, 0.0)",
@@ -164,14 +164,14 @@ SHORTENED = [
         ("compressed-causal-reach", "compressed-causal-chunks"),
     ),
     Bug(
-        "queries before the first window look at it",
+        "queries before the end of the first window see it",
         "attention.compressed",
         "return F.pad(context, (0, 0, first, 0))[:, :, : q.size(2)]",
         "return torch.cat([context[:, :, :1].expand(-1, -1, first, -1), context], 2)[:, :, : q.size(2)]",
         ("compressed-causal-future",),
     ),
     Bug(
-        "a begun window loses its tokens",
+        "an incomplete window loses its tokens",
         "attention.compressed",
         "left = (ended * self.stride)[:, None]",
         "left = (0 * ended)[:, None]",

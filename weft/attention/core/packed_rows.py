@@ -25,7 +25,7 @@ SHORT = 512
 
 @dataclass(frozen=True)
 class RaggedPacking:
-    """The segments of a packed row: offsets [m + 1], greatest length, and the sentence of each token [T] (0: none), in int32."""
+    """The segments of a packed row: offsets [m + 1], greatest length, and sentence of each token [T] (0: none), in int32."""
 
     offsets: Tensor
     longest: int
