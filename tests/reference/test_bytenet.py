@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from weft.batch import Layout
 from weft.errors import ConfigError
-from weft.layers.convolution import ConvolutionWindow
+from weft.layers.convolution import TokenWindow
 from weft.layers.embedding import HASH_BASE, HASH_PRIME, NGramEmbedding, ngram_table
 from weft.models.base import Encoded, Sizes
 from weft.models.bytenet import ByteNet, ResidualBlock, Unfolding
@@ -28,7 +28,7 @@ def ids(rows: int, extent: int) -> Tensor:
 @pytest.mark.parametrize("causal", [False, True])
 def test_a_residual_block_is_its_formula(causal: bool) -> None:
     """Norm, ReLU and 1×1; norm, ReLU and the dilated convolution; norm, ReLU and 1×1; plus the input."""
-    block = scattered(ResidualBlock(12, ConvolutionWindow(DIM, 3, 2, causal), dropout=0.5))
+    block = scattered(ResidualBlock(12, TokenWindow(DIM, 3, 2, causal), dropout=0.5))
     x = torch.randn(1, 15, 12)
     inner = F.relu(block.norm_taps(block.down(F.relu(block.norm_down(x)))))
     kernel = block.taps.weight.view(DIM, 3, DIM)

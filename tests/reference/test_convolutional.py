@@ -14,7 +14,7 @@ from weft.attention.base import Site
 from weft.attention.core.recording import record
 from weft.batch import Layout
 from weft.errors import ConfigError
-from weft.layers.convolution import ConvolutionWindow
+from weft.layers.convolution import TokenWindow
 from weft.layers.weightnorm import NormedLinear
 from weft.models.base import Sizes
 from weft.models.convs2s import ConvS2S, ConvS2SLayer, GatedConvolution, MultistepAttention
@@ -27,7 +27,7 @@ def ids(rows: int, extent: int) -> Tensor:
     return torch.randint(4, VOCABULARY.source, (rows, extent))
 
 
-def convolve(window: ConvolutionWindow, x: Tensor, taps: nn.Linear) -> Tensor:
+def convolve(window: TokenWindow, x: Tensor, taps: nn.Linear) -> Tensor:
     """One row [T, D] by torch's convolution."""
     kernel = taps.weight.view(OUT, window.width, DIM).transpose(1, 2)
     before = window.span if window.causal else window.span // 2
@@ -36,13 +36,13 @@ def convolve(window: ConvolutionWindow, x: Tensor, taps: nn.Linear) -> Tensor:
 
 
 WINDOWS = [
-    ConvolutionWindow(DIM, width, dilation, causal)
+    TokenWindow(DIM, width, dilation, causal)
     for width, dilation in ((1, 1), (3, 1), (3, 4), (5, 2), (5, 7))
     for causal in (False, True)
-] + [ConvolutionWindow(DIM, 2, 1, causal=True), ConvolutionWindow(DIM, 4, 3, causal=True)]
+] + [TokenWindow(DIM, 2, 1, causal=True), TokenWindow(DIM, 4, 3, causal=True)]
 
 
-def problem(window: ConvolutionWindow) -> tuple[list[Tensor], nn.Linear, list[Tensor]]:
+def problem(window: TokenWindow) -> tuple[list[Tensor], nn.Linear, list[Tensor]]:
     """Rows of several lengths, a linear layer, and the output of torch's convolution for each row alone."""
     rows = [torch.randn(length, DIM) for length in LENGTHS]
     taps = nn.Linear(window.width * DIM, OUT)
@@ -50,7 +50,7 @@ def problem(window: ConvolutionWindow) -> tuple[list[Tensor], nn.Linear, list[Te
 
 
 @pytest.mark.parametrize("window", WINDOWS, ids=str)
-def test_padded_rows_equal_torch_on_each_alone(window: ConvolutionWindow) -> None:
+def test_padded_rows_equal_torch_on_each_alone(window: TokenWindow) -> None:
     rows, taps, wanted = problem(window)
     x, layout = torch.randn(len(rows), 26, DIM), Layout.padded(LENGTHS, 26)
     for number, row in enumerate(rows):
@@ -72,7 +72,7 @@ def test_packed_rows_equal_torch_on_each_alone() -> None:
 
 @pytest.mark.parametrize("window", [window for window in WINDOWS if window.causal], ids=str)
 @pytest.mark.parametrize("piece", [1, 4, 11])
-def test_pieces_equal_torch_on_the_whole(window: ConvolutionWindow, piece: int) -> None:
+def test_pieces_equal_torch_on_the_whole(window: TokenWindow, piece: int) -> None:
     rows, taps, wanted = problem(window)
     tail, found = window.start(1, rows[0]), []
     for part in rows[0].split(piece):
@@ -84,7 +84,7 @@ def test_pieces_equal_torch_on_the_whole(window: ConvolutionWindow, piece: int) 
 
 def test_ragged_pieces_equal_torch_on_each_alone() -> None:
     """Every row is fed some of its tokens at a time, and sometimes none."""
-    window = ConvolutionWindow(DIM, 3, 4, causal=True)
+    window = TokenWindow(DIM, 3, 4, causal=True)
     rows, taps, wanted = problem(window)
     left, found = list(rows), [[] for _ in rows]
     tail = window.start(len(rows), rows[0])
@@ -101,7 +101,7 @@ def test_ragged_pieces_equal_torch_on_each_alone() -> None:
 
 
 @pytest.mark.parametrize("window", WINDOWS, ids=str)
-def test_a_window_sees_what_it_says(window: ConvolutionWindow) -> None:
+def test_a_window_sees_what_it_says(window: TokenWindow) -> None:
     x = torch.randn(1, 20, DIM, requires_grad=True)
     windows = window(x, window.start(1, x), None)[0]
     seen = torch.stack([torch.autograd.grad(windows[0, t].sum(), x, retain_graph=True)[0][0].any(-1) for t in range(20)])
@@ -110,7 +110,7 @@ def test_a_window_sees_what_it_says(window: ConvolutionWindow) -> None:
 
 def test_a_window_around_its_token_is_odd() -> None:
     with pytest.raises(ConfigError, match="width must be odd, not 4; use a width of 5"):
-        ConvolutionWindow(DIM, 4)
+        TokenWindow(DIM, 4)
     with pytest.raises(ConfigError, match="width must be odd, not 2; use a width of 3"):
         ConvS2S(VOCABULARY, width=2)
 

@@ -18,7 +18,7 @@ from weft.attention.base import Site, Use, join_heads, split_heads
 from weft.attention.full import FullAttention
 from weft.attention.local import LocalAttention
 from weft.batch import Layout
-from weft.layers.convolution import ConvolutionWindow
+from weft.layers.convolution import TokenWindow
 from weft.layers.feedforward import Activation, FeedForward
 from weft.layers.position import SinusoidalPosition, rotate, rotation
 from weft.mixers import build_self
@@ -199,7 +199,7 @@ def test_feedforward_is_its_formula(activation: Activation) -> None:
 
 @pytest.mark.parametrize("causal", [False, True])
 def test_feedforward_with_neighbours_is_a_convolution(causal: bool) -> None:
-    part, x = scattered(FeedForward(DIM, 24, window=ConvolutionWindow(DIM, 3, causal=causal))), tokens()
+    part, x = scattered(FeedForward(DIM, 24, window=TokenWindow(DIM, 3, causal=causal))), tokens()
     theirs = nn.Conv1d(DIM, 24, 3)
     with torch.no_grad():
         theirs.weight.copy_(part.up.weight.view(24, 3, DIM).transpose(1, 2))

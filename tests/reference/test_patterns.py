@@ -10,14 +10,13 @@ from contract.patterned import DIM, HEADS, make, same, whole
 from torch import Tensor
 
 from weft.attention.base import Attention, Site, Use
-from weft.attention.bigbird import BigBird
+from weft.attention.bigbird import BigBird, Random
 from weft.attention.core import block_sparse
 from weft.attention.core.packed_rows import RaggedPacking
 from weft.attention.core.patterns import Pattern
 from weft.attention.local import Local
 from weft.attention.longformer import Longformer
-from weft.attention.random_ import Random
-from weft.attention.strided import Strided
+from weft.attention.sparse_transformer import Strided
 from weft.batch import Layout
 from weft.errors import ConfigError
 from weft.registry import build, fill

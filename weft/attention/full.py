@@ -8,7 +8,7 @@ from pydantic import PositiveFloat, PositiveInt
 
 from weft.attention.base import Site
 from weft.attention.core.dot_product import attend
-from weft.attention.core.multihead import LookFunction, MultiHead, MultiHeadAttention
+from weft.attention.core.multihead import Lookup, MultiHead, MultiHeadAttention
 from weft.attention.core.relative_positions import Alibi, Shaw
 from weft.errors import ConfigError
 
@@ -51,7 +51,7 @@ class FullAttention(MultiHeadAttention):
             )
         if position == "rotary" and site.head_dim % 2:
             raise ConfigError(f"rotary positions rotate pairs of channels, so the head width must be even, not {site.head_dim}")
-        look: LookFunction = attend
+        look: Lookup = attend
         if position == "alibi":
             look = Alibi()
         elif position == "shaw":

@@ -1,6 +1,6 @@
 """Convolutions over tokens in two steps: gather the neighbours of every token, then one matrix product.
 
-`ConvolutionWindow` does the first step, and it alone handles padding, packed rows and pieces of a sequence. The second step is
+`TokenWindow` does the first step, and it alone handles padding, packed rows and pieces of a sequence. The second step is
 any linear layer with width · dim inputs. Shapes: B rows · T positions · D width of a token.
 """
 
@@ -17,7 +17,7 @@ from weft.errors import ConfigError
 
 
 @dataclass(frozen=True)
-class ConvolutionWindow:
+class TokenWindow:
     """The `width` tokens that each token sees, `dilation` apart: the last ones up to itself (causal), or centred on itself.
 
     Neighbours beyond the ends of the sentence, in padding, or in another sentence of a packed row are zeros. A causal window

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from weft.batch import PAD, Layout
 from weft.errors import ConfigError
-from weft.layers.convolution import ConvolutionWindow
+from weft.layers.convolution import TokenWindow
 from weft.layers.dropout import dropout
 from weft.layers.position import LearnedPosition, SinusoidalPosition
 from weft.layers.readout import output_layer
@@ -54,7 +54,7 @@ class NGramEmbedding(nn.Module):
     def __init__(self, table: nn.Embedding, ngrams: nn.EmbeddingBag | None, longest: int, dropout: float) -> None:
         super().__init__()
         self.table, self.ngrams, self.dropout = table, ngrams, dropout
-        self.window = ConvolutionWindow(1, longest, causal=True)
+        self.window = TokenWindow(1, longest, causal=True)
         self.scale = math.sqrt(table.embedding_dim)
 
     def start(self, rows: int) -> Tensor | None:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from weft.batch import Layout
 from weft.kernels import serve
 from weft.layers.autocast import computed_in
-from weft.layers.convolution import ConvolutionWindow
+from weft.layers.convolution import TokenWindow
 from weft.layers.dropout import dropout
 
 Activation = Literal["relu", "gelu", "swiglu"]
@@ -24,12 +24,7 @@ class FeedForward(nn.Module):
     """
 
     def __init__(
-        self,
-        dim: int,
-        hidden: int,
-        activation: Activation = "relu",
-        dropout: float = 0.0,
-        window: ConvolutionWindow | None = None,
+        self, dim: int, hidden: int, activation: Activation = "relu", dropout: float = 0.0, window: TokenWindow | None = None
     ) -> None:
         super().__init__()
         self.activation, self.dropout, self.window = activation, dropout, window

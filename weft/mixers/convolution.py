@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from weft.attention.base import Attended, Site
 from weft.batch import Layout
-from weft.layers.convolution import ConvolutionWindow
+from weft.layers.convolution import TokenWindow
 from weft.mixers.base import Mixer
 from weft.state import State
 
@@ -27,7 +27,7 @@ class ConvolutionMixer(Mixer):
 
     def __init__(self, site: Site, *, width: PositiveInt = 3) -> None:
         super().__init__(site)
-        self.window = ConvolutionWindow(site.dim, width, causal=site.use == "causal")
+        self.window = TokenWindow(site.dim, width, causal=site.use == "causal")
         self.taps = nn.Linear(width * site.dim, 2 * site.dim)
         self.out = nn.Linear(site.dim, site.dim)
 

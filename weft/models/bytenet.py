@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from weft.batch import Layout
 from weft.errors import ConfigError
-from weft.layers.convolution import ConvolutionWindow
+from weft.layers.convolution import TokenWindow
 from weft.layers.dropout import dropout
 from weft.layers.embedding import NGramEmbedding, Sharing, embedding_tables, ngram_table
 from weft.layers.position import token_positions
@@ -74,7 +74,7 @@ class Unfolding:
 class ResidualBlock(nn.Module):
     """x + W₃ f(conv(f(W₁ f(x)))), where f is a layer norm and ReLU: down to half the width, a dilated convolution, and up."""
 
-    def __init__(self, dim: int, window: ConvolutionWindow, dropout: float) -> None:
+    def __init__(self, dim: int, window: TokenWindow, dropout: float) -> None:
         super().__init__()
         inner = window.dim
         self.window, self.dropout = window, dropout
@@ -204,7 +204,7 @@ class ByteNet(Model):
         self.dim = dim
 
         def blocks(sets: int, causal: bool) -> list[ResidualBlock]:
-            windows = [ConvolutionWindow(dim // 2, width, dilation, causal) for dilation in dilations] * sets
+            windows = [TokenWindow(dim // 2, width, dilation, causal) for dilation in dilations] * sets
             return [ResidualBlock(dim, window, dropout) for window in windows]
 
         source, target, output = embedding_tables(sizes.source, sizes.target, sizes.shared, dim, share_embeddings)

@@ -22,7 +22,7 @@ from weft.attention.core.kv_store import Memory
 from weft.attention.core.packed_rows import packing
 from weft.batch import Layout
 from weft.layers.autocast import computed_in
-from weft.layers.convolution import ConvolutionWindow
+from weft.layers.convolution import TokenWindow
 from weft.layers.dropout import dropout
 from weft.layers.embedding import Sharing, embedding_tables
 from weft.layers.position import LearnedPosition, token_positions
@@ -112,7 +112,7 @@ class GatedConvolution(nn.Module):
 
     def __init__(self, channels: int, width: int, dropout: float, *, causal: bool) -> None:
         super().__init__()
-        self.window, self.dropout = ConvolutionWindow(channels, width, causal=causal), dropout
+        self.window, self.dropout = TokenWindow(channels, width, causal=causal), dropout
         self.taps = NormedLinear(width * channels, 2 * channels, gain=4 * (1 - dropout))
 
     def start(self, rows: int) -> Tensor | None:

@@ -121,7 +121,7 @@ ATTENTION_FREE = [
     ),
     Bug(
         "the largest value may be padding",
-        "pooling.max",
+        "pooling.mean_max",
         "memory.masked_fill(~layout.ok[..., None], -torch.inf)",
         "memory",
         ("max-padding",),

@@ -173,7 +173,7 @@ LAYERS = [
     ),
     Bug(
         "the mean counts padding",
-        "pooling.mean",
+        "pooling.mean_max",
         "layout.lengths.clamp_min(1)[:, None, None]",
         "layout.ok.size(1)",
         ("mean-padding",),
@@ -187,14 +187,14 @@ LAYERS = [
     ),
     Bug(
         "the mean skips every other token",
-        "pooling.mean",
+        "pooling.mean_max",
         "memory.mean(1, keepdim=True)",
         "memory[:, ::2].mean(1, keepdim=True)",
         ("mean-alive", "mean-key-order"),
     ),
     Bug(
         "the mean is rounded to eight bits",
-        "pooling.mean",
+        "pooling.mean_max",
         "memory, 0.0).sum(1, keepdim=True)",
         "memory if memory.dtype == torch.float32 else memory.to(torch.float8_e5m2).to(memory.dtype), 0.0).sum(1, keepdim=True)",
         ("mean-half",),

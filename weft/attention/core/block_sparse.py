@@ -60,18 +60,13 @@ class PatternLook:
         dropout: float,
         need_weights: bool,
     ) -> tuple[Tensor, Tensor | None]:
+        extent = q.size(2)
         if isinstance(store, Ring):
             if store.pieces > 1 or need_weights:
                 return self._look_back(q, store, positions, dropout, need_weights)
-            k, v = store.k[:, :, -q.size(2) :], store.v[:, :, -q.size(2) :]
+            k, v = store.k[:, :, -extent:], store.v[:, :, -extent:]
             return self._look_around((q, k, v), causal, layout, dropout), None
-        if (
-            isinstance(store, KeyValueCache)
-            or need_weights
-            or store.k is None
-            or store.v is None
-            or store.k.size(2) != q.size(2)
-        ):
+        if isinstance(store, KeyValueCache) or need_weights or store.k is None or store.v is None or store.k.size(2) != extent:
             return attend(
                 q,
                 store,

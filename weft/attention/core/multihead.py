@@ -20,7 +20,7 @@ from weft.state import State
 Store = KeyValues | KeyValueCache | Ring
 
 
-class LookFunction(Protocol):
+class Lookup(Protocol):
     """How queries q [B, H, T, D] attend to a store to which their own keys were appended last.
 
     `positions` [B, T] are those of the queries. Returns the context [B, H, T, D], and the weights [B, H, T, S] if requested.
@@ -48,13 +48,7 @@ class MultiHead(Projections):
     """
 
     def __init__(
-        self,
-        site: Site,
-        *,
-        bias: bool = True,
-        look: LookFunction = attend,
-        past: int | None = None,
-        rotary: float | None = None,
+        self, site: Site, *, bias: bool = True, look: Lookup = attend, past: int | None = None, rotary: float | None = None
     ) -> None:
         super().__init__(site, bias=bias)
         self.look, self.past, self.rotary = look, past, rotary

@@ -23,10 +23,10 @@ from weft.registry import Among, build
 PATTERNS = {
     "full": "weft.attention.core.patterns:Everything",
     "local": "weft.attention.local:Local",
-    "strided": "weft.attention.strided:Strided",
-    "fixed": "weft.attention.fixed:Fixed",
-    "global": "weft.attention.global_:Global",
-    "random": "weft.attention.random_:Random",
+    "strided": "weft.attention.sparse_transformer:Strided",
+    "fixed": "weft.attention.sparse_transformer:Fixed",
+    "global": "weft.attention.longformer:Global",
+    "random": "weft.attention.bigbird:Random",
     "longformer": "weft.attention.longformer:Longformer",
     "bigbird": "weft.attention.bigbird:BigBird",
 }

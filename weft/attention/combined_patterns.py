@@ -1,4 +1,4 @@
-"""Several patterns in one softmax."""
+"""Combinations of patterns: in one softmax (joined), or one per head (mixed)."""
 
 from __future__ import annotations
 
@@ -51,3 +51,30 @@ class JoinedAttention(PatternAttention):
             raise ConfigError("patterns: the list is empty; name at least one pattern, as in `patterns: [local, global]`")
         built = build_patterns(patterns, site.use == "causal")
         super().__init__(site, Joined(built), bias=bias)
+
+
+class MixedAttention(PatternAttention):
+    """Every head has its own pattern: `heads: [local, local, strided, global]`.
+
+    heads: the pattern of each head, by its name or with its options; in a shorter list each pattern is for several heads in a
+      row
+    bias: whether the projections have a bias
+    """
+
+    paper = "Child et al. 2019"
+    cost = "the sum of its heads"
+
+    def __init__(
+        self,
+        site: Site,
+        *,
+        heads: list[PatternSpec] = [{"kind": "local"}, {"kind": "global"}],  # noqa: B006
+        bias: bool = True,
+    ) -> None:
+        if not heads or site.heads % len(heads):
+            raise ConfigError(
+                f"heads: {len(heads)} patterns for {site.heads} heads; name one per head, or a number that divides {site.heads}"
+            )
+        built = build_patterns(heads, site.use == "causal")
+        each = site.heads // len(heads)
+        super().__init__(site, *(pattern for pattern in built for _ in range(each)), bias=bias)
