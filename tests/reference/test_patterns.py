@@ -16,7 +16,7 @@ from weft.attention.core.packed_rows import RaggedPacking
 from weft.attention.core.patterns import Pattern
 from weft.attention.local import Local
 from weft.attention.longformer import Longformer
-from weft.attention.sparse_transformer import Strided
+from weft.attention.sparse import Strided
 from weft.batch import Layout
 from weft.errors import ConfigError
 from weft.registry import build, fill

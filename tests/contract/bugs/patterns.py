@@ -91,7 +91,7 @@ PATTERNS = [
     ),
     Bug(
         "the stride is relative to the row",
-        "attention.sparse_transformer",
+        "attention.sparse",
         "return (query - key) % self.stride == 0",
         "return key % self.stride + 0 * query == 0",
         ("patterns: one_softmax_over_all_that_is_joined",),

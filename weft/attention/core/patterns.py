@@ -23,8 +23,8 @@ from weft.registry import Among, build
 PATTERNS = {
     "full": "weft.attention.core.patterns:Everything",
     "local": "weft.attention.local:Local",
-    "strided": "weft.attention.sparse_transformer:Strided",
-    "fixed": "weft.attention.sparse_transformer:Fixed",
+    "strided": "weft.attention.sparse:Strided",
+    "fixed": "weft.attention.sparse:Fixed",
     "global": "weft.attention.longformer:Global",
     "random": "weft.attention.bigbird:Random",
     "longformer": "weft.attention.longformer:Longformer",
