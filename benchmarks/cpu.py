@@ -33,11 +33,11 @@ from gpu import DIM, HEADS, HIDDEN, LAYERS, SHAPE, SOURCE, STEPS, VOCABULARY
 
 from weft.batch import BOS, PAD, Source
 from weft.config import DecodeSection
+from weft.kernels.cpp import CannotBuild, kernels, using
 from weft.layers.int8 import in_int8
 from weft.models.base import Model, Sizes
 from weft.models.composing import build_model
 from weft.models.narrowed import NarrowedDecoder
-from weft.native import CannotBuild, kernels, using
 from weft.search.choosers import Beam, Chooser, Greedy, Limits
 from weft.search.constraints import Forbid
 from weft.search.loop import generate

@@ -36,7 +36,7 @@ from torch._dynamo.utils import counters
 
 import weft
 from weft.batch import BOS, PAD, Source
-from weft.graphs import Compiler
+from weft.kernels.graphs import Compiler
 from weft.models.base import Model, Sizes
 from weft.models.composing import build_model
 from weft.search.choosers import Beam, Chooser, Greedy, Limits

@@ -36,7 +36,7 @@ from torch import Tensor
 import weft
 from weft.attention.base import Site
 from weft.errors import WeftError
-from weft.graphs import Graphs
+from weft.kernels.graphs import Graphs
 from weft.mixers import SELF, build_self
 from weft.mixers.base import Mixer
 from weft.registry import fill, load

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from weft.attention import ATTENTIONS
-from weft.attention.pattern import PATTERNS
+from weft.attention.core.patterns import PATTERNS
 from weft.config import load_config
 from weft.mixers import MIXERS
 from weft.models.base import Sizes
@@ -156,7 +156,7 @@ def test_no_pattern_of_the_zoo_equals_full_attention() -> None:
     zoo = importlib.import_module("zoo")
     part = zoo.PARTS["c"]
     for kind in set(part.kinds) & set(PATTERNS) - {"full"}:
-        pattern = build("weft.attention.pattern:PATTERNS", {"kind": kind, **part.options.get(kind, {})}, False)
+        pattern = build("weft.attention.core.patterns:PATTERNS", {"kind": kind, **part.options.get(kind, {})}, False)
         assert not pattern.sees(16, causal=False).all(), kind
 
 

@@ -18,7 +18,7 @@ PACKAGE = Path(__file__).parent.parent / "weft"
 LADDER = (
     {"errors"},
     {"registry"},
-    {"batch", "state", "graphs", "kernels", "native"},
+    {"batch", "state", "kernels"},
     {"layers"},
     {"attention", "mixers", "pooling"},
     {"models"},

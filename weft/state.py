@@ -1,11 +1,11 @@
 """Decoding state: plain trees of tensors, batch first.
 
-A state is a tensor, a dataclass, a dict, a list, a tuple or None, nested at will. Its rows are G sources × K beams, all beams
-of a source side by side. A dataclass field marked `shared()` has one row a source instead and is never reordered; one
-marked `timed(axis)` has room for tokens to come along that axis; one marked `common()` says the same in every layer. A
-state class that knows a better way overrides a function by a method of the same name.
+A state is a tensor, a dataclass, a dict, a list, a tuple or None, nested at will. Its rows are G sources × K beams, with the
+beams of a source adjacent. A dataclass field marked `shared()` has one row per source instead and is never reordered; one
+marked `timed(axis)` has room for future tokens along that axis; one marked `common()` is the same in every layer. A state class
+with a faster implementation overrides a function by a method of the same name.
 
-What stands in several places of a tree is one thing: it is copied once, and stays one thing.
+Nodes that occur several times in a tree are copied once and stay shared.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import Field, dataclass, field, fields, is_dataclass, replace
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
-import torch
 from torch import Tensor
 
 State = Any
@@ -22,32 +21,35 @@ T = TypeVar("T")
 
 
 def shared(**options: Any) -> Any:
-    """A dataclass field with one row a source."""
+    """A dataclass field with one row per source."""
     return field(metadata={"shared": True}, **options)
 
 
 def timed(axis: int, **options: Any) -> Any:
-    """A dataclass field whose tensor has room for tokens to come along `axis`."""
+    """A dataclass field whose tensor has room for future tokens along `axis`."""
     return field(metadata={"time": axis}, **options)
 
 
 def common(**options: Any) -> Any:
-    """A dataclass field that says the same in every layer, so that those that begin together can share it."""
+    """A dataclass field that is the same in every layer, so that layers that start together can share it."""
     return field(metadata={"common": True}, **options)
 
 
 @dataclass
 class Remembers:
-    """A part of a state that is never changed, and what has been derived from it, which is made once for all who ask."""
+    """A part of a state that caches values derived from it, so that all layers share them.
+
+    The cached values are valid as long as its tensors are. A change in place must keep them valid, or be followed by `again`.
+    """
 
     _memory: dict[Hashable, Any] = field(init=False, default_factory=dict, compare=False, repr=False)
 
     def remember(self, key: Hashable, make: Callable[[], T], *held: Any) -> T:
-        """What `make` gave when it was first asked for. `held`: what the key names by identity, and so must not be let go."""
+        """The cached result of `make` for this key. `held`: objects that the key identifies by id, kept alive with it."""
         if key not in self._memory:
             self._memory[key] = make(), held
-        found: T = self._memory[key][0]
-        return found
+        value: T = self._memory[key][0]
+        return value
 
 
 @runtime_checkable
@@ -63,8 +65,8 @@ class Grows(Protocol):
 def select(state: State, rows: Tensor, groups: Tensor | None = None) -> State:
     """Row i of the result is row `rows[i]`.
 
-    With `groups` None no source leaves or moves: rows are reordered, or multiplied, inside their source. Otherwise
-    source j of the result is source `groups[j]`.
+    Without `groups` no source leaves or moves: rows are reordered or repeated inside their source. Otherwise source j of the
+    result is source `groups[j]`.
     """
     if isinstance(state, Tensor):
         return state.index_select(0, rows)
@@ -83,7 +85,7 @@ def select(state: State, rows: Tensor, groups: Tensor | None = None) -> State:
 
 
 def grow(state: State, room: int) -> State:
-    """Makes room for `room` tokens in all. Only the search loop calls it."""
+    """Makes room for `room` tokens in total. Only the search loop calls it."""
     if isinstance(state, Tensor):
         return state
     if isinstance(state, Grows):
@@ -100,21 +102,8 @@ def grow(state: State, room: int) -> State:
     return _children(lambda child: grow(child, room), state)
 
 
-def where(mask: Tensor, a: State, b: State) -> State:
-    """Row by row: `a` where `mask` [rows] is True, `b` elsewhere (a fresh start for rows that begin a new document)."""
-    if isinstance(b, Tensor):
-        return torch.where(mask.view(-1, *[1] * (b.dim() - 1)), a, b)
-    if is_dataclass(b) and not isinstance(b, type):
-        return replace(b, **{part.name: where(mask, getattr(a, part.name), getattr(b, part.name)) for part in _fields(b)})
-    if isinstance(b, dict):
-        return {key: where(mask, a[key], b[key]) for key in b}
-    if isinstance(b, list | tuple):
-        return type(b)(where(mask, x, y) for x, y in zip(a, b, strict=True))
-    return b
-
-
 def together(states: Sequence[State]) -> list[State]:
-    """States of layers of one kind that begin at the same time, with one copy of all that is `common()` to them."""
+    """States of layers of one kind that start at the same time, with a single copy of all fields that are `common()`."""
     known: dict[Hashable, State] = {}
 
     def join(state: State, place: tuple[Hashable, ...]) -> State:
@@ -134,30 +123,30 @@ def together(states: Sequence[State]) -> list[State]:
 
 
 def detach(state: State) -> State:
-    """The same state, cut off from the graph that made it."""
+    """The same state, detached from the graph."""
     return _map(lambda leaf: leaf.detach(), state)
 
 
 def clone(state: State) -> State:
-    """The same state in tensors of its own."""
+    """The same state with copied tensors."""
     return _map(lambda leaf: leaf.clone(), state)
 
 
 def again(state: State) -> State:
-    """The same tensors in a tree of its own, which remembers nothing: for tensors that have been changed in place."""
+    """The same tensors in a new tree without cached values, for use after tensors were changed in place."""
     return _map(lambda leaf: leaf, state)
 
 
 def leaves(state: State) -> list[Tensor]:
     """All tensors of a state, each once, in a fixed order."""
-    found: list[Tensor] = []
+    tensors: list[Tensor] = []
     seen: set[int] = set()
 
     def walk(state: State) -> None:
         if state is None or id(state) in seen:
             return
         if isinstance(state, Tensor):
-            found.append(state)
+            tensors.append(state)
         elif isinstance(state, dict):
             for value in state.values():
                 walk(value)
@@ -170,7 +159,7 @@ def leaves(state: State) -> list[Tensor]:
         seen.add(id(state))
 
     walk(state)
-    return found
+    return tensors
 
 
 def refill(state: State, tensors: Iterable[Tensor]) -> State:
@@ -180,7 +169,7 @@ def refill(state: State, tensors: Iterable[Tensor]) -> State:
 
 
 def write_(old: State, new: State) -> State:
-    """Copies `new` into the storage of `old`, which a captured graph needs; leaves already updated in place cost nothing."""
+    """Copies `new` into the storage of `old`, as a captured graph needs; leaves already updated in place cost nothing."""
     for mine, theirs in zip(leaves(old), leaves(new), strict=True):
         if mine.data_ptr() != theirs.data_ptr():
             mine.copy_(theirs)
@@ -188,7 +177,7 @@ def write_(old: State, new: State) -> State:
 
 
 def spread(tensor: Tensor, rows: int) -> Tensor:
-    """A tensor with one row a source as one with a row a beam."""
+    """Repeats a tensor with one row per source to one row per beam."""
     sources = tensor.size(0)
     return tensor if sources == rows else tensor.repeat_interleave(rows // sources, 0)
 
@@ -212,7 +201,7 @@ def _map(change: Callable[[Tensor], Tensor], state: State) -> State:
 
 
 def _fields(state: Any) -> tuple[Field[Any], ...]:
-    """Those that a dataclass is made of, without what it remembers."""
+    """The init fields of a dataclass, without its cache."""
     kind = type(state)
     if kind not in _FIELDS:
         _FIELDS[kind] = tuple(part for part in fields(kind) if part.init)

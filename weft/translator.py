@@ -11,9 +11,9 @@ from pydantic import ValidationError
 
 from weft.config import Config, DecodeSection, load_config
 from weft.errors import ConfigError, RunError
+from weft.kernels.cpp import Kernels
 from weft.layers.int8 import in_int8
 from weft.models.base import Network
-from weft.native import Kernels
 from weft.registry import build, problems
 from weft.tasks.base import Decodes, Setting, Task, TextTask
 from weft.tasks.decoding import Decoding, Translation

@@ -138,7 +138,7 @@ def test_settings_that_are_not_right(train: Train) -> None:
     train.fails(says=["--set train.stepz", "'steps'"], train__stepz=5)
     train.fails(says=["train.steps"], train__steps=0)
     train.fails(says=["--set model.cross", "full"], model__cross="ful")
-    train.fails(says=["a width of 32 cannot be shared by 5 heads"], model__heads=5)
+    train.fails(says=["a width of 32 cannot be divided among 5 heads"], model__heads=5)
     train.fails(says=["not valid YAML"], train__clip="[1")
     train.fails(says=["finite"], train__clip=".nan")
     train.fails(says=["finite"], train__schedule="{kind: constant, rate: .inf}")

@@ -68,7 +68,7 @@ def test_entries_are_trained_measured_and_reported_and_one_that_fails_stops_no_o
     entries = ["transformer-tiny", "transformer-tiny,label=near,model.encoder_self={kind: local, window: 2}"]
     bad = "transformer-tiny,label=bad,model.decoder_self=linformer"
     arguments = ["compare", *entries, bad, *DATA, *FAST, "--budget", "12-steps", "--repeat", "2", "--out", out, *settings()]
-    said = weft.fails(*arguments, says=["2 of 6 trainings failed", "bad, seed 1: ", "cannot serve as causal attention"])
+    said = weft.fails(*arguments, says=["2 of 6 trainings failed", "bad, seed 1: ", "does not support causal use"])
     assert "trained near, seed 2" in said and "report.html" in said
     assert re.search(r"near .* ± ", weft.out) and re.search(r"bad +│ +failed", weft.out)
 
@@ -88,7 +88,7 @@ def test_entries_are_trained_measured_and_reported_and_one_that_fails_stops_no_o
         assert {view["title"] for view in row["views"]} == {"encoder", "cross", "decoder"}
     assert [line["entry"] for line in csv.DictReader((out / "table.csv").open())] == list(rows)
     page = (out / "report.html").read_text()
-    assert "near" in page and "cannot serve as causal attention" in page and "http" not in re.sub(r'"data:[^"]*"', "", page)
+    assert "near" in page and "does not support causal use" in page and "http" not in re.sub(r'"data:[^"]*"', "", page)
     assert (out / "chart.png").stat().st_size > 1000 and (out / "chart.svg").read_text().count("<svg") == 1
 
     before = begun[:]

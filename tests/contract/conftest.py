@@ -10,7 +10,7 @@ import torch
 
 @pytest.fixture(autouse=True, scope="session")
 def one_thread() -> Iterator[None]:
-    """The tensors are tiny: more threads only wait for each other."""
+    """The tensors are too small for several threads."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield

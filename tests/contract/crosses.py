@@ -1,7 +1,7 @@
-"""Every attention that looks at a source, in the decoders that are not tested with each of them at full length.
+"""Every cross-attention, in the decoders that the full list of checks does not combine with all of them.
 
-A model's own entries are in `contract.decoders`; there every check is made of every entry. Here a handful of checks shows that
-the two fit each other: the query, the memory, what is found, the state, and the gradients of all of them.
+`contract.decoders` runs every check on every entry. Here a few checks show that decoder and attention fit together: the query,
+the memory, the context, the state, and all gradients.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ CHECKS = ("ragged", "rows", "padding", "loss")
 
 
 def crosses() -> Iterator[DecoderEntry]:
-    """ConvS2S with each kind of attention in place of its own."""
+    """ConvS2S with each kind of cross-attention instead of its own."""
     for kind in ATTENTIONS:
         if "cross" in load(ATTENTIONS, kind).uses and f"cross-{kind}" not in VARIANTS["convs2s"]:
             yield DecoderEntry("convs2s", f"cross-{kind}", {"cross": {"kind": kind}, "heads": 2})

@@ -1,7 +1,7 @@
-"""Every model of the table as the suite meets it, and checks of its decoder beyond those of `contract.stepping`.
+"""Every model of the table, and checks of its decoder beyond those of `contract.stepping`.
 
-Besides its own variants every self slot and every cross slot is filled with each kind that may stand there, so that a
-line added to the table of attentions is tested inside a model too.
+Every self slot and every cross slot is also filled with each kind that it accepts, so that a new entry in the table of
+attentions is tested inside a model too.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ Laid = Literal["padded", "packed", "rounded"]
 
 VOCABULARY = 19
 SOURCE, TARGET = (27, 5, 22, 1), (21, 30, 1, 24)
-"""Lengths of the two sides of a small batch."""
+"""Source and target lengths of a small batch."""
 
 CHOOSING = ("hard", "monotonic")
-"""Attentions that choose one key: where rounding makes another choice, a decoder that feeds contexts back goes another way."""
+"""Attentions that choose one key: if rounding changes the choice, a decoder that feeds contexts back diverges."""
 
 SMALL: dict[str, dict[str, Any]] = {
     "transformer": {"dim": 16, "heads": 4, "feedforward": 24, "encoder_layers": 2, "decoder_layers": 2},
@@ -44,7 +44,7 @@ SMALL: dict[str, dict[str, Any]] = {
 }
 
 SHORT: dict[str, dict[str, Any]] = {"lsh": {"buckets": 2}, "routing": {"clusters": 1}, "sinkhorn": {"block": 4, "noise": False}}
-"""Options of mixers that divide tokens up: short rows are divided, neighbours see each other, and nothing is drawn."""
+"""Options of mixers that group tokens: short rows are divided, neighbours see each other, and nothing is random."""
 
 VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
     "transformer": {
@@ -136,7 +136,7 @@ class DecoderEntry:
             spec["base"] = {"dropout": dropout, **spec["base"]}
         else:
             spec = {"dropout": dropout, **spec}
-        # To a model that copies, the last of the ids is a word outside the vocabulary.
+        # To a copying model, the last id is a word outside the vocabulary.
         size = VOCABULARY - load(MODELS, self.kind).copies
         model: Model = build_model(spec, Sizes(size, size, shared=True))
         with torch.no_grad():
@@ -152,7 +152,7 @@ class DecoderEntry:
 
 @dataclass
 class DecoderSteps:
-    """A decoder fed piece by piece, in the terms of `contract.stepping`; what it finds are logits."""
+    """A decoder fed piece by piece, as `contract.stepping` expects; its outputs are logits."""
 
     model: Model
     encoded: Encoded
@@ -191,12 +191,12 @@ def forced(model: Model, source: Tensor, target: Tensor, above: Layout | None = 
 
 
 def finite(logits: Tensor) -> Tensor:
-    """Logits with 0 for the −inf of what a model that copies cannot write, since no difference can be taken of it."""
+    """Logits with 0 in place of −inf, which a copying model gives to impossible words, so that they can be subtracted."""
     return logits.masked_fill(logits == float("-inf"), 0.0)
 
 
 def check_padding(entry: DecoderEntry) -> None:
-    """A pair in a padded batch gives the logits it gives alone, whatever the ids in the padding are."""
+    """A pair has the same logits in a padded batch as alone, whatever the ids in the padding are."""
     model, above, below = entry.make(), Layout.padded(SOURCE, 31), Layout.padded(TARGET, 33)
     source, target = ids(4, 31, seed=2), ids(4, 33, seed=3)
     together = forced(model, source, target, above, below)
@@ -204,12 +204,12 @@ def check_padding(entry: DecoderEntry) -> None:
     same(together[below.ok], clean[below.ok], "ids in the padding")
     for row, (long, wide) in enumerate(zip(SOURCE, TARGET, strict=True)):
         alone = forced(model, source[row : row + 1, :long], target[row : row + 1, :wide])
-        more = together.size(-1) - alone.size(-1)  # a model that copies can write as many more ids as there are source tokens
+        more = together.size(-1) - alone.size(-1)  # copying adds an id per source token
         same(together[row : row + 1, :wide], F.pad(alone, (0, more)), f"pair {row}")
 
 
 def check_causality(entry: DecoderEntry) -> None:
-    """Tokens to come do not change logits; every source token does, and so does every earlier target token."""
+    """Logits do not depend on future tokens, but on every source token and every earlier target token."""
     model = entry.make()
     count, length = 29, 27
     source, target = ids(1, length, seed=2), ids(1, count, seed=3)
@@ -229,18 +229,18 @@ def check_causality(entry: DecoderEntry) -> None:
 
 
 def _seen_by_next(model: Model, count: int) -> Tensor:
-    """[count − 1] bool: whether the next token may look at a token, in any layer (compressed ones wait for a window's end)."""
+    """[count − 1] bool: whether any layer lets the next token see a token (compressed ones wait for the end of a window)."""
     seen = [part.sees(count).diagonal(-1) for part in model.decoder.modules() if isinstance(part, Mixer)]
     return torch.stack(seen).any(0) if seen else torch.ones(count - 1, dtype=torch.bool)
 
 
 def check_packed(entry: DecoderEntry) -> None:
-    """Loss and gradients of a packed batch are those of the padded one."""
+    """A packed batch has the loss and gradients of the padded one."""
     _same_training(entry, "packed")
 
 
 def check_rounded(entry: DecoderEntry) -> None:
-    """So are those of a batch whose lengths the host does not know, with more padding and a row of it alone."""
+    """So does a batch whose lengths the host does not know, with extra padding and an empty row."""
     _same_training(entry, "rounded")
 
 
@@ -278,7 +278,7 @@ def _pack(rows: Tensor, layout: Layout, lengths: tuple[int, ...], budget: int) -
 
 
 def check_loss(entry: DecoderEntry) -> None:
-    """A decoder's own way to its loss equals the plain one over its logits; gradients too, and all are finite and reached."""
+    """A decoder's own loss equals the plain loss over its logits, and so do all gradients, which are finite and not 0."""
     model, below = entry.make(train=True), Layout.padded(TARGET)
     source, labels = ids(4, 27, seed=2), ids(4, 30, seed=3).where(below.ok, PAD)
     results = []
@@ -302,7 +302,7 @@ def check_loss(entry: DecoderEntry) -> None:
 
 
 def check_pure(entry: DecoderEntry) -> None:
-    """Out of training nothing is drawn and nothing written, whatever the dropout; and a checkpoint holds all there is."""
+    """Outside training nothing is random and nothing is written, at any dropout; and a checkpoint is complete."""
     model, other = entry.make(dropout=0.5), entry.make(seed=99)
     before = {name: value.clone() for name, value in model.state_dict().items()}
     draws = torch.get_rng_state()
@@ -315,7 +315,7 @@ def check_pure(entry: DecoderEntry) -> None:
 
 
 def check_half(entry: DecoderEntry) -> None:
-    """Under bf16 autocast logits are close to those of float32, whole and step by step from a store."""
+    """Under bf16 autocast logits are close to those of float32, at once and step by step from a cache."""
     model, target = entry.make(), ids(2, 21, seed=3)
     source = ids(2, 27, seed=2)
     exact = forced(model, source, target)

@@ -1,7 +1,7 @@
-"""Every entry of the tables of attentions and mixers, and one way to call them all.
+"""Every entry of the tables of attentions and mixers, behind one interface.
 
-A line added to a table is an entry here, with its default options, for every use it declares. `VARIANTS` lists what is
-tested besides. Shapes: B rows · T queries · S keys.
+A new line in a table becomes an entry here, with its default options, for every use it declares. `VARIANTS` lists further
+options to test. Shapes: B rows · T queries · S keys.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from weft.registry import build, load
 from weft.state import State
 
 DIM, HEADS, MEMORY = 16, 4, 24
-"""Widths of the model, its heads, and (in cross use) of what is looked at."""
+"""Model width, number of heads, and (in cross use) memory width."""
 
 EXTENT, LENGTHS = 71, (71, 26, 65, 1)
-"""Rows that are longer than any block (64 and 2 × 32 among them) and no multiple of one."""
+"""Rows longer than any block (such as 64 and 2 × 32), with lengths that are not multiples of one."""
 
 QUERIES = 37
 
@@ -81,15 +81,15 @@ VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
     "gmlp": {"hidden-20": {"hidden": 20}},
     "isab": {"points-3": {"points": 3}},
 }
-"""kind → name → options (and `site.heads`, which belongs to the place)."""
+"""kind → name → options (and `site.heads`, which belongs to the site)."""
 
 REFUSED = [("full", options, "cross") for options in VARIANTS["full"].values() if "position" in options]
-"""What an option rules out although the kind allows it."""
+"""Uses that an option rules out although the kind supports them."""
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One mechanism with its options in one use; `wrapped` stands for an attention in a block's self slot."""
+    """One mechanism with its options in one use; `wrapped`: an attention in the self slot of a block."""
 
     kind: str
     use: Use
@@ -117,7 +117,7 @@ class Entry:
 
     @property
     def direct(self) -> bool:
-        """Called through the interface of attentions."""
+        """Whether it is called through the interface of attentions."""
         return self.kind in ATTENTIONS and not self.wrapped
 
     @property
@@ -127,7 +127,7 @@ class Entry:
 
 @dataclass
 class Mechanism:
-    """A mechanism behind one call, whichever table it is from. What is varied in tests, `keys`, is what is looked at."""
+    """A mechanism of either table behind one interface. Tests vary `keys`, the tokens that are attended to."""
 
     part: Any
     use: Use
@@ -144,28 +144,28 @@ class Mechanism:
     def look(
         self, keys: Tensor, layout: Layout | None = None, *, queries: Tensor | None = None, need_weights: bool = False
     ) -> Attended:
-        """Everything at once. In self use the keys are the queries; in cross use the queries are given, or fixed.
+        """Computes everything at once. In self use the keys are the queries; in cross use the queries are given, or fixed.
 
-        What is drawn in training is the same in every call, so that two calls can be compared.
+        Every call draws the same random numbers in training, so that two calls can be compared.
         """
         if self.part.training:
             torch.manual_seed(7)
         if self.use != "cross":
             return self.feed(keys, self.start(keys.size(0)), layout, need_weights)
-        asked = vectors(keys.size(0), QUERIES, DIM, seed=5).to(keys) if queries is None else queries
-        return self.feed(asked, self.start(keys.size(0), keys, layout), None, need_weights)
+        queries = vectors(keys.size(0), QUERIES, DIM, seed=5).to(keys) if queries is None else queries
+        return self.feed(queries, self.start(keys.size(0), keys, layout), None, need_weights)
 
     def keys(self, rows: int = len(LENGTHS), extent: int = EXTENT, seed: int = 1) -> Tensor:
         return vectors(rows, extent, MEMORY if self.use == "cross" else DIM, seed)
 
     def real(self, context: Tensor, layout: Layout) -> Tensor:
-        """The outputs that mean something: those of real queries."""
+        """The outputs of real queries."""
         return context if self.use == "cross" else context[layout.ok]
 
 
 @dataclass
 class MechanismSteps:
-    """A mechanism fed piece by piece, in the terms of `contract.stepping`. In cross use every source has its memory."""
+    """A mechanism fed piece by piece, as `contract.stepping` expects. In cross use every source has its memory."""
 
     mechanism: Mechanism
     extent: int = EXTENT
@@ -191,12 +191,12 @@ def vectors(rows: int, extent: int, width: int, seed: int) -> Tensor:
 
 
 def same(a: Tensor, b: Tensor, what: str = "", atol: float = 2e-5) -> None:
-    """The two agree as two ways to compute one thing in float32 do."""
+    """Asserts equality up to float32 rounding."""
     torch.testing.assert_close(a, b, atol=atol, rtol=1e-3, msg=lambda text: f"{what}: {text}")
 
 
 def entries() -> Iterator[Entry]:
-    """Attentions by themselves, then everything that may stand in a self slot."""
+    """All attentions, then everything that a self slot accepts."""
     for kind in ATTENTIONS:
         yield from _of_kind(kind, wrapped=False)
     for kind in SELF:
@@ -204,7 +204,7 @@ def entries() -> Iterator[Entry]:
 
 
 def refusals() -> Iterator[tuple[str, dict[str, Any], Use]]:
-    """Every use that a kind does not declare, and what options rule out."""
+    """Every use that a kind does not support, or that its options rule out."""
     for table in (ATTENTIONS, MIXERS):
         for kind in table:
             yield from ((kind, {}, use) for use in get_args(Use) if use not in load(table, kind).uses)
@@ -213,7 +213,7 @@ def refusals() -> Iterator[tuple[str, dict[str, Any], Use]]:
 
 def _of_kind(kind: str, wrapped: bool) -> Iterator[Entry]:
     refused = [(name, options, use) for name, options, use in REFUSED if name == kind]
-    # The adapter of a self slot is one for all options, so there the defaults are enough.
+    # The adapter of a self slot does not depend on options, so the defaults are enough.
     variants = {"": {}} if wrapped else {"": {}, **VARIANTS.get(kind, {})}
     for use in sorted(load(SELF, kind).uses - ({"cross"} if wrapped else set())):
         for variant, given in variants.items():

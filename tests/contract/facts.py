@@ -1,4 +1,4 @@
-"""Checks of what a mechanism declares of itself, and of what every mechanism promises: purity, precision, gradients."""
+"""Checks of the facts that a mechanism declares, and of what all mechanisms guarantee: purity, precision, gradients."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from weft.state import grow
 
 
 def check_shapes(entry: Entry) -> None:
-    """The context is as wide as declared, in every use; room asked for where nothing grows changes nothing."""
+    """The context has the declared width in every use; requesting room where nothing grows changes nothing."""
     part = entry.make()
     keys = part.keys()
     found = part.look(keys)
@@ -26,7 +26,7 @@ def check_shapes(entry: Entry) -> None:
 
 
 def check_weights(entry: Entry) -> None:
-    """Asking for weights changes nothing else; they sum as declared, and are exactly 0 where a query may not look."""
+    """Requesting weights changes nothing else; they sum as declared, and are exactly 0 for keys that a query may not see."""
     part, layout = entry.make(), Layout.padded(LENGTHS)
     keys = part.keys()
     asked, plain = part.look(keys, layout, need_weights=True), part.look(keys, layout)
@@ -50,7 +50,7 @@ def check_weights(entry: Entry) -> None:
 
 
 def check_step_weights(entry: Entry) -> None:
-    """The weights of a step are those of the whole sequence, also from a store with room to spare."""
+    """The weights of a step equal those of the whole sequence, also from a cache with unused room."""
     part = entry.make()
     keys = part.keys(rows=2)[..., :DIM]
     whole = part.look(keys, need_weights=True).weights
@@ -68,7 +68,7 @@ def check_step_weights(entry: Entry) -> None:
 
 
 def check_earlier_segment(entry: Entry) -> None:
-    """In causal use, memory given to `start` is what came before in the same sequence, row by row of its own length."""
+    """In causal use, memory given to `start` is the earlier part of the same sequence, with a length per row."""
     part, lengths, after = entry.make(), (40, 3, 26), 31
     keys, layout = part.keys(rows=3), Layout.padded(lengths)
     for room in (None, EXTENT):
@@ -81,12 +81,12 @@ def check_earlier_segment(entry: Entry) -> None:
 
 
 def check_gradients(entry: Entry) -> None:
-    """Every parameter is reached, and every gradient is the slope that two nearby values of the loss show.
+    """Every parameter has a gradient, which agrees with finite differences of the loss.
 
-    What chooses by content jumps where the choice changes, so there the two values are taken very near, in float64.
+    A mechanism that chooses by content is discontinuous where its choice changes, so its differences are tiny and in float64.
     """
     part, layout = entry.make(train=True), Layout.padded(LENGTHS)
-    keys, reach = part.keys().requires_grad_(), 0.02  # so that what has no parameters has a gradient too
+    keys, reach = part.keys().requires_grad_(), 0.02  # so that mechanisms without parameters have a gradient too
     if part.part.reach == "data":
         keys, reach = keys.double(), 1e-6
         part.part.double()
@@ -100,12 +100,12 @@ def check_gradients(entry: Entry) -> None:
         assert parameter.grad is not None, f"{entry}: {name} gets no gradient"
         assert parameter.grad.isfinite().all(), f"{entry}: the gradient of {name} is not finite"
         assert parameter.grad.any(), f"{entry}: the gradient of {name} is 0"
-        for rows in torch.arange(parameter.size(0)).chunk(3):  # queries, keys and values may lie in one matrix
+        for rows in torch.arange(parameter.size(0)).chunk(3):  # queries, keys and values may share a matrix
             _check_slope(f"{entry}: {name} from row {int(rows[0])}", parameter, rows, loss, reach)
 
 
 def _check_slope(what: str, parameter: Tensor, rows: Tensor, loss: Callable[[], Tensor], reach: float) -> None:
-    """The gradient of these rows against the difference that a step of `reach` in a random direction makes."""
+    """Compares the gradient of these rows with the difference along a random direction of length `reach`."""
     assert parameter.grad is not None
     way = torch.randn(parameter[rows].shape, generator=torch.Generator().manual_seed(6))
     way, grad = (way / way.norm()).to(parameter.dtype), parameter.grad[rows]
@@ -121,16 +121,15 @@ def _check_slope(what: str, parameter: Tensor, rows: Tensor, loss: Callable[[], 
 
 
 def check_key_order(entry: Entry) -> None:
-    """Keys in another order are found alike if, and only if, the mechanism says that it ignores their order.
+    """Permuting keys changes nothing if, and only if, the mechanism declares that it ignores their order.
 
-    What chooses by content is asked about rows so long that it has a choice. A pattern may find the same all the same, where a
-    short row leaves it none.
+    Mechanisms that choose by content get rows long enough for a choice. A pattern may ignore the order of a short row anyway.
     """
     part = entry.make()
     extent = 8 * EXTENT if part.part.reach == "data" else EXTENT
     keys = part.keys(extent=extent)
     order = torch.randperm(extent, generator=torch.Generator().manual_seed(3))
-    if part.use == "causal":  # the last query keeps its place, and those before it change theirs
+    if part.use == "causal":  # the last query stays, and those before it are permuted
         order = torch.cat([torch.randperm(extent - 1, generator=torch.Generator().manual_seed(3)), torch.tensor([extent - 1])])
     before, after = part.look(keys).context, part.look(keys[:, order].contiguous()).context
     if part.use == "encoder":
@@ -144,7 +143,7 @@ def check_key_order(entry: Entry) -> None:
 
 
 def check_terms(entry: Entry) -> None:
-    """Terms come as declared, one value a query, and only in training."""
+    """Terms are as declared, with one value per query, and exist only in training."""
     part = entry.make(train=True)
     keys = part.keys()
     terms = part.look(keys).terms
@@ -158,10 +157,10 @@ def check_terms(entry: Entry) -> None:
 
 
 def check_pure(entry: Entry) -> None:
-    """Out of training nothing is drawn and no buffer is written, whatever the dropout; twice is the same."""
+    """Outside training nothing is random and no buffer is written, at any dropout; two calls agree."""
     part, layout = entry.make(dropout=0.5), Layout.padded(LENGTHS)
     keys = part.keys()
-    buffers = {name: value.clone() for name, value in part.part.named_buffers()}  # those that no checkpoint keeps, too
+    buffers = {name: value.clone() for name, value in part.part.named_buffers()}  # including non-persistent ones
     draws = torch.get_rng_state()
     for need_weights in (False, True):
         first = part.look(keys, layout, need_weights=need_weights).context
@@ -173,7 +172,7 @@ def check_pure(entry: Entry) -> None:
 
 
 def check_checkpoint(entry: Entry) -> None:
-    """What training and refreshing left behind is all in the state dict."""
+    """The state dict holds everything that training and refreshing changed."""
     part, other = entry.make(train=True), entry.make(seed=99)
     keys = part.keys()
     part.look(keys)
@@ -186,7 +185,7 @@ def check_checkpoint(entry: Entry) -> None:
 
 
 def check_half(entry: Entry) -> None:
-    """bf16 weights, and bf16 autocast, give about what float32 gives."""
+    """bf16 weights and bf16 autocast give about the same as float32."""
     part, layout = entry.make(), Layout.padded(LENGTHS)
     keys = part.keys()
     exact = part.real(part.look(keys, layout).context, layout)
@@ -197,11 +196,11 @@ def check_half(entry: Entry) -> None:
 
 
 def check_half_steps(entry: Entry) -> None:
-    """Hundreds of single steps in bf16: what is summed up one by one must not be summed in bf16."""
+    """Hundreds of single steps in bf16: running sums must not be in bf16."""
     part = entry.make()
     count = 420
     keys = vectors(1, count, DIM, seed=1) / 2
-    keys[:, : count // 2] += 1.5  # the newer half is of another kind, so a sum that got stuck shows
+    keys[:, : count // 2] += 1.5  # the second half differs, so a sum that is stuck shows
     keys[:, count // 2 :] -= 1.5
     exact = part.look(keys).context[:, -20:]
     found = []
@@ -229,10 +228,10 @@ def _chooses(entry: Entry) -> bool:
 
 
 def _near(found: Tensor, exact: Tensor, what: str, chooses: bool) -> None:
-    """Within two per cent on average: bf16 keeps eight bits, and sums of many errors stay near one.
+    """Within two per cent on average: bf16 has eight bits, and sums of many errors stay near one.
 
-    What chooses by content chooses otherwise for the few tokens that bf16 moves over a border, so it is within six per cent;
-    four tokens of five are not moved, and are within one.
+    A mechanism that chooses by content changes its choice for a few tokens, so its limit is six per cent; four of five tokens
+    keep their choice and are within one per cent.
     """
     assert found.isfinite().all(), f"{what} is not finite"
     errors = ((found.float() - exact).abs() / exact.abs().mean()).flatten(0, -2).mean(-1)

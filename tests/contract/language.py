@@ -1,4 +1,4 @@
-"""Language models as the suite meets them: a handful of kinds in the self slot, since models with a source try them all."""
+"""Language models with a few kinds in the self slot; models with a source try them all."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class LanguageEntry:
 
 @dataclass
 class LanguageSteps:
-    """Fed piece by piece, in the terms of `contract.stepping`; what it finds are logits."""
+    """A language model fed piece by piece, as `contract.stepping` expects; its outputs are logits."""
 
     model: LanguageModel
     extent: int = 29
@@ -91,7 +91,7 @@ def forced(model: LanguageModel, tokens: Tensor, layout: Layout | None = None) -
 
 
 def check_padding(entry: LanguageEntry) -> None:
-    """A row in a padded batch gives the logits it gives alone, whatever the ids in the padding are."""
+    """A row has the same logits in a padded batch as alone, whatever the ids in the padding are."""
     model, layout, tokens = entry.make(), Layout.padded(TARGET, 33), ids(4, 33, seed=3)
     together = forced(model, tokens, layout)
     same(forced(model, tokens.where(layout.ok, PAD), layout)[layout.ok], together[layout.ok], "ids in the padding")
@@ -100,7 +100,7 @@ def check_padding(entry: LanguageEntry) -> None:
 
 
 def check_causality(entry: LanguageEntry) -> None:
-    """Tokens to come do not change logits; a token changes its own and the next one's."""
+    """Logits do not depend on future tokens; a token changes its own and the next one's."""
     model, count = entry.make(), 29
     tokens = ids(1, count, seed=3)
     before = forced(model, tokens)
@@ -113,9 +113,9 @@ def check_causality(entry: LanguageEntry) -> None:
 
 
 def check_recall(entry: LanguageEntry) -> None:
-    """With all of an earlier segment recalled, a segment is read as if both were one, and gradients reach all weights."""
+    """After recalling an earlier segment, a segment is read as if both were one, and gradients reach all weights."""
     if entry.make().position != "none":
-        return  # positions would begin anew
+        return  # positions would restart
     model, tokens = entry.make(train=True), ids(3, 29, seed=5)
     decoder = model.decoder
     found, inputs = decoder.read(tokens[:, :17], decoder.start(model.nothing(3)))
@@ -128,7 +128,7 @@ def check_recall(entry: LanguageEntry) -> None:
 
 
 def check_loss(entry: LanguageEntry) -> None:
-    """The model's own way to its loss equals the plain one over its logits; gradients too."""
+    """The model's own loss equals the plain loss over its logits, and so do all gradients."""
     model, labels = entry.make(train=True), ids(3, 29, seed=6)
     labels[1, :5] = PAD
     results = []

@@ -1,4 +1,4 @@
-"""Single-head attentions as limit tests look at them: a small cross-attention, its queries and its memory."""
+"""Helpers for limit tests of single-head attentions: a small cross-attention, its queries and its memory."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def site(memory: int = DIM) -> Site:
 
 
 def scattered(part: Part, by: float = 0.5) -> Part:
-    """The part with every parameter away from where it starts, and out of training."""
+    """The part with every parameter moved from its initial value, in evaluation mode."""
     with torch.no_grad():
         for parameter in part.parameters():
             parameter += by * torch.randn_like(parameter)

@@ -1,4 +1,4 @@
-"""Checks of what may influence what: padding, the future, the declared reach, neighbours in a packed row."""
+"""Checks of influence: padding, the future, the declared reach, neighbours in a packed row."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from contract.entries import DIM, EXTENT, LENGTHS, QUERIES, Entry, same, vectors
 from weft.batch import Layout
 
 PACKED, BUDGET = (26, 1, 71, 40, 9), 151
-"""Sentences of a packed row and its size: one is longer than a chunk of 64, and two begin in one chunk and end in the next."""
+"""Sentence lengths of a packed row and its size: one is longer than a chunk of 64, and two cross from one chunk to the next."""
 
 PACKED_QUERIES, QUERY_BUDGET = (5, 38, 3, 20, 2), 73
 
 
 def check_padding_content(entry: Entry) -> None:
-    """Garbage in padded places changes nothing: loud, very loud, and quiet beside loud tokens; in every path."""
+    """The values of padding change nothing: large, very large, and small ones beside large tokens; in every code path."""
     layout = Layout.padded(LENGTHS, EXTENT + 4)
     for junk, loudness in ((1e3, 1), (-1e4, 1), (0.0, 12)):
         for train in (False, True):
@@ -41,7 +41,7 @@ def check_padding_length(entry: Entry) -> None:
 
 
 def check_future(entry: Entry) -> None:
-    """Other tokens to come do not change what was said, by value: sorting and choosing leak without a gradient."""
+    """Other future tokens do not change earlier outputs, by value: sorting and choosing leak without a gradient."""
     for train in (False, True):
         part = entry.make(train=train)
         keys = part.keys(rows=1).expand(EXTENT, -1, -1)
@@ -57,7 +57,7 @@ def check_future(entry: Entry) -> None:
 def check_reach(entry: Entry) -> None:
     """By gradient, each query depends on exactly the keys that the mechanism declares.
 
-    All vectors are quiet, so that no weight is too small for float32.
+    All vectors are small, so that no weight underflows in float32.
     """
     part = entry.make()
     extent = QUERIES if part.use == "cross" else EXTENT
@@ -77,7 +77,7 @@ def check_reach(entry: Entry) -> None:
 
 
 def check_alive(entry: Entry) -> None:
-    """Every token changes what others find (a mechanism that chooses by content: some do), in training too."""
+    """Every token changes the outputs of others (some tokens, if the mechanism chooses by content), in training too."""
     for train in (False, True):
         part = entry.make(train=train)
         base = part.keys(rows=1)
@@ -99,7 +99,7 @@ def check_alive(entry: Entry) -> None:
 
 
 def check_empty_row(entry: Entry) -> None:
-    """A row without tokens is finite, forward and backward, and harms no other."""
+    """A row without tokens is finite, forward and backward, and does not affect other rows."""
     for need_weights in (False, True):
         part, layout = entry.make(train=True), Layout.padded((EXTENT, 0, 5))
         keys = part.keys(rows=3).requires_grad_()
@@ -113,7 +113,7 @@ def check_empty_row(entry: Entry) -> None:
 
 
 def check_packed(entry: Entry) -> None:
-    """Sentences packed into one row find what they find as padded rows; so do the gradients."""
+    """Sentences packed into one row have the outputs and gradients of padded rows."""
     for need_weights in (False, True):
         padded, packed = (_sentences(entry, pack, need_weights) for pack in (False, True))
         for name, value in padded.items():
@@ -121,7 +121,7 @@ def check_packed(entry: Entry) -> None:
 
 
 def _sentences(entry: Entry, pack: bool, need_weights: bool) -> dict[str, Tensor]:
-    """Outputs of all real queries one after the other, and gradients, of one set of sentences laid out either way."""
+    """Concatenated outputs of all real queries, and gradients, for the same sentences, packed or padded."""
     part = entry.make()
     layout = Layout.padded(PACKED)
     source, keys = _lay(part.keys(len(PACKED), max(PACKED)), layout, PACKED, BUDGET, pack)
@@ -139,7 +139,7 @@ def _sentences(entry: Entry, pack: bool, need_weights: bool) -> dict[str, Tensor
 
 
 def _lay(rows: Tensor, layout: Layout, lengths: tuple[int, ...], budget: int, pack: bool) -> tuple[Layout, Tensor]:
-    """The padded rows as they are, or their sentences in one row with junk behind them."""
+    """The padded rows unchanged, or their sentences in one row, followed by garbage."""
     if not pack:
         return layout, rows
     packed = Layout.pack(lengths, budget)

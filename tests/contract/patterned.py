@@ -1,4 +1,4 @@
-"""Attention to its own sequence, as limit tests of patterns look at it."""
+"""Helpers for limit tests of patterns: self-attention over a small sequence."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Planting a bug: the package imported anew with one passage of one file changed, and the suite run against that."""
+"""Plants a bug: imports the package again with one passage of one file changed, and runs the suite against it."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ REFERENCE = Path(__file__).parent.parent / "reference"
 
 @dataclass(frozen=True)
 class Bug:
-    """What is wrong, and what must notice.
+    """A change to the source, and the checks that must catch it.
 
-    module is a file of the package, in which `old`, which stands there once, becomes `new`. caught_by names cases of
+    module is a file of the package, in which `old`, which must occur once, becomes `new`. caught_by names cases of
     the suite; "loss" is the check of the output layer's loss, and "limits: …(…)" a test of tests/reference/test_limits.py
     with its arguments, and likewise for the other files there.
     """
@@ -37,12 +37,12 @@ class Bug:
 
     def change(self, source: str) -> str:
         count = source.count(self.old)
-        assert count == 1, f"{self.name}: the passage stands {count} times in {self.module}, not once; plant the bug anew"
+        assert count == 1, f"{self.name}: the passage occurs {count} times in {self.module}, not once; adapt the bug"
         return source.replace(self.old, self.new)
 
 
 class _Changed(SourceFileLoader):
-    """Compiles the changed source, and never looks for compiled files."""
+    """Compiles the changed source, and never uses cached bytecode."""
 
     def __init__(self, spec: ModuleSpec, bug: Bug) -> None:
         assert spec.origin is not None
@@ -68,7 +68,7 @@ class _Finder(MetaPathFinder):
 
 @contextlib.contextmanager
 def planted(bug: Bug) -> Iterator[None]:
-    """Inside, whatever is imported of weft and of the suite is new, and has the bug."""
+    """Inside this context, imports of weft and of the suite load fresh modules with the bug."""
     spec = importlib.util.find_spec(f"weft.{bug.module}")
     assert spec is not None and spec.origin is not None
     bug.change(Path(spec.origin).read_text())
@@ -87,7 +87,7 @@ def planted(bug: Bug) -> Iterator[None]:
 
 
 def find(case: str) -> Callable[[], Any]:
-    """What runs the case of that name, imported now."""
+    """Imports the suite, and returns the function that runs the case of that name."""
     torch.manual_seed(0)
     if case == "loss":
         check = importlib.import_module("contract.test_loss").check_linear_loss

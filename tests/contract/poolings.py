@@ -1,4 +1,4 @@
-"""Every entry of the table of poolings as the suite meets it, and its checks."""
+"""Every entry of the table of poolings, and its checks."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def memory(rows: int = len(LENGTHS), seed: int = 1) -> Tensor:
 
 
 def check_padding(entry: PoolingEntry) -> None:
-    """Garbage in padded places changes nothing, and a row in a padded batch equals the row alone; in training too."""
+    """The values of padding change nothing, and a row in a padded batch equals the row alone; in training too."""
     layout = Layout.padded(LENGTHS)
     for train in (False, True):
         part = entry.make(train=train)
@@ -66,7 +66,7 @@ def check_padding(entry: PoolingEntry) -> None:
 
 
 def check_alive(entry: PoolingEntry) -> None:
-    """Every token changes the vectors; where the data decides, some do."""
+    """Every token changes the vectors; if the data decides, some do."""
     part, place = entry.make(), torch.arange(EXTENT)
     other = memory(rows=1).repeat(EXTENT, 1, 1)
     other[place, place] = memory(rows=1, seed=13)[0]
@@ -86,7 +86,7 @@ def check_empty_row(entry: PoolingEntry) -> None:
 
 
 def check_weights(entry: PoolingEntry) -> None:
-    """Weights sum as declared, are exactly 0 on padding, and make the vectors."""
+    """Weights sum as declared, are exactly 0 on padding, and reproduce the vectors."""
     part, layout = entry.make(), Layout.padded(LENGTHS)
     pooled = part(memory(), layout)
     if part.weights_sum is None:
@@ -101,7 +101,7 @@ def check_weights(entry: PoolingEntry) -> None:
 
 
 def check_gradients(entry: PoolingEntry) -> None:
-    """Every parameter is reached, and terms come as declared: one value a row, only in training."""
+    """Every parameter has a gradient, and terms are as declared: one value per row, only in training."""
     part = entry.make(train=True)
     pooled = part(memory(), Layout.padded(LENGTHS))
     assert set(pooled.terms) == set(part.terms), f"{entry}: gives terms {sorted(pooled.terms)}"
@@ -114,14 +114,14 @@ def check_gradients(entry: PoolingEntry) -> None:
 
 
 def check_key_order(entry: PoolingEntry) -> None:
-    """Tokens in another order give the same vectors if, and only if, the pooling says so."""
+    """Permuting tokens changes nothing if, and only if, the pooling declares so."""
     part, order = entry.make(), torch.randperm(EXTENT, generator=torch.Generator().manual_seed(3))
     alike = torch.allclose(part(memory()).vectors, part(memory()[:, order]).vectors, atol=2e-5, rtol=1e-3)
     assert alike == part.ignores_key_order, f"{entry}: ignores_key_order is {part.ignores_key_order}"
 
 
 def check_pure(entry: PoolingEntry) -> None:
-    """Out of training nothing is drawn and nothing written; a checkpoint holds all there is."""
+    """Outside training nothing is random and nothing is written; a checkpoint is complete."""
     part, other = entry.make(), entry.make(seed=99)
     before, draws = {name: value.clone() for name, value in part.state_dict().items()}, torch.get_rng_state()
     first = part(memory()).vectors
@@ -133,7 +133,7 @@ def check_pure(entry: PoolingEntry) -> None:
 
 
 def check_half(entry: PoolingEntry) -> None:
-    """bf16, as weights and by autocast, gives about what float32 gives."""
+    """bf16 weights and bf16 autocast give about the same as float32."""
     part, layout = entry.make(), Layout.padded(LENGTHS)
     exact = part(memory(), layout).vectors
     with torch.autocast("cpu", torch.bfloat16):

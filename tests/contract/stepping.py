@@ -1,6 +1,6 @@
-"""Checks of decoding state, the same for a mechanism and for a whole decoder: pieces, rows, beams, ragged prefixes.
+"""Checks of decoding state, for mechanisms and whole decoders: pieces, rows, beams, ragged prefixes.
 
-A subject gives `Steps`; whatever is fed piece by piece, row by row or beam by beam must equal the same tokens fed at once.
+A subject provides `Steps`; feeding piece by piece, row by row or beam by beam must equal feeding all tokens at once.
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ import torch
 from torch import Tensor
 
 from contract.entries import same
-from weft.attention.store import Cache
+from weft.attention.core.kv_store import KeyValueCache
 from weft.batch import Layout
 from weft.state import State, grow, select
 
 SOURCES = 3
 ROOMS = ("none", "from the start", "later")
-"""No store of fixed size; one from the start; or room asked for when two pieces have been fed without any."""
+"""No cache of fixed size; one from the start; or room requested after two pieces were fed without."""
 
 
 class Steps(Protocol):
-    """Something that is fed tokens, for several sources. `extent` is how long a sequence should be tested."""
+    """Something that reads tokens, for several sources. `extent`: the length of sequences to test."""
 
     extent: int
 
@@ -36,7 +36,7 @@ class Subject(Protocol):
 
 
 class Feeding:
-    """A state that is fed, its room growing in small buckets as the search loop does it."""
+    """Feeds a state, whose room grows in small buckets as in the search loop."""
 
     def __init__(self, steps: Steps, sources: Tensor, room: str) -> None:
         self.steps, self.room, self.fed, self.calls = steps, room, 0, 0
@@ -54,7 +54,7 @@ class Feeding:
 
 
 def check_chunks(subject: Subject) -> None:
-    """Fed one by one, in pieces of any size, from stores that grow: equal to fed at once."""
+    """Feeding single tokens, or pieces of any size, with growing caches, equals feeding all at once."""
     steps, sources = subject.steps(), torch.arange(SOURCES)
     tokens = steps.draw(SOURCES, steps.extent, seed=21)
     whole = Feeding(steps, sources, "none").feed(tokens)
@@ -86,7 +86,7 @@ def check_rows(subject: Subject) -> None:
 
 
 def check_ragged(subject: Subject) -> None:
-    """Rows of different lengths in one call, again and again, equal each row alone. What is padding was never fed."""
+    """Rows of different lengths, in several calls, equal each row alone. Padding counts as never fed."""
     steps = subject.steps()
     calls: list[tuple[int, ...] | None] = [(5, 0, 3), None, None, (1, 3, 0), (0, 0, 2), None]
     for room in ROOMS:
@@ -114,9 +114,9 @@ def check_beams(subject: Subject) -> None:
 
 
 def check_wide_beams(subject: Subject) -> None:
-    """The same with more beams than the store keeps an ancestry for."""
+    """The same with more beams than the cache tracks by ancestry."""
     for room in ROOMS:
-        _follow_beams(subject, room, wide=Cache.widest + 1, prefix=(2, 1, 3))
+        _follow_beams(subject, room, wide=KeyValueCache.widest + 1, prefix=(2, 1, 3))
 
 
 def _follow_beams(subject: Subject, room: str, wide: int, prefix: tuple[int, ...] | None) -> None:
@@ -143,7 +143,7 @@ def _follow_beams(subject: Subject, room: str, wide: int, prefix: tuple[int, ...
 
 
 def _fates(wide: int) -> Iterator[tuple[list[int] | None, int]]:
-    """Before each step: which sources stay (None: all, nothing moves), and how many beams each has from then on."""
+    """Before each step: which sources stay (None: all, in place), and how many beams each has afterwards."""
     yield None, wide
     yield None, wide
     yield None, wide

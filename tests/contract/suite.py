@@ -1,4 +1,4 @@
-"""The list of checks: which are asked of which entry, and how to run one by name."""
+"""The list of checks: which apply to which entry, and how to run one by name."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from contract.decoders import DecoderEntry
 from contract.entries import Entry, entries
 from contract.language import LanguageEntry
 from contract.poolings import PoolingEntry
-from weft.attention import kernel, pattern
+from weft.attention.core import dot_product, patterns
 
 ALL, CAUSAL, STEPWISE = ("encoder", "causal", "cross"), ("causal",), ("causal", "cross")
 
@@ -40,7 +40,7 @@ MECHANISM: dict[str, tuple[Callable[[Entry], None], tuple[str, ...]]] = {
     "beams": (stepping.check_beams, STEPWISE),
     "wide-beams": (stepping.check_wide_beams, STEPWISE),
 }
-"""name → the check and the uses it is about."""
+"""name → the check and the uses it applies to."""
 
 DECODER: dict[str, Callable[[DecoderEntry], None]] = {
     "chunks": stepping.check_chunks,
@@ -82,27 +82,28 @@ POOLING: dict[str, Callable[[PoolingEntry], None]] = {
 Named = TypeVar("Named")
 
 Case = tuple[str, Callable[[], None]]
-"""The name of a case, and what runs it."""
+"""The name of a case, and the function that runs it."""
 
 
 def _with_fused_kernels(check: Callable[[Any], None], entry: Any) -> None:
-    """Runs a check as if rows were long: with fused kernels and small groups of queries. Where weights are asked for, the plain
-    products are what is compared with."""
-    before = kernel.SHORT, pattern.SMALLEST
-    kernel.SHORT, pattern.SMALLEST = 0, 8
+    """Runs a check as if rows were long: with fused kernels and small groups of queries. Weights still come from plain
+    products.
+    """
+    before = dot_product.SHORT, patterns.SMALLEST
+    dot_product.SHORT, patterns.SMALLEST = 0, 8
     try:
         check(entry)
     finally:
-        kernel.SHORT, pattern.SMALLEST = before
+        dot_product.SHORT, patterns.SMALLEST = before
 
 
 def _among(every: Iterable[Named], only: str | None) -> Iterator[Named]:
-    """The entries whose cases are wanted: all, or those that the case `only` may be one of. The others are not even built."""
+    """All entries, or those that may have the case `only`. Others are not even built."""
     return (entry for entry in every if only is None or only.startswith(f"{entry}-"))
 
 
 def of_mechanisms(only: str | None = None) -> Iterator[Case]:
-    """Packing is asked only of those that declare it, and only attentions take memory when they start."""
+    """Packing is checked only if declared, and only attentions take memory when they start."""
     for entry in _among(entries(), only):
         left_out = {name for name, asked in (("packed", entry.facts.packs), ("earlier-segment", entry.direct)) if not asked}
         for name, (check, uses) in MECHANISM.items():
@@ -114,7 +115,7 @@ def of_decoders(only: str | None = None) -> Iterator[Case]:
     for entry in _among(decoders.decoders(), only):
         packs = entry.make().packs
         for name, check in DECODER.items():
-            # Attentions that draw would draw other numbers for another shape.
+            # Random choices differ between shapes.
             if (packs or name != "packed") and not (name == "rounded" and str(entry).endswith(decoders.CHOOSING)):
                 yield f"{entry}-{name}", partial(_with_fused_kernels, check, entry)
     for entry in _among(crosses.crosses(), only):

@@ -38,19 +38,29 @@ def test_pooling(check: Callable[[], None]) -> None:
 
 @pytest.mark.parametrize(("kind", "options", "use"), [pytest.param(*case, id=f"{case[0]}-{case[2]}") for case in refusals()])
 def test_refused_when_built(kind: str, options: dict[str, Any], use: Use) -> None:
-    """Asking for a use that a mechanism does not have fails with a sentence, before anything runs."""
+    """Building a mechanism for a use that it does not support raises an error with the reason and an alternative."""
     table = "weft.attention:ATTENTIONS" if kind in ATTENTIONS else "weft.mixers:SELF"
-    with pytest.raises(ConfigError, match=r"\w+ \w+ \w+"):
+    with pytest.raises(ConfigError) as caught:
         build(table, {"kind": kind, **options}, Site(use, DIM, HEADS))
+    facts = load(SELF, kind)
+    if use in facts.uses:
+        wanted = [f"position: {options['position']}", "use position: none"]
+    else:
+        wanted = [
+            facts.__name__,
+            f"does not support {use} use, only {' or '.join(sorted(facts.uses))}",
+            facts.instead.get(use, ""),
+        ]
+    assert all(words in str(caught.value) for words in wanted)
 
 
 def test_a_refused_self_slot_names_the_kind() -> None:
-    with pytest.raises(ConfigError, match=r"additive: .*cannot serve as causal"):
+    with pytest.raises(ConfigError, match="additive: AdditiveAttention does not support causal use, only cross"):
         build_self("additive", Site("causal", DIM, HEADS))
 
 
 def test_rotary_needs_heads_of_even_width() -> None:
-    with pytest.raises(ConfigError, match="even"):
+    with pytest.raises(ConfigError, match="head width must be even, not 5"):
         build("weft.attention:ATTENTIONS", {"kind": "full", "position": "rotary"}, Site("causal", 15, heads=3))
 
 
@@ -63,7 +73,7 @@ def test_sizes_are_positive(kind: str, option: str) -> None:
 
 
 def test_every_line_of_the_tables_is_tested() -> None:
-    """Each kind by itself in all its uses, and each attention in a self slot too."""
+    """Each kind in all its uses, and each attention also in a self slot."""
     tested = {(entry.kind, entry.use, entry.wrapped) for entry in entries()}
     assert {(kind, use) for kind, use, wrapped in tested if not wrapped} == {
         (kind, use) for kind in SELF for use in load(SELF, kind).uses

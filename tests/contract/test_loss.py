@@ -1,4 +1,4 @@
-"""The output layer's loss, computed in chunks with its gradients along the way, equals the plain one and torch's."""
+"""The chunked loss of the output layer, with its gradients, equals the plain loss and torch's."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ EXACT = torch.float64
 
 
 def problem(dtype: torch.dtype = EXACT) -> tuple[Tensor, Tensor, Tensor]:
-    """Hidden states, an output table, and labels of which some are padding."""
+    """Hidden states, an output table, and labels, some of them padding."""
     generator = torch.Generator().manual_seed(0)
     hidden = torch.randn(ROWS, EXTENT, DIM, generator=generator, dtype=dtype)
     weight = torch.randn(VOCABULARY, DIM, generator=generator, dtype=dtype)
@@ -27,7 +27,7 @@ def problem(dtype: torch.dtype = EXACT) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def check_linear_loss(smoothing: float, chunk: int) -> None:
-    """Loss, likelihood and both gradients against torch's cross entropy, in float64, with a factor from above."""
+    """Loss, likelihood and both gradients against torch's cross entropy, in float64, with an incoming gradient."""
     hidden, weight, labels = problem()
     logits = F.linear(hidden, weight)
     wanted = F.cross_entropy(
@@ -56,7 +56,7 @@ def test_linear_loss_by_differences() -> None:
 
 
 def test_linear_loss_of_frozen_parts() -> None:
-    """Without gradients wanted only the value is computed, and it is the same."""
+    """If no gradients are needed only the value is computed, and it is the same."""
     hidden, weight, labels = problem()
     with torch.no_grad():
         frozen = linear_loss(hidden, weight, labels, 0.1)

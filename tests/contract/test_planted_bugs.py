@@ -1,4 +1,4 @@
-"""A test that cannot fail is a defect: bugs are planted one at a time, and for each the suite must fail."""
+"""A test that cannot fail is a defect: for each planted bug the suite must fail."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from contract.planting import Bug, find, planted
 
 @pytest.mark.parametrize("bug", [pytest.param(bug, id=bug.name.replace(" ", "-")) for bug in BUGS])
 def test_the_suite_catches(bug: Bug) -> None:
-    """Sound before, failing with the bug."""
+    """The cases pass without the bug and fail with it."""
     for case in bug.caught_by:
         find(case)()
     with planted(bug):
@@ -26,6 +26,7 @@ def test_every_check_has_caught_something() -> None:
     for cases, checks in (
         (suite.of_mechanisms(), suite.MECHANISM),
         (suite.of_decoders(), suite.DECODER),
+        (suite.of_language_models(), suite.LANGUAGE),
         (suite.of_poolings(), suite.POOLING),
     ):
         names = caught & dict(cases).keys()

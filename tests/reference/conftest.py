@@ -1,4 +1,4 @@
-"""Settings of the tests against references."""
+"""Settings of the reference tests."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 
 @pytest.fixture(autouse=True)
 def seeded() -> Iterator[None]:
-    """Every test draws the same numbers, on one thread: the tensors are tiny."""
+    """Every test uses the same seed and one thread, since the tensors are tiny."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     torch.manual_seed(0)

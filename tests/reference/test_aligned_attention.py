@@ -1,4 +1,4 @@
-"""Attentions that remember where they looked, monotonic and location-aware, and penalties on weights: loops and limits."""
+"""Monotonic and location-aware attention, and penalties on weights, against loops and in their limits."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from contract.looking import KEYS, QUERIES, look, pair, same, scattered, site, w
 from torch import Tensor, nn
 
 from weft.attention import monotonic
-from weft.attention.additive import AdditiveAttention
+from weft.attention.bahdanau import AdditiveAttention
+from weft.attention.core.weight_penalties import coverage_penalty, guided_penalty
 from weft.attention.location_aware import LocationAwareAttention
 from weft.attention.monotonic import MonotonicAttention
-from weft.attention.penalties import coverage_penalty, guided_penalty
 from weft.batch import Layout
 from weft.errors import ConfigError
 
@@ -85,7 +85,7 @@ def test_monotonic_energy_is_its_formula() -> None:
 
 
 def test_monotonic_stays_exact_over_a_long_source() -> None:
-    """At 400 keys, most of them passed for certain, float32 is as good as float64; the clamped published form is not."""
+    """At 400 keys, most of them passed with certainty, float32 matches float64; the clamped published form does not."""
     energy = 6 * torch.randn(1, 30, 400, dtype=torch.float64) - 3
     alpha = expected(energy[0].sigmoid(), forced=False, hold=False)
     begin = torch.full((1, 400), monotonic.NEVER)
@@ -98,7 +98,7 @@ def test_monotonic_stays_exact_over_a_long_source() -> None:
 
 @pytest.mark.parametrize("form", FORMS)
 def test_monotonic_soft_and_sure_is_the_scan(form: str) -> None:
-    """Where every probability is 0 or 1 the expectation is the scan; rows of other lengths beside it."""
+    """If every probability is 0 or 1 the expectation equals the scan, for rows of different lengths."""
     part, lengths = loud(scattered(MonotonicAttention(site(), noise=0.0, **FORMS[form]))), [90, 41]
     queries, memory = pair(keys=90)
     soft, hard = look(part.train(), queries, memory, lengths), look(part.eval(), queries, memory, lengths)
@@ -134,11 +134,11 @@ def test_monotonic_scan_is_its_loop_and_never_moves_back(form: str) -> None:
 
 
 def test_monotonic_scan_takes_time_linear_in_length() -> None:
-    """Keys scored by all queries together: every key about once, and at most a block more a query; not queries × keys."""
+    """All queries together score every key about once, plus at most a block per query; not queries × keys."""
     part, (queries, memory) = loud(scattered(MonotonicAttention(site(), bias=-2.0)), 3.0), pair(rows=1, keys=6000, queries=40)
     scored = []
     score = part.score.energy
-    part.score.energy = lambda asked, keys: scored.append(keys.size(1)) or score(asked, keys)
+    part.score.energy = lambda query, keys: scored.append(keys.size(1)) or score(query, keys)
     look(part, queries, memory)
     assert sum(scored) <= 6000 + 2 * 40 * monotonic.BLOCK < 40 * 6000 / 4
 
@@ -174,7 +174,7 @@ def test_location_aware_without_filters_is_additive() -> None:
 
 @pytest.mark.parametrize("form", AWARE)
 def test_location_aware_is_its_formula(form: str) -> None:
-    """e_ij = vᵀ tanh(W s_i + U h_j + V f_j), f = F ∗ α_{i−1}, query after query, key by key."""
+    """e_ij = vᵀ tanh(W s_i + U h_j + V f_j), f = F ∗ α_{i−1}, query by query and key by key."""
     options = AWARE[form]
     part = scattered(LocationAwareAttention(site(6), hidden=5, filters=3, width=5, **options)).train()
     queries, memory = pair(rows=1, memory=6)
@@ -211,7 +211,7 @@ def test_coverage_begins_at_nothing() -> None:
 
 
 def test_sums_of_alignments_are_kept_in_float32() -> None:
-    """In bf16 a sum of many small weights gets stuck: 3000 ones make 256."""
+    """In bf16 a sum of many small weights gets stuck: 3000 ones sum to 256."""
     part, (queries, memory) = LocationAwareAttention(site(), coverage=True).bfloat16(), pair()
     state = part(queries.bfloat16(), part.start(memory.bfloat16())).state
     assert state.total.dtype == torch.float32
@@ -228,7 +228,7 @@ def test_location_aware_filters_have_a_middle() -> None:
 
 
 def test_guided_penalty_is_its_formula() -> None:
-    """Σ_s α_ts W_ts / S with W_ts = 1 − exp(−(s/S − t/T)²/2g²), on each pair's own lengths; packed rows alike."""
+    """Σ_s α_ts W_ts / S with W_ts = 1 − exp(−(s/S − t/T)²/2g²), on each pair's own lengths; the same in packed rows."""
     targets, sources = [9, 4], [7, 5]
     below, above = Layout.padded(targets, 11), Layout.padded(sources, 8)
     weights = (torch.rand(2, 3, 11, 8) * above.ok[:, None, None]).requires_grad_()

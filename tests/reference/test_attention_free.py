@@ -1,4 +1,4 @@
-"""Mixing without attention: each mechanism against its formula, in its limit, and where it is known to go wrong."""
+"""Mixing without attention: each mechanism against its formula, in its limits, and at its known pitfalls."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from weft.attention.base import Site, Use
 from weft.batch import Layout, Source
 from weft.errors import ConfigError
-from weft.layers.packing import repack, unpack
-from weft.layers.prefix import Weighted, prefixes
+from weft.layers.prefix_means import Weighted, prefixes
+from weft.layers.unpacking import repack, unpack
 from weft.mixers import build_self
 from weft.mixers.aft import AttentionFreeMixer
 from weft.mixers.base import Mixer
@@ -30,10 +30,10 @@ from weft.state import leaves
 
 DIM, HEADS, EXTENT = 12, 3, 53
 LENGTHS = (53, 1, 37, 48, 2)
-"""Among them primes, a single token, and three times a power of two."""
+"""Including primes, a single token, and three times a power of two."""
 
 LONG = 150
-"""More than two blocks of queries and the windows around them."""
+"""More than two blocks of queries with their windows."""
 
 
 def site(use: Use = "encoder", dim: int = DIM) -> Site:
@@ -62,7 +62,7 @@ def same(a: Tensor, b: Tensor, atol: float = 2e-5) -> None:
 
 @pytest.mark.parametrize("dim", [DIM, 13, 1])
 def test_fnet_is_the_transform_of_each_row_alone(dim: int) -> None:
-    """Also in a batch with longer rows, where a transform of the padded row would be another one."""
+    """Also in a batch with longer rows, where the transform of the padded row would differ."""
     x, layout = tokens(len(LENGTHS), EXTENT, dim), Layout.padded(LENGTHS)
     found = mixed(FourierMixer(site(dim=dim), norm="none"), x, layout)
     whole = mixed(FourierMixer(site(dim=dim)), x)
@@ -73,7 +73,7 @@ def test_fnet_is_the_transform_of_each_row_alone(dim: int) -> None:
 
 
 def test_fnet_keeps_its_precision_on_long_rows() -> None:
-    """The angles of row 8,191 hold squares of 26 bits, more than a float has."""
+    """The angles of row 8,191 involve squares of 26 bits, more than a float32 can represent."""
     lengths = (8192, 8191, 5000)
     x, layout = tokens(3, 8192, 2), Layout.padded(lengths)
     found = mixed(FourierMixer(site(dim=2)), x, layout)
@@ -83,7 +83,7 @@ def test_fnet_keeps_its_precision_on_long_rows() -> None:
 
 
 def weighed(part: AttentionFreeMixer, x: Tensor, bias: Tensor) -> Tensor:
-    """The formula itself, in float64: bias [H or 1, T, S], −inf where a query may not look."""
+    """The formula in float64: bias [H or 1, T, S], −inf for keys that a query may not see."""
     part = part.double()
     q, k, v = part.query_key_value(x.double()).chunk(3, -1)
     bias = bias.double().repeat_interleave(DIM // bias.size(0), 0).permute(1, 2, 0)  # [T, S, D]
@@ -120,7 +120,7 @@ def test_aft_is_its_formula(form: str, use: Use) -> None:
 
 @pytest.mark.parametrize("use", ["encoder", "causal"])
 def test_aft_forms_meet(use: Use) -> None:
-    """Without biases full, local and conv are simple; with a window as long as the text local is full."""
+    """Without biases full, local and conv equal simple; with a window as long as the text local equals full."""
     x, simple = tokens(), aft("simple", use)
     for form in ("full", "local", "conv"):
         part = aft(form, use)
@@ -135,7 +135,7 @@ def test_aft_forms_meet(use: Use) -> None:
 
 @pytest.mark.parametrize("form", ["simple", "local", "full", "conv"])
 def test_a_large_key_to_come_changes_nothing_before_it(form: str) -> None:
-    """Weights relative to the largest key of the whole row would make those of earlier tokens 0."""
+    """Weights relative to the largest key of the whole row would be 0 for earlier tokens."""
     part, x = aft(form, "causal"), tokens()
     with torch.no_grad():
         part.query_key_value.weight[DIM : 2 * DIM] = torch.eye(DIM)
@@ -145,7 +145,7 @@ def test_a_large_key_to_come_changes_nothing_before_it(form: str) -> None:
     assert after.isfinite().all()
     same(after[:, :40], before[:, :40])
     late = x.clone()
-    late[:, 47] += 500.0  # alone, it is all that the tokens after it find
+    late[:, 47] += 500.0  # it dominates all later tokens
     value = part.query_key_value(late)[:, 47, 2 * DIM :]
     query = torch.sigmoid(part.query_key_value(late)[:, 50, :DIM])
     same(mixed(part, late)[:, 50], part.out(query * value), atol=1e-3)
@@ -175,7 +175,7 @@ def test_gmlp_is_its_formula(use: Use) -> None:
     torch.manual_seed(0)
     part, x = GatedMlpMixer(site(use), hidden=10, max_length=64), tokens()
     u, v = F.gelu(part.up(x)).chunk(2, -1)
-    same(mixed(part, x), part.down(u), atol=1e-2)  # it begins as a position-wise network
+    same(mixed(part, x), part.down(u), atol=1e-2)  # initially it is a position-wise network
     with torch.no_grad():
         part.weight.zero_()
     same(mixed(part, x), part.down(u * part.bias[:EXTENT, None]))
@@ -197,7 +197,7 @@ def test_mlp_mixer_is_a_network_over_positions() -> None:
 
 
 def test_isab_is_its_formula() -> None:
-    """MAB(I, X) by torch's own attention, and the set X looking at it by another."""
+    """MAB(I, X) by torch's attention, and attention from X to it by another."""
     part, x, layout = scattered(InducedSetMixer(site(), points=4)), tokens(), Layout.padded((EXTENT, 9))
     gather, spread = (_torch_attention(block) for block in (part.gather.attention, part.spread))
     points = part.points.expand(2, -1, -1)
@@ -226,12 +226,11 @@ def test_pma_is_its_formula() -> None:
     with torch.no_grad():
         part.block.attention.query.weight.zero_()
         part.block.attention.query.bias.zero_()
-    same(part(x, layout).weights[1, :, :9], torch.full((2, 9), 1 / 9))  # without a question, the mean
+    same(part(x, layout).weights[1, :, :9], torch.full((2, 9), 1 / 9))  # with zero queries it is the mean
 
 
 def test_a_set_transformer_knows_no_order() -> None:
-    """Without positions, with induced set attention, tokens in another order give the same vectors in that order, and the
-    same vector of the whole set."""
+    """Without positions and with induced set attention, permuting tokens permutes the outputs and keeps the pooled vector."""
     options = {"dim": DIM, "heads": HEADS, "encoder_layers": 2, "decoder_layers": 1, "encoder_self": {"kind": "isab"}}
     ids, order = torch.arange(4, 19)[None], torch.randperm(15, generator=torch.Generator().manual_seed(0))
     for position, alike in (("none", True), ("sinusoidal", False)):
@@ -254,7 +253,11 @@ def test_packed_sentences_come_apart_and_together() -> None:
 
 @pytest.mark.parametrize(
     ("kind", "says"),
-    [("fnet", r"fnet: .*those to come too; in a decoder use aft"), ("mlp_mixer", "use gmlp or aft"), ("isab", "whole set")],
+    [
+        ("fnet", r"fnet: .*including future ones; in a decoder use aft"),
+        ("mlp_mixer", "use gmlp or aft"),
+        ("isab", "the whole set, including future tokens; in a decoder use linear"),
+    ],
 )
 def test_what_cannot_decode_says_why_and_what_to_use(kind: str, says: str) -> None:
     with pytest.raises(ConfigError, match=says):
@@ -262,6 +265,6 @@ def test_what_cannot_decode_says_why_and_what_to_use(kind: str, says: str) -> No
 
 
 def test_a_convolution_both_ways_is_odd() -> None:
-    with pytest.raises(ConfigError, match="use a window of 5"):
+    with pytest.raises(ConfigError, match="must be odd, not 4; use a window of 5"):
         build_self({"kind": "aft", "form": "conv", "window": 4}, site())
     assert math.isfinite(mixed(aft("conv", "causal", window=4), tokens()).sum().item())

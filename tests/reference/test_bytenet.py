@@ -1,4 +1,4 @@
-"""ByteNet against its formulas: blocks token by token, fields of view, columns of the unfolded source, n-grams."""
+"""ByteNet against its formulas: blocks token by token, receptive fields, columns of the unfolded source, n-grams."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from weft.batch import Layout, Source
 from weft.errors import ConfigError
-from weft.layers.convolution import Window
+from weft.layers.convolution import TokenWindow
 from weft.layers.embedding import HASH_BASE, HASH_PRIME, NGramBag
 from weft.models.base import Encoded, Model, Sizes
 from weft.models.bytenet import NGramEmbedding, ResidualBlock, Unfolding
@@ -28,8 +28,8 @@ def ids(rows: int, extent: int) -> Tensor:
 
 @pytest.mark.parametrize("causal", [False, True])
 def test_a_residual_block_is_its_formula(causal: bool) -> None:
-    """Norm, ReLU and 1×1; norm, ReLU and the dilated convolution; norm, ReLU and 1×1; and the input itself."""
-    block = scattered(ResidualBlock(12, Window(DIM, 3, 2, causal), dropout=0.5))
+    """Norm, ReLU and 1×1; norm, ReLU and the dilated convolution; norm, ReLU and 1×1; plus the input."""
+    block = scattered(ResidualBlock(12, TokenWindow(DIM, 3, 2, causal), dropout=0.5))
     x = torch.randn(1, 15, 12)
     inner = F.relu(block.norm_taps(block.down(F.relu(block.norm_down(x)))))
     kernel = block.taps.weight.view(DIM, 3, DIM)
@@ -46,7 +46,7 @@ def bytenet(**options: object) -> Model:
 
 @pytest.mark.parametrize("width", [3, 5])
 def test_receptive_fields_are_those_of_the_formula(width: int) -> None:
-    """(width − 1) · Σ dilations · sets tokens besides its own: half on each side in the encoder, all before in the decoder."""
+    """(width − 1) · Σ dilations · sets further tokens: half on each side in the encoder, all earlier in the decoder."""
     model, extent = bytenet(width=width, unfold_ratio=1.0), 70
     reach = (width - 1) * 7 * 2
     place = torch.arange(extent)
@@ -66,7 +66,7 @@ def test_receptive_fields_are_those_of_the_formula(width: int) -> None:
 
 
 def test_target_position_t_reads_column_t() -> None:
-    """A change in one column is first seen there; out of reach of the last column it is as if there were none."""
+    """A change in one column first shows there; beyond the reach of the last column there is no source at all."""
     model, count = bytenet(), 30
     encoded = model.encode(Source(ids(1, 10)))
     assert encoded.memory.shape[1] == 12 and encoded.layout is not None
@@ -105,7 +105,7 @@ def test_a_source_is_unfolded_by_its_own_length(ratio: float, extra: int) -> Non
 
 
 def ngrams(row: list[int], at: int, longest: int) -> list[tuple[int, ...]]:
-    """The n-grams of a row that end at a place, n = 2 … longest."""
+    """The n-grams of a row that end at a position, n = 2 … longest."""
     return [tuple(row[at - n + 1 : at + 1]) for n in range(2, longest + 1) if n <= at + 1]
 
 
@@ -147,7 +147,7 @@ def test_ngrams_of_text_seldom_share_a_row() -> None:
 
 
 def test_ngrams_never_met_say_nothing() -> None:
-    """With a table as it begins, a model with n-grams is the model without them; one row of it trained, it is not."""
+    """With the initial table, a model with n-grams equals the model without them; after training one row, it does not."""
     plain, bagged = bytenet(), bytenet(ngrams=5, ngram_buckets=7)
     bagged.load_state_dict(plain.state_dict(), strict=False)
     source, target = ids(2, 9), ids(2, 9)

@@ -1,4 +1,4 @@
-"""Convolutions and ConvS2S against torch's own convolution and against their formulas, one token at a time."""
+"""Convolutions and ConvS2S against torch's convolution and against their formulas, one token at a time."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from contract.looking import same, scattered
 from torch import Tensor, nn
 
 from weft.attention.base import Site
-from weft.attention.record import record
+from weft.attention.core.recording import record
 from weft.batch import Layout, Source
 from weft.errors import ConfigError
-from weft.layers.convolution import Window
+from weft.layers.convolution import TokenWindow
 from weft.layers.weightnorm import NormedLinear
 from weft.models.base import Sizes
 from weft.models.composing import build_model
@@ -28,7 +28,7 @@ def ids(rows: int, extent: int) -> Tensor:
     return torch.randint(4, VOCABULARY.source, (rows, extent))
 
 
-def convolve(window: Window, x: Tensor, taps: nn.Linear) -> Tensor:
+def convolve(window: TokenWindow, x: Tensor, taps: nn.Linear) -> Tensor:
     """One row [T, D] by torch's convolution."""
     kernel = taps.weight.view(OUT, window.width, DIM).transpose(1, 2)
     before = window.span if window.causal else window.span // 2
@@ -37,21 +37,21 @@ def convolve(window: Window, x: Tensor, taps: nn.Linear) -> Tensor:
 
 
 WINDOWS = [
-    Window(DIM, width, dilation, causal)
+    TokenWindow(DIM, width, dilation, causal)
     for width, dilation in ((1, 1), (3, 1), (3, 4), (5, 2), (5, 7))
     for causal in (False, True)
-] + [Window(DIM, 2, 1, causal=True), Window(DIM, 4, 3, causal=True)]
+] + [TokenWindow(DIM, 2, 1, causal=True), TokenWindow(DIM, 4, 3, causal=True)]
 
 
-def problem(window: Window) -> tuple[list[Tensor], nn.Linear, list[Tensor]]:
-    """Rows of several lengths, a linear layer, and what torch's convolution finds in each row alone."""
+def problem(window: TokenWindow) -> tuple[list[Tensor], nn.Linear, list[Tensor]]:
+    """Rows of several lengths, a linear layer, and the output of torch's convolution for each row alone."""
     rows = [torch.randn(length, DIM) for length in LENGTHS]
     taps = nn.Linear(window.width * DIM, OUT)
     return rows, taps, [convolve(window, row, taps) for row in rows]
 
 
 @pytest.mark.parametrize("window", WINDOWS, ids=str)
-def test_padded_rows_equal_torch_on_each_alone(window: Window) -> None:
+def test_padded_rows_equal_torch_on_each_alone(window: TokenWindow) -> None:
     rows, taps, wanted = problem(window)
     x, layout = torch.randn(len(rows), 26, DIM), Layout.padded(LENGTHS, 26)
     for number, row in enumerate(rows):
@@ -62,7 +62,7 @@ def test_padded_rows_equal_torch_on_each_alone(window: Window) -> None:
 
 
 def test_packed_rows_equal_torch_on_each_alone() -> None:
-    """All windows on one layout, as in a model: what they keep in it must not be taken for one another's."""
+    """All windows share one layout, as in a model: they must not confuse the values that they cache in it."""
     layout = Layout.pack(LENGTHS, sum(LENGTHS) + 5)
     for window in WINDOWS:
         rows, taps, wanted = problem(window)
@@ -73,7 +73,7 @@ def test_packed_rows_equal_torch_on_each_alone() -> None:
 
 @pytest.mark.parametrize("window", [window for window in WINDOWS if window.causal], ids=str)
 @pytest.mark.parametrize("piece", [1, 4, 11])
-def test_pieces_equal_torch_on_the_whole(window: Window, piece: int) -> None:
+def test_pieces_equal_torch_on_the_whole(window: TokenWindow, piece: int) -> None:
     rows, taps, wanted = problem(window)
     tail, found = window.start(1, rows[0]), []
     for part in rows[0].split(piece):
@@ -84,8 +84,8 @@ def test_pieces_equal_torch_on_the_whole(window: Window, piece: int) -> None:
 
 
 def test_ragged_pieces_equal_torch_on_each_alone() -> None:
-    """Every row is fed some of its tokens at a time, and now and then none."""
-    window = Window(DIM, 3, 4, causal=True)
+    """Every row is fed some of its tokens at a time, and sometimes none."""
+    window = TokenWindow(DIM, 3, 4, causal=True)
     rows, taps, wanted = problem(window)
     left, found = list(rows), [[] for _ in rows]
     tail = window.start(len(rows), rows[0])
@@ -102,7 +102,7 @@ def test_ragged_pieces_equal_torch_on_each_alone() -> None:
 
 
 @pytest.mark.parametrize("window", WINDOWS, ids=str)
-def test_a_window_sees_what_it_says(window: Window) -> None:
+def test_a_window_sees_what_it_says(window: TokenWindow) -> None:
     x = torch.randn(1, 20, DIM, requires_grad=True)
     windows = window(x, window.start(1, x), None)[0]
     seen = torch.stack([torch.autograd.grad(windows[0, t].sum(), x, retain_graph=True)[0][0].any(-1) for t in range(20)])
@@ -111,7 +111,7 @@ def test_a_window_sees_what_it_says(window: Window) -> None:
 
 def test_a_window_around_its_token_is_odd() -> None:
     with pytest.raises(ConfigError, match="odd, not 4; use a width of 5"):
-        Window(DIM, 4)
+        TokenWindow(DIM, 4)
     with pytest.raises(ConfigError, match="odd"):
         build_model({"kind": "convs2s", "width": 2}, VOCABULARY)
 
@@ -128,12 +128,12 @@ def test_normed_linear_equals_torch_weight_norm() -> None:
 
 
 def test_first_weights_keep_the_variance() -> None:
-    """Through dropout, a convolution and its gate; at first the lengths are those of the directions."""
+    """Through dropout, a convolution and its gate; initially the lengths are those of the directions."""
     x = torch.randn(4, 500, 64)
     for share in (0.0, 0.3):
         block = GatedConvolution(64, 3, share, causal=False)
         same(block.taps.weight, block.taps.direction)
-        found = block(x * 0.1, None, None)[0] / 0.1  # small, as embeddings are: the gate is then near a half
+        found = block(x * 0.1, None, None)[0] / 0.1  # small like embeddings, so that the gate is near one half
         assert found.var().item() == pytest.approx(1.0, rel=0.15)
         linear = NormedLinear(64, 64, gain=1 - share)
         assert linear(F.dropout(x, share)).var().item() == pytest.approx(1.0, rel=0.15)
@@ -156,7 +156,7 @@ def test_a_gated_convolution_is_its_loop(causal: bool) -> None:
 
 @pytest.mark.parametrize("packed", [False, True])
 def test_a_layer_of_convs2s_is_its_formula(packed: bool) -> None:
-    """d = W h + b + g; α = softmax(d · z); c = √m Σ α (z + e): pair by pair, each source alone; sums of two times √½."""
+    """d = W h + b + g; α = softmax(d · z); c = √m Σ α (z + e): pair by pair, per source; sums of two are scaled by √½."""
     cross = MultistepAttention(Site("cross", DIM, memory=2 * DIM))
     layer, half = scattered(ConvS2SLayer(GatedConvolution(8, 3, 0.0, causal=True), cross)), math.sqrt(0.5)
     sources, targets = (7, 1, 4), (3, 5, 2)

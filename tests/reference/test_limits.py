@@ -1,6 +1,6 @@
-"""Limit cases: a mechanism reduced to something simpler equals it, and a formula computed by hand equals the code.
+"""Limit cases: a mechanism reduced to a simpler one equals it, and a formula computed by hand equals the code.
 
-The contract suite says that a mechanism is consistent with itself; these say that it is the mechanism it claims to be.
+The contract suite shows that a mechanism is consistent; these tests show that it is the mechanism it claims to be.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ import torch.nn.functional as F
 from contract.looking import same, scattered
 from torch import Tensor, nn
 
-from weft.attention.additive import AdditiveAttention
+from weft.attention.bahdanau import AdditiveAttention
 from weft.attention.base import Site, Use, join_heads, split_heads
 from weft.attention.full import FullAttention
 from weft.attention.local import LocalAttention
 from weft.batch import Layout
-from weft.layers.convolution import Window
+from weft.layers.convolution import TokenWindow
 from weft.layers.feedforward import Activation, FeedForward
 from weft.layers.position import SinusoidalPosition, rotate, rotation
 from weft.mixers import build_self
@@ -81,7 +81,7 @@ def test_local_with_a_window_of_everything_is_full(use: Use, window: int) -> Non
 
 @pytest.mark.parametrize("use", SELF_USES)
 def test_local_looks_at_its_window_alone(use: Use) -> None:
-    """Query by query: full attention to the tokens of the window cut out."""
+    """Query by query: full attention to the tokens of the window."""
     full = scattered(FullAttention(Site("encoder", DIM, HEADS)))
     local = LocalAttention(Site(use, DIM, HEADS), window=3).eval()
     local.load_state_dict(full.state_dict())
@@ -97,7 +97,7 @@ def turned(x: Tensor, positions: Tensor) -> Tensor:
 
 
 def test_rotary_scores_depend_on_distance_alone() -> None:
-    """⟨R(p)q, R(s)k⟩ is the same for (p, s) and (p + 1000, s + 1000); and it is not that of other distances."""
+    """⟨R(p)q, R(s)k⟩ is the same for (p, s) and (p + 1000, s + 1000); and it differs for other distances."""
     q, k = torch.randn(1, HEADS, EXTENT, 8), torch.randn(1, HEADS, EXTENT, 8)
     place = torch.arange(EXTENT)[None]
 
@@ -109,7 +109,7 @@ def test_rotary_scores_depend_on_distance_alone() -> None:
 
 
 def test_rotary_turns_by_the_published_angle() -> None:
-    """Channels (2i, 2i + 1) of the token at p are turned by p · 10000^(−2i/d) (Su et al. 2021, equation 15)."""
+    """Channels (2i, 2i + 1) of the token at p are rotated by p · 10000^(−2i/d) (Su et al. 2021, equation 15)."""
     x = torch.randn(1, 1, 9, 6)
     found = turned(x, torch.arange(9)[None])
     for p in range(9):
@@ -121,7 +121,7 @@ def test_rotary_turns_by_the_published_angle() -> None:
 
 
 def test_rotary_attention_does_not_see_where_a_sequence_begins() -> None:
-    """With every position moved by the same number nothing changes; at angle 0 it is full attention."""
+    """Shifting every position changes nothing; at angle 0 it is full attention."""
     part, x = scattered(FullAttention(Site("causal", DIM, HEADS), position="rotary")), tokens()
     moved = Layout(torch.ones(2, EXTENT, dtype=torch.int32), torch.arange(500, 500 + EXTENT).expand(2, -1))
     same(part(x, part.start(rows=2), append=x, layout=moved).context, whole(part, x), atol=1e-3)
@@ -133,7 +133,7 @@ def test_rotary_attention_does_not_see_where_a_sequence_begins() -> None:
 
 
 def test_rotary_angles_are_exact_in_half_precision() -> None:
-    """In bf16 position 1001 would be 1000: the angle is computed in float32 and only its sine and cosine are rounded."""
+    """bf16 rounds position 1001 to 1000: the angle is computed in float32, and only its sine and cosine are rounded."""
     x, place = torch.randn(1, 1, 4, 8), torch.tensor([[257, 1001, 2049, 4099]])
     same(turned(x.bfloat16(), place).float(), turned(x, place), atol=0.05)
 
@@ -155,7 +155,7 @@ def test_additive_is_the_formula_of_the_paper() -> None:
 @pytest.mark.parametrize("use", SELF_USES)
 @pytest.mark.parametrize("width", [1, 3, 5])
 def test_convolution_is_its_loop(use: Use, width: int) -> None:
-    """A ⊙ σ(B) of the neighbours side by side (Gehring et al. 2017), token by token."""
+    """A ⊙ σ(B) of the concatenated neighbours (Gehring et al. 2017), token by token."""
     part, x = scattered(ConvolutionMixer(Site(use, DIM), width=width)), tokens(rows=1, extent=23)
     found = part(x, part.start(rows=1)).context
     first = -(width - 1) if use == "causal" else -(width // 2)
@@ -199,7 +199,7 @@ def test_feedforward_is_its_formula(activation: Activation) -> None:
 
 @pytest.mark.parametrize("causal", [False, True])
 def test_feedforward_with_neighbours_is_a_convolution(causal: bool) -> None:
-    part, x = scattered(FeedForward(DIM, 24, window=Window(DIM, 3, causal=causal))), tokens()
+    part, x = scattered(FeedForward(DIM, 24, window=TokenWindow(DIM, 3, causal=causal))), tokens()
     theirs = nn.Conv1d(DIM, 24, 3)
     with torch.no_grad():
         theirs.weight.copy_(part.up.weight.view(24, 3, DIM).transpose(1, 2))

@@ -39,7 +39,7 @@ def marian(seed, eos_bias=0.0):
     )
     model = transformers.MarianMTModel(config).eval()
     with torch.no_grad():
-        for name, parameter in model.named_parameters():  # nothing may be left at a value that hides a mistake
+        for name, parameter in model.named_parameters():  # no value may hide a mistake
             if name.endswith("bias"):
                 parameter.normal_(std=0.2)
             elif "norm" in name:
@@ -50,7 +50,7 @@ def marian(seed, eos_bias=0.0):
 
 
 def interleave(dim):
-    """Channel i of ours is channel order[i] of theirs: Marian writes all sines, then all cosines; the formula alternates."""
+    """Channel i of weft is channel order[i] of Marian, which has all sines, then all cosines; the formula alternates."""
     half = dim // 2
     return torch.arange(dim).view(2, half).t().flatten()
 
@@ -73,7 +73,7 @@ def ours(theirs):
     state = {}
 
     def copy_linear(name, sources, inward=True, outward=False):
-        """Joins their matrices; permutes the side that is connected to the residual stream."""
+        """Joins Marian's matrices; permutes the side that is connected to the residual stream."""
         weights = [given[f"{source}.weight"] for source in sources]
         biases = [given[f"{source}.bias"] for source in sources]
         if outward:
@@ -111,7 +111,7 @@ def ours(theirs):
 
 
 class Biased(torch.nn.Module):
-    """Our decoder with Marian's bias on the logits, which weft's output layer does not have."""
+    """weft's decoder with Marian's bias on the logits, which weft's output layer does not have."""
 
     def __init__(self, decoder, bias):
         super().__init__()
@@ -144,7 +144,7 @@ def test_same_logits():
 @pytest.mark.parametrize("penalty", [0.0, 0.6, 1.0, 2.0, -1.0])
 @pytest.mark.parametrize(("stop", "early"), [("length", False), ("exact", "never"), ("first", True)])
 def test_same_beams(penalty, stop, early):
-    """Hypothesis for hypothesis: beam 4, four texts a source, the same tokens and the same scores."""
+    """Hypothesis by hypothesis: beam 4, four texts per source, with the same tokens and scores."""
     compared, lengths = 0, set()
     for seed in range(4):
         theirs = marian(seed, eos_bias=[0.5, 1.5, 4.0, 8.0][seed])

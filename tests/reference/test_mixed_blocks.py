@@ -1,4 +1,4 @@
-"""Recurrent layers and convolutions in the blocks of a Transformer: the layers themselves, at once and step by step."""
+"""Recurrent layers and convolutions in Transformer blocks, at once and step by step."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def mixer(use: str, cell: CellKind, layers: int) -> RecurrentMixer:
 
 
 def one_way(layer: RecurrentLayer, way: int) -> nn.Module:
-    """One direction of a layer as a layer of torch by itself."""
+    """One direction of a layer as a separate torch layer."""
     alone = type(layer.rnn)(layer.rnn.input_size, layer.rnn.hidden_size, batch_first=True)
     for mine, theirs in zip(alone.all_weights[0], layer.rnn.all_weights[way], strict=True):
         mine.data.copy_(theirs)
@@ -76,7 +76,7 @@ def mixed_model(recipe: str) -> Model:
 @pytest.mark.parametrize("recipe", MIXED)
 @torch.no_grad()
 def test_a_step_costs_the_same_at_any_length(recipe: str) -> None:
-    """What the self slots keep does not grow with what was fed, and is all that a step needs."""
+    """The state of the self slots does not grow with the text, and is all that a step needs."""
     model, tokens = mixed_model(recipe), torch.randint(4, 19, (2, 30))
     source = model.encode(Source(torch.randint(4, 19, (2, 9))))
     whole = model.decoder(tokens, model.decoder.start(source)).logits

@@ -9,15 +9,14 @@ import torch
 from contract.patterned import DIM, HEADS, make, same, whole
 from torch import Tensor
 
-from weft.attention import banded
 from weft.attention.base import Attention, Site, Use
-from weft.attention.bigbird import BigBird
+from weft.attention.bigbird import BigBird, Random
+from weft.attention.core import block_sparse
+from weft.attention.core.packed_rows import RaggedPacking
+from weft.attention.core.patterns import Pattern
 from weft.attention.local import Local
 from weft.attention.longformer import Longformer
-from weft.attention.pattern import Pattern
-from weft.attention.ragged import Packing
-from weft.attention.random_ import Random
-from weft.attention.strided import Strided
+from weft.attention.sparse import Strided
 from weft.batch import Layout
 from weft.errors import ConfigError
 from weft.registry import build, fill
@@ -48,7 +47,7 @@ LONG: dict[str, dict[str, Any]] = {
         "heads": [{"kind": "local", "window": 3}, "local", {"kind": "strided", "stride": 8}, "longformer"],
     },
 }
-"""Patterns that are worth going a short way to in a sequence of a few hundred tokens."""
+"""Patterns for which tiling pays off in a sequence of a few hundred tokens."""
 
 
 def found_and_gradients(part: Attention, x: Tensor, layout: Layout | None, need_weights: bool) -> list[Tensor]:
@@ -73,17 +72,17 @@ LAYOUTS = {
 @pytest.mark.parametrize("rows", LAYOUTS)
 @pytest.mark.parametrize("name", LONG)
 def test_the_short_way_is_the_masked_matrix(name: str, rows: str, use: Use, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever is asked with weights is computed by the full matrix and a mask; without, it must not be, and is the same."""
+    """With weights, the full matrix and a mask are used; without them they must not be, and the result is the same."""
     part, (layout, shape) = make(LONG[name], use), LAYOUTS[rows]
     x = torch.randn(*shape, DIM)
     wanted = found_and_gradients(part, x, layout, need_weights=True)
-    monkeypatch.setattr(banded, "attend", None)
+    monkeypatch.setattr(block_sparse, "attend", None)
     for mine, theirs in zip(found_and_gradients(part, x, layout, need_weights=False), wanted, strict=True):
         same(mine, theirs, atol=2e-4)
 
 
-def windowed(q: Tensor, k: Tensor, v: Tensor, window: tuple[int, int], packing: Packing | None, dropout: float) -> Tensor:
-    """What the fused kernel for windows computes: it knows of pieces, and of no padding."""
+def windowed(q: Tensor, k: Tensor, v: Tensor, window: tuple[int, int], packing: RaggedPacking | None, dropout: float) -> Tensor:
+    """What the fused kernel for windows computes: it handles segments, but no padding."""
     place = torch.arange(q.size(2))
     piece = torch.zeros_like(place) if packing is None else torch.bucketize(place, packing.offsets[1:].long(), right=True)
     away = place[:, None] - place
@@ -95,12 +94,12 @@ def windowed(q: Tensor, k: Tensor, v: Tensor, window: tuple[int, int], packing: 
 @pytest.mark.parametrize("rows", LAYOUTS)
 @pytest.mark.parametrize("name", ["wide", "heads"])
 def test_a_fused_window_gets_what_it_can_serve(name: str, rows: str, use: Use, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the kernel of a GPU played by its definition, all layouts give what the masked matrix gives."""
+    """With the GPU kernel replaced by its definition, all layouts match the masked matrix."""
     part, (layout, shape) = make(LONG[name], use), LAYOUTS[rows]
     x = torch.randn(*shape, DIM)
     wanted = found_and_gradients(part, x, layout, need_weights=True)
-    monkeypatch.setattr(banded, "window_serves", lambda q, real: real)
-    monkeypatch.setattr(banded, "attend_window", windowed)
+    monkeypatch.setattr(block_sparse, "can_attend_window", lambda q, real: real)
+    monkeypatch.setattr(block_sparse, "attend_window", windowed)
     for mine, theirs in zip(found_and_gradients(part, x, layout, need_weights=False), wanted, strict=True):
         same(mine, theirs, atol=2e-4)
 
@@ -130,7 +129,7 @@ def test_a_pattern_of_everything_is_full_attention(spec: dict[str, Any], extent:
 
 
 def by_definition(name: str, i: int, j: int, causal: bool) -> bool:
-    """The sets of the papers, in their own words, for the settings of `test_patterns_are_those_of_the_papers`."""
+    """The definitions of the papers, for the settings of `test_patterns_are_those_of_the_papers`."""
     if causal and j > i:
         return False
     return {
@@ -165,7 +164,7 @@ def test_bigbird_joins_three_patterns(causal: bool) -> None:
 
 @pytest.mark.parametrize("use", USES)
 def test_what_is_drawn_does_not_depend_on_the_length(use: Use) -> None:
-    """The same seed gives the same blocks to the same queries, however long the sequence is; another seed gives others."""
+    """The same seed gives the same blocks to the same queries at any length; another seed gives others."""
     causal = use == "causal"
     pattern = Random(causal, block=4, blocks=2)
     longest = pattern.sees(300, causal)
@@ -175,7 +174,7 @@ def test_what_is_drawn_does_not_depend_on_the_length(use: Use) -> None:
 
 
 def test_blocks_are_drawn_from_everywhere() -> None:
-    """A causal block draws each of those up to itself about equally often, over many seeds; and never too many."""
+    """Over many seeds, a causal block draws each block up to itself about equally often; and never too many."""
     block = torch.tensor([19])
     counts = torch.zeros(20)
     for seed in range(500):
@@ -190,7 +189,7 @@ def test_blocks_are_drawn_from_everywhere() -> None:
 
 
 def test_one_softmax_over_all_that_is_joined() -> None:
-    """A key that two patterns show counts once, and the weights of all patterns together sum to one."""
+    """A key in two patterns counts once, and the weights of all patterns together sum to one."""
     full = make({"kind": "full"}, "encoder")
     part = make({"kind": "joined", "patterns": [{"kind": "local", "window": 2}, {"kind": "strided", "stride": 2}]}, "encoder")
     part.load_state_dict(full.state_dict())
@@ -212,7 +211,7 @@ def test_heads_look_each_by_its_own_pattern() -> None:
 
 
 def test_parts_share_the_width() -> None:
-    """Each part is its attention on its share of the channels; with one part and no mixing of channels it is that attention."""
+    """Each part is an attention on its share of the channels; a single part without mixing equals that attention."""
     part, x = make({"kind": "parts", "parts": ["linear", {"kind": "local", "window": 3}]}, "causal"), torch.randn(2, 40, DIM)
     found = [whole(own, share.contiguous()) for own, share in zip(part.parts, part.share(x).chunk(2, -1), strict=True)]
     same(whole(part, x), part.out(torch.cat(found, -1)))
@@ -236,16 +235,19 @@ def test_a_short_list_serves_several_heads() -> None:
 @pytest.mark.parametrize(
     ("spec", "text"),
     [
-        ({"kind": "mixed", "heads": ["local", "global", "strided"]}, "3 are named for 4 heads"),
-        ({"kind": "mixed", "heads": []}, "0 are named for 4 heads"),
+        ({"kind": "mixed", "heads": ["local", "global", "strided"]}, "3 patterns for 4 heads; name one per head"),
+        ({"kind": "mixed", "heads": []}, "0 patterns for 4 heads; name one per head"),
         ({"kind": "mixed", "heads": ["locale"]}, r"heads.0.kind: there is no 'locale'; did you mean 'local'\?"),
         ({"kind": "mixed", "heads": [{"kind": "local", "stride": 3}]}, r"heads.0.stride: there is no such option"),
         ({"kind": "joined", "patterns": []}, "name at least one"),
-        ({"kind": "parts", "parts": ["local", "linear", "full"]}, "3 are named for 4 heads and a width of 16"),
-        ({"kind": "parts", "parts": ["additive", "local"]}, "cannot serve as encoder attention"),
-        ({"kind": "joined", "patterns": ["random", {"kind": "bigbird", "block": 8}]}, "blocks of one size, not of 8, 64"),
-        ({"kind": "fixed", "block": 4, "summary": 5}, "a block of 4 tokens has no 5"),
-        ({"kind": "joined", "patterns": [{"kind": "fixed", "block": 4, "summary": 5}]}, "a block of 4 tokens has no 5"),
+        ({"kind": "parts", "parts": ["local", "linear", "full"]}, "3 attentions for 4 heads and a width of 16"),
+        ({"kind": "parts", "parts": ["additive", "local"]}, "does not support encoder use, only cross"),
+        ({"kind": "joined", "patterns": ["random", {"kind": "bigbird", "block": 8}]}, "need the same block size, not 8, 64"),
+        ({"kind": "fixed", "block": 4, "summary": 5}, "a block of 4 tokens cannot have a summary of 5"),
+        (
+            {"kind": "joined", "patterns": [{"kind": "fixed", "block": 4, "summary": 5}]},
+            "a block of 4 tokens cannot have a summary of 5",
+        ),
     ],
 )
 def test_what_makes_no_sense_is_refused(spec: dict[str, Any], text: str) -> None:
@@ -259,18 +261,18 @@ def test_a_saved_mixture_has_every_default() -> None:
 
 
 def pairs(pattern: Pattern, extent: int) -> int:
-    return sum(visit.area(extent) for visit in banded.plan(pattern, causal=True))
+    return sum(visit.area(extent) for visit in block_sparse.plan(pattern, causal=True))
 
 
 @pytest.mark.parametrize("pattern", [Local(True), Longformer(True), BigBird(True)], ids=lambda pattern: type(pattern).__name__)
 def test_the_short_way_grows_with_the_length(pattern: Pattern) -> None:
-    """Twice the length, twice the pairs that are formed; and a stride divides them."""
+    """Twice the length forms twice the pairs; and a stride divides them."""
     assert pairs(pattern, 8192) == 2 * pairs(pattern, 4096) < 4096**2 / 4
     assert pairs(Strided(True, stride=32), 4096) == 4096**2 // 32
 
 
 def test_short_rows_go_the_plain_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where all tokens fit into a window's reach, nothing is cut into groups."""
-    monkeypatch.setattr(banded, "mix", None)
+    """If all tokens fit into a window, nothing is cut into groups."""
+    monkeypatch.setattr(block_sparse, "mix", None)
     part = make({"kind": "local", "window": 64}, "encoder")
     assert whole(part, torch.randn(1, 120, DIM)).isfinite().all()

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from weft.attention.base import Attended
-from weft.attention.record import record
+from weft.attention.core.recording import record
 from weft.batch import BOS, EOS, PAD, UNK, Layout, Source
 from weft.errors import ConfigError
 from weft.layers.readout import IMPOSSIBLE, smoothed_loss
@@ -21,7 +21,7 @@ SIZE = 12
 NEVER = float("-inf")
 
 SOURCES = [[5, SIZE, 7, 5, SIZE + 1, SIZE, EOS], [9, 9, SIZE, EOS], [EOS]]
-"""Words that come again, and unknown ones, of which every source has its own."""
+"""Repeated words, and unknown ones, which differ between sources."""
 
 TARGETS = [[BOS, 7, SIZE, SIZE + 1, 5], [BOS, SIZE, 9, 4, 4], [BOS, 3, 6, 8, 10]]
 
@@ -110,7 +110,7 @@ def test_a_layer_can_be_chosen() -> None:
 
 
 def problem(dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Logits, gates, masses and columns: two words that are known, an unknown one, and a place that is nobody's."""
+    """Logits, gates, masses and columns: two known words, an unknown one, and an unused column."""
     logits = torch.randn(2, 3, 6, dtype=dtype)
     mass = torch.rand(2, 3, 4, dtype=dtype)
     mass[..., 3] = 0
@@ -133,7 +133,7 @@ def test_gradients_by_differences() -> None:
 @pytest.mark.parametrize("weight", [0.0, 1e-42, 1.0])
 @pytest.mark.parametrize("label", [1, 2, 6, 7])
 def test_gradients_are_finite_at_the_extremes(gate: float, weight: float, label: int) -> None:
-    """Gates that are shut, weights of 0 and below the least float; labels that are generated, both, copied, or impossible."""
+    """Closed gates, weights of 0 and below the smallest float; labels that are generated, both, copied, or impossible."""
     logits, _, mass, columns = problem(torch.float32)
     gates = torch.full((2, 3), gate, requires_grad=True)
     weights = torch.zeros_like(mass)

@@ -1,4 +1,4 @@
-"""The attentions made for recurrent decoders, against their papers' equations computed pair by pair, and in the limit.
+"""Attentions for recurrent decoders, against the equations of their papers computed pair by pair, and in the limit.
 
 Shapes: rows are sources, T queries against S keys.
 """
@@ -13,18 +13,13 @@ import torch
 from contract.looking import DIM, KEYS, QUERIES, look, pair, same, scattered, site, weights_of
 from torch import Tensor, nn
 
-from weft.attention.additive import AdditiveAttention
-from weft.attention.additive_normed import AdditiveNormedAttention
+from weft.attention.bahdanau import AdditiveAttention, AdditiveNormedAttention
 from weft.attention.base import Attention, Site
-from weft.attention.concat import ConcatAttention
-from weft.attention.dot import DotAttention
-from weft.attention.general import GeneralAttention
+from weft.attention.core.score_functions import LuongScore
 from weft.attention.hard import HardAttention
 from weft.attention.key_value import KeyValueAttention
-from weft.attention.local_m import LocalMonotonicAttention
-from weft.attention.local_p import LocalPredictiveAttention
-from weft.attention.location import LocationAttention
-from weft.attention.scores import LuongScore
+from weft.attention.luong import ConcatAttention, DotAttention, GeneralAttention, LocationAttention
+from weft.attention.luong_local import LocalMonotonicAttention, LocalPredictiveAttention
 from weft.batch import Layout
 from weft.errors import ConfigError, DataError
 
@@ -96,7 +91,7 @@ def test_general_with_the_identity_is_dot() -> None:
 
 
 def test_concat_is_its_formula() -> None:
-    """vᵀ tanh(W [s; h]) with the one matrix put together from its two pieces."""
+    """vᵀ tanh(W [s; h]) with W joined from its two parts."""
     part = scattered(ConcatAttention(site(6), hidden=5))
     net = part.head.score
     assert net.query.bias is None
@@ -118,14 +113,14 @@ def test_location_without_a_query_is_the_mean() -> None:
 
 def test_location_refuses_a_source_that_is_too_long() -> None:
     part, (_, memory) = LocationAttention(site(), max_length=KEYS - 1), pair()
-    with pytest.raises(DataError, match="12 places, and a source has 13 tokens; raise its max_length"):
+    with pytest.raises(DataError, match="12 positions, but a source has 13 tokens; raise its max_length"):
         part.start(memory)
     part.start(memory, Layout.padded([KEYS - 1, 3], KEYS))
 
 
 @pytest.mark.parametrize("score", ["dot", "general", "concat"])
 def test_local_m_is_its_window_query_by_query(score: LuongScore) -> None:
-    """Query t against t − D … t + D, cut out; past the end, against the window of the last token."""
+    """Query t against t − D … t + D only; past the end, against the window of the last token."""
     part = scattered(LocalMonotonicAttention(site(), window=2, score=score))
     queries, memory = pair()
     lengths = [KEYS, 6]
@@ -173,7 +168,7 @@ def test_local_p_with_a_window_of_everything_is_global() -> None:
 
 
 def test_local_p_places_are_exact_in_half_precision() -> None:
-    """In bf16 the positions 1024 to 1030 are one; p is computed in float32 even where weights are in bf16."""
+    """bf16 does not distinguish positions 1024 to 1030; p is computed in float32 even with bf16 weights."""
     part = scattered(LocalPredictiveAttention(site())).bfloat16()
     queries = torch.randn(1, QUERIES, DIM).bfloat16()
     with torch.autocast("cpu", torch.bfloat16):
@@ -185,7 +180,7 @@ def test_local_p_places_are_exact_in_half_precision() -> None:
 
 @pytest.mark.parametrize("split", ["k=v", "kv", "kvp"])
 def test_key_value_is_its_formula(split: str) -> None:
-    """M = tanh(U [k_1 … k_{t−1}] + W k_t), α = softmax(wᵀM), Σ α_j v_j: token after token, the first has nothing."""
+    """M = tanh(U [k_1 … k_{t−1}] + W k_t), α = softmax(wᵀM), Σ α_j v_j: token by token; the first sees nothing."""
     parts, dim, width = {"k=v": (1, 13, 13), "kv": (2, 12, 6), "kvp": (3, 13, 4)}[split]
     part = scattered(KeyValueAttention(Site("causal", dim), parts=parts))
     net, x = part.head.score, torch.randn(1, 35, dim)
@@ -222,7 +217,7 @@ def test_key_value_refuses_what_it_cannot_split() -> None:
 
 
 def test_hard_finds_one_state() -> None:
-    """Out of training the likeliest of additive attention; in training those that are likely, as often as they are."""
+    """Outside training the most likely position of additive attention; in training, samples with its probabilities."""
     hard, additive, (queries, memory) = scattered(HardAttention(site())), AdditiveAttention(site()), pair(rows=1, queries=3)
     additive.load_state_dict(hard.state_dict())
     alpha = weights_of(look(additive.eval(), queries, memory))
@@ -238,7 +233,7 @@ def test_hard_finds_one_state() -> None:
 
 @pytest.mark.parametrize("baseline", ["0", "1.5"])
 def test_hard_reinforce_is_the_exact_gradient_on_average(baseline: str) -> None:
-    """E[(r(h_j) − b) ∇ log α_j] = ∇ Σ_j α_j r(h_j), whatever the baseline b (Xu et al. 2015, equations 11 to 12)."""
+    """E[(r(h_j) − b) ∇ log α_j] = ∇ Σ_j α_j r(h_j), for any baseline b (Xu et al. 2015, equations 11 to 12)."""
     count = 40000
     part, (queries, memory) = scattered(HardAttention(site())).train(), pair(rows=1, keys=5, queries=2)
     reward = memory[0].sin().sum(-1) + 1

@@ -98,7 +98,7 @@ def test_alibi_at_no_distance_is_full_attention(use: Use) -> None:
 
 
 def test_distances_are_exact_in_half_precision() -> None:
-    """bf16 has no 257 and no 1001: a key at that distance is told from its neighbour by the penalty all the same."""
+    """bf16 cannot represent 257 and 1001, yet the penalty distinguishes a key at that distance from its neighbour."""
     part = FullAttention(Site("causal", 8, 1), position="alibi").bfloat16()
     with torch.no_grad():
         part.heads.query_key_value.weight.zero_()
@@ -109,7 +109,7 @@ def test_distances_are_exact_in_half_precision() -> None:
 
 
 def test_alibi_looks_both_ways_alike_in_an_encoder() -> None:
-    """Turning a sequence round turns round what is found."""
+    """Reversing a sequence reverses the outputs."""
     part, x = make("encoder", position="alibi"), torch.randn(1, EXTENT, DIM)
     same(whole(part, x.flip(1)).flip(1), whole(part, x))
     one_way = make("encoder", position="shaw")

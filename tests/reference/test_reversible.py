@@ -1,4 +1,4 @@
-"""Reversible layers: the gradients of the plain two streams, whatever is drawn, and no activations kept."""
+"""Reversible layers: the gradients of the plain two streams, with dropout, and no stored activations."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from weft.attention.base import add_terms
 from weft.batch import Layout, Source
 from weft.errors import ConfigError
-from weft.layers.reversible import Added, Streams, SubLayer, run_reversible
+from weft.layers.reversible import Added, ReversibleStreams, SubLayer, run_reversible
 from weft.models import transformer
 from weft.models.base import Sizes
 from weft.models.composing import build_model
@@ -32,15 +32,15 @@ def model(layers: int = 3, dropout: float = 0.2, **options: Any) -> transformer.
     return build_model(spec, Sizes(19, 19, shared=True)).train()
 
 
-def plain(x: Tensor, sublayers: Sequence[SubLayer]) -> Streams:
-    """The two streams as they are defined, by autograd alone."""
+def plain(x: Tensor, sublayers: Sequence[SubLayer]) -> ReversibleStreams:
+    """The two streams by definition, with autograd."""
     a, b, terms, states = x, x, dict[str, Tensor](), []
     for sublayer in sublayers:
         added = sublayer.run(b)
         a, b = b, a + added.value
         add_terms(terms, added.terms)
         states.append(added.state)
-    return Streams(a, b, terms, states)
+    return ReversibleStreams(a, b, terms, states)
 
 
 def loss(subject: transformer.Transformer) -> Tensor:
@@ -76,7 +76,7 @@ KINDS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("precision", ["float32", "float64"])
 def test_gradients_are_those_of_the_plain_streams(kind: str, precision: str) -> None:
-    """With dropout, so every sub-layer has to draw what it drew; for weights of both stacks, so through the memory too."""
+    """With dropout, so every sub-layer must repeat its draws; for weights of both stacks, so through the memory too."""
     subject = model(**KINDS[kind]).to(getattr(torch, precision))
     found = gradients(subject)
     with patch.object(transformer, "run_reversible", plain):
@@ -95,7 +95,7 @@ def test_what_is_drawn_after_the_backward_pass_is_what_would_have_been() -> None
 
 
 def kept(layers: int, **options: Any) -> int:
-    """Bytes that the graph keeps for the backward pass, weights not counted."""
+    """Bytes saved for the backward pass, without weights."""
     subject = model(layers, **options)
     weights = {weight.untyped_storage().data_ptr() for weight in subject.state_dict().values()}
     sizes: dict[int, int] = {}
@@ -120,7 +120,7 @@ def test_activation_memory_does_not_grow_with_depth() -> None:
 
 
 def test_half_precision_is_had_back_as_it_was() -> None:
-    """Backward runs outside of autocast, as in training, and undoes each sub-layer under it."""
+    """Backward runs outside autocast, as in training, and recomputes each sub-layer inside it."""
     subject = model(layers=4)
     exact = gradients(subject)
     subject.zero_grad()

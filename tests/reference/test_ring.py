@@ -1,4 +1,4 @@
-"""Decoding through a window keeps its last tokens and nothing else."""
+"""Decoding with a window stores its last tokens and nothing else."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from weft.state import leaves, select
 
 @pytest.mark.parametrize("window", [1, 2, 5, 64])
 def test_a_window_decodes_from_a_ring(window: int) -> None:
-    """Token by token from the last few keys: the same as the mask, and not a number more is kept after any step."""
+    """Token by token from the last few keys: the same as with a mask, and the store never grows."""
     part, count = make({"kind": "local", "window": window}, "causal"), 300
     x = torch.randn(2, count, DIM)
     wanted = whole(part, x)
@@ -26,7 +26,7 @@ def test_a_window_decodes_from_a_ring(window: int) -> None:
 
 
 def test_the_ring_does_not_grow_for_thousands_of_steps() -> None:
-    """Beams change places on the way, and the tokens of each are its own."""
+    """Beams are reordered on the way, and each keeps its own tokens."""
     part, count, window = make({"kind": "local", "window": 6}, "causal"), 4096, 6
     x, beams = torch.randn(2, count, DIM), torch.tensor([1, 0])
     with torch.no_grad():

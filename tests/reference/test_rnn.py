@@ -1,4 +1,4 @@
-"""Recurrent models against torch's own bidirectional layers and against loops written from the papers' equations."""
+"""Recurrent models against torch's bidirectional layers and against loops over the equations of the papers."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def logits(model: Model, source: Tensor, target: Tensor, above: Layout | None = 
 
 
 def gru(x: Tensor, h: Tensor, cell: nn.GRU) -> Tensor:
-    """Cho et al. 2014: z keeps the old state, r opens it to the new one."""
+    """Cho et al. 2014: z keeps the old state, r gates it for the new one."""
     (ir, iz, ii), (hr, hz, hi) = ((w @ v + b).chunk(3) for w, v, b in _sides(x, h, cell))
     r, z = (ir + hr).sigmoid(), (iz + hz).sigmoid()
     return z * h + (1 - z) * (ii + r * hi).tanh()
@@ -176,7 +176,7 @@ def test_luong_is_its_equations(input_feeding: bool) -> None:
 
 
 def test_sutskever_is_its_equations() -> None:
-    """Deep LSTMs; the encoder's last h and c of each layer, from the source read backwards, begin the decoder's."""
+    """Deep LSTMs; the last h and c of each encoder layer, with the source read backwards, initialise the decoder."""
     deep = {"encoder_layers": 2, "decoder_layers": 2, "bidirectional": False, "embedding": 8, "encoder_dim": 8}
     model = make(style="fixed", cell="lstm", bridge="copy", readout="none", reverse_source=True, **deep)
     source, target = ids(1, 5), ids(1, 4)
@@ -223,7 +223,7 @@ def test_a_picture_has_the_weights_of_every_token(style: str) -> None:
 
 
 def test_recurrent_models_and_a_transformer_speak_with_one_voice() -> None:
-    """Beam search by an ensemble of families, prefixes ragged: a text's score is the mean of probabilities, token by token."""
+    """Beam search by an ensemble of families with ragged prefixes: scores use the mean of probabilities, token by token."""
     small = {"kind": "transformer", "dim": 8, "heads": 2, "feedforward": 8, "encoder_layers": 1, "decoder_layers": 1}
     models = [make(), make(style="cho"), build_model(small, Sizes(WORDS, WORDS, True)).eval()]
     source, above = ids(4, 6), Layout.padded([6, 2, 5, 1])
@@ -244,7 +244,7 @@ def test_recurrent_models_and_a_transformer_speak_with_one_voice() -> None:
 
 @pytest.mark.parametrize("style", ["bahdanau", "luong"])
 def test_variational_dropout_keeps_its_mask(style: str) -> None:
-    """The same token fed twice has the same entries dropped; with plain dropout others."""
+    """The same token fed twice has the same entries dropped; plain dropout drops others."""
     for variational in (True, False):
         model = make(style=style, dropout=0.5, variational_dropout=variational, encoder_layers=2, decoder_layers=2).train()
         embedded = model.decoder.embedding(torch.full((2, 5), 4))
@@ -263,7 +263,7 @@ def test_variational_dropout_keeps_its_mask(style: str) -> None:
         ({"input_feeding": True}, "belongs to model.style: luong, not bahdanau"),
         ({"style": "fixed", "bridge": "zeros"}, "without any sight of the source"),
         ({"readout": "none"}, "here: bahdanau, 6 and 8"),
-        ({"encoder_dim": 9}, "9 is odd"),
+        ({"encoder_dim": 9}, "width must be even, not 9"),
         ({"bridge": "copy"}, "set encoder_layers and decoder_layers"),
         ({"style": "fixed", "readout": "none"}, "here: fixed, 6 and 8"),
         ({"style": "gahdanau"}, "did you mean 'bahdanau'"),

@@ -1,4 +1,4 @@
-"""Attentions by sums against their formulas: linear, Performer, random features, gated ones, and efficient attention.
+"""Attention by prefix sums against formulas: linear, Performer, random features, gated ones, and efficient attention.
 
 Each is compared with plain matrices over all pairs, or with its recurrence token by token, and in the places where
 published forms go wrong: a large key to come, a norm below zero, sums in half precision.
@@ -16,13 +16,12 @@ from contract.looking import scattered
 from torch import Tensor
 
 from weft.attention.base import Attention, Site, Use, join_heads
+from weft.attention.core.prefix_sums import accumulate
 from weft.attention.efficient import EfficientAttention
 from weft.attention.full import FullAttention
-from weft.attention.gated_rfa import GatedRandomFeatureAttention
 from weft.attention.linear import LinearAttention
 from weft.attention.performer import PerformerAttention
-from weft.attention.rfa import RandomFeatureAttention
-from weft.attention.running import accumulate
+from weft.attention.rfa import GatedRandomFeatureAttention, RandomFeatureAttention
 from weft.batch import Layout
 from weft.errors import ConfigError
 
@@ -31,7 +30,7 @@ SELF_USES: tuple[Use, ...] = ("encoder", "causal")
 
 
 def make(kind: type[Attention], use: Use, **options: Any) -> Any:
-    """The mechanism with biases that are not 0, out of training."""
+    """The mechanism with nonzero biases, in evaluation mode."""
     return scattered(kind(Site(use, DIM, HEADS), **options), by=0.1)
 
 
@@ -57,7 +56,7 @@ def same(a: Tensor, b: Tensor, atol: float = 2e-5) -> None:
 
 
 def by_pairs(part: Any, x: Tensor, kernel: Tensor, use: Use) -> Tensor:
-    """What is found with these weights [B, H, T, T] before they are divided by their sums."""
+    """The context for these weights [B, H, T, T], before normalisation."""
     weights = kernel.tril() if use == "causal" else kernel
     v = part.heads.own(x)[2].to(weights.dtype)
     context = weights @ v / weights.sum(-1, keepdim=True)
@@ -86,7 +85,7 @@ def test_linear_causal_is_the_encoder_prefix_by_prefix() -> None:
 
 
 def test_linear_is_its_recurrence() -> None:
-    """S_t = S_{t−1} + φ(k)vᵀ, z_t = z_{t−1} + φ(k), and q finds φ(q)S / φ(q)·z (Katharopoulos et al. 2020, equation 18)."""
+    """S_t = S_{t−1} + φ(k)vᵀ, z_t = z_{t−1} + φ(k), context φ(q)S / φ(q)·z (Katharopoulos et al. 2020, equation 18)."""
     part, x = make(LinearAttention, "causal"), tokens(rows=1)
     q, k, v = (y[0] for y in part.heads.own(x))
     q, k = F.elu(q) + 1, F.elu(k) + 1
@@ -98,7 +97,7 @@ def test_linear_is_its_recurrence() -> None:
 
 
 def test_long_pieces_go_on_where_the_last_ended() -> None:
-    """Pieces of several chunks, and of one that is not full."""
+    """Pieces of several chunks, and of an incomplete one."""
     part, x = make(LinearAttention, "causal"), tokens(extent=400)
     state, found = part.start(rows=2), []
     for piece in x.split([150, 40, 210], 1):
@@ -122,7 +121,7 @@ def rfa_estimate(part: Any, x: Tensor) -> Tensor:
 @pytest.mark.parametrize("use", SELF_USES)
 @pytest.mark.parametrize("kind", [LinearAttention, PerformerAttention, RandomFeatureAttention])
 def test_gradients_are_those_of_the_quadratic_form(kind: type[Attention], use: Use) -> None:
-    """Backward passes are written by hand. With few features some norms of RFA are below what the kernel allows."""
+    """Backward passes are written by hand. With few features some norms of RFA are below the minimum of the kernel."""
     options = {} if kind is LinearAttention else {"features": 2 if kind is RandomFeatureAttention else 16}
     part, x, slope = make(kind, use, **options), tokens(), torch.randn(2, EXTENT, DIM)
     if kind is RandomFeatureAttention:
@@ -146,7 +145,7 @@ def test_gradients_are_those_of_the_quadratic_form(kind: type[Attention], use: U
 @pytest.mark.parametrize("use", SELF_USES)
 @pytest.mark.parametrize("kind", [LinearAttention, PerformerAttention, RandomFeatureAttention, EfficientAttention])
 def test_thousands_of_tokens_in_half_precision(kind: type[Attention], use: Use) -> None:
-    """The second half says another thing than the first: a sum that rounds to bf16 no longer hears it."""
+    """The second half differs from the first: a sum in bf16 would no longer change."""
     part, x = make(kind, use), tokens(rows=1, extent=3000)
     x[:, :1500] += 2
     x[:, 1500:] -= 2
@@ -160,7 +159,7 @@ def test_thousands_of_tokens_in_half_precision(kind: type[Attention], use: Use) 
 
 @pytest.mark.parametrize("count", [1, 4, 5, 16, 17, 70])
 def test_accumulating_in_groups_is_a_loop(count: int) -> None:
-    """Groups of four, so that groups of groups are added up, too; scales go up and down by hundreds."""
+    """Groups of four, so that groups of groups are summed too; scales vary by hundreds."""
     count = int(count)
     sums, scale = torch.randn(2, 3, count, 5), 100 * torch.randn(2, 3, count)
     run, top = accumulate(sums, scale, group=4)
@@ -184,7 +183,7 @@ def performer_kernel(part: Any, x: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("use", SELF_USES)
 def test_performer_is_its_quadratic_form(use: Use) -> None:
-    """Also with keys of very different lengths: nothing is added to features, so what weighs 1e-9 weighs 1e-9."""
+    """Also with keys of very different lengths: nothing is added to features, so a weight of 1e-9 stays 1e-9."""
     part, x = make(PerformerAttention, use, features=32), tokens()
     x[:, ::7] *= 5
     same(whole(part, x), by_pairs(part, x, performer_kernel(part, x), use))
@@ -196,7 +195,7 @@ def test_performer_causal_is_the_encoder_prefix_by_prefix() -> None:
 
 
 def check_root_law(kind: type[Attention], exact: Tensor, x: Tensor, weights: dict[str, Tensor]) -> float:
-    """64 times as many features make an eighth of the error, about; gives the smallest. The median draw counts."""
+    """64 times the features give about an eighth of the error (median over draws); returns the smallest error."""
     errors = []
     for features in (64, 512, 4096):
         found = []
@@ -217,7 +216,7 @@ def test_performer_error_falls_with_the_root_of_features() -> None:
 
 
 def test_performer_directions_prefer_none_and_are_orthogonal() -> None:
-    """Of plain QR the first row points one way in every draw, and then no number of features makes the error vanish."""
+    """With plain QR the first row always points the same way, and no number of features removes the error."""
     part = make(PerformerAttention, "encoder", features=10)
     generator = torch.Generator().manual_seed(3)
     drawn = torch.stack([part.directions.draw(generator) for _ in range(800)])
@@ -230,7 +229,7 @@ def test_performer_directions_prefer_none_and_are_orthogonal() -> None:
 
 
 def check_heavy_key(part: Any, quiet: Tensor, heavy: Tensor) -> None:
-    """One key that outweighs all others, in the first chunk, in the last and at the end, changes nothing before it.
+    """One key that dominates all others, in the first chunk, in the last and at the end, changes nothing before it.
 
     A maximum over the chunk, or over all keys, would make everything before it vanish.
     """
@@ -254,10 +253,10 @@ def test_efficient_is_not_changed_by_a_heavy_key_to_come() -> None:
 
 
 def test_performer_in_half_precision_has_features_at_all() -> None:
-    """‖x‖²/2 of hundreds: without a stabiliser every feature is 0 in half precision, and in float32 most are."""
+    """With ‖x‖²/2 in the hundreds and no stabiliser, every feature is 0 in half precision, and most are in float32."""
     part, x = make(PerformerAttention, "encoder", features=64), 6 * tokens(rows=1, extent=40)
     kernel = performer_kernel(part, x)
-    assert (kernel.float() == 0).float().mean() < 1  # float64 holds them
+    assert (kernel.float() == 0).float().mean() < 1  # float64 can represent them
     for dtype, allowed in ((torch.float32, 1e-3), (torch.bfloat16, 0.1)):
         x = x.to(dtype).float()
         exact = by_pairs(part, x, performer_kernel(part, x), "encoder")
@@ -283,7 +282,7 @@ def test_rfa_error_falls_with_the_root_of_features() -> None:
 
 
 def test_rfa_is_the_softmax_of_unit_vectors() -> None:
-    """exp(−‖q − k‖²/2) is exp(q·k) but for a factor that no weight depends on."""
+    """exp(−‖q − k‖²/2) is exp(q·k) up to a factor that cancels in the weights."""
     part, x = make(RandomFeatureAttention, "encoder"), tokens(rows=1, extent=30)
     torch.nn.init.constant_(part.sharpness, math.log(1 / (math.sqrt(2) - 1)))  # σ = 1
     q, k = (F.normalize(y, dim=-1) for y in part.heads.own(x)[:2])
@@ -293,7 +292,7 @@ def test_rfa_is_the_softmax_of_unit_vectors() -> None:
 
 @pytest.mark.parametrize("use", SELF_USES)
 def test_rfa_norms_are_never_less_than_the_kernel_allows(use: Use) -> None:
-    """One feature and the narrowest kernel: most estimated norms are wrong and some negative, yet no context explodes."""
+    """One feature and the narrowest kernel: most estimated norms are wrong, some even negative, yet no context explodes."""
     part, x = make(RandomFeatureAttention, use, features=1), tokens()
     torch.nn.init.constant_(part.sharpness, 10.0)
     q, k, v = part.heads.own(x)
@@ -336,7 +335,7 @@ def test_gated_rfa_with_gates_that_never_close_is_rfa() -> None:
 
 
 def test_gated_rfa_is_refused_where_there_is_no_past() -> None:
-    with pytest.raises(ConfigError, match=r"cannot serve as encoder .* use rfa"):
+    with pytest.raises(ConfigError, match=r"does not support encoder use, only causal: .* use rfa"):
         GatedRandomFeatureAttention(Site("encoder", DIM, HEADS))
 
 
@@ -359,7 +358,7 @@ def test_efficient_causal_is_the_encoder_prefix_by_prefix() -> None:
 
 
 def test_efficient_causal_follows_a_huge_key() -> None:
-    """After it, channels in which it is large say its value and nothing else, in its chunk and in later ones."""
+    """After it, channels in which it is large contain its value alone, in its chunk and in later ones."""
     part, x = make(EfficientAttention, "causal"), tokens(rows=1)
     x[:, 10] *= 200
     both = like(part, "encoder")
@@ -383,7 +382,7 @@ def test_features_are_redrawn_as_often_as_asked(kind: type[Attention]) -> None:
 
 
 def test_redrawing_depends_on_the_generator_alone() -> None:
-    """So all processes draw alike, and so does a run that goes on."""
+    """So all processes draw the same, and so does a resumed run."""
     parts = [make(PerformerAttention, "causal", redraw=1) for _ in range(2)]
     for part in parts:
         part.refresh(torch.Generator().manual_seed(5))
@@ -391,7 +390,7 @@ def test_redrawing_depends_on_the_generator_alone() -> None:
 
 
 def test_features_are_no_numbers_to_take_a_mean_of() -> None:
-    """A mean over checkpoints is taken of floating-point tensors; the newest draw has to stay a draw, in half precision too."""
+    """Averaging of checkpoints changes floating-point tensors; the newest draw must survive it, and half precision too."""
     part = make(PerformerAttention, "causal")
     drawn = part.directions().clone()
     assert all(not value.is_floating_point() for name, value in part.state_dict().items() if "directions" in name)

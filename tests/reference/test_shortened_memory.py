@@ -1,4 +1,4 @@
-"""Attentions over fewer keys than there are tokens, Linformer and compressed, against their formulas and in their limits."""
+"""Attention over fewer keys than tokens, Linformer and compressed, against formulas and in their limits."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ DIM, HEADS, EXTENT, MEMORY = 16, 4, 71, 45
 
 
 def make(kind: type[Attention], use: Use, **options: Any) -> Any:
-    """The mechanism with biases that are not 0, out of training."""
+    """The mechanism with nonzero biases, in evaluation mode."""
     return scattered(kind(Site(use, DIM, HEADS), **options), by=0.1)
 
 
@@ -31,7 +31,7 @@ def tokens(rows: int = 2, extent: int = EXTENT) -> Tensor:
 
 @torch.no_grad()
 def look(part: Any, x: Tensor, memory: Tensor, layout: Layout | None = None) -> Tensor:
-    """Self-attention, or attention to the memory, whichever the part was built for."""
+    """Self-attention or attention to the memory, depending on the use."""
     if part.site.use == "cross":
         return part(x, part.start(memory, layout)).context
     return part(x, part.start(rows=x.size(0)), append=x, layout=layout).context
@@ -50,7 +50,7 @@ def softmax_attention(part: Any, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("use", ["encoder", "cross"])
 def test_linformer_that_mixes_nothing_is_full(use: Use) -> None:
-    """E = F = I, one row for each position."""
+    """E = F = I, with one row per position."""
     length = MEMORY if use == "cross" else EXTENT
     full, part = make(FullAttention, use), make(LinformerAttention, use, rank=length, max_length=length)
     part.load_state_dict(full.state_dict(), strict=False)
@@ -62,7 +62,7 @@ def test_linformer_that_mixes_nothing_is_full(use: Use) -> None:
 
 @pytest.mark.parametrize("share", ["none", "heads", "key_value"])
 def test_linformer_is_its_formula(share: str) -> None:
-    """softmax(Q(EK)ᵀ/√d) FV, with the columns of E and F that the row's tokens have."""
+    """softmax(Q(EK)ᵀ/√d) FV, with the columns of E and F for the tokens of the row."""
     part, x, lengths = make(LinformerAttention, "encoder", rank=9, max_length=100, share=share), tokens(), (EXTENT, 26)
     found = look(part, x, x, Layout.padded(lengths))
     for row, length in enumerate(lengths):
@@ -75,12 +75,12 @@ def test_linformer_is_its_formula(share: str) -> None:
 def test_linformer_takes_batches_padded_beyond_its_length_but_no_longer_row() -> None:
     part, x = make(LinformerAttention, "encoder", max_length=30), tokens(extent=32)
     same(look(part, x, x, Layout.padded([30, 4], 32))[:, :30], look(part, x[:, :30], x, Layout.padded([30, 4])))
-    with pytest.raises(DataError, match=r"30 positions, and a sequence has 31 tokens; raise its max_length"):
+    with pytest.raises(DataError, match=r"30 positions, but a sequence has 31 tokens; raise its max_length"):
         look(part, x, x, Layout.padded([31, 4], 32))
 
 
 def test_linformer_is_refused_where_it_would_see_the_future() -> None:
-    with pytest.raises(ConfigError, match=r"cannot serve as causal .* mixes all positions.* use performer"):
+    with pytest.raises(ConfigError, match=r"does not support causal use, .*mixes all positions.* use performer"):
         LinformerAttention(Site("causal", DIM, HEADS))
 
 
@@ -88,7 +88,7 @@ def test_linformer_is_refused_where_it_would_see_the_future() -> None:
 
 
 def plain_windows(part: Any, x: Tensor) -> tuple[Tensor, Tensor]:
-    """Shortened keys and values [B, H, W, D / H], window by window, the last filled up with zeros."""
+    """Compressed keys and values [B, H, W, D / H], window by window, the last one padded with zeros."""
     key_value = part.heads.query_key_value(x)[..., DIM:]
     found = []
     for begin in range(0, x.size(1), part.stride):
@@ -123,7 +123,7 @@ def test_compressed_encoder_is_its_formula(stride: int) -> None:
 @pytest.mark.parametrize("stride", [2, 3, 5])
 @pytest.mark.parametrize("extent", [1, 4, 15, EXTENT])
 def test_compressed_causal_sees_windows_that_have_ended(stride: int, extent: int) -> None:
-    """Query by query; the first stride − 1 see nothing and find 0, of which the last projection makes its bias."""
+    """Query by query; the first stride − 1 see nothing and get 0, which the output projection maps to its bias."""
     part, x = make(CompressedAttention, "causal", stride=stride), tokens(extent=extent)
     found, q = look(part, x, x), part.heads.own(x)[0]
     k, v = plain_windows(part, x)

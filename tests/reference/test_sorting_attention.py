@@ -1,4 +1,4 @@
-"""Attentions that sort: each against its definition token by token, in its limits, and with every trap it is known for."""
+"""Attentions that sort: each against its definition token by token, in its limits, and at its known pitfalls."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def mixed(part: Any, x: Tensor, layout: Layout | None = None) -> Tensor:
 
 
 def by_token(part: BucketMixer, x: Tensor, use: Use) -> Tensor:
-    """The definition: for each token and head the set of tokens that any round finds, and softmax over that set."""
+    """The definition: softmax over the union of all rounds, for each token and head."""
     q, v = (split_heads(each, HEADS) for each in part.query_value(x).chunk(2, -1))
     keys, buckets = F.normalize(q, dim=-1), part.assign(q, None)
     found = torch.zeros_like(q)
@@ -49,7 +49,7 @@ def by_token(part: BucketMixer, x: Tensor, use: Use) -> Tensor:
 
 
 def shared_query_key(part: BucketMixer, x: Tensor, use: Use) -> Tensor:
-    """Full attention with one projection for queries and keys; a token looks at itself only if there is no other."""
+    """Full attention with shared queries and keys; a token attends to itself only if there is no other."""
     q, v = (split_heads(each, HEADS) for each in part.query_value(x).chunk(2, -1))
     scores = q @ F.normalize(q, dim=-1).transpose(-1, -2) / math.sqrt(q.size(-1))
     mask = torch.ones(x.size(1), x.size(1), dtype=torch.bool)
@@ -85,7 +85,7 @@ def test_one_bucket_is_full_attention(use: Use, window: int) -> None:
 
 
 def test_buckets_are_the_nearest_axes_of_a_rotation() -> None:
-    """Near vectors share a bucket more often than far ones, and opposite ones never do."""
+    """Close vectors share a bucket more often than distant ones, and opposite ones never do."""
     part = LshMixer(Site("encoder", DIM, 1), rounds=500, buckets=8)
     x = torch.randn(1, 1, 1, DIM)
     others = torch.cat([x, x + 0.1 * torch.randn_like(x), x + torch.randn_like(x), -x], 2)
@@ -111,7 +111,7 @@ def clusters(decay: float) -> tuple[RoutingMixer, Tensor]:
 
 
 def test_centroids_move_to_the_mean_direction_of_their_tokens() -> None:
-    """Over all passes since the last step; padding and passes outside training do not count."""
+    """Over all passes since the last step, without padding and passes outside training."""
     part, x = clusters(decay=0.25)
     before, layout = part.centroids.clone(), Layout.padded([EXTENT, 30])
     part.eval()
@@ -160,7 +160,7 @@ def test_sinkhorn_with_one_block_is_full_attention(use: Use) -> None:
 
 @pytest.mark.parametrize("use", USES)
 def test_sinkhorn_looks_at_its_block_and_the_sorted_one(use: Use) -> None:
-    """Token by token: the tokens of its block (before it), and the mixture that the permutation gives."""
+    """Token by token: the (earlier) tokens of its block, and the mixture given by the permutation."""
     block, extent = 5, 38
     part, x = scattered(SinkhornMixer(Site(use, DIM, HEADS), block=block)), torch.randn(1, extent, DIM)
     q, k, v = (split_heads(each, HEADS)[0] for each in part.query_key_value(x).chunk(3, -1))
@@ -185,7 +185,7 @@ def test_sinkhorn_looks_at_its_block_and_the_sorted_one(use: Use) -> None:
 
 
 def test_rows_and_columns_of_the_sorting_sum_to_one() -> None:
-    """With the default options, also where a row has fewer blocks than another or none."""
+    """With the default options, also if a row has fewer blocks than another, or none."""
     part = SinkhornMixer(Site("encoder", DIM, HEADS), block=4, max_length=64).eval()
     filled, means = torch.arange(16) < torch.tensor([16, 5, 0])[:, None], torch.randn(3, 16, DIM)
     with torch.no_grad():
@@ -207,7 +207,7 @@ def test_causal_sorting_takes_earlier_blocks_alone() -> None:
 
 
 class Largest(TorchDispatchMode):
-    """Notes the largest tensor that any operation makes."""
+    """Records the size of the largest tensor that any operation creates."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -243,5 +243,5 @@ def test_what_cannot_be_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"temperature: .*greater than or equal to 0\.5"):
         build_self({"kind": "sinkhorn", "temperature": 0.2}, site)
     part = build_self({"kind": "sinkhorn", "max_length": 20}, site)
-    with pytest.raises(DataError, match="places for 20 tokens, and a row has 21"):
+    with pytest.raises(DataError, match="20 positions, but a row has 21 tokens; raise its max_length"):
         mixed(part, torch.randn(1, 21, DIM))

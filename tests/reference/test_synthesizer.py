@@ -1,4 +1,4 @@
-"""The Synthesizer's forms against their paper's formulas, number by number, and in their limits."""
+"""The forms of the Synthesizer against the formulas of the paper, number by number, and in their limits."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from contract.looking import scattered
 from torch import Tensor
 
 from weft.attention.base import Site, Use
-from weft.attention.location import LocationAttention
+from weft.attention.luong import LocationAttention
 from weft.attention.synthesizer import SynthesizerAttention
 from weft.batch import Layout
 from weft.errors import DataError
@@ -40,7 +40,7 @@ def same(a: Tensor, b: Tensor) -> None:
 
 
 def token_numbers(network: Any, x: Tensor, head: int) -> Tensor:
-    """F(x) = W₂ relu(W₁x + b₁) + b₂, the hidden vector's own slice in each head; or Wx + b."""
+    """F(x) = W₂ relu(W₁x + b₁) + b₂, with a slice of the hidden vector per head; or Wx + b."""
     if network.hidden is not None:
         hidden = (network.hidden.weight @ x + network.hidden.bias).clamp_min(0)
         x = hidden[head * WIDTH : (head + 1) * WIDTH]
@@ -81,7 +81,7 @@ def test_the_formula_number_by_number(name: str, use: Use) -> None:
 
 
 def test_dense_of_one_layer_is_luongs_location() -> None:
-    """(W s)_j for the place j, softmax over the source's length: the same weights, and if W_V = W_O = 1 the same context."""
+    """(W s)_j for position j, softmax over the source's length: the same weights, and the same context if W_V = W_O = 1."""
     location = LocationAttention(Site("cross", DIM, memory=DIM), max_length=LENGTH).eval()
     part = SynthesizerAttention(Site("cross", DIM, 1, memory=DIM), form="dense", layers=1, max_length=LENGTH, bias=False).eval()
     with torch.no_grad():
@@ -126,7 +126,7 @@ def test_beams_of_a_source_look_at_one_memory() -> None:
 @pytest.mark.parametrize("use", ["encoder", "causal", "cross"])
 def test_what_is_longer_than_the_table_is_refused(use: Use) -> None:
     part, long = make(use, form="random"), torch.randn(1, LENGTH + 1, DIM)
-    with pytest.raises(DataError, match=r"20 positions cannot look at 21 tokens; raise its max_length"):
+    with pytest.raises(DataError, match=r"20 positions cannot attend to 21 tokens; raise its max_length"):
         part(long, part.start(long) if use == "cross" else part.start(rows=1), append=None if use == "cross" else long)
     padded = Layout.padded([LENGTH, 3], LENGTH + 5)
     rows = torch.randn(2, LENGTH + 5, DIM)

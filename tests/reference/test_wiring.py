@@ -66,7 +66,7 @@ def test_a_mix_of_the_last_layer_alone_is_the_conventional_wiring() -> None:
 
 @pytest.mark.parametrize("norm", ["pre", "post"])
 def test_same_looks_at_each_height_of_the_encoder(norm: str) -> None:
-    """A decoder layer depends on the encoder layers up to its own height and on none above."""
+    """A decoder layer depends on the encoder layers up to its own height only."""
     model, layout = transformer("same", norm=norm), Layout.padded([9, 6])
     source = model.encode(Source(ids(9), layout))
     assert len(source.layers) == 3 and source.layers[-1] is source.memory

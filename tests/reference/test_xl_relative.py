@@ -78,7 +78,7 @@ def test_without_distances_and_biases_it_is_full_attention(use: Use) -> None:
 
 @pytest.mark.parametrize("use", USES)
 def test_it_does_not_see_where_a_sequence_begins(use: Use) -> None:
-    """With content out of the way, all that is left is the distance: every diagonal of the scores is one number."""
+    """Without content only the distance remains: every diagonal of the scores is constant."""
     part = make(use)
     with torch.no_grad():
         part.heads.query_key_value.weight[: 2 * DIM].zero_()
@@ -91,7 +91,7 @@ def test_it_does_not_see_where_a_sequence_begins(use: Use) -> None:
 
 
 def test_queries_in_line_find_what_queries_anywhere_find() -> None:
-    """The same segment after the same memory, once as plain rows and once where rows say how long they are."""
+    """The same segment after the same memory, once as plain rows and once with a layout."""
     part, memory, x = make("causal"), torch.randn(2, 9, DIM), torch.randn(2, 5, DIM)
     plain = part(x, part.start(memory), append=x, need_weights=True)
     laid = part(x, part.start(memory, Layout.padded([9, 9])), append=x, layout=Layout.padded([5, 5]), need_weights=True)
@@ -100,7 +100,7 @@ def test_queries_in_line_find_what_queries_anywhere_find() -> None:
 
 
 def test_no_vector_is_made_for_each_pair() -> None:
-    """What is saved for the way back grows with T · S · H, not with T · S · D."""
+    """Memory saved for the backward pass grows with T · S · H, not with T · S · D."""
     extent, dim = 96, 128
     part = XlRelativeAttention(Site("causal", dim, 2))
     largest = 0

@@ -14,7 +14,7 @@ import tiny
 import torch
 
 import weft
-from weft.attention.record import record
+from weft.attention.core.recording import record
 from weft.batch import BOS, EOS, Source
 from weft.data.formats import open_pairs
 from weft.data.symbols import CharacterTokenizer

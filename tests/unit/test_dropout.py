@@ -1,4 +1,4 @@
-"""Dropout: how much is dropped, what is kept, and that a seed fixes it."""
+"""Dropout: the share dropped, the entries kept, and reproducibility by seed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Eight bits: close to float32 in every model, and what a row gives depends on that row alone."""
+"""Int8 decoding: close to float32 in every model, and the output of a row depends on that row alone."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ def _without_gradients() -> Iterator[None]:
 
 
 def error(found: Tensor, wanted: Tensor) -> Tensor:
-    """How far each row is off, as a share of its length."""
+    """The relative error of each row."""
     return (found - wanted).norm(dim=-1) / wanted.norm(dim=-1)
 
 
 def rows() -> Tensor:
-    """Rows of very different sizes, as one scale for all of them would not have it."""
+    """Rows of very different magnitudes, for which a common scale would fail."""
     torch.manual_seed(2)
     return torch.randn(40, 6, 96) * torch.logspace(-4, 4, 40)[:, None, None]
 
@@ -100,7 +100,7 @@ def test_every_model_decodes_step_by_step_close_to_float32(entry: DecoderEntry) 
         step = rounded.decoder(token, state)
         state = step.state
         found.append(finite(step.logits))
-    # By the median: where an attention chooses among keys, a rounded score may choose another one now and then.
+    # By the median: if an attention chooses among keys, rounding may sometimes change its choice.
     assert 0 < error(torch.cat(found, 1), wanted).median() < 0.03
 
 
@@ -141,12 +141,12 @@ def test_translations_are_those_of_float32_where_the_model_is_sure(translator: T
 def test_elsewhere_than_on_a_cpu_with_such_a_kernel_there_is_an_error(
     translator: Translator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(DeviceError, match="int8 is for the CPU; on meta use bf16"):
+    with pytest.raises(DeviceError, match="int8 runs on a CPU only; on meta use bf16"):
         in_int8(nn.Linear(20, 20, device="meta"))
     usual = torch.backends.quantized.engine
     try:
         torch.backends.quantized.engine = "onednn"
-        with pytest.raises(DeviceError, match="needs an x86 CPU"):
+        with pytest.raises(DeviceError, match=r"needs an x86 CPU and a torch with FBGEMM.* use float32 or bf16"):
             Translator(translator.model, translator.task, translator.config).translate("a b", precision="int8")
     finally:
         torch.backends.quantized.engine = usual

@@ -1,4 +1,4 @@
-"""Kernels written in Triton beside plain products in float32: on a GPU, or interpreted where Triton is there without one."""
+"""Triton kernels against plain products in float32: on a GPU, or interpreted if Triton is installed without one."""
 
 import math
 import os
@@ -36,7 +36,7 @@ CASES = {"self": (SOURCE, SOURCE, False), "causal": (TARGET, TARGET, True), "cro
 
 
 def inputs(queries: Layout, keys: Layout) -> list[Tensor]:
-    """q, k, v as layers give them: parts of one product, so that tokens do not lie side by side."""
+    """q, k, v as layers produce them: parts of one product, so that tokens are not contiguous."""
     joint = drawn(queries.segments.size(1), 3, HEADS, WIDTH)
     q, (k, v) = joint[:, 0], drawn(keys.segments.size(1), 2, HEADS, WIDTH, seed=1).unbind(1)
     return [each.detach().requires_grad_() for each in (q, k, v)]
@@ -44,7 +44,7 @@ def inputs(queries: Layout, keys: Layout) -> list[Tensor]:
 
 def attend(parts: list[Tensor], queries: Layout, keys: Layout, causal: bool, seed: int | None = None) -> Tensor:
     """Of queries, keys and values [tokens, H, D], or of some in one tensor [tokens, n, H, D]."""
-    from weft.kernels.pieces import attend_pieces
+    from weft.kernels.triton.packed_attention import attend_pieces
 
     parts = [part if part.ndim == 4 else part[:, None] for part in parts]
 
@@ -97,7 +97,7 @@ def test_dropout_drops_the_same_weights_forward_and_backward(case: str) -> None:
     found = attend(parts, queries, keys, causal, seed=3)
     _, of_k, of_v = (grad.double() for grad in torch.autograd.grad(found, parts, slope))
     total = float((found.detach().double() * slope).sum())
-    # The context is linear in the values; and adding one vector to all keys changes nothing, dropped weights or not.
+    # The context is linear in the values; and adding one vector to all keys changes nothing, with or without dropout.
     assert float((of_v * parts[2].detach()).sum()) == pytest.approx(
         total, rel=LIMIT, abs=LIMIT * float(slope.abs().sum()) / 100
     )
@@ -115,7 +115,7 @@ def test_dropout_keeps_the_mean() -> None:
 
 
 def test_weights_are_dropped_independently() -> None:
-    """Of one piece of 80 keys: values that say which they are show what was kept by each query and head."""
+    """In one segment of 80 keys: one-hot values show which weights each query and head kept."""
     layout = packed([80], 80)
     q, k = torch.zeros(2, 80, HEADS, 128, dtype=HALF, device=DEVICE)
     v = torch.eye(80, 128, dtype=HALF, device=DEVICE)[:, None].expand(80, HEADS, 128).contiguous()
@@ -132,7 +132,7 @@ WIDE = 48
 
 
 def norm_of(x: Tensor, y: Tensor, weight: Tensor, bias: Tensor, seed: int | None = None, share: float = 0.0) -> Tensor:
-    from weft.kernels.norms import add_norm
+    from weft.kernels.triton.add_norm import add_norm
 
     return add_norm(x, y, weight, bias, None if seed is None else torch.tensor([seed], device=DEVICE), share, 1e-5)[0]
 
@@ -164,7 +164,7 @@ def test_the_norm_of_a_sum_drops_the_same_entries_forward_and_backward() -> None
     found = norm_of(*given, seed=5, share=share)
     slope = drawn(*found.shape, seed=3)
     grads = torch.autograd.grad(found, given, slope)
-    # An entry's two gradients say what became of it: none, or what x has, scaled up.
+    # The gradient of y shows which entries were dropped: 0, or that of x, scaled up.
     kept = grads[1] != 0
     assert float(kept.float().mean()) == pytest.approx(1 - share, abs=0.02)
     total = x + torch.where(kept, y.float() / (1 - share), 0.0)
@@ -178,8 +178,8 @@ def test_the_norm_of_a_sum_drops_the_same_entries_forward_and_backward() -> None
 
 @pytest.mark.skipif(not GPU, reason="needs a GPU")
 def test_a_sum_that_is_replayed_drops_other_entries_every_time() -> None:
-    from weft.graphs import Graphs
     from weft.kernels import try_out
+    from weft.kernels.graphs import Graphs
     from weft.layers.norm import norm_sum
 
     try_out(torch.device(DEVICE))
@@ -200,7 +200,7 @@ def test_a_sum_that_is_replayed_drops_other_entries_every_time() -> None:
 
 @pytest.mark.parametrize(("rows", "outputs"), [(301, 72), (5, 1100)])
 def test_a_product_that_ends_in_a_relu_has_the_usual_gradients(rows: int, outputs: int) -> None:
-    from weft.kernels.relu import linear_relu
+    from weft.kernels.triton.linear_relu import linear_relu
 
     x, weight, bias = given = [drawn(rows, 24), drawn(outputs, 24, seed=1), drawn(outputs, seed=2)]
     for each in given:
@@ -214,7 +214,7 @@ def test_a_product_that_ends_in_a_relu_has_the_usual_gradients(rows: int, output
 
 @pytest.mark.parametrize("wanted", [True, False])
 def test_likelihoods_and_their_gradient(wanted: bool) -> None:
-    from weft.kernels.likelihood import likelihoods
+    from weft.kernels.triton.likelihood import likelihoods
 
     logits, gold = 3 * drawn(6, 9000), torch.randint(9000, (6,), generator=torch.Generator().manual_seed(1)).to(DEVICE)
     logits[2, 5:50] = -math.inf
@@ -229,7 +229,7 @@ def test_likelihoods_and_their_gradient(wanted: bool) -> None:
 
 
 def test_a_step_reads_the_cells_of_its_ancestors() -> None:
-    from weft.kernels.steps import attend_step
+    from weft.kernels.triton.decoding_attention import attend_step
 
     sources, beams, room = 3, 4, 40
     k, v = drawn(2, sources, HEADS, beams, room, WIDTH)
@@ -247,7 +247,7 @@ def test_a_step_reads_the_cells_of_its_ancestors() -> None:
 
 
 def test_a_step_over_sources_of_which_one_has_no_tokens() -> None:
-    from weft.kernels.steps import attend_step
+    from weft.kernels.triton.decoding_attention import attend_step
 
     sources, beams, extent = 3, 4, 40
     k, v = drawn(2, sources, extent, HEADS, WIDTH).transpose(2, 3)

@@ -1,4 +1,4 @@
-"""What training hands to kernels of our own, seen by plain stand-ins: with them a model learns as it does without."""
+"""What training passes to the Triton kernels, checked by plain stand-ins: a model learns the same with and without them."""
 
 import sys
 from collections import Counter
@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from weft.attention import ragged
+from weft.attention.core import packed_rows
 from weft.batch import Layout, Source
 from weft.layers import feedforward, norm
 from weft.models.base import Model, Sizes
@@ -41,12 +41,12 @@ def linear_relu(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     return F.linear(x, weight, bias).relu()
 
 
-PARTS = {"pieces": attend_pieces, "norms": add_norm, "relu": linear_relu}
+PARTS = {"packed_attention": attend_pieces, "add_norm": add_norm, "linear_relu": linear_relu}
 
 
 @pytest.fixture
 def called(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
-    """Stand-ins in the place of the kernels, which serve wherever something lies; how often each was called."""
+    """Replaces the kernels by stand-ins for any device, and counts their calls."""
     count: Counter[str] = Counter()
     for name, part in PARTS.items():
 
@@ -54,12 +54,12 @@ def called(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
             count[name] += 1
             return part(*given)
 
-        module = ModuleType(f"weft.kernels.{name}")
+        module = ModuleType(f"weft.kernels.triton.{name}")
         setattr(module, part.__name__, counted)
         monkeypatch.setitem(sys.modules, module.__name__, module)
-    for place in (ragged, feedforward, norm):
+    for place in (packed_rows, feedforward, norm):
         monkeypatch.setattr(place, "serve", lambda tensor: True)
-    monkeypatch.setattr(ragged, "modern", lambda device: True)
+    monkeypatch.setattr(packed_rows, "modern", lambda device: True)
     return count
 
 
@@ -72,7 +72,7 @@ def model(order: str, **more: Any) -> Model:
 
 
 def learnt(network: Model, *, half: bool) -> tuple[Tensor, Tensor]:
-    """The loss of one batch, packed, and all gradients."""
+    """The loss of one packed batch, and all gradients."""
     layouts = [Layout.pack(lengths, 48, longest=20) for lengths in (SOURCES, TARGETS)]
     generator = torch.Generator().manual_seed(1)
     source, target = (torch.randint(4, VOCABULARY, (1, 48), generator=generator) * layout.ok for layout in layouts)
@@ -90,9 +90,9 @@ def test_a_model_learns_the_same_with_them(order: str, called: Counter[str]) -> 
     wanted, slope = learnt(network, half=False)
     called.clear()
     found, mine = learnt(network, half=True)
-    # Two sub-layers an encoder layer has, three a decoder layer; one and two of them are attention.
-    norms = {"norms": 5 * LAYERS} if order == "post" else {}
-    assert called == Counter({"pieces": 3 * LAYERS, "relu": 2 * LAYERS, **norms})
+    # An encoder layer has two sub-layers and a decoder layer three; one and two of them are attention.
+    norms = {"add_norm": 5 * LAYERS} if order == "post" else {}
+    assert called == Counter({"packed_attention": 3 * LAYERS, "linear_relu": 2 * LAYERS, **norms})
     torch.testing.assert_close(found, wanted, rtol=2e-3, atol=0.0)
     assert torch.cosine_similarity(mine, slope, 0) > 0.999
 
@@ -103,7 +103,7 @@ def test_positions_that_turn_queries_and_keys_need_them_apart(called: Counter[st
     wanted, slope = learnt(network, half=False)
     called.clear()
     found, mine = learnt(network, half=True)
-    assert called["pieces"] == 3 * LAYERS
+    assert called["packed_attention"] == 3 * LAYERS
     torch.testing.assert_close(found, wanted, rtol=2e-3, atol=0.0)
     assert torch.cosine_similarity(mine, slope, 0) > 0.999
 
@@ -112,4 +112,4 @@ def test_a_model_at_work_does_without_those_of_training(called: Counter[str]) ->
     with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
         tokens, layout = torch.randint(4, VOCABULARY, (1, 48)), Layout.pack(SOURCES, 48, longest=20)
         model("post").eval().encoder(Source(tokens, layout))
-    assert not called["norms"] and not called["relu"]
+    assert not called["add_norm"] and not called["linear_relu"]

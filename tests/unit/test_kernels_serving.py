@@ -1,4 +1,4 @@
-"""Where kernels of our own serve: they are tried out once, and what does not work is said once and done without."""
+"""Where Triton kernels run: each GPU is probed once, and a failure is reported once."""
 
 import importlib.util
 import sys
@@ -10,57 +10,65 @@ import torch
 
 from weft import kernels
 
-GPU: Any = SimpleNamespace(device=torch.device("cuda"))
+GPU: Any = SimpleNamespace(device=torch.device("cuda", 0))
+OTHER: Any = SimpleNamespace(device=torch.device("cuda", 1))
 
 
 @pytest.fixture
 def machine(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Puts a GPU of a given year's capability, and a Triton that works or raises, into this one."""
+    """Pretends that this machine has GPUs of the given capabilities, and a Triton that works or raises an error."""
 
-    def become(capability: tuple[int, int], error: Exception | None = None) -> list[int]:
-        tried: list[int] = []
+    def become(*capabilities: tuple[int, int], error: Exception | None = None) -> list[int]:
+        probes: list[int] = []
 
-        def probe() -> None:
-            tried.append(1)
+        def probe(index: int) -> None:
+            probes.append(index)
             if error is not None:
                 raise error
 
-        module = ModuleType("weft.kernels.probe")
+        module = ModuleType("weft.kernels.triton.probe")
         module.probe = probe  # type: ignore[attr-defined]
-        monkeypatch.setitem(sys.modules, "weft.kernels.probe", module)
+        monkeypatch.setitem(sys.modules, "weft.kernels.triton.probe", module)
         monkeypatch.setattr(importlib.util, "find_spec", lambda name: object())
-        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
-        for name in ("_modern", "_working"):
-            monkeypatch.setattr(kernels, name, None)
-        return tried
+        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda index: capabilities[index])
+        monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+        monkeypatch.setattr(kernels, "_PROBED", {})
+        return probes
 
     return become
 
 
-def test_they_are_tried_out_once(machine: Any) -> None:
-    tried = machine((9, 0))
-    assert kernels.serve(GPU) and kernels.serve(GPU) and kernels.modern(GPU.device)
-    assert tried == [1]
+def test_a_gpu_is_probed_once(machine: Any) -> None:
+    probes = machine((9, 0))
+    assert kernels.serve(GPU) and kernels.serve(GPU) and kernels.modern(GPU.device) and kernels.modern(torch.device("cuda"))
+    assert probes == [0]
 
 
-def test_a_gpu_that_is_too_old_is_not_asked(machine: Any) -> None:
-    tried = machine((7, 5))
+def test_an_old_gpu_is_not_probed(machine: Any) -> None:
+    probes = machine((7, 5))
     assert not kernels.serve(GPU)
     assert not kernels.modern(GPU.device)
-    assert tried == []
+    assert probes == []
 
 
-def test_what_does_not_work_is_said_once(machine: Any) -> None:
-    machine((8, 0), RuntimeError("Failed to find C compiler"))
-    with pytest.warns(UserWarning, match=r"Failed to find C compiler.*apt install gcc python3-dev") as said:
-        found = [kernels.serve(GPU) for _ in range(2)]
-    assert found == [False, False]
-    assert len(said) == 1
+def test_each_gpu_has_its_own_answer(machine: Any) -> None:
+    probes = machine((9, 0), (7, 5))
+    assert kernels.serve(GPU) and not kernels.serve(OTHER)
+    assert kernels.modern(GPU.device) and not kernels.modern(OTHER.device)
+    assert probes == [0]
+
+
+def test_a_failure_is_reported_once(machine: Any) -> None:
+    machine((8, 0), error=RuntimeError("Failed to find C compiler"))
+    with pytest.warns(UserWarning, match=r"GPU 0.*Failed to find C compiler.*apt install gcc python3-dev") as warned:
+        answers = [kernels.serve(GPU) for _ in range(2)]
+    assert answers == [False, False]
+    assert len(warned) == 1
     assert kernels.modern(GPU.device)
 
 
-def test_a_cpu_asks_for_nothing(machine: Any) -> None:
-    tried = machine((9, 0))
+def test_a_cpu_is_never_probed(machine: Any) -> None:
+    probes = machine((9, 0))
     assert not kernels.serve(torch.zeros(1))
     assert not kernels.modern(torch.device("cpu"))
-    assert tried == []
+    assert probes == []

@@ -1,12 +1,12 @@
-"""Masks of sources that are added to scores hide what they hide otherwise, and a source of no tokens gives zeros."""
+"""Additive masks of sources hide the same keys as boolean ones, and an empty source gives zeros."""
 
 from __future__ import annotations
 
 import pytest
 import torch
 
-from weft.attention.kernel import attend_memory
-from weft.attention.store import Memory
+from weft.attention.core.dot_product import attend_memory
+from weft.attention.core.kv_store import Memory
 from weft.batch import Layout
 
 

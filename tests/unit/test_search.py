@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from weft.attention import kernel, store
+from weft.attention.core import dot_product, kv_store
 from weft.batch import BOS, EOS, PAD, Layout, Source
-from weft.graphs import Compiler
+from weft.kernels.graphs import Compiler
 from weft.models.base import Encoded, Sizes
 from weft.models.composing import build_model
 from weft.models.ensemble import Ensemble
@@ -337,10 +337,10 @@ def test_masks_that_are_added_are_the_masks(monkeypatch, name):
     asked = {"first": torch.cat([bos(3), torch.tensor([[4, 5], [6, 0], [0, 0]])], 1), "first_layout": Layout.padded([3, 2, 1])}
     asked["limits"] = limits(3, 9)
     plain, _ = generate(model.decoder, encode(model, size, slice(0, 3)), chooser, **asked)
-    monkeypatch.setattr(kernel, "_fused", lambda q, keys, need_weights: not need_weights)
-    monkeypatch.setattr(store, "UNFUSED", frozenset())
-    additive = store.additive
-    for module in (kernel, store):
+    monkeypatch.setattr(dot_product, "_fused", lambda q, keys, need_weights: not need_weights)
+    monkeypatch.setattr(kv_store, "UNFUSED", frozenset())
+    additive = kv_store.additive
+    for module in (dot_product, kv_store):
         monkeypatch.setattr(module, "additive", lambda mask, dtype: made.append(mask.shape) or additive(mask, dtype))
     fused, _ = generate(model.decoder, encode(model, size, slice(0, 3)), chooser, **asked)
     assert [[each.tokens for each in texts] for texts in fused] == [[each.tokens for each in texts] for texts in plain]

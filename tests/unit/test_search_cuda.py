@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from weft.batch import BOS, PAD, Layout, Source
-from weft.graphs import Compiler
+from weft.kernels.graphs import Compiler
 from weft.models.base import Model, Sizes
 from weft.models.composing import build_model
 from weft.search.choosers import Beam, Chooser, Greedy, Limits

@@ -1,4 +1,4 @@
-"""The functions on decoding state, and the K/V store that overrides some of them."""
+"""Functions on decoding state, and the key-value cache, which overrides some of them."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from weft.attention.store import Cache
+from weft.attention.core.kv_store import KeyValueCache
 from weft.batch import Layout
-from weft.state import State, again, clone, detach, grow, leaves, select, shared, spread, timed, together, where, write_
+from weft.state import State, again, clone, detach, grow, leaves, select, shared, spread, timed, together, write_
 
 
 @dataclass
@@ -22,7 +22,7 @@ class Memory:
 
 @dataclass
 class Toy:
-    """A leaf a beam, a shared part, room along an axis, and children of every sort."""
+    """A leaf with a row per beam, a shared part, room along an axis, and children of every kind."""
 
     hidden: Tensor
     memory: Memory
@@ -32,7 +32,7 @@ class Toy:
 
 
 class Counted:
-    """A state of its own kind: it is neither a tensor nor a container, so only its methods are called."""
+    """A custom state: neither a tensor nor a container, so only its methods are called."""
 
     def __init__(self, calls: tuple[str, ...] = ()) -> None:
         self.calls = calls
@@ -85,19 +85,6 @@ def test_grow_extends_timed_parts_and_keeps_what_they_hold() -> None:
     assert grow(larger, 4).stored.shape == (2, 2, 8)
 
 
-def test_where_takes_rows_from_either_state() -> None:
-    old, fresh = toy(sources=2), toy(sources=2)
-    fresh = Toy(
-        -fresh.hidden - 1, Memory(-fresh.memory.source - 1), -fresh.stored, {"list": [-fresh.hidden, None], "tuple": ()}
-    )
-    old.children = {"list": [old.hidden, None], "tuple": ()}
-    mixed = where(torch.tensor([False, True]), fresh, old)
-    assert mixed.hidden.flatten().tolist() == [0, -2]
-    assert mixed.memory.source.flatten().tolist() == [0, -2]
-    assert mixed.children["list"][0].flatten().tolist() == [0, -1]
-    assert mixed.stored[1].unique().tolist() == [-1]
-
-
 def test_detach_cuts_every_leaf_off() -> None:
     weight = torch.ones(2, 1, requires_grad=True)
     state: State = {"a": [weight * 2], "b": Memory(weight * 3), "c": None}
@@ -128,21 +115,21 @@ def test_spread_repeats_each_source_for_its_beams() -> None:
     assert spread(tensor, 2) is tensor
 
 
-def filled(sources: int, room: int, count: int) -> Cache:
-    """A store in which token s of source g is the number 10 g + s."""
-    cache = Cache.empty(sources, 1, room, 1, torch.zeros(1))
+def filled(sources: int, room: int, count: int) -> KeyValueCache:
+    """A cache in which token s of source g is the number 10 g + s."""
+    cache = KeyValueCache.empty(sources, 1, room, 1, torch.zeros(1))
     numbers = 10.0 * torch.arange(sources)[:, None] + torch.arange(count)
     return cache.append(numbers[:, None, :, None], -numbers[:, None, :, None], None)
 
 
-def read(cache: Cache) -> list[list[float]]:
-    """What each row would see, in order."""
+def read(cache: KeyValueCache) -> list[list[float]]:
+    """The tokens that each row sees, in order."""
     beams, (k, v) = cache.k.size(2), cache.dense()
     assert torch.equal(k, -v)
     return [row[0, : int(cache.length[i // beams]), 0].tolist() for i, row in enumerate(k)]
 
 
-def fed(cache: Cache, numbers: list[float], layout: Layout | None = None) -> Cache:
+def fed(cache: KeyValueCache, numbers: list[float], layout: Layout | None = None) -> KeyValueCache:
     new = torch.tensor(numbers).view(cache.k.size(0) * cache.k.size(2), 1, -1, 1)
     return cache.append(new, -new, layout)
 
@@ -171,7 +158,7 @@ def test_cache_loses_sources_and_gains_room() -> None:
 
 
 def test_cache_above_the_widest_beam_owns_its_cells() -> None:
-    wide = Cache.widest + 1
+    wide = KeyValueCache.widest + 1
     cache = select(filled(1, room=3, count=1), torch.zeros(wide, dtype=torch.long))
     assert cache.owned
     cache = fed(cache, [float(beam + 1) for beam in range(wide)])
@@ -182,16 +169,16 @@ def test_cache_above_the_widest_beam_owns_its_cells() -> None:
 
 
 def test_cache_overwrites_what_was_padding() -> None:
-    cache = Cache.empty(2, 1, 6, 1, torch.zeros(1))
+    cache = KeyValueCache.empty(2, 1, 6, 1, torch.zeros(1))
     cache = fed(cache, [1, 2, 3, 11, 99, 99], Layout.padded([3, 1]))
     assert read(cache) == [[1, 2, 3], [11]]
     assert read(fed(cache, [4, 12])) == [[1, 2, 3, 4], [11, 12]]
     assert cache.place(torch.zeros(2, 1, 1), None).tolist() == [[3], [1]]
 
 
-def layers(count: int = 3) -> list[tuple[Cache, None]]:
-    """The states of some layers that begin together, with one source of one beam."""
-    return together([(Cache.empty(1, 1, 4, 1, torch.zeros(1)), None) for _ in range(count)])
+def layers(count: int = 3) -> list[tuple[KeyValueCache, None]]:
+    """The states of several layers that start together, with one source of one beam."""
+    return together([(KeyValueCache.empty(1, 1, 4, 1, torch.zeros(1)), None) for _ in range(count)])
 
 
 def test_layers_that_begin_together_keep_one_ledger() -> None:
@@ -208,7 +195,7 @@ def test_layers_that_begin_together_keep_one_ledger() -> None:
 
 
 def test_layers_that_are_alone_count_alone() -> None:
-    one, other = (Cache.empty(1, 1, 4, 1, torch.zeros(1)) for _ in range(2))
+    one, other = (KeyValueCache.empty(1, 1, 4, 1, torch.zeros(1)) for _ in range(2))
     one = fed(one, [1.0])
     assert (one.length.tolist(), other.length.tolist()) == ([1], [0])
 
@@ -222,10 +209,10 @@ def test_what_stands_twice_is_copied_once_and_stays_one() -> None:
 
 
 def test_a_tree_made_again_has_forgotten_what_was_derived() -> None:
-    """Tensors that were changed in place: what was made of the old values must not be found again."""
+    """After tensors are changed in place, values derived from the old ones must not be reused."""
     ledger = layers(1)[0][0].ledger
-    assert ledger.turn(1, None).positions.tolist() == [[0]]
+    assert ledger.plan(1, None).positions.tolist() == [[0]]
     ledger.length.fill_(2)
-    assert ledger.turn(1, None).positions.tolist() == [[0]]
+    assert ledger.plan(1, None).positions.tolist() == [[0]]
     fresh = again(ledger)
-    assert fresh.turn(1, None).positions.tolist() == [[2]] and fresh.length is ledger.length
+    assert fresh.plan(1, None).positions.tolist() == [[2]] and fresh.length is ledger.length

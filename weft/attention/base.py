@@ -1,6 +1,6 @@
-"""The one interface of every attention mechanism.
+"""The interface of every attention mechanism.
 
-Shapes: B rows · T query positions · S key positions · H heads · D the width of the model.
+Shapes: B rows · T query positions · S key positions · H heads · D model width.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ Use = Literal["encoder", "causal", "cross"]
 
 @dataclass(frozen=True)
 class Site:
-    """The place a mechanism is built for: what the model tells it, as opposed to what a user sets.
+    """The place a mechanism is built for: what the model decides, as opposed to the options that a user sets.
 
-    dim is the width of queries and of what comes back, memory that of the keys' source (cross only), dropout the share of
+    dim is the width of queries and outputs, memory the width of the attended source (cross use only), and dropout the share of
     weights dropped in training.
     """
 
@@ -41,18 +41,17 @@ class Site:
     def head_dim(self) -> int:
         if self.dim % self.heads:
             raise ConfigError(
-                f"a width of {self.dim} cannot be shared by {self.heads} heads; choose heads that divide the width"
+                f"a width of {self.dim} cannot be divided among {self.heads} heads; choose heads that divide the width"
             )
         return self.dim // self.heads
 
 
 @dataclass
 class Attended:
-    """What a mechanism gives back.
+    """The output of a mechanism.
 
-    context [B, T, context_width], as wide as the mechanism says; the model that holds it makes it fit · weights [B, H, T, S]
-    where asked for and where the mechanism has them · terms: raw quantities [B, T] by name, in training only, for the
-    task to mask, weigh and sum.
+    context [B, T, context_width], which the surrounding model projects to its own width · weights [B, H, T, S] if requested and
+    available · terms: unreduced quantities [B, T] by name, in training only; the task masks, weights and sums them.
     """
 
     context: Tensor
@@ -62,17 +61,21 @@ class Attended:
 
 
 def add_terms(terms: dict[str, Tensor], more: dict[str, Tensor]) -> None:
-    """Adds to `terms` those of one more layer, name by name."""
+    """Adds the terms of one more layer to `terms`, name by name."""
     for name, value in more.items():
         terms[name] = terms[name] + value if name in terms else value
 
 
 class Facts(nn.Module):
-    """What configuration checks, tests and pictures read of a mechanism. Never a switch for control flow elsewhere.
+    """Declared properties of a mechanism. The contract tests verify each of them.
 
-    A class declares its facts; an option that changes one (rotary positions give keys an order) changes it in the instance.
-    packs: it works on packed rows · packs_square: all pairs of such a row are formed, so it is right but slow there.
-    `instead` says for a use that cannot be why it cannot, and what to take.
+    Configuration checks and pictures read them, and so does the trainer: `packs` and `packs_square` decide whether batches are
+    packed. A class declares its facts. An option that changes a fact, as rotary positions change `ignores_key_order`, overrides
+    it on the instance.
+
+    packs: the mechanism accepts packed rows
+    packs_square: it does, but forms all pairs of a packed row, which is correct but slow
+    instead: for each unsupported use, the reason and an alternative
     """
 
     paper: ClassVar[str] = ""
@@ -92,13 +95,13 @@ class Facts(nn.Module):
             name = type(self).__name__
             why = f": {self.instead[site.use]}" if site.use in self.instead else ""
             can = " or ".join(sorted(self.uses))
-            raise ConfigError(f"{name} cannot serve as {site.use} attention; it can serve as {can}{why}")
+            raise ConfigError(f"{name} does not support {site.use} use, only {can}{why}")
         self.site = site
         self.max_length: int | None = None
         self.context_width: int = site.dim
 
     def sees(self, length: int) -> Tensor:
-        """[length, length] bool: which keys each query may look at, by position alone. Only where reach is "pattern"."""
+        """[length, length] bool: which keys each query may attend to by position. Meaningful only if reach is "pattern"."""
         return torch.ones(length, length, dtype=torch.bool)
 
     def refresh(self, generator: torch.Generator) -> None:
@@ -106,19 +109,19 @@ class Facts(nn.Module):
 
 
 class Attention(Facts, ABC):
-    """Queries look at keys. One method serves a whole sequence, a piece of it, and a single step.
+    """Queries attend to keys. One method handles a whole sequence, a piece of it, and a single step.
 
-    Self-use always appends: `attention(x, attention.start(rows=B), append=x)`, and `append` is the query itself. Only cross
-    passes memory to `start`; for causal use, memory given to `start` is an earlier segment of the same sequence. `layout`
-    describes queries and appended tokens alike; a token that is not `ok` was never fed. The state is consumed: to
-    branch, select first.
+    Self-attention always appends: `attention(x, attention.start(rows=B), append=x)`, where `append` is the query itself.
+    Cross-attention passes memory to `start`. In causal use, memory given to `start` is an earlier segment of the same sequence.
+    `layout` describes queries and appended tokens alike; tokens that are not `ok` count as never fed. A call consumes its
+    state: to branch, select first.
     """
 
     @abstractmethod
     def start(
         self, memory: Tensor | None = None, layout: Layout | None = None, *, rows: int = 1, room: int | None = None
     ) -> State:
-        """A state to begin with. `room` asks for a store of fixed size that grows only by `weft.state.grow`."""
+        """The initial state. `room` requests a store of fixed size that grows only through `weft.state.grow`."""
 
     @abstractmethod
     def forward(
@@ -130,7 +133,7 @@ class Attention(Facts, ABC):
         layout: Layout | None = None,
         need_weights: bool = False,
     ) -> Attended:
-        """What the queries [B, T, D] find. Weights are computed only if asked for."""
+        """The context of queries [B, T, D]. Weights are computed only on request."""
 
 
 def split_heads(x: Tensor, heads: int) -> Tensor:

@@ -1,28 +1,108 @@
-"""BigBird's attention: the neighbourhood, a few global tokens, and blocks drawn by lot."""
+"""Random blocks, and BigBird: a local window, global tokens and random blocks (Zaheer et al. 2020)."""
 
 from __future__ import annotations
 
 from dataclasses import KW_ONLY, dataclass
 
+import torch
+import torch.nn.functional as F
 from pydantic import NonNegativeInt, PositiveInt
+from torch import Tensor
 
 from weft.attention.base import Site
-from weft.attention.global_ import Global
+from weft.attention.core.pattern_attention import PatternAttention
+from weft.attention.core.patterns import Pattern, Union, neighbours
 from weft.attention.local import Local
-from weft.attention.pattern import Pattern, Union
-from weft.attention.patterned import PatternAttention
-from weft.attention.random_ import Random
+from weft.attention.longformer import Global
+
+NEAREST = 16
+"""The smallest number of blocks from which an encoder's first blocks draw."""
+
+
+@dataclass(frozen=True)
+class Random(Pattern):
+    """The query's own block, and `blocks` blocks drawn by a hash of the block's number.
+
+    The draw does not depend on the length of the sequence, so a row sees the same blocks alone, padded, and as it grows. A
+    causal block draws from those up to itself, an encoder's from twice as many; blocks beyond the end are ignored.
+
+    block: tokens per block
+    blocks: random blocks per block of queries
+    seed: seed of the random blocks
+    """
+
+    causal: bool
+    _: KW_ONLY
+    block: PositiveInt = 64
+    blocks: PositiveInt = 3
+    seed: NonNegativeInt = 0
+    insists = True
+
+    @property
+    def chunk(self) -> int:
+        return self.block
+
+    def draws(self, block: Tensor) -> Tensor:
+        """Block numbers [C] → the blocks that each sees, [C, 1 + blocks]: its own, then random ones, possibly with repeats."""
+        lot = torch.arange(1, self.blocks + 1, device=block.device)
+        span = (block + 1).clamp_min(1) if self.causal else (2 * block + 2).clamp_min(NEAREST)
+        return torch.cat([block[:, None], _hash(block[:, None], lot, self.seed) % span[:, None]], 1)
+
+    def allows(self, query: Tensor, key: Tensor) -> Tensor:
+        mine, theirs = (place.long().div(self.block, rounding_mode="floor") for place in (query, key))
+        return (self.draws(mine.flatten()).view(*mine.shape, -1) == theirs[..., None]).any(-1)
+
+    def keys(self, x: Tensor, chunk: int) -> Tensor:
+        blocks = neighbours(x, self.block, 0, 0)
+        count = blocks.size(1)
+        drawn = self.draws(torch.arange(count, device=x.device))
+        again = (drawn[:, :, None] == drawn[:, None]).tril(-1).any(-1)
+        # An extra block of zeros replaces blocks beyond the end and repeats.
+        drawn = torch.where(again | (drawn >= count), count, drawn)
+        blocks = F.pad(blocks, (0, 0) * (x.dim() - 1) + (0, 1))
+        return blocks.index_select(1, drawn.flatten()).unflatten(1, drawn.shape).flatten(2, 3)
+
+
+class RandomAttention(PatternAttention):
+    """Every query attends to its own block and to a few fixed random blocks.
+
+    block: tokens per block
+    blocks: random blocks per block of queries
+    seed: seed of the random blocks
+    bias: whether the projections have a bias
+    """
+
+    paper = "Zaheer et al. 2020"
+    cost = "n·block·blocks"
+
+    def __init__(
+        self,
+        site: Site,
+        *,
+        block: PositiveInt = 64,
+        blocks: PositiveInt = 3,
+        seed: NonNegativeInt = 0,
+        bias: bool = True,
+    ) -> None:
+        pattern = Random(site.use == "causal", block=block, blocks=blocks, seed=seed)
+        super().__init__(site, pattern, bias=bias)
+
+
+def _hash(block: Tensor, lot: Tensor, seed: int) -> Tensor:
+    """24 well-mixed bits: products wrap at 32 bits, and the higher ones are the better mixed."""
+    x = (block * 0x9E3779B1 + lot * 0x85EBCA77 + (seed + 1) * 0xC2B2AE3D) & 0xFFFFFFFF
+    return (((x ^ (x >> 15)) * 0x2C1B3C6D) & 0xFFFFFFFF) >> 8
 
 
 @dataclass(frozen=True)
 class BigBird(Union):
-    """The neighbourhood, the first tokens, which see everything, and blocks drawn by lot.
+    """A local window, global first tokens, and random blocks.
 
     window: how far a query sees
-    tokens: how many tokens, the first ones, see and are seen by all
-    block: tokens of a block
-    blocks: blocks drawn for each block of queries
-    seed: another one draws other blocks
+    tokens: number of global tokens at the start, which see and are seen by all
+    block: tokens per block
+    blocks: random blocks per block of queries
+    seed: seed of the random blocks
     """
 
     causal: bool
@@ -43,14 +123,14 @@ class BigBird(Union):
 
 
 class BigBirdAttention(PatternAttention):
-    """Every query looks at its neighbourhood, at the first tokens, which look at everything, and at blocks drawn by lot.
+    """Every query attends to a local window, to the first tokens, which attend to everything, and to random blocks.
 
     window: how far a query sees
-    tokens: how many tokens, the first ones, see and are seen by all
-    block: tokens of a block
-    blocks: blocks drawn for each block of queries
-    seed: another one draws other blocks
-    bias: whether the projections have one
+    tokens: number of global tokens at the start, which see and are seen by all
+    block: tokens per block
+    blocks: random blocks per block of queries
+    seed: seed of the random blocks
+    bias: whether the projections have a bias
     """
 
     paper = "Zaheer et al. 2020"

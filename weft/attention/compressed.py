@@ -10,22 +10,22 @@ from pydantic import PositiveInt
 from torch import Tensor, nn
 
 from weft.attention.base import Attended, Attention, Site, split_heads
-from weft.attention.kernel import attend, attend_memory
-from weft.attention.projections import Projections
-from weft.attention.store import Cache, Memory, Plain
+from weft.attention.core.dot_product import attend, attend_memory
+from weft.attention.core.kv_store import KeyValueCache, KeyValues, Memory
+from weft.attention.core.projections import Projections
 from weft.batch import Layout
 from weft.state import State, grow
 
 
 @dataclass
 class Windows:
-    """What was seen in causal use: whole windows, shortened, and the tokens of one that has begun.
+    """What causal attention has seen: complete windows, compressed, and the tokens of an incomplete one.
 
-    store: shortened keys and values · tail [B, stride − 1, 2D]: keys and values of the begun window, then what has no meaning ·
-    count [B]: tokens fed. tail and count are None while nothing was fed.
+    store: compressed keys and values · tail [B, stride − 1, 2D]: keys and values of the incomplete window, followed by
+      undefined values · count [B]: tokens fed. tail and count are None before the first token.
     """
 
-    store: Plain | Cache
+    store: KeyValues | KeyValueCache
     stride: int
     tail: Tensor | None = None
     count: Tensor | None = None
@@ -35,14 +35,14 @@ class Windows:
 
 
 class CompressedAttention(Attention):
-    """softmax(QK'ᵀ/√d) V', where one row of K' and V' is made of `stride` tokens, by a convolution as wide as its stride.
+    """softmax(QK'ᵀ/√d) V', where a convolution of width and stride `stride` compresses keys and values to K' and V'.
 
-    The last window of a sequence may be cut short. In causal use a query sees the windows that have ended, so the first
-    stride − 1 queries see nothing and find 0, and what is near is seen late: use it beside heads or layers that look at
-    what is near. Cost still grows with the square of the length, over the stride.
+    The last window of a sequence may be incomplete. In causal use a query sees complete windows only, so the first stride − 1
+    queries see nothing and get 0, and recent tokens become visible late: combine it with heads or layers that see recent
+    tokens. The cost still grows with the square of the length, divided by the stride.
 
-    stride: tokens that become one
-    bias: whether the projections of queries, keys and values have one
+    stride: tokens per window
+    bias: whether the projections of queries, keys and values have a bias
     """
 
     paper = "Liu et al. 2018"
@@ -65,7 +65,7 @@ class CompressedAttention(Attention):
         return self._ended(place[:, None], place[None] // self.stride)
 
     def _ended(self, query: Tensor, window: Tensor) -> Tensor:
-        """Whether the window of this number ends before the query or at it."""
+        """Whether a window, given by its number, is complete when the query's token is read."""
         return (window + 1) * self.stride <= query + 1
 
     def start(
@@ -76,10 +76,10 @@ class CompressedAttention(Attention):
             return self._memory(self.heads.key_value(memory), layout)
         if self.site.use == "encoder":
             return None
-        store: Plain | Cache = Plain()
+        store: KeyValues | KeyValueCache = KeyValues()
         if room is not None:
             cells = _cells(room, self.stride)
-            store = Cache.empty(rows, self.site.heads, cells, self.heads.width, self.heads.out.weight)
+            store = KeyValueCache.empty(rows, self.site.heads, cells, self.heads.width, self.heads.out.weight)
         state = Windows(store, self.stride)
         return state if memory is None else self._append(self._own(memory)[1], state, layout)
 
@@ -106,7 +106,7 @@ class CompressedAttention(Attention):
         return Attended(self.heads.join(context), state)
 
     def _own(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Queries [B, H, T, D / H], and keys and values side by side [B, T, 2D]."""
+        """Queries [B, H, T, D / H], and concatenated keys and values [B, T, 2D]."""
         q, key_value = self.heads.query_key_value(x).split([self.site.dim, 2 * self.site.dim], -1)
         return split_heads(q, self.site.heads), key_value
 
@@ -120,7 +120,7 @@ class CompressedAttention(Attention):
         return k, v
 
     def _memory(self, key_value: Tensor, layout: Layout | None) -> Memory:
-        """All windows, the last of a row filled up with zeros."""
+        """All windows; the last one of a row is padded with zeros."""
         if layout is not None:
             key_value = torch.where(layout.ok[..., None], key_value, 0.0)
         key_value = F.pad(key_value, (0, 0, 0, -key_value.size(1) % self.stride))
@@ -128,7 +128,7 @@ class CompressedAttention(Attention):
         return Memory(*self._shorten(key_value), segments)
 
     def _append(self, key_value: Tensor, state: Windows, layout: Layout | None) -> Windows:
-        """The state after these tokens: windows that they complete go into the store, what is left over into the tail."""
+        """The state after these tokens: windows that they complete go into the store, the remaining tokens into the tail."""
         rows, extent, _ = key_value.shape
         fed = torch.full((rows,), extent, device=key_value.device) if layout is None else layout.lengths
         row, count, filled = key_value, fed, fed
@@ -148,11 +148,11 @@ class CompressedAttention(Attention):
         return Windows(store, self.stride, tail, count)
 
     def _look_back(self, q: Tensor, before: Windows, after: Windows, layout: Layout | None, share: float) -> Tensor:
-        """Every query against the windows that have ended."""
+        """Attends from each query to the windows that are complete."""
         store = after.store
-        if isinstance(store, Plain) and store.k is None:
+        if isinstance(store, KeyValues) and store.k is None:
             return torch.zeros_like(q)
-        if isinstance(store, Plain) and before.count is None:
+        if isinstance(store, KeyValues) and before.count is None:
             return self._triangle(q, store, share)
         place = torch.arange(q.size(2), device=q.device)[None] if layout is None else layout.positions
         positions = place.expand(q.size(0), -1) + (0 if before.count is None else before.count[:, None])
@@ -167,21 +167,21 @@ class CompressedAttention(Attention):
         )
         return seen[0]
 
-    def _triangle(self, q: Tensor, store: Plain, share: float) -> Tensor:
-        """A whole sequence without a mask: the queries that see n windows have number n − 1 among those `stride` apart."""
+    def _triangle(self, q: Tensor, store: KeyValues, share: float) -> Tensor:
+        """A whole sequence without a mask: queries `stride` apart form a group, and query n of a group sees n + 1 windows."""
         assert store.k is not None and store.v is not None
         first, windows = self.stride - 1, store.k.size(2)
         apart = F.pad(q[:, :, first:], (0, 0, 0, windows * self.stride + first - q.size(2))).unflatten(
             2, (windows, self.stride)
         )
         k, v = (x[:, :, None].expand(-1, -1, self.stride, -1, -1).flatten(1, 2) for x in (store.k, store.v))
-        found, _ = attend(apart.transpose(2, 3).flatten(1, 2), Plain(k, v), causal=True, layout=None, dropout=share)
-        found = found.unflatten(1, (-1, self.stride)).transpose(2, 3).flatten(2, 3)
-        return F.pad(found, (0, 0, first, 0))[:, :, : q.size(2)]
+        context, _ = attend(apart.transpose(2, 3).flatten(1, 2), KeyValues(k, v), causal=True, layout=None, dropout=share)
+        context = context.unflatten(1, (-1, self.stride)).transpose(2, 3).flatten(2, 3)
+        return F.pad(context, (0, 0, first, 0))[:, :, : q.size(2)]
 
 
 def _join(tail: Tensor, new: Tensor, begun: Tensor) -> Tensor:
-    """The first `begun` [B] rows of the tail, and the new ones right behind them: [B, stride − 1 + T, 2D]."""
+    """Concatenates the first `begun` [B] rows of the tail and the new rows: [B, stride − 1 + T, 2D]."""
     both = torch.cat([tail, new], 1)
     place = torch.arange(both.size(1), device=new.device)[None]
     behind = place - begun[:, None] + tail.size(1)
@@ -190,5 +190,5 @@ def _join(tail: Tensor, new: Tensor, begun: Tensor) -> Tensor:
 
 
 def _cells(room: int, stride: int) -> int:
-    """Cells of a store for so many tokens: windows that have not ended are written, too."""
+    """The cells of a store for `room` tokens. Incomplete windows are written too."""
     return room // stride + 2

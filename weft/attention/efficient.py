@@ -1,4 +1,4 @@
-"""Efficient attention: a softmax over channels for queries, one over positions for keys."""
+"""Efficient attention: a softmax over channels for queries and one over positions for keys."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ import torch
 from torch import Tensor
 
 from weft.attention.base import Attended, Attention, Site
-from weft.attention.projections import Projections
-from weft.attention.running import NOTHING, accumulate, cut
+from weft.attention.core.prefix_sums import NOTHING, accumulate, cut
+from weft.attention.core.projections import Projections
 from weft.batch import Layout
 from weft.state import State, shared, spread
 
 CHUNK = 64
 WIDEST = 60.0
-"""Inside a chunk, keys of a channel that lie more than this above where it began count as equally large."""
+"""The largest exponent inside a chunk: keys of a channel that exceed its first value by more than this count as equal."""
 
 
 @dataclass
 class Means:
-    """What was seen, in float32. values [B, H, D, D]: for each channel of the keys the mean of values, weighted by exp(key).
+    """The past in float32. values [B, H, D, D]: per key channel, the mean of values weighted by exp(key).
 
     level [B, H, D]: the logarithm of the sum of these weights.
     """
@@ -31,17 +31,17 @@ class Means:
 
 @dataclass
 class MemoryMeans:
-    """The same of a whole source, one row a source."""
+    """The weighted means of a whole source, with one row per source."""
 
     values: Tensor = shared()
 
 
 class EfficientAttention(Attention):
-    """softmax_d(Q) (softmax_n(K)ᵀ V): every channel of the keys is a mean of all values, and a query mixes the channels.
+    """softmax_d(Q) (softmax_n(K)ᵀ V): each key channel averages all values, and a query mixes the channels.
 
-    Causal use is weft's own extension of the paper: the softmax over positions is over those up to the query's own.
+    The paper has no causal form. Here the softmax over positions covers those up to the query's own.
 
-    bias: whether the projections have one
+    bias: whether the projections have a bias
     """
 
     paper = "Shen et al. 2018"
@@ -83,7 +83,7 @@ class EfficientAttention(Attention):
         return Attended(self.heads.join(context), state)
 
     def _recur(self, q: Tensor, k: Tensor, v: Tensor, state: Means, layout: Layout | None) -> tuple[Tensor, Means]:
-        """Chunk by chunk, as in `running`, but every channel of the keys has a scale of its own: the level of its past."""
+        """Computes chunk by chunk, as in `prefix_sums`, but with one scale per key channel: the level of its past."""
         extent, dtype = q.size(2), q.dtype
         size = min(CHUNK, extent)
         k, v = _real(k, v, layout)
@@ -92,10 +92,10 @@ class EfficientAttention(Attention):
         begin, end = level[..., :1, :], level[..., -1:, :]
         levels = torch.cat([state.level[:, :, None], end[..., 0, :]], 2)
         with torch.autocast(q.device.type, enabled=False):
-            # exp(k − level) of a pair is taken apart where the chunk begins, so that no half is too large for float32.
-            asked = (q * (begin - level).clamp_min(-WIDEST).exp()).to(dtype)
-            given = (k - begin).clamp_max(WIDEST).exp().to(dtype)
-            inside = (asked @ given.transpose(-1, -2)).tril() @ v
+            # Factor exp(k − level) at the start of the chunk, so that neither factor overflows float32.
+            scaled_q = (q * (begin - level).clamp_min(-WIDEST).exp()).to(dtype)
+            scaled_k = (k - begin).clamp_max(WIDEST).exp().to(dtype)
+            inside = (scaled_q @ scaled_k.transpose(-1, -2)).tril() @ v
             means = ((k - end).exp().to(dtype).transpose(-1, -2) @ v).float()
             run = _accumulate(torch.cat([state.values[:, :, None], means], 2), levels)
             before = (q * (levels[:, :, :-1, None] - level).exp()).to(dtype)
@@ -104,9 +104,9 @@ class EfficientAttention(Attention):
 
 
 def _means(k: Tensor, v: Tensor, layout: Layout | None) -> MemoryMeans:
-    """For each channel of the keys the mean of all real values."""
+    """The mean of all real values for each key channel."""
     k, v = _real(k, v, layout)
-    # Positions last: over any other axis a GPU takes several times as long.
+    # A softmax over the last axis is several times faster on a GPU than over any other.
     return MemoryMeans(k.transpose(-1, -2).softmax(-1).to(v.dtype) @ v)
 
 
@@ -115,7 +115,7 @@ def _mix(q: Tensor, means: MemoryMeans) -> Tensor:
 
 
 def _real(k: Tensor, v: Tensor, layout: Layout | None) -> tuple[Tensor, Tensor]:
-    """Keys in float32. What is not real has no weight, before any softmax, and no value."""
+    """Keys in float32. Padding gets no weight in the softmax, and no value."""
     k = k.float()
     if layout is None:
         return k, v
@@ -124,6 +124,6 @@ def _real(k: Tensor, v: Tensor, layout: Layout | None) -> tuple[Tensor, Tensor]:
 
 
 def _accumulate(means: Tensor, levels: Tensor) -> Tensor:
-    """Running means of means [B, H, N, D, D], channel by channel; `levels` [B, H, N, D] include the past."""
+    """Running means of means [B, H, N, D, D], channel by channel. `levels` [B, H, N, D] include the past."""
     run, _ = accumulate(means.transpose(2, 3), levels.transpose(2, 3))
     return run.transpose(2, 3)

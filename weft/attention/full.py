@@ -1,4 +1,4 @@
-"""Scaled dot-product attention over everything."""
+"""Scaled dot-product attention over all positions."""
 
 from __future__ import annotations
 
@@ -7,25 +7,25 @@ from typing import Literal
 from pydantic import PositiveFloat, PositiveInt
 
 from weft.attention.base import Site
-from weft.attention.kernel import attend
-from weft.attention.multihead import Look, MultiHead, MultiHeadAttention
-from weft.attention.relative import Alibi, Shaw
+from weft.attention.core.dot_product import attend
+from weft.attention.core.multihead import Lookup, MultiHead, MultiHeadAttention
+from weft.attention.core.relative_positions import Alibi, Shaw
 from weft.errors import ConfigError
 
 
 class FullAttention(MultiHeadAttention):
-    """Every query looks at every key: softmax(QKᵀ/√d)V in several heads.
+    """Every query attends to every key: multi-head softmax(QKᵀ/√d)V.
 
-    Positions of three kinds make a score depend on how far key and query are apart, so they have no meaning across two
-    sequences and are refused there. Rotary ones turn queries and keys by where they stand (Su et al. 2021); alibi lowers a
-    score with the distance, in an encoder on both sides alike (Press et al. 2022); shaw adds to keys, and to values, a learned
-    vector for each distance (Shaw et al. 2018).
+    Three kinds of relative positions make scores depend on the distance between key and query. Distances across two sequences
+    are meaningless, so cross use refuses them. rotary rotates queries and keys by their positions (Su et al. 2021); alibi
+    lowers a score with the distance, symmetrically in an encoder (Press et al. 2022); shaw adds a learned vector per distance
+    to keys and values (Shaw et al. 2018).
 
     position: rotary, alibi, shaw, or none
-    rotary_base: the longest wavelength of rotary positions, in tokens, over 2π
-    shaw_distance: from how far on all distances are one, for shaw
-    shaw_values: whether values have vectors too, for shaw
-    bias: whether the projections have one
+    rotary_base: the longest wavelength of rotary positions, in tokens, divided by 2π
+    shaw_distance: the largest distance that shaw distinguishes
+    shaw_values: whether shaw adds vectors to values too
+    bias: whether the projections have a bias
     """
 
     paper = "Vaswani et al. 2017"
@@ -47,11 +47,11 @@ class FullAttention(MultiHeadAttention):
         super().__init__(site)
         if position != "none" and site.use == "cross":
             raise ConfigError(
-                f"{position} positions have no meaning between two sequences; use position: none for cross-attention"
+                f"position: {position} needs distances, which two sequences do not have; use position: none for cross-attention"
             )
         if position == "rotary" and site.head_dim % 2:
-            raise ConfigError(f"rotary positions turn channels in pairs, so a head's width must be even, not {site.head_dim}")
-        look: Look = attend
+            raise ConfigError(f"rotary positions rotate pairs of channels, so the head width must be even, not {site.head_dim}")
+        look: Lookup = attend
         if position == "alibi":
             look = Alibi()
         elif position == "shaw":

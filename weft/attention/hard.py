@@ -1,4 +1,4 @@
-"""Attention to one position, drawn in training."""
+"""Hard attention: attends to one position, sampled in training."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from pydantic import NonNegativeInt
 from torch import Tensor
 
 from weft.attention.base import Attended, Site
-from weft.attention.scores import AdditiveScore
-from weft.attention.single import SourceAttention
+from weft.attention.core.score_functions import AdditiveScore
+from weft.attention.core.single_head import SourceAttention
 from weft.batch import Layout
 from weft.state import State
 
 
 class HardAttention(SourceAttention):
-    """α = softmax(e) as in additive attention; one j is drawn from α, and the context is h_j.
+    """α = softmax(e) as in additive attention; one position j is sampled from α, and the context is h_j.
 
-    Outside training j is the likeliest. No gradient passes through the draw. The terms log_prob, log α_j of what was drawn,
-    and entropy, −Σ α log α, are for REINFORCE: the task adds (reward − baseline) · log_prob, and a share of the entropy to
-    keep it drawing.
+    Outside training j is the most likely position. No gradient passes through the sample. The terms log_prob (log α_j of the
+    sampled position) and entropy (−Σ α log α) are for REINFORCE: the task adds (reward − baseline) · log_prob, and a share of
+    the entropy to encourage exploration.
 
-    hidden: width of the scoring network; 0: the model's
+    hidden: width of the scoring network; 0: the model's width
     """
 
     paper = "Xu et al. 2015"
@@ -38,7 +38,7 @@ class HardAttention(SourceAttention):
         log_probs = scores.masked_fill(~real, torch.finfo(scores.dtype).min).log_softmax(-1)
         chosen = self._choose(log_probs)
         owner = torch.arange(rows, device=query.device) // (rows // state.values.size(0))
-        # A row without tokens chooses one of them nevertheless, and finds 0.
+        # A row without tokens selects padding, so its context is set to 0.
         context = state.values[owner[:, None], chosen[..., 0]].where(real.any(-1, keepdim=True), 0.0)
         terms = self._terms(log_probs, chosen, real) if self.training else {}
         weights = None
@@ -47,7 +47,7 @@ class HardAttention(SourceAttention):
         return Attended(context, state, weights, terms)
 
     def _choose(self, log_probs: Tensor) -> Tensor:
-        """[B, T, 1]: drawn by the largest of log α − log(exponential noise), which asks nothing of the host (Gumbel-max)."""
+        """[B, T, 1]: sampled by the Gumbel-max trick, argmax of log α − log(exponential noise), which does not synchronise."""
         if not self.training:
             return log_probs.argmax(-1, keepdim=True)
         noise = torch.empty_like(log_probs).exponential_().log()

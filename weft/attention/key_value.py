@@ -1,4 +1,4 @@
-"""Attention in which one part of a state is matched and another is found."""
+"""Attention over states split into a key part and a value part."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ import torch
 from torch import Tensor
 
 from weft.attention.base import Attended, Attention, Site
-from weft.attention.kernel import masked_softmax
-from weft.attention.scores import AdditiveScore
-from weft.attention.single import OneHead, Source
-from weft.attention.store import Cache, Plain
+from weft.attention.core.dot_product import masked_softmax
+from weft.attention.core.kv_store import KeyValueCache, KeyValues
+from weft.attention.core.score_functions import AdditiveScore
+from weft.attention.core.single_head import OneHead, SourceStates
 from weft.batch import Layout
 from weft.errors import ConfigError
 from weft.state import State
 
 
 class KeyValueAttention(Attention):
-    """States are split, h = [k; v] or [k; v; p]: e_j = wᵀ tanh(W k + b + U k_j), α = softmax(e), and the context is Σ α_j v_j.
+    """States are split, h = [k; v] or [k; v; p]: e_j = wᵀ tanh(W k + b + U k_j), α = softmax(e), context Σ α_j v_j.
 
-    In causal use a token looks at those before it, as published, so that the first one finds 0; the model that holds the
-    mechanism joins the context with its own v, or with p. Against a source, which is our extension, states of both sides are
-    split. Key and value are equally wide, and p takes what is left.
+    In causal use, as published, a token attends to earlier tokens only, so the first one gets 0; the surrounding model combines
+    the context with its own v or p. Cross use, which the paper does not have, splits the states of both sides. Key and value
+    are equally wide, and p takes the rest.
 
-    parts: 1: a state is key and value at once; 2: key and value; 3: key, value and predict
+    parts: 1: a state is both key and value; 2: key and value; 3: key, value and predict
     """
 
     paper = "Daniluk et al. 2017"
@@ -38,9 +38,9 @@ class KeyValueAttention(Attention):
         super().__init__(site)
         memory = site.memory_dim
         if parts == 2 and (site.dim % 2 or memory % 2):
-            raise ConfigError(f"states of {site.dim} and {memory} channels cannot be split into key and value; use even widths")
-        self.parts, self.asking, self.width = parts, site.dim // parts, memory // parts
-        self.head = OneHead(site, AdditiveScore(self.asking, self.width, self.width))
+            raise ConfigError(f"states of width {site.dim} and {memory} cannot be split into key and value; use even widths")
+        self.parts, self.query_width, self.width = parts, site.dim // parts, memory // parts
+        self.head = OneHead(site, AdditiveScore(self.query_width, self.width, self.width))
         self.context_width = self.width
         self.weights_sum = "one" if site.use == "cross" else "at most one"
 
@@ -49,10 +49,10 @@ class KeyValueAttention(Attention):
     ) -> State:
         if self.site.use == "cross":
             assert memory is not None
-            return Source.of(*self._split(memory), layout)
+            return SourceStates.of(*self._split(memory), layout)
         assert isinstance(self.head.score, AdditiveScore)
         like = self.head.score.key.weight
-        state: Plain | Cache = Plain() if room is None else Cache.empty(rows, 1, room, self.width, like)
+        state: KeyValues | KeyValueCache = KeyValues() if room is None else KeyValueCache.empty(rows, 1, room, self.width, like)
         return state if memory is None else self._append(memory, state, layout)
 
     def forward(
@@ -64,30 +64,30 @@ class KeyValueAttention(Attention):
         layout: Layout | None = None,
         need_weights: bool = False,
     ) -> Attended:
-        asked = query[..., : self.asking]
+        own_key = query[..., : self.query_width]
         if append is None:
-            return self.head.run(asked, state, layout, need_weights)
+            return self.head.run(own_key, state, layout, need_weights)
         place = state.place(append, layout)
         state = self._append(append, state, layout)
         source, mask = _before(state, place, layout)
-        weights = masked_softmax(self.head.scores(asked, source), mask)
+        weights = masked_softmax(self.head.scores(own_key, source), mask)
         return Attended(self.head.mix(weights, source), state, weights[:, None] if need_weights else None)
 
     def _split(self, states: Tensor) -> tuple[Tensor, Tensor]:
-        """Keys, ready to be scored, and values [B, S, width] of states [B, S, M]."""
+        """Projected keys and values [B, S, width] of states [B, S, M]."""
         key = states[..., : self.width]
         return self.head.score.keys(key), key if self.parts == 1 else states[..., self.width : 2 * self.width]
 
-    def _append(self, states: Tensor, store: Plain | Cache, layout: Layout | None) -> Plain | Cache:
+    def _append(self, states: Tensor, store: KeyValues | KeyValueCache, layout: Layout | None) -> KeyValues | KeyValueCache:
         keys, values = self._split(states)
         return store.append(keys[:, None], values[:, None], layout)
 
 
-def _before(store: Plain | Cache, place: Tensor, layout: Layout | None) -> tuple[Source, Tensor]:
-    """What was stored, as a source, and which of it came before each of the tokens stored last, at `place` [B, T]."""
-    if isinstance(store, Cache):
+def _before(store: KeyValues | KeyValueCache, place: Tensor, layout: Layout | None) -> tuple[SourceStates, Tensor]:
+    """The stored tokens as a source, and a mask of those before each of the newest tokens, at positions `place` [B, T]."""
+    if isinstance(store, KeyValueCache):
         keys, values = store.dense()
-        return Source(keys[:, 0], values[:, 0]), store.key_positions()[:, None] < place[..., None]
+        return SourceStates(keys[:, 0], values[:, 0]), store.key_positions()[:, None] < place[..., None]
     assert store.k is not None and store.v is not None
     total, extent = store.k.size(2), place.size(1)
     order = torch.arange(total, device=place.device)
@@ -96,4 +96,4 @@ def _before(store: Plain | Cache, place: Tensor, layout: Layout | None) -> tuple
         mask = mask & (store.segments > 0)[:, None]
         if layout is not None and layout.packed:
             mask = mask & (store.segments[:, None] == layout.segments[:, :, None])
-    return Source(store.k[:, 0], store.v[:, 0]), mask
+    return SourceStates(store.k[:, 0], store.v[:, 0]), mask

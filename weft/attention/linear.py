@@ -1,4 +1,4 @@
-"""The linear Transformer's attention."""
+"""Attention of the linear Transformer."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ import torch
 from torch import Tensor
 
 from weft.attention.base import Site
-from weft.attention.features import FeatureAttention, Features
+from weft.attention.core.feature_maps import FeatureAttention, ScaledFeatures
 
 
 class LinearAttention(FeatureAttention):
-    """φ(Q)(φ(K)ᵀV) / φ(Q)Σφ(K) with φ(x) = elu(x) + 1; causal use is a recurrence with a state of constant size.
+    """φ(Q)(φ(K)ᵀV) / φ(Q)Σφ(K) with φ(x) = elu(x) + 1; in causal use a recurrence with a state of constant size.
 
-    bias: whether the projections have one
+    bias: whether the projections have a bias
     """
 
     paper = "Katharopoulos et al. 2020"
@@ -22,12 +22,12 @@ class LinearAttention(FeatureAttention):
     def __init__(self, site: Site, *, bias: bool = True) -> None:
         super().__init__(site, features=site.head_dim, bias=bias)
 
-    def phi(self, x: Tensor) -> Features:
-        return Features(_EluPlusOne.apply(x))
+    def phi(self, x: Tensor) -> ScaledFeatures:
+        return ScaledFeatures(_EluPlusOne.apply(x))
 
 
 class _EluPlusOne(torch.autograd.Function):
-    """elu(x) + 1 = exp(min(x, 0)) + max(x, 0), which half precision rounds once. Its slope is min(φ, 1), so only φ is kept."""
+    """elu(x) + 1 = exp(min(x, 0)) + max(x, 0), rounded once in half precision. Saves φ alone: the derivative is min(φ, 1)."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:

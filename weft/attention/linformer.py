@@ -1,4 +1,4 @@
-"""Linformer: keys and values of all positions mixed down to a few."""
+"""Linformer: keys and values of all positions are projected to a few rows."""
 
 from __future__ import annotations
 
@@ -9,30 +9,31 @@ from pydantic import PositiveInt
 from torch import Tensor, nn
 
 from weft.attention.base import Attended, Attention, Site
-from weft.attention.kernel import attend_memory
-from weft.attention.projections import Projections
-from weft.attention.store import Memory
+from weft.attention.core.dot_product import attend_memory
+from weft.attention.core.kv_store import Memory
+from weft.attention.core.projections import Projections
 from weft.batch import Layout
 from weft.errors import DataError
 from weft.state import State
 
 
 class LinformerAttention(Attention):
-    """softmax(Q(EK)ᵀ/√d) FV, where E and F are learned and mix the n positions down to `rank` rows.
+    """softmax(Q(EK)ᵀ/√d) FV, where learned E and F project the n positions to `rank` rows.
 
-    A position that holds no token adds nothing to any row, so what a sentence finds does not depend on its neighbours.
+    Padding contributes nothing to any row, so the output for a sentence does not depend on the rest of its batch.
 
-    rank: rows that are left of keys and values
-    max_length: positions that E and F have; no sequence may be longer
-    share: whether each head has its own E and F (none), all heads share them (heads), or keys and values do too (key_value)
-    bias: whether the projections of queries, keys and values have one
+    rank: number of rows that keys and values are projected to
+    max_length: number of positions of E and F; no sequence may be longer
+    share: whether each head has its own E and F (none), all heads share them (heads), or keys and values share them too
+      (key_value)
+    bias: whether the projections of queries, keys and values have a bias
     """
 
     paper = "Wang et al. 2020"
     cost = "n·rank"
     uses = frozenset({"encoder", "cross"})
     instead: ClassVar[dict[str, str]] = {
-        "causal": "each of its rows mixes all positions, those to come too; use performer, linear, rfa or compressed instead"
+        "causal": "each of its rows mixes all positions, including future ones; use performer, linear, rfa or compressed"
     }
 
     def __init__(
@@ -91,6 +92,6 @@ class LinformerAttention(Attention):
     def _check(self, longest: int) -> None:
         if longest > self.max_length:
             raise DataError(
-                f"linformer has {self.max_length} positions, and a sequence has {longest} tokens; "
+                f"linformer has {self.max_length} positions, but a sequence has {longest} tokens; "
                 f"raise its max_length and train again, or shorten the text"
             )

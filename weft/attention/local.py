@@ -1,4 +1,4 @@
-"""Attention to the neighbourhood."""
+"""Attention to a local window."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from dataclasses import KW_ONLY, dataclass
 from pydantic import PositiveInt
 from torch import Tensor
 
-from weft.attention import pattern
 from weft.attention.base import Site
-from weft.attention.patterned import PatternAttention
+from weft.attention.core import patterns
+from weft.attention.core.pattern_attention import PatternAttention
 
 
 @dataclass(frozen=True)
-class Local(pattern.Pattern):
-    """The tokens at most `window` positions away; in causal use the last `window`, the query's own included.
+class Local(patterns.Pattern):
+    """The tokens at most `window` positions away; in causal use the last `window` tokens, including the query's own.
 
     window: how far a query sees
     """
@@ -29,7 +29,7 @@ class Local(pattern.Pattern):
 
     @property
     def chunk(self) -> int:
-        return max(pattern.SMALLEST, min(pattern.margin(self.window), pattern.LARGEST))
+        return max(patterns.SMALLEST, min(patterns.margin(self.window), patterns.LARGEST))
 
     def allows(self, query: Tensor, key: Tensor) -> Tensor:
         before, after = self.span
@@ -38,16 +38,16 @@ class Local(pattern.Pattern):
 
     def keys(self, x: Tensor, chunk: int) -> Tensor:
         before, after = self.span
-        return pattern.neighbours(x, chunk, pattern.margin(before), pattern.margin(after))
+        return patterns.neighbours(x, chunk, patterns.margin(before), patterns.margin(after))
 
 
 class LocalAttention(PatternAttention):
-    """Every query looks at the keys at most `window` positions away (in causal use: at the last `window`, itself included).
+    """Every query attends to the keys at most `window` positions away (in causal use: the last `window`, itself included).
 
-    Causal decoding keeps the last `window` tokens and nothing else.
+    Causal decoding stores only the last `window` tokens.
 
     window: how far a query sees
-    bias: whether the projections have one
+    bias: whether the projections have a bias
     """
 
     paper = "Luong et al. 2015; Beltagy et al. 2020"

@@ -1,4 +1,4 @@
-"""Additive attention that knows where it looked last.
+"""Additive attention that knows its previous alignment.
 
 Shapes: G sources · K beams · B = G·K rows · S keys · A width of the scoring network.
 """
@@ -12,9 +12,9 @@ from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
 from torch import Tensor, nn
 
 from weft.attention.base import Attended, Site
-from weft.attention.kernel import masked_softmax
-from weft.attention.scores import AdditiveScore, at_least_float
-from weft.attention.single import Source, SourceAttention, fold, kept, unfold
+from weft.attention.core.dot_product import masked_softmax
+from weft.attention.core.score_functions import AdditiveScore, at_least_float
+from weft.attention.core.single_head import SourceAttention, SourceStates, fold, kept, unfold
 from weft.batch import Layout
 from weft.errors import ConfigError
 from weft.state import State
@@ -22,27 +22,27 @@ from weft.state import State
 
 @dataclass
 class Aligned:
-    """The source; last [B, S], the alignment of the last query; total [B, S], the sum of all of them (with coverage)."""
+    """The source; last [B, S], the alignment of the previous query; total [B, S], the sum of all alignments (with coverage)."""
 
-    source: Source
+    source: SourceStates
     last: Tensor
     total: Tensor | None
 
 
 class LocationAwareAttention(SourceAttention):
-    """e_j = vᵀ tanh(W s + b + U h_j + V f_j) with f = F ∗ α_{i−1}, a convolution of the last alignment; α = softmax(β e).
+    """e_j = vᵀ tanh(W s + b + U h_j + V f_j) with f = F ∗ α_{i−1}, a convolution of the previous alignment; α = softmax(β e).
 
-    Before the first query the alignment stands on the first position. Sharpening (β or the best k) and the window are for
-    input much longer than that of training. With coverage f is of Σ α instead, which begins at 0; filters: 1 and width: 1 are
-    then See et al. 2017.
+    The initial alignment is on the first position. Sharpening (by β or the best k) and the window are for inputs much longer
+    than those of training. With coverage, f is a convolution of Σ α instead, which starts at 0; with filters: 1 and width: 1
+    this is See et al. 2017.
 
-    hidden: width of the scoring network; 0: the model's
+    hidden: width of the scoring network; 0: the model's width
     filters: channels of the convolution
-    width: positions a filter covers, an odd number
+    width: positions that a filter covers; odd
     sharpening: β, the inverse temperature of the softmax
-    top: how many of the best scores are kept; 0: all
-    window: w, for looking only at m − w … m + w − 1 around the median m of the last alignment; 0: everywhere
-    coverage: features of the sum of all alignments; the term coverage is Σ_j min(α_j, that sum)
+    top: number of best scores to keep; 0: all
+    window: w, to attend only to m − w … m + w − 1 around the median m of the previous alignment; 0: everywhere
+    coverage: whether f is computed from the sum of all alignments; adds the term coverage, Σ_j min(α_j, that sum)
     """
 
     paper = "Chorowski et al. 2015"
@@ -61,7 +61,7 @@ class LocationAwareAttention(SourceAttention):
         coverage: bool = False,
     ) -> None:
         if width % 2 == 0:
-            raise ConfigError(f"width: a filter must have a middle, so its width must be odd, not {width}")
+            raise ConfigError(f"width: a filter is centred on its position, so its width must be odd, not {width}")
         inner = hidden or site.dim
         score = AdditiveScore(site.dim, site.memory_dim, inner, exact=bool(top or window))
         super().__init__(site, score)
@@ -75,7 +75,7 @@ class LocationAwareAttention(SourceAttention):
             self.terms = frozenset({"coverage"})
             self.ignores_key_order = width == 1 and not window
 
-    def begin(self, source: Source) -> Aligned:
+    def begin(self, source: SourceStates) -> Aligned:
         last = torch.zeros_like(source.values[..., 0], dtype=at_least_float(source.values).dtype)
         total = last.clone() if self.coverage else None
         last[:, :1] = 1.0
@@ -83,33 +83,33 @@ class LocationAwareAttention(SourceAttention):
 
     def look(self, query: Tensor, state: State, layout: Layout | None, need_weights: bool) -> Attended:
         source, last, total = state.source, state.last, state.total
-        asked, keys = self.score.asked(query), source.mask(query.size(0), None)
+        projected, keys = self.score.project(query), source.mask(query.size(0), None)
         real = None if layout is None else layout.ok
-        found, covered = [], []
+        alignments, covered = [], []
         for t in range(query.size(1)):
-            scores = self._scores(asked[:, t : t + 1], source, last if total is None else total)
+            scores = self._scores(projected[:, t : t + 1], source, last if total is None else total)
             weights = masked_softmax(self.sharpening * scores, self._allowed(scores, keys, last))
             alpha = at_least_float(weights[:, 0])
             last = kept(real, t, alpha, last)
             if total is not None:
                 covered.append(torch.minimum(alpha, total).sum(-1))
                 total = kept(real, t, total + alpha, total)
-            found.append(weights)
-        weights = torch.cat(found, 1).to(source.values.dtype)
+            alignments.append(weights)
+        weights = torch.cat(alignments, 1).to(source.values.dtype)
         terms = {"coverage": torch.stack(covered, 1)} if self.coverage and self.training else {}
         shown = weights[:, None] if need_weights else None
         return Attended(self.head.mix(weights, source), Aligned(source, last, total), shown, terms)
 
-    def _scores(self, asked: Tensor, source: Source, history: Tensor) -> Tensor:
-        """[B, 1, S] for one query a row, asked [B, 1, A], and what it has of its alignments, history [B, S]."""
+    def _scores(self, projected: Tensor, source: SourceStates, history: Tensor) -> Tensor:
+        """[B, 1, S] for one query per row, projected [B, 1, A], and its past alignments, history [B, S]."""
         convolved = self.filters(history[:, None].to(self.filters.weight.dtype))
         features = self.feature(convolved.transpose(1, 2))
         sources = source.keys.size(0)
-        energy = self.score.energy(fold(asked, sources), source.keys, fold(features[:, None], sources))
-        return unfold(energy, asked.size(0))
+        energy = self.score.energy(fold(projected, sources), source.keys, fold(features[:, None], sources))
+        return unfold(energy, projected.size(0))
 
     def _allowed(self, scores: Tensor, keys: Tensor | None, last: Tensor) -> Tensor | None:
-        """[B, 1, S]: real keys, inside the window, among the best."""
+        """[B, 1, S]: real keys inside the window that are among the best."""
         allowed = keys
         if self.window:
             median = (last.cumsum(-1) < 0.5 * last.sum(-1, keepdim=True)).sum(-1)

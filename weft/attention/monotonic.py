@@ -1,4 +1,4 @@
-"""Attention that moves along the source and never back: soft in training, a scan outside it.
+"""Monotonic attention: moves along the source and never back. Soft in training, a scan outside it.
 
 Shapes: G sources · B rows · T queries · S keys · A width of a key · M width of the memory.
 """
@@ -14,41 +14,40 @@ from pydantic import NonNegativeFloat, NonNegativeInt
 from torch import Tensor, nn
 
 from weft.attention.base import Attended, Site
-from weft.attention.scores import AdditiveScore
-from weft.attention.single import Source, SourceAttention, kept
+from weft.attention.core.score_functions import AdditiveScore
+from weft.attention.core.single_head import SourceAttention, SourceStates, kept
 from weft.batch import Layout
 from weft.state import State, spread
 
 NEVER = -1e4
-"""The logarithm of a probability that is 0 for all that follows, yet finite, so that no difference of two is NaN."""
+"""The logarithm of a probability that is 0 in practice: finite, so that differences are not NaN."""
 
 BLOCK = 64
-"""Keys that a scan scores at once on a CPU. A GPU scores all of them: asking whether to go on would wait for the device."""
+"""Keys that a scan scores at once on a CPU. A GPU scores all of them: checking whether to continue would synchronise."""
 
 
 @dataclass
 class Scan:
     """The source, and where the next scan begins.
 
-    In training `begin` [B, S] holds the logarithms of how likely each position is; outside it [B] is the position.
+    In training `begin` [B, S] holds the log-probability of each position; outside training `begin` [B] is the position.
     """
 
-    source: Source
+    source: SourceStates
     begin: Tensor
 
 
 class MonotonicAttention(SourceAttention):
-    """A query goes on from where the last one stopped, and stops at each position with probability p_j = σ(e_j).
+    """A query continues where the previous one stopped, and stops at each position with probability p_j = σ(e_j).
 
-    e_j = g vᵀ/‖v‖ tanh(W s + b + U h_j) + r. In training weights are expected values,
-    α_ij = p_ij Σ_{l ≤ j} α_{i−1,l} Π_{l ≤ k < j} (1 − p_ik), with noise added to e so that p learns to be 0 or 1. Outside
-    training the scan stops where e_j > 0, and on a CPU reads every key about once. What runs off the end finds 0, and so does
-    every query after it.
+    e_j = g vᵀ/‖v‖ tanh(W s + b + U h_j) + r. In training the weights are expected values, α_ij = p_ij Σ_{l ≤ j} α_{i−1,l} Π_{l
+    ≤ k < j} (1 − p_ik), with noise added to e so that p learns to be 0 or 1. Outside training the scan stops where e_j > 0; on
+    a CPU it reads each key about once. A scan that runs off the end gets 0, and so does every later query.
 
-    hidden: width of the scoring network; 0: the model's
-    bias: what r begins with; at the published −1 an untrained scan stops nowhere
-    noise: standard deviation of what is added to e in training
-    forced: whether each query must move on, so that no position is looked at twice
+    hidden: width of the scoring network; 0: the model's width
+    bias: initial value of r; at the published −1 an untrained scan stops nowhere
+    noise: standard deviation of the noise added to e in training
+    forced: whether each query must move on, so that no position is attended to twice
     hold: whether a scan that would run off the end stops at the last token instead; weights then sum to 1
     """
 
@@ -74,7 +73,7 @@ class MonotonicAttention(SourceAttention):
         self.noise, self.forced, self.hold = noise, forced, hold
         self.weights_sum = "one" if hold else "at most one"
 
-    def begin(self, source: Source) -> Scan:
+    def begin(self, source: SourceStates) -> Scan:
         sources, extent, _ = source.keys.shape
         if not self.training:
             return Scan(source, torch.zeros(sources, dtype=torch.long, device=source.keys.device))
@@ -87,7 +86,7 @@ class MonotonicAttention(SourceAttention):
         return find(query, state, None if layout is None else layout.ok, need_weights)
 
     def _expect(self, query: Tensor, state: Scan, real: Tensor | None, need_weights: bool) -> Attended:
-        """The soft form. Queries are scored all at once; only the recurrence over them is a loop."""
+        """The soft form. All queries are scored at once; only the recurrence over them is a loop."""
         energy = self.head.scores(query, state.source) + self.bias
         energy = energy + self.noise * torch.randn_like(energy)
         keys = state.source.real(query.size(0))
@@ -95,35 +94,35 @@ class MonotonicAttention(SourceAttention):
         stop = F.logsigmoid(energy).masked_fill(~keys[:, None], NEVER)
         if self.hold:
             stop = stop.masked_fill(last[:, None], 0.0)
-        # Not stopping at any of the positions before j. Padding comes last, so what it holds is never passed.
+        # The log-probability of passing all positions before j. Padding comes last, so its energies never matter.
         passed = F.pad(F.logsigmoid(-energy), (1, 0))[..., :-1].cumsum(-1)
-        begin, found = state.begin, []
+        begin, log_weights = state.begin, []
         for t in range(query.size(1)):
-            found.append(advance(begin, stop[:, t], passed[:, t]))
-            begin = kept(real, t, self._move(found[t], last), begin)
-        weights = torch.stack(found, 1).exp().to(state.source.values.dtype)
+            log_weights.append(advance(begin, stop[:, t], passed[:, t]))
+            begin = kept(real, t, self._move(log_weights[t], last), begin)
+        weights = torch.stack(log_weights, 1).exp().to(state.source.values.dtype)
         context = self.head.mix(weights, state.source)
         return Attended(context, replace(state, begin=begin), weights[:, None] if need_weights else None)
 
-    def _move(self, found: Tensor, last: Tensor) -> Tensor:
-        """Where the next scan begins, in logarithms [B, S]: there, or one further."""
+    def _move(self, log_weights: Tensor, last: Tensor) -> Tensor:
+        """Where the next scan begins, as log-probabilities [B, S]: at the same position, or one further."""
         if not self.forced:
-            return found.clamp_min(NEVER)
-        moved = F.pad(found, (1, 0), value=NEVER)[:, :-1]
+            return log_weights.clamp_min(NEVER)
+        moved = F.pad(log_weights, (1, 0), value=NEVER)[:, :-1]
         if self.hold:
-            moved = torch.where(last, torch.logaddexp(moved, found), moved)
+            moved = torch.where(last, torch.logaddexp(moved, log_weights), moved)
         return moved.clamp_min(NEVER)
 
     def _scan(self, query: Tensor, state: Scan, real: Tensor | None, need_weights: bool) -> Attended:
-        """The hard form: query after query, each from where the last one stopped."""
+        """The hard form: query after query, each from where the previous one stopped."""
         source, rows = state.source, query.size(0)
         sources, extent, _ = source.keys.shape
         lengths = source.real(sources).sum(1)
         lengths = spread(lengths, rows)
         owner = torch.arange(rows, device=query.device) // (rows // sources)
-        asked, begin, places = self.score.asked(query), state.begin, []
+        projected, begin, places = self.score.project(query), state.begin, []
         for t in range(query.size(1)):
-            place = self._stop(asked[:, t : t + 1], source.keys, owner, begin, lengths)
+            place = self._stop(projected[:, t : t + 1], source.keys, owner, begin, lengths)
             moved = place + 1 if self.forced else place
             moved = torch.minimum(moved, lengths - 1) if self.hold else moved
             begin = kept(real, t, moved, begin)
@@ -137,15 +136,15 @@ class MonotonicAttention(SourceAttention):
             weights = weights * inside[:, None, :, None]
         return Attended(context, replace(state, begin=begin), weights)
 
-    def _stop(self, asked: Tensor, keys: Tensor, owner: Tensor, begin: Tensor, lengths: Tensor) -> Tensor:
-        """[B]: the first position from `begin` on whose energy is positive; without one the last token, or none: S."""
+    def _stop(self, projected: Tensor, keys: Tensor, owner: Tensor, begin: Tensor, lengths: Tensor) -> Tensor:
+        """[B]: the first position from `begin` on with positive energy; if there is none, the last token (hold), or S."""
         extent = keys.size(1)
         waits = keys.device.type != "cpu"
         block = extent if waits else min(BLOCK, extent)
         place = torch.full_like(begin, extent)
         for ahead in range(0, extent, block):
             at = begin[:, None] + ahead + torch.arange(block, device=keys.device)
-            energy = self.score.energy(asked, keys[owner[:, None], at.clamp(0, extent - 1)])[:, 0] + self.bias
+            energy = self.score.energy(projected, keys[owner[:, None], at.clamp(0, extent - 1)])[:, 0] + self.bias
             stops = (energy > 0) & (at < lengths[:, None])
             first = at.gather(1, stops.to(torch.uint8).argmax(1, keepdim=True))[:, 0]
             place = torch.where(stops.any(1) & (place == extent), first, place)
@@ -157,7 +156,7 @@ class MonotonicAttention(SourceAttention):
 def advance(begin: Tensor, stop: Tensor, passed: Tensor) -> Tensor:
     """log α_j = log p_j + L_j + log Σ_{l ≤ j} exp(begin_l − L_l), with L_j = `passed` = Σ_{k < j} log(1 − p_k); all [B, S].
 
-    In logarithms nothing is divided by a product that has run down to 0, which is where the published form, with its products
-    clamped, goes wrong by 10⁻³ at a length of 100.
+    In logarithms nothing is divided by a product that underflows to 0. The published form clamps its products, and is off by
+    10⁻³ at a length of 100.
     """
     return stop + passed + torch.logcumsumexp(begin - passed, -1)

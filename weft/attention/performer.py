@@ -1,4 +1,4 @@
-"""The Performer's attention: the softmax estimated by positive random features."""
+"""Performer's attention: the softmax estimated by positive random features."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from pydantic import NonNegativeInt, PositiveInt
 from torch import Tensor
 
 from weft.attention.base import Site
-from weft.attention.drawn import Drawn
-from weft.attention.features import FeatureAttention, Features
+from weft.attention.core.feature_maps import FeatureAttention, ScaledFeatures
+from weft.attention.core.random_features import RedrawnBuffer
 
 
 class PerformerAttention(FeatureAttention):
-    """FAVOR+: φ(x) = exp(ωᵀx − ‖x‖²/2)/√m estimates exp(q·k/√d), with orthogonal ω that are drawn anew in training.
+    """FAVOR+: φ(x) = exp(ωᵀx − ‖x‖²/2)/√m estimates exp(q·k/√d), with orthogonal ω that are redrawn in training.
 
-    features: m, how many; the error falls with its square root
-    redraw: features are drawn anew about every so many steps of training; 0: never
+    features: m, the number of random features; the error falls with its square root
+    redraw: average number of training steps between redraws of the features; 0: never
     orthogonal: whether the ω of a block are orthogonal, which lowers the error, or independent
-    bias: whether the projections have one
+    bias: whether the projections have a bias
     """
 
     paper = "Choromanski et al. 2021"
@@ -36,21 +36,21 @@ class PerformerAttention(FeatureAttention):
         bias: bool = True,
     ) -> None:
         super().__init__(site, features=features, bias=bias)
-        self.directions = Drawn(functools.partial(_directions, features, site.head_dim, orthogonal), redraw)
+        self.directions = RedrawnBuffer(functools.partial(_directions, features, site.head_dim, orthogonal), redraw)
 
-    def phi(self, x: Tensor) -> Features:
-        return Features(*_Positive.apply(x, self.directions()))
+    def phi(self, x: Tensor) -> ScaledFeatures:
+        return ScaledFeatures(*_Positive.apply(x, self.directions()))
 
     def refresh(self, generator: torch.Generator) -> None:
         self.directions.redraw(generator)
 
 
 class _Positive(torch.autograd.Function):
-    """exp(ωᵀx − ‖x‖²/2) as φ · exp(c): the largest feature φ of each token is 1, so φ = exp(ωᵀx − max ωᵀx) without ‖x‖².
+    """exp(ωᵀx − ‖x‖²/2) as φ · exp(c): the largest feature of each token is 1, so φ = exp(ωᵀx − max ωᵀx) without ‖x‖².
 
-    x [..., D] is scaled by D^−¼ first. The exponent is in float32: half precision would err by percents. Kept for the backward
-    pass are x and the features alone, a third of what automatic differentiation would keep. c has no gradient, since it
-    cancels when what was found is divided: the gradient is that of exp(ωᵀx − ‖x‖²/2 − c) with c held fixed.
+    x [..., D] is first scaled by D^−¼. The exponent is computed in float32, since half precision would be off by percents. Only
+    x and the features are saved for the backward pass, a third of what autograd would save. c cancels when the output is
+    normalised, so it has no gradient: the gradient is that of exp(ωᵀx − ‖x‖²/2 − c) with c held fixed.
     """
 
     @staticmethod
@@ -78,7 +78,7 @@ class _Positive(torch.autograd.Function):
 
 
 def _directions(count: int, width: int, orthogonal: bool, generator: torch.Generator | None) -> Tensor:
-    """ω [count, width], each distributed as a normal vector; those of a block of `width` at right angles to each other."""
+    """ω [count, width], each distributed as a normal vector; those in a block of `width` are orthogonal to each other."""
     drawn = torch.randn(count, width, generator=generator)
     if not orthogonal:
         return drawn

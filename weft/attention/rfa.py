@@ -1,32 +1,35 @@
-"""Random feature attention: the softmax over unit vectors estimated by sines and cosines."""
+"""Random feature attention: sines and cosines estimate the softmax over unit vectors."""
 
 from __future__ import annotations
 
 import functools
 import math
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from pydantic import NonNegativeInt, PositiveInt
 from torch import Tensor, nn
 
 from weft.attention.base import Site
-from weft.attention.drawn import Drawn
-from weft.attention.features import FeatureAttention, Features
+from weft.attention.core.feature_maps import FeatureAttention, ScaledFeatures
+from weft.attention.core.random_features import RedrawnBuffer
 
 SHARPEST = math.sqrt(2)
-"""The least width of the kernel is 1 / this. A narrower one is smaller than its estimation error for most pairs."""
+"""The reciprocal of the smallest kernel width. A narrower kernel is smaller than its estimation error for most pairs."""
+
+ORDERED = "its gate forgets the distant past, and only a sequence read in order has a past; use rfa here"
 
 
 class RandomFeatureAttention(FeatureAttention):
     """φ(x) = [sin(ωᵀx), cos(ωᵀx)]/√m on unit vectors estimates the Gaussian kernel exp(−‖σ(q − k)‖²/2) with ω ~ N(0, σ²).
 
-    On unit vectors that is the softmax's exp(σ² q·k) but for a factor. σ is learned for each head and channel, starts at 1 and
-    stays below √2. Estimates of a norm may be too small, even negative; none counts as less than the true kernel allows.
+    On unit vectors this equals the softmax's exp(σ² q·k) up to a factor. σ is learned per head and channel, starts at 1 and
+    stays below √2. An estimated norm may be too small, even negative; it is clamped to the smallest value that the true kernel
+    allows.
 
-    features: m, how many ω; the error falls with its square root
-    redraw: ω are drawn anew about every so many steps of training; 0: never
-    bias: whether the projections have one
+    features: m, the number of ω; the error falls with its square root
+    redraw: average number of training steps between redraws of ω; 0: never
+    bias: whether the projections have a bias
     """
 
     paper = "Peng et al. 2021"
@@ -34,30 +37,53 @@ class RandomFeatureAttention(FeatureAttention):
 
     def __init__(self, site: Site, *, features: PositiveInt = 64, redraw: NonNegativeInt = 1000, bias: bool = True) -> None:
         super().__init__(site, features=2 * features, bias=bias)
-        self.directions = Drawn(functools.partial(_directions, features, site.head_dim), redraw)
+        self.directions = RedrawnBuffer(functools.partial(_directions, features, site.head_dim), redraw)
         self.sharpness = nn.Parameter(torch.full((site.heads, 1, site.head_dim), _logit(1 / SHARPEST)))
 
     def sigma(self) -> Tensor:
         """σ [H, 1, D]."""
         return SHARPEST * self.sharpness.float().sigmoid()
 
-    def phi(self, x: Tensor) -> Features:
-        """Without the factor 1/√m, which cancels."""
-        return Features(_Waves.apply(x, self.sigma() * self.directions()))
+    def phi(self, x: Tensor) -> ScaledFeatures:
+        """The features without the factor 1/√m, which cancels."""
+        return ScaledFeatures(_Waves.apply(x, self.sigma() * self.directions()))
 
     def least(self) -> Tensor:
-        """Unit vectors are at most 2 apart."""
+        """The kernel's minimum: unit vectors are at most 2 apart."""
         return self.features / 2 * (-2 * self.sigma().amax(-1).square()).exp()
 
     def refresh(self, generator: torch.Generator) -> None:
         self.directions.redraw(generator)
 
 
+class GatedRandomFeatureAttention(RandomFeatureAttention):
+    """Random feature attention with decay: S_t = g_t S_{t−1} + (1 − g_t) φ(k_t)v_tᵀ and one gate g = σ(w·x + b) per head.
+
+    features: m, the number of ω; the error falls with its square root
+    redraw: average number of training steps between redraws of ω; 0: never
+    bias: whether the projections have a bias
+    """
+
+    paper = "Peng et al. 2021"
+    uses = frozenset({"causal"})
+    instead: ClassVar[dict[str, str]] = {"encoder": ORDERED, "cross": ORDERED}
+    ignores_key_order = False
+    weighted = True
+
+    def __init__(self, site: Site, *, features: PositiveInt = 64, redraw: NonNegativeInt = 1000, bias: bool = True) -> None:
+        super().__init__(site, features=features, redraw=redraw, bias=bias)
+        self.gate = nn.Linear(site.dim, site.heads)
+        nn.init.constant_(self.gate.bias, 3.0)  # initially a token is remembered for about twenty tokens
+
+    def gates(self, x: Tensor) -> Tensor:
+        return self.gate(x).transpose(1, 2)
+
+
 class _Waves(torch.autograd.Function):
     """[sin(ωᵀx̂), cos(ωᵀx̂)], [..., H, T, 2m], of the unit vectors x̂ along x [..., H, T, D], for ω [H, m, D].
 
-    Angles are in float32: in half precision they would err by more than a feature may. Kept for the backward pass are x, its
-    length and the features alone.
+    Angles are computed in float32: in half precision their error would exceed that of the features. Only x, its length and the
+    features are saved for the backward pass.
     """
 
     @staticmethod
@@ -78,7 +104,7 @@ class _Waves(torch.autograd.Function):
         (sin, cos), (of_sin, of_cos) = waves.chunk(2, -1), gradients[0].chunk(2, -1)
         angle = torch.addcmul(of_sin * cos, of_cos, sin, value=-1).div_(length)
         slope = angle @ directions.to(angle.dtype)
-        # A step along x itself turns nothing.
+        # Moving x along its own direction does not change x̂.
         along = (slope * x).sum(-1, keepdim=True, dtype=length.dtype) / length.square()
         slope = torch.addcmul(slope, x, along.to(x.dtype), value=-1, out=torch.empty_like(x))
         products = (angle.transpose(-1, -2) @ x).flatten(0, -4)

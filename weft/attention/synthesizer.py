@@ -1,8 +1,7 @@
-"""Attention whose weights come without a look at the keys."""
+"""Synthesizer: attention whose weights do not depend on the keys."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
 
 import torch
@@ -10,9 +9,9 @@ from pydantic import PositiveInt
 from torch import Tensor, nn
 
 from weft.attention.base import Attended, Attention, Site, join_heads, split_heads
-from weft.attention.kernel import masked_softmax
-from weft.attention.single import Source
-from weft.attention.synthetic import DenseScores, FactoredDenseScores, FactoredRandomScores, RandomScores, Synthetic
+from weft.attention.core.dot_product import masked_softmax
+from weft.attention.core.single_head import CountedSource, SourceStates
+from weft.attention.core.synthetic_scores import DenseScores, FactoredDenseScores, FactoredRandomScores, RandomScores, Synthetic
 from weft.batch import Layout
 from weft.errors import DataError
 from weft.layers.dropout import dropout
@@ -22,26 +21,18 @@ from weft.state import State
 Form = Literal["dense", "random", "fixed", "factored_dense", "factored_random"]
 
 
-@dataclass
-class Asked:
-    """The values of a source, and how many queries each row has asked [B]."""
-
-    source: Source
-    asked: Tensor
-
-
 class SynthesizerAttention(Attention):
-    """softmax(B) V, where B is synthesized: from the query's token alone (dense), or a table of positions (random, fixed).
+    """softmax(B) V, where the scores B come from the query's token alone (dense) or from a table of positions (random, fixed).
 
-    The published mechanism looks at its own sequence. Looking at another one, in cross use, is our extension: scores are then
-    over the source's positions, and a table's rows are the target's, of which those after the last are like the last.
+    The published mechanism is self-attention. In cross use, an extension, scores are over source positions and the rows of a
+    table are target positions; positions after the last row use the last row.
 
-    form: dense (from the token), random (a trained table), fixed (a table as it was drawn), factored_dense (from two vectors of
-      the token, multiplied out), factored_random (a trained table of low rank)
-    layers: of the network that makes scores from a token, for the dense forms
-    rank: of the table of factored_random
-    max_length: positions there are; no sequence may be longer
-    bias: whether the projections have one
+    form: dense (from the token), random (a trained table), fixed (a table as it was drawn), factored_dense (the product of two
+      vectors of the token), factored_random (a trained table of low rank)
+    layers: layers of the network that computes scores from a token, for the dense forms
+    rank: rank of the table of factored_random
+    max_length: number of positions; no sequence may be longer
+    bias: whether the projections have a bias
     """
 
     paper = "Tay et al. 2020"
@@ -73,8 +64,8 @@ class SynthesizerAttention(Attention):
             assert memory is not None
             self._check(memory, layout)
             values = self.value(memory)
-            asked = torch.zeros(memory.size(0), dtype=torch.long, device=memory.device)
-            return Asked(Source.of(values, values, layout), asked)
+            queries = torch.zeros(memory.size(0), dtype=torch.long, device=memory.device)
+            return CountedSource(SourceStates.of(values, values, layout), queries)
         if self.site.use == "encoder":
             return None
         state = History.empty(rows, self.site.dim, room, self.out.weight)
@@ -92,8 +83,8 @@ class SynthesizerAttention(Attention):
         rows, extent = query.shape[:2]
         rank = torch.arange(extent, device=query.device)[None] if layout is None else layout.positions
         if append is None:
-            source, place = state.source, state.asked[:, None] + rank
-            state = Asked(source, state.asked + (extent if layout is None else layout.lengths))
+            source, place = state.source, state.queries[:, None] + rank
+            state = CountedSource(source, state.queries + (extent if layout is None else layout.lengths))
         else:
             self._check(append, layout)
             source, place, state = self._own(append, state, layout, rank)
@@ -105,20 +96,20 @@ class SynthesizerAttention(Attention):
         context = self._mix(weights, source)
         return Attended(self.out(join_heads(context).to(query.dtype)), state, weights if need_weights else None)
 
-    def _own(self, x: Tensor, state: State, layout: Layout | None, rank: Tensor) -> tuple[Source, Tensor, State]:
-        """The sequence itself as a source, and where its new tokens stand in it."""
+    def _own(self, x: Tensor, state: State, layout: Layout | None, rank: Tensor) -> tuple[SourceStates, Tensor, State]:
+        """The sequence itself as a source, and the positions of its new tokens."""
         values = self.value(x)
         if state is None:
-            return Source.of(values, values, layout), rank, None
+            return SourceStates.of(values, values, layout), rank, None
         fresh = state.fresh
         state, place = state.append(values, layout)
         if fresh:
-            return Source.of(values, values, layout), rank, state
-        # A cell's number is its token's position, so what lies after a query is what was never fed, too.
-        return Source(state.tokens, state.tokens), place, state
+            return SourceStates.of(values, values, layout), rank, state
+        # A cell's index is its token's position, so cells after a query also include those that were never fed.
+        return SourceStates(state.tokens, state.tokens), place, state
 
-    def _weights(self, query: Tensor, place: Tensor, source: Source, mask: Tensor | None) -> Tensor:
-        """[B, H, T, S]. Padding may stand further out than there are positions; it is masked."""
+    def _weights(self, query: Tensor, place: Tensor, source: SourceStates, mask: Tensor | None) -> Tensor:
+        """[B, H, T, S]. Padding may be at positions beyond `max_length`; it is masked."""
         scores = self.scores(query, place.clamp_max(self.max_length - 1))
         rows, count = query.size(0), source.keys.size(1)
         if source.positions is None and count <= self.max_length:
@@ -130,8 +121,8 @@ class SynthesizerAttention(Attention):
         weights = masked_softmax(scores, mask)
         return weights.expand(rows, -1, -1, -1)
 
-    def _mix(self, weights: Tensor, source: Source) -> Tensor:
-        """What the weights find, [B, H, T, D]; the beams of a source look at its values as at those of one row."""
+    def _mix(self, weights: Tensor, source: SourceStates) -> Tensor:
+        """The context [B, H, T, D] for the weights; the beams of a source share its values."""
         values = split_heads(source.values, self.site.heads)
         kept = dropout(weights, self.site.dropout, self.training).to(values.dtype)
         sources, beams = values.size(0), weights.size(0) // values.size(0)
@@ -143,7 +134,7 @@ class SynthesizerAttention(Attention):
         longest = tokens.size(1) if layout is None else layout.longest
         if longest > self.max_length:
             raise DataError(
-                f"a synthesizer with {self.max_length} positions cannot look at {longest} tokens; "
+                f"a synthesizer with {self.max_length} positions cannot attend to {longest} tokens; "
                 f"raise its max_length and train again, or shorten the text"
             )
 

@@ -1,6 +1,6 @@
-"""The attention of Transformer-XL: positions by distance, in four terms.
+"""Transformer-XL's attention: relative positions in four terms.
 
-Shapes: B rows · H heads · T queries · S keys · D width of a head · M distances.
+Shapes: B rows · H heads · T queries · S keys · D head width · M distances.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from pydantic import NonNegativeInt
 from torch import Tensor, nn
 
 from weft.attention.base import Site, split_heads
-from weft.attention.kernel import mix
-from weft.attention.multihead import MultiHead, MultiHeadAttention
-from weft.attention.relative import Places, RelativeLook
+from weft.attention.core.dot_product import mix
+from weft.attention.core.multihead import MultiHead, MultiHeadAttention
+from weft.attention.core.relative_positions import Places, RelativeLook
 from weft.layers.position import SinusoidalPosition
 
 
 class XlLook(RelativeLook):
-    """q·k + q·R + u·k + v·R, all over √D, where R = W_R · sinusoids(i − j) belongs to the distance of query i to key j.
+    """(q·k + q·R + u·k + v·R) / √D, where R = W_R · sinusoids(i − j) encodes the distance from query i to key j.
 
-    The products with R are formed for all distances at once, [B, H, T, M], and then moved to where their keys are: no vector
-    is copied for each pair.
+    The products with R are computed for all distances at once, [B, H, T, M], and then shifted to their keys, so that no vector
+    is copied per pair.
     """
 
     def __init__(self, site: Site, max_distance: int = 0) -> None:
@@ -38,32 +38,32 @@ class XlLook(RelativeLook):
     def find(
         self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, places: Places, dropout: float, need_weights: bool
     ) -> tuple[Tensor, Tensor | None]:
-        asked = (q + self.distance_bias.to(q.dtype)) / math.sqrt(q.size(-1))
-        bias = self._in_line(asked, k.size(2)) if places.in_line else self._anywhere(asked, places.away)
+        shifted = (q + self.distance_bias.to(q.dtype)) / math.sqrt(q.size(-1))
+        bias = self._in_line(shifted, k.size(2)) if places.in_line else self._anywhere(shifted, places.away)
         return mix(q + self.content_bias.to(q.dtype), k, v, mask, dropout, need_weights, bias)
 
-    def _in_line(self, asked: Tensor, keys: int) -> Tensor:
+    def _in_line(self, shifted: Tensor, keys: int) -> Tensor:
         """[B, H, T, S] for queries that are the last of the tokens.
 
-        Row t begins one place further to the left than the row before it. Read as one line, with a row taken to be one place
-        shorter than it is, the rows come to stand below each other (Dai et al. 2019, appendix B).
+        Each row of products starts one position further left than the row above. Flattened, and reshaped to rows that are one
+        shorter, the rows line up (Dai et al. 2019, appendix B).
         """
-        extent = asked.size(2)
+        extent = shifted.size(2)
         count = keys + 1 if self.causal else keys + extent
-        products = asked @ self._vectors(keys - 1, keys - 1 - count, asked)
+        products = shifted @ self._vectors(keys - 1, keys - 1 - count, shifted)
         line = products.flatten(2)[..., extent - 1 : extent - 1 + extent * (count - 1)]
-        # In memory of its own, since fused kernels want rows that begin at round addresses.
+        # Contiguous, since fused kernels need aligned rows.
         return line.unflatten(-1, (extent, count - 1))[..., :keys].contiguous()
 
-    def _anywhere(self, asked: Tensor, away: Tensor) -> Tensor:
-        """[B, H, T, S] for queries and keys that stand `away` [B or 1, T, S] from each other, each row in its own way."""
+    def _anywhere(self, shifted: Tensor, away: Tensor) -> Tensor:
+        """[B, H, T, S] for queries and keys at any distances `away` [B or 1, T, S]."""
         keys = away.size(-1)
-        products = asked @ self._vectors(keys - 1, -1 if self.causal else -keys, asked)
+        products = shifted @ self._vectors(keys - 1, -1 if self.causal else -keys, shifted)
         place = (away + keys - 1).clamp(0, products.size(-1) - 1)[:, None]
         return products.gather(-1, place.expand(*products.shape[:-1], keys))
 
     def _vectors(self, furthest: int, end: int, like: Tensor) -> Tensor:
-        """R of the distances from `furthest` down to the one before `end`: [H, D, M]."""
+        """R for the distances from `furthest` down to `end` + 1: [H, D, M]."""
         away = torch.arange(furthest, end, -1, device=like.device)[None]
         if self.furthest:
             away = away.clamp(-self.furthest, self.furthest)
@@ -72,13 +72,12 @@ class XlLook(RelativeLook):
 
 
 class XlRelativeAttention(MultiHeadAttention):
-    """Full attention of Transformer-XL, in which content and distance are asked for separately: (q + u)·k + (q + v)·R(i − j).
+    """Full attention of Transformer-XL with separate scores for content and distance: (q + u)·k + (q + v)·R(i − j).
 
-    It knows nothing of where a text begins, so what was read in earlier segments can be looked at: `task.carry: memory`.
-    u and v belong to each layer.
+    It has no absolute positions, so earlier segments can be attended to: `task.carry: memory`. Each layer has its own u and v.
 
-    max_distance: distances beyond this count as this, for memories longer than in training; 0: all differ
-    bias: whether the projections have one; not as published
+    max_distance: larger distances are clamped to this, for memories longer than in training; 0: no limit
+    bias: whether the projections have a bias; the published model has none
     """
 
     paper = "Dai et al. 2019"

@@ -10,10 +10,10 @@ import torch
 from weft.batch import BOS, PAD, UNK, LabelBatch, PairBatch, Source
 from weft.bench.subject import Subject
 from weft.config import DecodeSection
-from weft.graphs import Compiler
+from weft.kernels.cpp import Kernels, using
+from weft.kernels.graphs import Compiler
 from weft.models.base import Model
 from weft.models.lm import LanguageModel
-from weft.native import Kernels, using
 from weft.registry import build
 from weft.search.choosers import Beam, Chooser, Greedy, Limits
 from weft.search.constraints import Forbid

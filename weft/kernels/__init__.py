@@ -1,7 +1,7 @@
-"""Kernels of our own for GPUs, where torch has none that suits short sentences, single steps and large vocabularies.
+"""Faster ways to compute: CUDA graphs (`graphs`), Triton kernels for GPUs (`triton`) and C++ kernels for CPUs (`cpp`).
 
-They are written in Triton, which comes with torch for CUDA. Each stands beside a plain way to compute the same, which serves
-where Triton does not work. A file imports Triton at its top, so it is imported only after `serve` has said yes.
+This module says where the Triton kernels run. Each of them has a plain counterpart that computes the same, for devices on which
+Triton does not work.
 """
 
 from __future__ import annotations
@@ -12,47 +12,54 @@ import warnings
 import torch
 from torch import Tensor
 
-_modern: bool | None = None
-_working: bool | None = None
+_PROBED: dict[int, tuple[bool, bool]] = {}
+"""For each GPU by index: whether it is modern, and whether Triton kernels run on it."""
 
 
 def serve(tensor: Tensor) -> bool:
-    """Whether kernels of our own can work on a tensor where it lies."""
-    return modern(tensor.device) and bool(_working)
+    """Whether Triton kernels can run on a tensor's device."""
+    return _probed(tensor.device)[1]
 
 
 def modern(device: torch.device) -> bool:
-    """Whether a device is a GPU that fused kernels in half precision are made for: NVIDIA's Ampere (2020) or later."""
-    try_out(device)
-    return device.type == "cuda" and bool(_modern)
+    """Whether a device is a GPU with fused half-precision kernels: NVIDIA's Ampere generation (2020) or later."""
+    return _probed(device)[0]
 
 
 def try_out(device: torch.device) -> None:
-    """Finds out now what the other two will say. torch.compile cannot look in here, so it is called before."""
-    global _modern, _working
-    if device.type == "cuda" and _working is None:
-        _modern = torch.cuda.get_device_capability(device) >= (8, 0)
-        _working = _modern and _works()
+    """Probes a device. torch.compile cannot trace the probe, so call this before compiling."""
+    _probed(device)
 
 
 def processors(device: torch.device) -> int:
-    """How many programs of a kernel run at the same time, at least."""
+    """The number of multiprocessors of a GPU; 1 for other devices."""
     return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 1
 
 
-def _works() -> bool:
-    """Whether a kernel can be made and run. Triton may be there and fail: it calls the machine's C compiler."""
+def _probed(device: torch.device) -> tuple[bool, bool]:
+    """What `_PROBED` holds for a device, which is probed on first use. GPUs of one machine may differ."""
+    if device.type != "cuda":
+        return False, False
+    index = torch.cuda.current_device() if device.index is None else device.index
+    if index not in _PROBED:
+        capable = torch.cuda.get_device_capability(index) >= (8, 0)
+        _PROBED[index] = capable, capable and _works(index)
+    return _PROBED[index]
+
+
+def _works(index: int) -> bool:
+    """Whether a kernel compiles and runs on this GPU. An installed Triton may still fail: it calls the C compiler."""
     if importlib.util.find_spec("triton") is None:
         return False
-    from weft.kernels.probe import probe
+    from weft.kernels.triton.probe import probe
 
     try:
-        probe()
-    except Exception as error:  # whatever the tools that Triton calls come up with
+        probe(index)
+    except Exception as error:  # Triton calls external tools, which may raise anything
         reason = " ".join(str(error).split())[:200]
         warnings.warn(
-            f"Triton does not work on this machine, so slower kernels are used: {type(error).__name__}: {reason}. It needs a C "
-            "compiler and Python's header files (on Debian and Ubuntu: apt install gcc python3-dev).",
+            f"Triton does not work on GPU {index}, so slower kernels are used: {type(error).__name__}: {reason}. Triton needs "
+            "a C compiler and Python's header files (on Debian and Ubuntu: apt install gcc python3-dev).",
             stacklevel=2,
         )
         return False

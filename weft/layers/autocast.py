@@ -1,4 +1,4 @@
-"""What autocast does, done where it does not reach."""
+"""Autocast for tensors that torch does not cast itself."""
 
 from __future__ import annotations
 
@@ -7,6 +7,6 @@ from torch import Tensor
 
 
 def computed_in(x: Tensor) -> Tensor:
-    """`x` in the precision that autocast has products computed in, so that not every use of it has to convert it."""
+    """`x` in the precision in which autocast computes products, so that not every use converts it again."""
     kind = x.device.type
     return x.to(torch.get_autocast_dtype(kind)) if kind != "meta" and torch.is_autocast_enabled(kind) else x

@@ -1,7 +1,7 @@
-"""Convolutions over rows of tokens, in two steps: lay the neighbours of every token side by side, then one matrix product.
+"""Convolutions over tokens in two steps: gather the neighbours of every token, then one matrix product.
 
-The first step is `Window`, which alone knows padding, packed rows and pieces of a sequence; the second is any linear layer over
-width · dim inputs. Shapes: B rows · T positions · D width of a token.
+`TokenWindow` does the first step, and it alone handles padding, packed rows and pieces of a sequence. The second step is
+any linear layer with width · dim inputs. Shapes: B rows · T positions · D width of a token.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from weft.errors import ConfigError
 
 
 @dataclass(frozen=True)
-class Window:
-    """The `width` tokens that each token sees, `dilation` apart: the last ones up to itself (causal), or itself in the middle.
+class TokenWindow:
+    """The `width` tokens that each token sees, `dilation` apart: the last ones up to itself (causal), or centred on itself.
 
-    Neighbours beyond the ends of the sentence, in padding, or of another sentence of a packed row are zeros. A causal window
-    slides over a sequence in pieces of any size; its state is a tail of fixed size, the last (width − 1) · dilation tokens.
-    Tokens may be vectors or, of width 1, their ids.
+    Neighbours beyond the ends of the sentence, in padding, or in another sentence of a packed row are zeros. A causal window
+    processes a sequence in pieces of any size; its state is a tail of fixed size, the last (width − 1) · dilation tokens.
+    Tokens may be vectors or, with width 1, ids.
     """
 
     dim: int
@@ -33,21 +33,21 @@ class Window:
     def __post_init__(self) -> None:
         if not self.causal and self.width % 2 == 0:
             raise ConfigError(
-                f"a convolution in an encoder looks equally far both ways, so its width is odd, not {self.width}; "
+                f"a convolution in an encoder is centred on its token, so its width must be odd, not {self.width}; "
                 f"use a width of {self.width + 1}"
             )
 
     @property
     def span(self) -> int:
-        """How far the first token of a window is from its last."""
+        """The distance from the first token of a window to its last."""
         return (self.width - 1) * self.dilation
 
     def start(self, rows: int, like: Tensor) -> Tensor | None:
-        """The tail before the first token, [rows, span, D] of zeros; a window around its token has none."""
+        """The tail before the first token, [rows, span, D] of zeros; None for a centred window."""
         return like.new_zeros(rows, self.span, self.dim) if self.causal else None
 
     def __call__(self, x: Tensor, tail: Tensor | None, layout: Layout | None) -> tuple[Tensor, Tensor | None]:
-        """x [B, T, D] → windows [B, T, width · D], the earliest token first; and the tail after x."""
+        """x [B, T, D] → windows [B, T, width · D], earliest token first; and the tail after x."""
         if layout is not None:
             x = torch.where(layout.ok[..., None], x, 0)
         if tail is None:
@@ -61,7 +61,7 @@ class Window:
         return torch.cat(taps, -1), tail
 
     def sees(self, length: int) -> Tensor:
-        """[length, length] bool: which tokens each token's window holds."""
+        """[length, length] bool: which tokens are in the window of each token."""
         place = torch.arange(length)
         before = place[:, None] - place[None]
         reach = torch.arange(self.width) * self.dilation - (0 if self.causal else self.span // 2)
@@ -72,7 +72,7 @@ class Window:
         return range(0, self.span + 1, self.dilation)
 
     def _same(self, layout: Layout) -> list[Tensor]:
-        """For each tap [B, T, 1] bool: it is a token of the same sentence. Alike for all layers, so it is computed once."""
+        """[B, T, 1] bool per tap: whether it is in the token's own sentence. Computed once for all layers."""
         before = self.span if self.causal else self.span // 2
 
         def make() -> list[Tensor]:

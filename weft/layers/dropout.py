@@ -1,4 +1,4 @@
-"""Dropout that does not wait for its random numbers."""
+"""Dropout with fast random numbers on a CPU."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from torch import Tensor
 
 
 def dropout(x: Tensor, share: float, training: bool = True) -> Tensor:
-    """`x` with a random `share` of its entries 0 and the others scaled up, in training; `x` itself otherwise.
+    """In training, `x` with a random `share` of its entries set to 0 and the others scaled up; otherwise `x` itself.
 
-    On a CPU four 16-bit numbers are cut from each 64 random bits, five times as fast as torch's own way; the share is then
-    exact to 2⁻¹⁶. The numbers come from torch's generator, so a seed fixes them.
+    On a CPU each 64 random bits give four 16-bit numbers, which is five times as fast as torch's dropout; the share is then
+    exact to 2⁻¹⁶. The numbers come from torch's generator, so a seed determines them.
     """
     if not training or share == 0:
         return x

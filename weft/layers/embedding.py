@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from weft.batch import PAD, Layout
-from weft.layers.convolution import Window
+from weft.layers.convolution import TokenWindow
 from weft.layers.dropout import dropout
 from weft.layers.position import LearnedPosition, SinusoidalPosition
 
@@ -60,7 +60,7 @@ class NGramBag(nn.EmbeddingBag):
     def __init__(self, buckets: int, dim: int, longest: int) -> None:
         super().__init__(buckets + 1, dim, mode="sum", padding_idx=0)
         nn.init.zeros_(self.weight)
-        self.window = Window(1, longest, causal=True)
+        self.window = TokenWindow(1, longest, causal=True)
 
     def start(self, rows: int) -> Tensor | None:
         """The tail before the first token, [rows, longest − 1, 1] ids."""
@@ -83,8 +83,8 @@ def embedding_table(size: int, dim: int, std: float | None = None) -> nn.Embeddi
 def _hashed(grams: Tensor, rows: int) -> Tensor:
     """The last N tokens at each position, [B, T, N] → rows [B, T, N − 1] of the n-grams that end there, shortest first."""
     *earlier, code = grams.unbind(-1)
-    found = []
+    hashed = []
     for token in reversed(earlier):
         code = (code * HASH_BASE + token) % HASH_PRIME
-        found.append(torch.where(token == PAD, 0, code % (rows - 1) + 1))
-    return torch.stack(found, -1)
+        hashed.append(torch.where(token == PAD, 0, code % (rows - 1) + 1))
+    return torch.stack(hashed, -1)

@@ -1,4 +1,4 @@
-"""The network of a Transformer block: of each token by itself, or of each with its neighbours."""
+"""The feed-forward network of a Transformer block, optionally over a window of tokens."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from weft.batch import Layout
 from weft.kernels import serve
 from weft.layers.autocast import computed_in
-from weft.layers.convolution import Window
+from weft.layers.convolution import TokenWindow
 from weft.layers.dropout import dropout
 
 Activation = Literal["relu", "gelu", "swiglu"]
@@ -20,11 +20,11 @@ Activation = Literal["relu", "gelu", "swiglu"]
 class FeedForward(nn.Module):
     """W₂ f(W₁ x): ReLU as published, GELU, or the gated SwiGLU (Shazeer 2020), which has a third matrix.
 
-    With a window, x is a token with its neighbours and W₁ a convolution, the form for tagging (Tan et al. 2018).
+    With a window, x is a token with its neighbours and W₁ a convolution, as used for tagging (Tan et al. 2018).
     """
 
     def __init__(
-        self, dim: int, hidden: int, activation: Activation = "relu", dropout: float = 0.0, window: Window | None = None
+        self, dim: int, hidden: int, activation: Activation = "relu", dropout: float = 0.0, window: TokenWindow | None = None
     ) -> None:
         super().__init__()
         self.activation, self.dropout, self.window = activation, dropout, window
@@ -38,11 +38,11 @@ class FeedForward(nn.Module):
         nn.init.zeros_(self.down.bias)
 
     def start(self, rows: int) -> Tensor | None:
-        """The tokens before the first, where a window looks back at them."""
+        """The tail before the first token, if there is a causal window."""
         return None if self.window is None else self.window.start(rows, self.down.weight)
 
     def run(self, x: Tensor, tail: Tensor | None, layout: Layout | None) -> tuple[Tensor, Tensor | None]:
-        """x [B, T, D], a whole sequence or a piece of it → [B, T, D], and the tail after it."""
+        """x [B, T, D], a whole sequence or a piece of one → [B, T, D], and the tail after it."""
         if self.window is not None:
             x, tail = self.window(x, tail, layout)
         return self(x), tail
@@ -52,7 +52,7 @@ class FeedForward(nn.Module):
             return self.down(dropout(_linear_relu(self.up, computed_in(x)), self.dropout))
         hidden = self.up(x)
         if self.activation == "relu":
-            hidden = F.relu(hidden, inplace=True)  # nobody else has it, and it is the largest of all activations
+            hidden = F.relu(hidden, inplace=True)  # in place: no one else uses it, and it is the largest activation
         elif self.activation == "gelu":
             hidden = F.gelu(hidden)
         else:
@@ -62,13 +62,13 @@ class FeedForward(nn.Module):
 
 
 def _fused(layer: nn.Linear, x: Tensor) -> bool:
-    """Whether a product that ends in a ReLU serves: in half precision, on a GPU."""
+    """Whether to use the fused product with ReLU: in half precision, on a GPU."""
     half = torch.is_autocast_enabled(x.device.type) or x.dtype == torch.bfloat16
     return half and type(layer) is nn.Linear and serve(x)
 
 
 def _linear_relu(layer: nn.Linear, x: Tensor) -> Tensor:
-    from weft.kernels.relu import linear_relu
+    from weft.kernels.triton.linear_relu import linear_relu
 
-    found: Tensor = linear_relu(x.flatten(0, -2), computed_in(layer.weight), computed_in(layer.bias))
-    return found.unflatten(0, x.shape[:-1])
+    hidden: Tensor = linear_relu(x.flatten(0, -2), computed_in(layer.weight), computed_in(layer.bias))
+    return hidden.unflatten(0, x.shape[:-1])

@@ -1,4 +1,4 @@
-"""What a causal layer remembers that looks back at every token: a row's tokens by position."""
+"""All earlier tokens of a row by position, for causal layers that look back at every token."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from weft.state import timed
 
 @dataclass
 class History:
-    """tokens [B, S, D], of which the first `length` [B] of each row were fed: a cell's number is its token's position.
+    """tokens [B, S, D], of which the first `length` [B] of each row were fed: the index of a cell is its token's position.
 
-    With `room` the store has a fixed size, grown by the search loop alone, and is written in place; without, each piece
-    makes it longer.
+    With `room` the store has a fixed size, which only the search loop grows, and is written in place; without it, each piece is
+    appended.
     """
 
     length: Tensor
@@ -31,11 +31,11 @@ class History:
 
     @property
     def fresh(self) -> bool:
-        """Nothing was fed, and this is known without asking the device."""
+        """Whether nothing was fed, as far as the host knows without synchronising."""
         return self.tokens.size(1) == 0
 
     def append(self, x: Tensor, layout: Layout | None) -> tuple[History, Tensor]:
-        """Feeds x [B, T, D]; gives the positions [B, T] of its tokens. Cells of padding are overwritten by what comes next."""
+        """Feeds x [B, T, D] and returns the positions [B, T] of its tokens. The next tokens overwrite cells of padding."""
         extent = x.size(1)
         place = self.length[:, None] + torch.arange(extent, device=x.device)
         length = self.length + (extent if layout is None else layout.lengths)

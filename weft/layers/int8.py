@@ -1,8 +1,7 @@
-"""Linear layers in eight bits, for decoding on a CPU.
+"""Int8 linear layers for decoding on a CPU.
 
-Every output has a scale for its weights and every row one for what it reads, so what a row gives does not depend on the rows
-beside it. Products are summed up as whole numbers, which are exact in any order. Shapes: N rows · I inputs · O outputs; B rows
-of a batch · T tokens.
+Weights have a scale per output and inputs a scale per row, so the outputs of a row do not depend on other rows. Products are
+summed as integers, which is exact in any order. Shapes: N rows · I inputs · O outputs; B rows of a batch · T tokens.
 """
 
 from __future__ import annotations
@@ -17,30 +16,30 @@ from torch import Tensor, nn
 
 from weft.batch import Layout
 from weft.errors import DeviceError
+from weft.kernels.cpp import Kernels
 from weft.layers.recurrent import Cell, RecurrentLayer
 from weft.layers.weightnorm import NormedLinear
-from weft.native import Kernels
 
 FEWEST = 16
-"""Layers with fewer outputs stay as they are: rounding their inputs would cost more than the product itself."""
+"""Layers with fewer outputs stay in floating point: rounding their inputs would cost more than the product itself."""
 
 KERNEL = torch.ops.quantized.linear_with_input_q_dq_qweight_dq_output_fp32.default
-"""FBGEMM's: rounds rows by a given scale and zero, multiplies them with packed weights, and gives float32."""
+"""FBGEMM's kernel: rounds rows by a given scale and zero point, multiplies them with packed weights, and returns float32."""
 
 TINY = 1e-30
-"""The least scale of weights, for outputs whose weights are all 0."""
+"""The smallest scale of weights, for outputs whose weights are all 0."""
 
 
 class Int8Linear(nn.Module):
-    """y = W x + b with W and x rounded to eight bits: [N, I] in any precision → [N, O] in float32."""
+    """y = W x + b with W and x rounded to int8: [N, I] in any precision → [N, O] in float32."""
 
     bias: Tensor | None
 
     def __init__(self, weight: Tensor, bias: Tensor | None, kernels: Kernels | None = None) -> None:
-        """`weight` [O, I] as it is, or rounded already. With `kernels` it is one operation of ours, else several of torch."""
+        """`weight` [O, I], rounded or not. With `kernels` the layer is one C++ operation, otherwise several of torch."""
         super().__init__()
         self.out_features, self.in_features = weight.shape
-        # CPUs without dot products of bytes add pairs of them up in 16 bits, into which only half as many steps fit.
+        # CPUs without VNNI add pairs of products in 16 bits, which leaves half as many levels.
         self.levels = 127 if torch.cpu._is_vnni_supported() else 63
         self.register_buffer("bias", None if bias is None else bias.detach().float())
         rounded = weight if weight.is_quantized else _round(weight.detach().float())
@@ -53,21 +52,21 @@ class Int8Linear(nn.Module):
 
     @cached_property
     def weight(self) -> Tensor:
-        """[O, I], as rounded, for who asks what the weights are like."""
+        """The rounded weights [O, I] in float32."""
         return self._numbers * self._scale[:, None].float()
 
     @cached_property
     def _numbers(self) -> Tensor:
-        """The rounded weights [O, I] as they were before they were packed; kept if asked for."""
-        found: Tensor
+        """The rounded weights [O, I] as int8, unpacked once if needed."""
+        numbers: Tensor
         if self.kernels is None:
-            found = torch.ops.quantized.linear_unpack(self.packed)[0].int_repr()
+            numbers = torch.ops.quantized.linear_unpack(self.packed)[0].int_repr()
         else:
-            found = self.packed.unpack()
-        return found
+            numbers = self.packed.unpack()
+        return numbers
 
     def rows(self, outputs: Tensor) -> Int8Linear:
-        """The layer for some of its outputs [N] alone."""
+        """The same layer restricted to some of its outputs [N]."""
         zero = torch.zeros(len(outputs), dtype=torch.long)
         rounded = torch._make_per_channel_quantized_tensor(self._numbers[outputs], self._scale[outputs], zero, 0)
         return Int8Linear(rounded, None if self.bias is None else self.bias[outputs], self.kernels)
@@ -77,14 +76,14 @@ class Int8Linear(nn.Module):
             x = x.float()
         if self.kernels is not None:
             return self.packed(x)  # type: ignore[no-any-return]
-        # A row of zeros is divided by 0: what the kernel makes of that are numbers all the same, and times 0 they are 0.
+        # A row of zeros is divided by 0. The kernel still returns finite numbers, and times 0 they are 0.
         largest = x.abs().amax(-1, keepdim=True)
-        found: Tensor = KERNEL(x / largest, 1 / self.levels, self.levels + 1, self.packed)
-        return found.mul_(largest) if self.bias is None else torch.addcmul(self.bias, found, largest, out=found)
+        output: Tensor = KERNEL(x / largest, 1 / self.levels, self.levels + 1, self.packed)
+        return output.mul_(largest) if self.bias is None else torch.addcmul(self.bias, output, largest, out=output)
 
 
 class Int8Recurrent(nn.Module):
-    """A recurrent layer whose single steps are in eight bits; whole sequences, which fused kernels read, are not."""
+    """A recurrent layer whose single steps run in int8. Whole sequences keep using the fused floating-point kernels."""
 
     def __init__(self, layer: RecurrentLayer, kernels: Kernels | None) -> None:
         super().__init__()
@@ -97,8 +96,8 @@ class Int8Recurrent(nn.Module):
 
     def forward(self, x: Tensor, state: Cell, layout: Layout | None) -> tuple[Tensor, Cell]:
         if layout is not None or x.size(1) > 1:
-            found: tuple[Tensor, Cell] = self.layer(x, state, layout)
-            return found
+            output: tuple[Tensor, Cell] = self.layer(x, state, layout)
+            return output
         cell = self.step(x[:, 0], state)
         return cell[0][:, None], cell
 
@@ -119,17 +118,17 @@ Part = TypeVar("Part", bound=nn.Module)
 
 
 def in_int8(model: Part, kernels: Kernels | None = None) -> Part:
-    """A copy of the model, on a CPU, with linear layers in eight bits; all else that is trained it shares with the model.
+    """A copy of the model, on a CPU, with int8 linear layers; it shares all other tensors with the model.
 
-    With `kernels` the layers are operations of our own (`weft.native`).
+    With `kernels` the layers run the C++ kernels of `weft.kernels.cpp`.
     """
     tensors = [*model.parameters(), *model.buffers()]
     elsewhere = next((each.device for each in tensors if each.device.type != "cpu"), None)
     if elsewhere is not None:
-        raise DeviceError(f"decode.precision: int8 is for the CPU; on {elsewhere} use bf16, or go to the CPU: --device cpu")
+        raise DeviceError(f"decode.precision: int8 runs on a CPU only; on {elsewhere} use bf16, or use --device cpu")
     if torch.backends.quantized.engine not in ("x86", "fbgemm"):
         raise DeviceError(
-            "decode.precision: int8 needs an x86 CPU and a torch with FBGEMM, which is not in use here "
+            "decode.precision: int8 needs an x86 CPU and a torch with FBGEMM, which is not available here "
             f"(torch.backends.quantized.engine is {torch.backends.quantized.engine}); use float32 or bf16"
         )
     copy = deepcopy(model, {id(each): each for each in tensors})
@@ -148,8 +147,8 @@ def _replace(module: nn.Module, known: dict[nn.Module, nn.Module], kernels: Kern
 
 
 def _rounded(part: nn.Module, kernels: Kernels | None) -> nn.Module:
-    """The layer in eight bits, or the part itself if it is no such layer."""
-    # Classes derived from nn.Linear do more than multiply, so they are left alone.
+    """The layer in int8, or the part itself if it cannot be rounded."""
+    # Subclasses of nn.Linear do more than multiply, so they stay as they are.
     if isinstance(part, NormedLinear) or (type(part) is nn.Linear and part.out_features >= FEWEST):
         return Int8Linear(part.weight, part.bias, kernels)
     if isinstance(part, RecurrentLayer) and part.ways == 1:
@@ -158,9 +157,9 @@ def _rounded(part: nn.Module, kernels: Kernels | None) -> nn.Module:
 
 
 def _round(weight: Tensor) -> Tensor:
-    """Weights [O, I] in eight bits, with a scale for each output."""
+    """Weights [O, I] as int8, with a scale per output."""
     scale = (weight.abs().amax(1) / 127).clamp_min(TINY).double()
     with warnings.catch_warnings():
-        # Tensors of torch's quantised types are deprecated, but there is no other way to the kernel.
+        # Quantised tensor types are deprecated in torch, but the kernel takes nothing else.
         warnings.simplefilter("ignore", UserWarning)
         return torch.quantize_per_channel(weight, scale, torch.zeros(len(scale), dtype=torch.long), 0, torch.qint8)

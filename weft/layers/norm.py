@@ -1,4 +1,4 @@
-"""The norm of a sum."""
+"""Residual sum with dropout and layer norm."""
 
 from __future__ import annotations
 
@@ -10,30 +10,31 @@ from weft.layers.autocast import computed_in
 from weft.layers.dropout import dropout
 
 WIDEST = 4096
-"""Of rows that a kernel holds at once."""
+"""The widest row that the kernel can hold."""
 
 
-def norm_sum(norm: nn.LayerNorm, x: Tensor, found: Tensor, share: float, training: bool) -> Tensor:
-    """norm(x + dropout(found)).
+def norm_sum(norm: nn.LayerNorm, x: Tensor, update: Tensor, share: float, training: bool) -> Tensor:
+    """norm(x + dropout(update)).
 
-    In training on a GPU, what was found in bf16 makes the result one too, summed and normed in float32 in between: what reads
-    it would round it so.
+    In training on a GPU, a bf16 update gives a bf16 result, with sum and norm computed in float32: its readers would round it
+    anyway.
     """
-    if training and _fused(norm, found):
-        from weft.kernels.norms import add_norm
+    if training and _fused(norm, update):
+        from weft.kernels.triton.add_norm import add_norm
 
         seed = torch.randint(1 << 62, (1,), device=x.device) if share else None
-        out: Tensor = add_norm(x, found, norm.weight, norm.bias, seed, share, norm.eps)[0]
+        out: Tensor = add_norm(x, update, norm.weight, norm.bias, seed, share, norm.eps)[0]
         return out
-    summed: Tensor = norm(x + dropout(found, share, training))
+    summed: Tensor = norm(x + dropout(update, share, training))
     return summed
 
 
 def residual(x: Tensor, training: bool) -> Tensor:
-    """What enters a stack whose sub-layers end in `norm_sum`: in half precision where that makes it so, so that all layers are
-    given the same and are compiled once."""
+    """The input of a stack of `norm_sum` sub-layers, in the precision that they return, so that all layers compile to one
+    program.
+    """
     return computed_in(x) if training and serve(x) else x
 
 
-def _fused(norm: nn.LayerNorm, found: Tensor) -> bool:
-    return found.dtype == torch.bfloat16 and found.size(-1) <= WIDEST and type(norm) is nn.LayerNorm and serve(found)
+def _fused(norm: nn.LayerNorm, update: Tensor) -> bool:
+    return update.dtype == torch.bfloat16 and update.size(-1) <= WIDEST and type(norm) is nn.LayerNorm and serve(update)

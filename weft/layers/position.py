@@ -1,4 +1,4 @@
-"""Where a token stands: sinusoids, learned vectors, rotations. Angles are always float32 (in bf16 position 257 is 256)."""
+"""Positions: sinusoids, learned vectors, rotations. Angles are always float32 (bf16 rounds position 257 to 256)."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ def angles(positions: Tensor, width: int, base: float = 10000.0) -> Tensor:
 
 
 def rotation(positions: Tensor, width: int, base: float, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Cosine and sine [B, 1, T, width] of each pair of channels' angle at each position, for `rotate`."""
+    """Cosine and sine [B, 1, T, width] of the angle of each channel pair at each position, for `rotate`."""
     turn = angles(positions, width, base)[:, None].repeat_interleave(2, -1)
     return turn.cos().to(dtype), turn.sin().to(dtype)
 
 
 def rotate(x: Tensor, turn: tuple[Tensor, Tensor]) -> Tensor:
-    """Turns each pair of channels of x [B, H, T, D] by its position's angle (Su et al. 2021)."""
+    """Rotates each pair of channels of x [B, H, T, D] by the angle of its position (Su et al. 2021)."""
     cos, sin = turn
     quarter = torch.stack([-x[..., 1::2], x[..., ::2]], -1).flatten(-2)
     return x * cos + quarter * sin
 
 
 class SinusoidalPosition(nn.Module):
-    """PE(p, 2i) = sin(p / 10000^(2i/d)), PE(p, 2i+1) = cos(…) (Vaswani et al. 2017, section 3.5). Any length."""
+    """PE(p, 2i) = sin(p / 10000^(2i/d)), PE(p, 2i+1) = cos(…) (Vaswani et al. 2017, section 3.5), for any length."""
 
     max_length: int | None = None
 

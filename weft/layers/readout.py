@@ -1,4 +1,4 @@
-"""The output layer and its loss, which never hold all logits in float32.
+"""The output layer and its loss, computed without holding all logits in float32.
 
 Shapes: N tokens · D width · V vocabulary.
 """
@@ -15,27 +15,27 @@ from weft.batch import PAD
 from weft.kernels import serve
 
 CACHED = 1 << 21
-"""Logits in a chunk on a CPU: 8 MiB of float32."""
+"""Logits per chunk on a CPU: 8 MiB of float32."""
 
 IMPOSSIBLE = 100.0
-"""Loss of a label that has no probability at all, e⁻¹⁰⁰: bad enough to be seen, and finite."""
+"""The loss of a label with probability 0, as if it were e⁻¹⁰⁰: high enough to be noticed, and finite."""
 
 
 def output_layer(table: nn.Embedding) -> nn.Linear:
-    """Logits of every token from the same vectors that stand for them in the table."""
+    """An output layer whose weights are the embedding table."""
     layer = nn.Linear(table.embedding_dim, table.num_embeddings, bias=False, device="meta")
     layer.weight = table.weight
     return layer
 
 
 class Rows(Protocol):
-    """An output layer that is more than a matrix."""
+    """An output layer that can be restricted to some of its outputs."""
 
     def rows(self, outputs: Tensor) -> nn.Module: ...
 
 
 def rows_of(layer: nn.Module, outputs: Tensor) -> nn.Module:
-    """The layer for some of its outputs [N] alone."""
+    """The layer restricted to some of its outputs [N]."""
     if not isinstance(layer, nn.Linear):
         return cast(Rows, layer).rows(outputs)
     part = nn.Linear(layer.in_features, len(outputs), bias=layer.bias is not None, device="meta")
@@ -48,8 +48,8 @@ def rows_of(layer: nn.Module, outputs: Tensor) -> nn.Module:
 def smoothed_loss(logits: Tensor, labels: Tensor, smoothing: float) -> tuple[Tensor, Tensor]:
     """(label-smoothed loss, negative log-likelihood), each a float32 sum over the labels that are not PAD.
 
-    Smoothing ε moves that share of the probability evenly over the vocabulary (Szegedy et al. 2016): over what can be said,
-    where logits are −inf for what cannot. A label that cannot be said costs `IMPOSSIBLE` and teaches nothing.
+    Smoothing ε spreads that share of the probability evenly over the vocabulary (Szegedy et al. 2016), without entries whose
+    logits are −inf. A label with a logit of −inf costs `IMPOSSIBLE` and has no gradient.
     """
     logp = logits.to(_wide(logits)).log_softmax(-1)
     never = logp == float("-inf")
@@ -65,9 +65,10 @@ def smoothed_loss(logits: Tensor, labels: Tensor, smoothing: float) -> tuple[Ten
 def linear_loss(
     hidden: Tensor, weight: Tensor, labels: Tensor, smoothing: float, chunk: int | None = None
 ) -> tuple[Tensor, Tensor]:
-    """The same for logits = hidden · weightᵀ, a chunk of tokens at a time, its gradients computed along the way.
+    """The same for logits = hidden · weightᵀ, one chunk of tokens at a time, with gradients computed along the way.
 
-    hidden [B, T, D] · weight [V, D] · labels [B, T]. By default a chunk's logits fill a CPU's cache, or 4096 rows on a GPU.
+    hidden [B, T, D] · weight [V, D] · labels [B, T]. By default the logits of a chunk fit a CPU's cache, or have 4096 rows on a
+    GPU.
     """
     hidden, labels = hidden.flatten(0, -2), labels.flatten()
     if torch.is_autocast_enabled(hidden.device.type):
@@ -79,9 +80,9 @@ def linear_loss(
 
 
 class _LinearLoss(torch.autograd.Function):
-    """∂loss/∂logits = softmax − target needs from later layers only a factor, so both products with it are formed at once.
+    """∂loss/∂logits = softmax − target depends on later layers only by a factor, so both products with it are computed at once.
 
-    What smoothing takes evenly from all logits is a product with the mean of the table, so no pass over logits is made for it.
+    The even part of smoothing is a product with the mean of the table, so it needs no extra pass over the logits.
     """
 
     @staticmethod
@@ -100,7 +101,7 @@ class _LinearLoss(torch.autograd.Function):
             likelihood, norm, slope = _chunk(rows @ table.t(), gold, smoothing, wanted)
             ok = gold != PAD
             nll -= torch.where(ok, likelihood, 0.0).sum()
-            # As a product of matrices this would be rounded to half precision under autocast.
+            # Autocast would compute a matrix product in half precision.
             total += torch.where(ok, norm - (rows.to(mean.dtype) * mean).sum(-1), 0.0).sum()
             if slope is not None and grad_hidden is not None and grad_weight is not None:
                 grad_hidden[begin : begin + chunk] = slope @ table
@@ -119,9 +120,9 @@ class _LinearLoss(torch.autograd.Function):
 
 
 def _chunk(logits: Tensor, gold: Tensor, smoothing: float, wanted: bool) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Log-likelihoods [N], the logarithms of softmax's denominators [N], and softmax − (1 − ε) · gold, in the logits' place."""
+    """Log-likelihoods [N], log-denominators of the softmax [N], and softmax − (1 − ε) · gold, which overwrites the logits."""
     if serve(logits):
-        from weft.kernels.likelihood import likelihoods
+        from weft.kernels.triton.likelihood import likelihoods
 
         return likelihoods(logits, gold, 1 - smoothing, wanted)
     gold = gold[:, None]

@@ -1,4 +1,4 @@
-"""Recurrent layers over ragged rows: whole sequences by fused kernels, single steps by cells, the same numbers.
+"""Recurrent layers over ragged rows: fused kernels for whole sequences and cells for single steps, with equal results.
 
 Shapes: B rows · T positions · W width of a layer's states, both directions together · N real tokens.
 """
@@ -6,41 +6,37 @@ Shapes: B rows · T positions · W width of a layer's states, both directions to
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import Literal, cast
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
-from torch.nn.utils.rnn import PackedSequence
 
 from weft.batch import Layout
 from weft.errors import ConfigError
 from weft.layers.dropout import dropout
+from weft.layers.time_packing import pack_rows
 
 CellKind = Literal["gru", "lstm"]
 BridgeKind = Literal["zeros", "copy", "tanh"]
 ReadoutKind = Literal["tanh", "maxout", "none"]
 
 MARKS, HELD = 8, 1e4
-"""Inputs that mark padding, as many as matrix units like, of which the first counts; and its weight, which no sum outweighs."""
+"""The number of inputs that mark padding, of which only the first is used (eight is fast), and their overwhelming weight."""
 
 Cell = tuple[Tensor, ...]
-"""What a layer remembers of each row: (h,) for a GRU, (h, c) for an LSTM, each [B, W]."""
+"""The state of a layer: (h,) for a GRU, (h, c) for an LSTM, each [B, W]."""
 
 
 class RecurrentLayer(nn.Module):
-    """A GRU (Cho et al. 2014) or an LSTM (Hochreiter & Schmidhuber 1997), left to right or both ways.
+    """A GRU (Cho et al. 2014) or an LSTM (Hochreiter & Schmidhuber 1997), left to right or bidirectional.
 
-    Both ways, each direction has half the width. An LSTM's forget gate begins half open and more (Jozefowicz
-    et al. 2015).
+    A bidirectional layer has half the width per direction. The forget bias of an LSTM starts at 1 (Jozefowicz et al. 2015).
     """
 
     def __init__(self, kind: CellKind, inputs: int, width: int, *, both: bool = False) -> None:
         super().__init__()
         if both and width % 2:
-            raise ConfigError(f"a layer that reads both ways halves its width; {width} is odd: choose an even one")
+            raise ConfigError(f"a bidirectional layer halves its width, so the width must be even, not {width}")
         self.ways = 2 if both else 1
         layer = nn.GRU if kind == "gru" else nn.LSTM
         self.rnn = layer(inputs, width // self.ways, batch_first=True, bidirectional=both)
@@ -51,20 +47,20 @@ class RecurrentLayer(nn.Module):
                     bias.chunk(4)[1].fill_(1.0)
 
     def start(self, rows: int) -> Cell:
-        """The state before anything was read: zeros."""
+        """The initial state: zeros."""
         weight = self.rnn.all_weights[0][1]
         return tuple(weight.new_zeros(rows, self.ways * self.rnn.hidden_size) for _ in range(self.parts))
 
     def forward(self, x: Tensor, state: Cell, layout: Layout | None) -> tuple[Tensor, Cell]:
         """x [B, T, D] → outputs [B, T, W], and the state after each row's last real token.
 
-        Where the host knows the lengths, padding is not computed. A layer that reads both ways begins with zeros.
+        If the host knows the lengths, padding is not computed. A bidirectional layer starts from zeros.
         """
         if layout is not None and layout.known is None:
             return self._across_padding(x, state, layout)
         packing = None if layout is None else layout.remember("packing", lambda: pack_rows(layout))
         if packing is None and self.ways == 1 and x.size(1) == 1:
-            # Fused layers pay from two tokens on: in half precision they copy all weights in every call.
+            # A fused layer pays off from two tokens on: in half precision it copies all weights in every call.
             cell = self.step(x[:, 0], state)
             return cell[0][:, None], cell
         read = x if packing is None else packing.pack(x)
@@ -85,15 +81,15 @@ class RecurrentLayer(nn.Module):
         return torch.lstm_cell(x, state, *weights)
 
     def _across_padding(self, x: Tensor, state: Cell, layout: Layout) -> tuple[Tensor, Cell]:
-        """The same for lengths that the host does not know: padding is computed, and changes no state.
+        """The same for lengths that the host does not know: padding is computed, but does not change the state.
 
-        An input of its own says which tokens are padding, and holds the gates so that the state is kept: of a GRU h, of an LSTM
-        c. So the last c stays, and zeros before the first token, read backwards, stay zeros; the last h is looked up.
+        Extra inputs mark padding and saturate the gates so that the state is kept: h of a GRU, c of an LSTM. The last c
+        therefore survives, and zeros stay zeros when a row is read backwards from its padding; the last h is gathered.
         """
         ok = layout.ok[..., None]
         marked = torch.cat([x, (~ok).to(x.dtype).expand(*x.shape[:2], MARKS)], -1)
         weights = [part for way in self.rnn.all_weights for part in (self._holding(way[0]), *way[1:])]
-        # As its module would call it: biases, one layer, no dropout, whether in training, both ways, rows first.
+        # The arguments that nn.GRU and nn.LSTM pass: biases, layers, dropout, training, bidirectional, batch first.
         run: Callable[..., tuple[Tensor, ...]] = torch.gru if self.parts == 1 else torch.lstm
         outputs, *last = run(marked, self._split(state, x.dtype), weights, True, 1, 0.0, self.training, self.ways == 2, True)
         after = tuple(part.transpose(0, 1).flatten(1) for part in last)
@@ -105,7 +101,7 @@ class RecurrentLayer(nn.Module):
         return outputs.masked_fill(~ok, 0.0), after
 
     def _holding(self, weight: Tensor) -> Tensor:
-        """weight [gates · W, D] → [gates · W, D + MARKS]: padding shuts the gate to what is new and opens that to the old."""
+        """weight [gates · W, D] → [gates · W, D + MARKS]: padding closes the input gate and opens the forget or update gate."""
         width = self.rnn.hidden_size
         marks = weight.new_zeros(weight.size(0), MARKS)
         marks[width : 2 * width, 0] = HELD
@@ -114,16 +110,16 @@ class RecurrentLayer(nn.Module):
         return torch.cat([weight, marks], 1)
 
     def _split(self, state: Cell, dtype: torch.dtype) -> Tensor | tuple[Tensor, ...]:
-        """[B, W] → [directions, B, W / directions], as torch's layers take it."""
+        """[B, W] → [directions, B, W / directions], as torch's layers expect."""
         parts = tuple(part.to(dtype).view(part.size(0), self.ways, -1).transpose(0, 1).contiguous() for part in state)
         return parts[0] if self.parts == 1 else parts
 
 
 class StepDropout(nn.Module):
-    """Dropout over the steps of rows: of single entries, or variational, of the same entries of a row at all steps.
+    """Dropout over the steps of a row: of independent entries, or variational, of the same entries at all steps.
 
-    Variational dropout is that of Gal & Ghahramani 2016 for what a layer reads from below; recurrent connections stay whole, so
-    that fused kernels serve.
+    Variational dropout is that of Gal & Ghahramani 2016 for the inputs of a layer. Recurrent connections have none, so that
+    fused kernels can be used.
     """
 
     def __init__(self, share: float = 0.0, variational: bool = False) -> None:
@@ -131,7 +127,7 @@ class StepDropout(nn.Module):
         self.share, self.variational = share, variational
 
     def mask(self, x: Tensor, width: int) -> Tensor | None:
-        """The factors of entries, [B, T or 1, width], for x [B, T, …]; None outside training."""
+        """The factors [B, T or 1, width] for x [B, T, …]; None outside training."""
         if not self.training or self.share == 0:
             return None
         return dropout(x.new_ones(x.size(0), 1 if self.variational else x.size(1), width), self.share)
@@ -143,7 +139,7 @@ class StepDropout(nn.Module):
 
 
 class RecurrentStack(nn.Module):
-    """Layers on top of each other, dropout between them; residual: all but the first add to what they read."""
+    """Stacked layers with dropout between them; residual: all but the first add their input."""
 
     def __init__(
         self,
@@ -165,11 +161,11 @@ class RecurrentStack(nn.Module):
         return [layer.start(rows) for layer in self._each()]
 
     def masks(self, x: Tensor) -> list[Tensor | None]:
-        """What dropout leaves of the input of each layer, for x [B, T, D]; None: all of it, as for the first layer."""
+        """The dropout mask of each layer's input, for x [B, T, D]; None: no dropout, as for the first layer."""
         return [None, *(self.noise.mask(x, self.width) for _ in self.layers[1:])]
 
     def step_masks(self, x: Tensor) -> list[tuple[Tensor | None, ...]]:
-        """The same for every token of x by itself."""
+        """The masks of every token of x separately."""
         extent = x.size(1)
         rows = [[None] * extent if mask is None else mask.expand(-1, extent, -1).unbind(1) for mask in self.masks(x)]
         return list(zip(*rows, strict=True))
@@ -184,7 +180,7 @@ class RecurrentStack(nn.Module):
         return x, after
 
     def step(self, x: Tensor, state: list[Cell], masks: Sequence[Tensor | None]) -> tuple[Tensor, list[Cell]]:
-        """One token x [B, D] → [B, W] and the state after it; masks: what dropout leaves of each layer's input, [B, D]."""
+        """One token x [B, D] → [B, W] and the state after it; masks: the dropout mask of each layer's input, [B, D]."""
         after: list[Cell] = []
         for layer, before, mask in zip(self._each(), state, masks, strict=True):
             cell = layer.step(x if mask is None else x * mask, before)
@@ -197,7 +193,7 @@ class RecurrentStack(nn.Module):
 
 
 class Bridge(nn.Module):
-    """How a decoder begins: with zeros, with the encoder's last states layer by layer, or with tanh(W v) of one vector."""
+    """The initial state of a decoder: zeros, the encoder's last states layer by layer, or tanh(W v) of one vector."""
 
     def __init__(self, kind: BridgeKind, width: int, stack: RecurrentStack) -> None:
         super().__init__()
@@ -205,7 +201,7 @@ class Bridge(nn.Module):
         self.project = nn.Linear(width, sum(parts * size for parts, size in self.shape)) if kind == "tanh" else None
 
     def forward(self, vector: Tensor, final: list[Cell]) -> list[Cell]:
-        """vector [B, width], the encoder's `final` states → the decoder's first ones."""
+        """vector [B, width] and the encoder's `final` states → the decoder's initial states."""
         if self.kind == "copy":
             return final
         rows = vector.size(0)
@@ -216,7 +212,7 @@ class Bridge(nn.Module):
 
 
 class Readout(nn.Module):
-    """What an output layer reads: tanh(W x), the larger of two such sums (maxout, Goodfellow et al. 2013), or x."""
+    """The input of an output layer: tanh(W x), the maximum of two such products (maxout, Goodfellow et al. 2013), or x."""
 
     def __init__(self, kind: ReadoutKind, inputs: int, width: int) -> None:
         super().__init__()
@@ -230,47 +226,8 @@ class Readout(nn.Module):
         return torch.tanh(x) if self.kind == "tanh" else x
 
 
-@dataclass(frozen=True)
-class Packing:
-    """How the real tokens of ragged rows stand in a `PackedSequence`: time by time, at each time the longest row first.
-
-    index [N]: places in the block [B · T] · sizes, on the host: rows at each time · order, back [B]: rows by length, and
-    the way back · empty [B, 1]: rows without a token, which are given one and must forget it; None: there are none.
-    """
-
-    index: Tensor
-    sizes: Tensor
-    order: Tensor
-    back: Tensor
-    empty: Tensor | None
-
-    def pack(self, x: Tensor) -> PackedSequence:
-        return PackedSequence(x.flatten(0, 1).index_select(0, self.index), self.sizes, self.order, self.back)
-
-    def unpack(self, packed: PackedSequence, rows: int, extent: int) -> Tensor:
-        """[rows, extent, W], 0 where there is no token."""
-        block = packed.data.new_zeros(rows * extent, packed.data.size(-1))
-        return block.index_copy(0, self.index, packed.data).view(rows, extent, -1)
-
-
-def pack_rows(layout: Layout) -> Packing | None:
-    """How to pack the rows of a padded batch; None if every row is full. Computed on the host, which waits for no one."""
-    device, extent = layout.segments.device, layout.segments.size(1)
-    counts = np.array(layout.counts, dtype=np.int64)
-    if extent == 0 or counts.min() == extent:
-        return None
-    lengths = np.maximum(counts, 1)
-    order = np.argsort(-lengths, kind="stable")
-    time = np.arange(lengths.max())[:, None]
-    alive = time < lengths[order]
-    places = (order * extent + time)[alive]
-    empty = _send((counts == 0)[:, None], device) if counts.min() == 0 else None
-    sizes = torch.from_numpy(alive.sum(1))
-    return Packing(_send(places, device), sizes, _send(order, device), _send(np.argsort(order), device), empty)
-
-
 def each_token(layout: Layout | None, extent: int) -> list[Layout | None]:
-    """For each token the layout of it alone; None where every row has one."""
+    """The layout of each token alone; None where every row has one."""
     full = extent if layout is None else layout.shortest
     if layout is None or full == extent:
         return [None] * extent
@@ -280,9 +237,9 @@ def each_token(layout: Layout | None, extent: int) -> list[Layout | None]:
 
 
 def after_own_steps(steps: Sequence[list[Cell]], layout: Layout) -> list[Cell]:
-    """The state of each row after as many steps as it has tokens; steps[0] is the state before the first.
+    """The state of each row after as many steps as it has tokens; steps[0] is the initial state.
 
-    One choice at the end, of all states there were, is much less work for the host than keeping rows back at every step.
+    One selection at the end, among all states, is much less work for the host than holding rows back at every step.
     """
     lengths = layout.lengths
     rows = torch.arange(lengths.numel(), device=lengths.device)
@@ -292,15 +249,9 @@ def after_own_steps(steps: Sequence[list[Cell]], layout: Layout) -> list[Cell]:
 
 
 def turn_round(x: Tensor, layout: Layout | None) -> Tensor:
-    """x [B, T, …] with every row turned round inside its own length."""
+    """x [B, T, …] with the real tokens of every row reversed."""
     if layout is None:
         return x.flip(1)
     place, length = torch.arange(x.size(1), device=x.device), layout.lengths[:, None]
     index = torch.where(place < length, length - 1 - place, place)
     return x.gather(1, index.view(*index.shape, *[1] * (x.dim() - 2)).expand_as(x))
-
-
-def _send(array: NDArray[np.int64] | NDArray[np.bool_], device: torch.device) -> Tensor:
-    """The array on the device, by way of pinned memory so that the host need not wait."""
-    tensor = torch.from_numpy(array)
-    return tensor if device.type == "cpu" else tensor.pin_memory().to(device, non_blocking=True)

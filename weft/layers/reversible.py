@@ -1,8 +1,8 @@
-"""Residual layers that can be undone, so that training keeps no activations of them (Gomez et al. 2017; Kitaev et al. 2020).
+"""Reversible residual layers, whose activations training does not store (Gomez et al. 2017; Kitaev et al. 2020).
 
-Two streams, both the input at first. Sub-layers take turns: each reads one stream and adds what it finds to the other,
-(a, b) → (b, a + f(b)). The streams before it are had back from those after it, a = b′ − f(a′), by running it once more; the
-backward pass does so from the last sub-layer to the first. What is kept is the two streams at the end, whatever the depth.
+There are two streams, both initially the input. Sub-layers alternate: each reads one stream and adds its output to the other,
+(a, b) → (b, a + f(b)). The streams before a sub-layer follow from those after it, a = b′ − f(a′), by running it once more. The
+backward pass does so from the last sub-layer to the first. Only the two final streams are stored, at any depth.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from weft.state import State
 
 @dataclass
 class Added:
-    """What a sub-layer finds: a value to add to a stream; raw quantities by name, summed over sub-layers; and a state."""
+    """The output of a sub-layer: a value to add to a stream; terms by name, summed over sub-layers; and a state."""
 
     value: Tensor
     terms: dict[str, Tensor] = field(default_factory=dict)
@@ -27,7 +27,7 @@ class Added:
 
 
 class SubLayer:
-    """A function of one stream, and all besides its input that it may send a gradient to."""
+    """A function of one stream, and all other tensors that it may send a gradient to."""
 
     def __init__(self, run: Callable[[Tensor], Added], modules: Sequence[nn.Module], tensors: Sequence[Tensor] = ()) -> None:
         self.run = run
@@ -36,8 +36,8 @@ class SubLayer:
 
 
 @dataclass
-class Streams:
-    """The two streams after all sub-layers; the sums of their terms; and the state that each of them left."""
+class ReversibleStreams:
+    """The two streams after all sub-layers, the sums of their terms, and the state of each sub-layer."""
 
     a: Tensor
     b: Tensor
@@ -49,10 +49,10 @@ class Streams:
         return (self.a + self.b) / 2
 
 
-def run_reversible(x: Tensor, sublayers: Sequence[SubLayer]) -> Streams:
-    """Takes x [B, T, D] through two sub-layers or more. States carry no gradient.
+def run_reversible(x: Tensor, sublayers: Sequence[SubLayer]) -> ReversibleStreams:
+    """Runs x [B, T, D] through two or more sub-layers. States carry no gradient.
 
-    The streams are float32 at least: in bf16 what is had back would not be what was there.
+    The streams are float32 at least: in bf16 they could not be recomputed exactly enough.
     """
     x = x.to(torch.promote_types(x.dtype, torch.float32))
     sources = list({id(each): each for sublayer in sublayers for each in sublayer.sources}.values())
@@ -60,12 +60,12 @@ def run_reversible(x: Tensor, sublayers: Sequence[SubLayer]) -> Streams:
         return _forward(x, sublayers)
     passed = _Pass(sublayers, sources, x.device)
     a, b, *terms = _Recompute.apply(passed, x, *sources)
-    return Streams(a, b, dict(zip(passed.names, terms, strict=True)), passed.states)
+    return ReversibleStreams(a, b, dict(zip(passed.names, terms, strict=True)), passed.states)
 
 
-def _forward(x: Tensor, sublayers: Sequence[SubLayer], before: Callable[[], None] = lambda: None) -> Streams:
+def _forward(x: Tensor, sublayers: Sequence[SubLayer], before: Callable[[], None] = lambda: None) -> ReversibleStreams:
     """The plain computation; `before` is called before each sub-layer."""
-    streams = Streams(x, x, {}, [])
+    streams = ReversibleStreams(x, x, {}, [])
     for sublayer in sublayers:
         before()
         added = sublayer.run(streams.b)
@@ -77,7 +77,7 @@ def _forward(x: Tensor, sublayers: Sequence[SubLayer], before: Callable[[], None
 
 
 class _Pass:
-    """What a forward pass leaves for its backward pass besides tensors: how to run each sub-layer again as it ran."""
+    """What the backward pass needs besides tensors to run each sub-layer again under the same conditions."""
 
     def __init__(self, sublayers: Sequence[SubLayer], sources: list[Tensor], device: torch.device) -> None:
         self.sublayers, self.sources, self.device = sublayers, sources, device
@@ -88,11 +88,11 @@ class _Pass:
         self.states: list[State] = []
 
     def autocast(self) -> torch.autocast:
-        """As in the forward pass. Weights cast without a gradient must not be found by those who need one: no cache."""
+        """The autocast state of the forward pass. The cache is off, since weights cast without gradients must not be reused."""
         return torch.autocast(self.device.type, self.dtype, self.enabled, cache_enabled=False)
 
     def note_draws(self) -> None:
-        """Each sub-layer has a snapshot of its own: undone in reverse, they could not draw on from one."""
+        """Saves the generators before each sub-layer: sub-layers run in reverse cannot continue from a single snapshot."""
         self.draws.append(self.generators())
 
     def generators(self) -> list[Tensor]:
@@ -126,9 +126,9 @@ class _Recompute(torch.autograd.Function):
         try:
             for sublayer, draws in zip(reversed(passed.sublayers), reversed(passed.draws), strict=True):
                 passed.rewind(draws)
-                value, dx, found = _undo(passed, sublayer, a, db, dterms)
+                value, dx, grads_of_sources = _undo(passed, sublayer, a, db, dterms)
                 a, b, da, db = b - value, a, db, da + dx
-                for source, grad in zip(sublayer.sources, found, strict=True):
+                for source, grad in zip(sublayer.sources, grads_of_sources, strict=True):
                     if grad is not None:
                         total[id(source)] = total[id(source)] + grad if id(source) in total else grad
         finally:
@@ -139,12 +139,12 @@ class _Recompute(torch.autograd.Function):
 def _undo(
     passed: _Pass, sublayer: SubLayer, x: Tensor, grad: Tensor, dterms: dict[str, Tensor]
 ) -> tuple[Tensor, Tensor, Sequence[Tensor | None]]:
-    """A sub-layer's value at x once more; and the gradients of its input and its sources, given that of its value."""
+    """Recomputes a sub-layer's value at x; also returns the gradients of its input and sources, given that of its value."""
     x = x.detach().requires_grad_()
     with torch.enable_grad(), passed.autocast():
         added = sublayer.run(x)
     pairs = [(added.value, grad), *((term, dterms[name]) for name, term in added.terms.items())]
-    pairs = [(found, back.to(found.dtype)) for found, back in pairs if found.requires_grad]
+    pairs = [(output, back.to(output.dtype)) for output, back in pairs if output.requires_grad]
     outputs, given = zip(*pairs, strict=True)
-    dx, *found = torch.autograd.grad(outputs, [x, *sublayer.sources], given, allow_unused=True)
-    return added.value.detach(), torch.zeros_like(x) if dx is None else dx, found
+    dx, *grads = torch.autograd.grad(outputs, [x, *sublayer.sources], given, allow_unused=True)
+    return added.value.detach(), torch.zeros_like(x) if dx is None else dx, grads

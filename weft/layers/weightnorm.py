@@ -8,11 +8,11 @@ from torch import Tensor, nn
 
 
 class NormedLinear(nn.Module):
-    """y = w x + b with each row of w as a length and a direction, w = g v / ‖v‖ (Salimans & Kingma 2016).
+    """y = w x + b with each row of w split into a length and a direction, w = g v / ‖v‖ (Salimans & Kingma 2016).
 
-    At first w is drawn from N(0, gain / inputs), so that the variance of the outputs is `gain` times that of the inputs, and g
-    is the length of its rows. Dropout before the layer by a share p multiplies the variance by 1 / (1 − p), and a gated linear
-    unit behind it divides it by 4: a gain of 1 − p, or of 4 (1 − p), makes up for them (Gehring et al. 2017, section 3.5).
+    Initially w is drawn from N(0, gain / inputs), so that the variance of the outputs is `gain` times that of the inputs, and g
+    is the length of its rows. Dropout with share p before the layer multiplies the variance by 1 / (1 − p), and a gated linear
+    unit after it divides it by 4: a gain of 1 − p, or of 4 (1 − p), compensates (Gehring et al. 2017, section 3.5).
     """
 
     def __init__(self, inputs: int, outputs: int, gain: float = 1.0) -> None:

@@ -1,4 +1,4 @@
-"""Token mixing without a query of its own, one file each; and what a block's self slot accepts."""
+"""Mixers: self-attention replacements without a query. `SELF` lists everything that the self slot of a block accepts."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ MIXERS = {
 }
 
 SELF = {**ATTENTIONS, **MIXERS}
-"""What may stand in a block's self slot: mixers, and attentions used on the sequence itself."""
+"""What the self slot of a block accepts: mixers, and attentions over the sequence itself."""
 
 
 def build_self(spec: Mapping[str, Any] | str, site: Site) -> Mixer:
-    """The mixer that `spec` describes; an attention is wrapped so that both are called alike."""
+    """Builds the mixer that `spec` describes. An attention is wrapped, so that both have the same interface."""
     options = fill("weft.mixers:SELF", spec)
     try:
         part = build("weft.mixers:SELF", options, site)

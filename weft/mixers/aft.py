@@ -1,4 +1,4 @@
-"""The Attention Free Transformer: keys weigh values channel by channel, without queries and scores.
+"""Attention Free Transformer: keys weight values channel by channel, without scores.
 
 Shapes: B rows · T queries · S keys · H heads · D width.
 """
@@ -15,15 +15,15 @@ from weft.attention.base import Site
 from weft.batch import Layout
 from weft.errors import ConfigError
 from weft.layers.history import History
-from weft.layers.prefix import Weighted, prefixes
+from weft.layers.prefix_means import Weighted, prefixes
 from weft.mixers.base import RowMixer
 from weft.state import State
 
 CHUNK = 16
-"""Queries handled at once in causal use: keys before them by one matrix product, those among them one by one."""
+"""Queries computed at once in causal use: earlier keys by one matrix product, keys within the chunk pair by pair."""
 
 BLOCK = 64
-"""Queries handled at once in an encoder where w has a window: keys near them by one matrix product, the others by sums."""
+"""Queries computed at once in an encoder if w has a window: nearby keys by one matrix product, the others by sums."""
 
 Form = Literal["simple", "local", "full", "conv"]
 
@@ -31,13 +31,13 @@ Form = Literal["simple", "local", "full", "conv"]
 class AttentionFreeMixer(RowMixer):
     """y_t = σ(q_t) ⊙ Σ_s exp(k_s + w_ts) ⊙ v_s / Σ_s exp(k_s + w_ts), with w in one of four forms (Zhai et al. 2021).
 
-    simple: no w, and in a decoder a state of constant size. full: a learned w for each pair of positions. local: the same
-    within a window, and 0 beyond. conv: w depends on how far two tokens are apart, within a window, with one set a head.
+    simple: no w; a decoder has a state of constant size. full: a learned w for each pair of positions. local: the same within a
+      window, and 0 outside. conv: w depends on the distance between two tokens, within a window, separately for each head.
 
     form: how positions enter
-    window: how far w reaches (local: fewer tokens apart than this; conv: this many tokens, odd in an encoder)
-    rank: w is a product of two matrices of this width (full, local); 0: one matrix
-    max_length: positions that w has (full, local)
+    window: how far w reaches (local: distances below this; conv: this many tokens, odd in an encoder)
+    rank: inner width of w as a product of two matrices (full, local); 0: one matrix
+    max_length: number of positions of w (full, local)
     """
 
     paper = "Zhai et al. 2021"
@@ -61,7 +61,7 @@ class AttentionFreeMixer(RowMixer):
         self.ignores_key_order = form == "simple"
         if form == "conv":
             if not self.causal and window % 2 == 0:
-                raise ConfigError(f"a window around its token is odd, not {window}; use a window of {window + 1}")
+                raise ConfigError(f"a window centred on its token must be odd, not {window}; use a window of {window + 1}")
             self.taps = nn.Parameter(torch.empty(site.heads, window))
             self.width = site.head_dim
             nn.init.normal_(self.taps, std=0.1)
@@ -86,19 +86,19 @@ class AttentionFreeMixer(RowMixer):
             k, v = (torch.where(layout.ok[..., None], part, 0.0) for part in (k, v))
         with torch.autocast(x.device.type, enabled=False):
             if not self.causal:
-                found = self._both_ways(k, v, layout)
+                mixed = self._both_ways(k, v, layout)
             elif self.form == "simple":
-                found, state = _running(k, v, state, layout)
+                mixed, state = _running(k, v, state, layout)
             elif state.fresh:
-                found = self._whole(k, v)
+                mixed = self._whole(k, v)
                 state = state.append(torch.cat([k, v], -1), layout)[0]
             else:
                 state, place = state.append(torch.cat([k, v], -1), layout)
-                found = self._steps(state.tokens, place)
-        return self.out(torch.sigmoid(q) * found.to(q.dtype)), state
+                mixed = self._steps(state.tokens, place)
+        return self.out(torch.sigmoid(q) * mixed.to(q.dtype)), state
 
     def _both_ways(self, k: Tensor, v: Tensor, layout: Layout | None) -> Tensor:
-        """Encoder: all real tokens weigh in, each relative to the largest key of its channel in its row."""
+        """The encoder: all real tokens count, with exponents relative to the largest key of each channel and row."""
         ok = None if layout is None else layout.ok[..., None]
         if self.form == "simple":
             return Weighted.over(k, v, ok, 1).mean().expand_as(v)
@@ -108,7 +108,7 @@ class AttentionFreeMixer(RowMixer):
             return self._product(k, v, ok, self._positions(place, place)).mean()
         each = Weighted.of(k, v, ok)
         before, behind = prefixes(each), prefixes(each.flip()).flip()
-        found = []
+        means = []
         for begin in range(0, extent, BLOCK):
             own = place[begin : begin + BLOCK]
             near = slice(max(0, begin - self.window), min(extent, begin + BLOCK + self.window))
@@ -118,11 +118,11 @@ class AttentionFreeMixer(RowMixer):
                 here = here.join(before.at(slice(near.start - 1, near.start)))
             if near.stop < extent:
                 here = here.join(behind.at(slice(near.stop, near.stop + 1)))
-            found.append(here.mean())
-        return torch.cat(found, 1)
+            means.append(here.mean())
+        return torch.cat(means, 1)
 
     def _product(self, k: Tensor, v: Tensor, ok: Tensor | None, bias: Tensor) -> Weighted:
-        """Every query over all keys by a matrix product: bias [H, T, S], k and v [B, S, D]."""
+        """All queries over all keys by a matrix product: bias [H, T, S], k and v [B, S, D]."""
         k = k.float() if ok is None else torch.where(ok, k.float(), -torch.inf)
         top, most = k.detach().amax(1, keepdim=True).clamp_min(-1e30), bias.detach().amax(-1)
         weight = (k - top).exp()
@@ -131,11 +131,11 @@ class AttentionFreeMixer(RowMixer):
         return Weighted(total, norm, top + self._spread(most.T, k.size(-1)))
 
     def _whole(self, k: Tensor, v: Tensor) -> Tensor:
-        """Causal, from the first token on. Keys are weighed relative to the largest before the chunk: never by one to come."""
+        """Causal, from the first token on. Exponents are relative to the largest key before the chunk, never to a later one."""
         extent = k.size(1)
         place = torch.arange(extent, device=k.device)
         before = None if self.form == "full" else prefixes(Weighted.of(k, v))
-        found = []
+        means = []
         for begin in range(0, extent, CHUNK):
             own = place[begin : begin + CHUNK]
             near = slice(0 if before is None else max(0, begin - self.window), begin)
@@ -148,20 +148,20 @@ class AttentionFreeMixer(RowMixer):
                 here = here.join(self._product(k[:, near], v[:, near], None, self._positions(own, place[near])))
             if before is not None and near.start > 0:
                 here = here.join(before.at(slice(near.start - 1, near.start)))
-            found.append(here.mean())
-        return torch.cat(found, 1)
+            means.append(here.mean())
+        return torch.cat(means, 1)
 
     def _steps(self, tokens: Tensor, place: Tensor) -> Tensor:
-        """Causal, from a history: tokens at positions `place` [B, T], which differ from row to row, one after the other."""
+        """Causal, from a history: tokens at positions `place` [B, T], which differ between rows, one after the other."""
         if self.max_length is not None:
             tokens, place = tokens[:, : self.max_length], place.clamp_max(self.max_length - 1)
         k, v = tokens.chunk(2, -1)
         cells = torch.arange(k.size(1), device=k.device)
-        found = []
+        means = []
         for now in place.unbind(1):
             among = self._spread(self._positions(now, cells).permute(1, 2, 0), k.size(-1))  # [B, S, D]
-            found.append(Weighted.over(k + among, v, (cells <= now[:, None])[..., None], 1).mean())
-        return torch.cat(found, 1)
+            means.append(Weighted.over(k + among, v, (cells <= now[:, None])[..., None], 1).mean())
+        return torch.cat(means, 1)
 
     def _positions(self, queries: Tensor, keys: Tensor) -> Tensor:
         """w [H or 1, T, S] in float32 between positions queries [T] and keys [S]."""
@@ -175,12 +175,12 @@ class AttentionFreeMixer(RowMixer):
         return (bias if self.form == "full" else torch.where(apart.abs() < self.window, bias, 0.0))[None]
 
     def _spread(self, heads: Tensor, width: int) -> Tensor:
-        """[…, H] → […, D]: each head's value for all its channels."""
+        """[…, H] → […, D]: repeats the value of each head for all its channels."""
         return heads.repeat_interleave(width // heads.size(-1), -1)
 
 
 def _running(k: Tensor, v: Tensor, state: Weighted, layout: Layout | None) -> tuple[Tensor, Weighted]:
-    """Causal without positions: all prefixes at once, after what came before."""
+    """Causal without positions: all prefixes at once, joined with the past."""
     seen = prefixes(Weighted.of(k, v, None if layout is None else layout.ok[..., None]))
     seen = state.join(seen)
     return seen.mean(), seen.at(slice(-1, None))

@@ -1,4 +1,4 @@
-"""The interface of token mixing without a query: x → x."""
+"""The interface of mixers: x → x, without a separate query."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from weft.attention.base import Attended, Attention, Facts
 from weft.batch import Layout
-from weft.layers.packing import repack, unpack
+from weft.layers.unpacking import repack, unpack
 from weft.state import State
 
 
@@ -19,20 +19,20 @@ class Mixer(Facts, ABC):
 
     @abstractmethod
     def start(self, *, rows: int = 1, room: int | None = None) -> State:
-        """A state to begin with."""
+        """The initial state."""
 
     @abstractmethod
     def forward(self, x: Tensor, state: State, *, layout: Layout | None = None, need_weights: bool = False) -> Attended:
-        """x [B, T, D] → context [B, T, D]. Tokens that are not `ok` in the layout were never fed."""
+        """x [B, T, D] → context [B, T, D]. Tokens that are not `ok` in the layout count as never fed."""
 
     def recall(self, memory: Tensor) -> State:
-        """In causal use, the state after tokens [B, M, D] of which nothing is asked any more: an earlier segment."""
-        found: Attended = self(memory, self.start(rows=memory.size(0)))
-        return found.state
+        """The causal state after tokens [B, M, D] of an earlier segment, whose own outputs are not needed."""
+        attended: Attended = self(memory, self.start(rows=memory.size(0)))
+        return attended.state
 
 
 class RowMixer(Mixer):
-    """A mixer of one sentence a row; the sentences of a packed row are laid out as padded rows, mixed, and put back."""
+    """A mixer for one sentence per row. Packed rows are unpacked to padded rows, mixed, and packed again."""
 
     packs = True
 
@@ -46,11 +46,11 @@ class RowMixer(Mixer):
 
     @abstractmethod
     def mix(self, x: Tensor, state: State, layout: Layout | None) -> tuple[Tensor, State]:
-        """x [B, T, D], a sentence or a piece of it a row → context [B, T, D] and the state after it."""
+        """x [B, T, D], with a sentence or a piece of one per row → context [B, T, D] and the state after it."""
 
 
 class SelfAttention(Mixer):
-    """An attention turned on its own sequence; a context of another width is brought to the model's."""
+    """An attention over its own sequence. A context of another width is projected to the model's width."""
 
     uses = frozenset({"encoder", "causal"})
 
@@ -68,8 +68,8 @@ class SelfAttention(Mixer):
         return self.attention.start(rows=rows, room=room)
 
     def forward(self, x: Tensor, state: State, *, layout: Layout | None = None, need_weights: bool = False) -> Attended:
-        found: Attended = self.attention(x, state, append=x, layout=layout, need_weights=need_weights)
-        return replace(found, context=self.project(found.context))
+        attended: Attended = self.attention(x, state, append=x, layout=layout, need_weights=need_weights)
+        return replace(attended, context=self.project(attended.context))
 
     def recall(self, memory: Tensor) -> State:
         return self.attention.start(memory, rows=memory.size(0))
@@ -78,4 +78,4 @@ class SelfAttention(Mixer):
         return self.attention.sees(length)
 
     def refresh(self, generator: torch.Generator) -> None:
-        """The attention inside is a module of its own, so the trainer reaches it itself."""
+        """Does nothing: the trainer reaches the attention inside directly, since it is a module of its own."""

@@ -1,11 +1,11 @@
-"""Attention inside buckets: what locality-sensitive hashing and clustering have in common.
+"""Attention inside buckets, shared by locality-sensitive hashing and clustering.
 
-Every token is put into a bucket by its content, once a round. Sorted by bucket, and inside a bucket by position, tokens that
-may look at each other stand side by side: each looks at its nearest neighbours in this order, a band along the diagonal.
-Published forms cut the sorted row into fixed chunks, or let each bucket take the tokens that fit it best; either way what a
-token sees depends on tokens that come later, and on padding. The last `window` tokens of its bucket do not.
+In each round every token is assigned to a bucket by its content. Sorted by bucket, and inside a bucket by position, tokens that
+may attend to each other are adjacent: each attends to its nearest neighbours in this order, a band along the diagonal.
+Published forms cut the sorted row into fixed chunks, or let each bucket take the tokens that fit it best. Either way, the
+tokens that a token sees depend on later tokens and on padding. The last `window` tokens of its bucket do not.
 
-Shapes: B rows · H heads · R rounds · T positions · S stored positions · D width of a head.
+Shapes: B rows · H heads · R rounds · T positions · S stored positions · D head width.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from weft.attention.base import Attended, Site, join_heads, split_heads
-from weft.attention.kernel import masked_softmax
+from weft.attention.core.dot_product import masked_softmax
 from weft.batch import Layout
 from weft.layers.dropout import dropout
 from weft.layers.history import History
@@ -27,25 +27,25 @@ from weft.mixers.base import Mixer
 from weft.state import State
 
 ITSELF = 1e5
-"""What a token's score of itself is lowered by. It is its own best key, so it looks at itself only if there is no other."""
+"""Subtracted from a token's score of itself, its own best match, so that it attends to itself only if it sees no other."""
 
 FEW = 16
-"""Queries up to which a piece is compared with every stored token; for more, everything stored is sorted anew."""
+"""The largest piece that is compared with every stored token; for a longer one, all stored tokens are sorted again."""
 
 
 @dataclass
 class Sorted:
-    """What was seen, token by token: queries and values side by side [B, S, 2·H·D], and buckets [B, S, H·R]."""
+    """All tokens so far: concatenated queries and values [B, S, 2·H·D], and buckets [B, S, H·R]."""
 
     tokens: History
     buckets: History
 
 
 class BucketMixer(Mixer):
-    """Each token looks at the nearest of its own bucket: the last `window`, itself included (causal), or as many both ways.
+    """Each token attends to the nearest of its bucket: the last `window`, itself included (causal), or that many on each side.
 
-    Queries and keys share a projection, a key being a query of length 1 (Kitaev et al. 2020). The tokens that several
-    rounds find count once.
+    Queries and keys share a projection; a key is a query normalised to length 1 (Kitaev et al. 2020). A token found in several
+    rounds counts once.
     """
 
     cost = "n·(log n + rounds·window)"
@@ -66,7 +66,7 @@ class BucketMixer(Mixer):
 
     @abstractmethod
     def assign(self, q: Tensor, ok: Tensor | None) -> Tensor:
-        """The buckets [B, H, R, T], 0 to `kinds` − 1, of tokens with queries q [B, H, T, D]; those not `ok` are padding."""
+        """The buckets [B, H, R, T], 0 to `kinds` − 1, of tokens with queries q [B, H, T, D]. Only `ok` tokens are real."""
 
     def start(self, *, rows: int = 1, room: int | None = None) -> State:
         if self.site.use == "encoder":
@@ -94,7 +94,7 @@ class BucketMixer(Mixer):
         return Sorted(tokens, state.buckets.append(flat, layout)[0]), place
 
     def _piece(self, q: Tensor, buckets: Tensor, state: Sorted, place: Tensor) -> Tensor:
-        """What tokens at positions `place` [B, T] find among all that were fed, their own piece included."""
+        """Attends from tokens at positions `place` [B, T] to all tokens so far, including their own piece."""
         heads, extent = self.site.heads, q.size(2)
         stored = state.tokens.tokens.to(q.dtype)
         keys, v = (split_heads(part, heads) for part in stored.chunk(2, -1))
@@ -106,7 +106,7 @@ class BucketMixer(Mixer):
         return whole.gather(2, place.clamp_max(stored.size(1) - 1)[:, None, :, None].expand(-1, heads, -1, whole.size(-1)))
 
     def _band(self, q: Tensor, v: Tensor, buckets: Tensor, segments: Tensor | None) -> Tensor:
-        """Sentences of a packed row, and padding, are kept apart by buckets of their own."""
+        """Attends within the band. The sentences of a packed row, and padding, get separate buckets."""
         if segments is not None:
             buckets = buckets + self.kinds * segments[:, None, None]
         return band(q, v, buckets, self.window, causal=self.site.use == "causal", share=self._share)
@@ -117,11 +117,11 @@ class BucketMixer(Mixer):
 
 
 def band(q: Tensor, v: Tensor, buckets: Tensor, window: int, *, causal: bool, share: float = 0.0) -> Tensor:
-    """Every token looks at those fewer than `window` places from it in its bucket; causal: at itself and those before it.
+    """Every token attends to those fewer than `window` places away in its bucket; if causal, to itself and those before it.
 
     q, v [B, H, T, D], buckets [B, H, R, T] → [B, H, T, D], in float32 at least. Rounds are weighted by the sums of their
-    exponentials, in which a pair is divided by the number of rounds that have it: this is softmax over all that any round
-    finds (Kitaev et al. 2020, appendix A). Memory is that of 2·R·T·window pairs a head (encoder: 3·).
+    exponentials, in which a pair is divided by the number of rounds that contain it: this is softmax over the union of all
+    rounds (Kitaev et al. 2020, appendix A). Memory is that of 2·R·T·window pairs per head (encoder: 3·).
     """
     extent = q.size(2)
     window = min(window, extent)
@@ -136,17 +136,17 @@ def band(q: Tensor, v: Tensor, buckets: Tensor, window: int, *, causal: bool, sh
     top = scores.detach().amax(-1, keepdim=True)
     weights = (scores - top).exp()
     total = weights.sum(-1, keepdim=True)
-    found = dropout(weights, share).to(v.dtype) @ blocks.around(values)
-    found = torch.cat([found.to(total.dtype) / total, top + total.log()], -1)
-    found = _sort(found.flatten(3, 4)[..., :extent, :], rank)
-    return (found[..., :-1] * found[..., -1:].softmax(2)).sum(2)
+    context = dropout(weights, share).to(v.dtype) @ blocks.around(values)
+    context = torch.cat([context.to(total.dtype) / total, top + total.log()], -1)
+    context = _sort(context.flatten(3, 4)[..., :extent, :], rank)
+    return (context[..., :-1] * context[..., -1:].softmax(2)).sum(2)
 
 
 @dataclass(frozen=True)
 class _Blocks:
-    """A sorted row in blocks as long as the window, so that a token's neighbours lie in its own block and those beside it.
+    """A sorted row in blocks as long as the window, so that a token's neighbours lie in its own block and in adjacent ones.
 
-    beside: how many blocks there are to look at before the own and after it; none where a short row is a single block.
+    beside: the number of blocks to attend to before and after the own block; zero if a short row is a single block.
     """
 
     size: int
@@ -156,7 +156,7 @@ class _Blocks:
     @staticmethod
     def of(window: int, extent: int, causal: bool) -> _Blocks:
         beside = (1, 0) if causal else (1, 1)
-        if extent <= (1 + sum(beside)) * window:  # no more pairs than blocks would have
+        if extent <= (1 + sum(beside)) * window:  # one block has no more pairs
             return _Blocks(max(extent, 1), extent, (0, 0))
         return _Blocks(window, extent, beside)
 
@@ -165,7 +165,7 @@ class _Blocks:
         return F.pad(x, (0, 0, 0, self._more), value=fill).unflatten(-2, (-1, self.size))
 
     def around(self, x: Tensor, fill: float = 0) -> Tensor:
-        """[…, T, D] → […, N, (1 + beside)·size, D]: each block with those beside it."""
+        """[…, T, D] → […, N, (1 + beside)·size, D]: each block with its adjacent blocks."""
         before, after = (count * self.size for count in self.beside)
         blocks = F.pad(x, (0, 0, before, self._more + after), value=fill).unflatten(-2, (-1, self.size))
         count = (self.extent + self._more) // self.size
@@ -178,10 +178,10 @@ class _Blocks:
 
 @torch.no_grad()
 def _near(places: Tensor, order: Tensor, window: int, blocks: _Blocks, causal: bool) -> Tensor:
-    """[B, H, R, N, size, around]: what is added to the scores of each round; very low where a token may not look.
+    """[B, H, R, N, size, around]: added to the scores of each round; very low where a token may not attend.
 
-    `places` [B, H, R, T] are ranks in the sorted row with gaps of a window between buckets: two tokens look at each other if
-    and only if their places are less than a window apart.
+    `places` [B, H, R, T] are ranks in the sorted row, with gaps of a window between buckets: two tokens may attend to each
+    other exactly if their places are less than a window apart.
     """
     rounds = order.size(2)
 
@@ -203,7 +203,7 @@ def _near(places: Tensor, order: Tensor, window: int, blocks: _Blocks, causal: b
 def _look_back(
     q: Tensor, keys: Tensor, v: Tensor, buckets: tuple[Tensor, Tensor], place: Tensor, window: int, share: float
 ) -> Tensor:
-    """The same for a few queries at positions `place` [B, T], against all S stored tokens by a mask."""
+    """The same for a few queries at positions `place` [B, T], against all S stored tokens with a mask."""
     mine, theirs = buckets
     cells = torch.arange(keys.size(2), device=q.device)
     place = place[:, None, :, None]
@@ -216,7 +216,7 @@ def _look_back(
 
 
 def _keys(q: Tensor) -> Tensor:
-    """Queries brought to length 1."""
+    """Queries normalised to length 1."""
     return F.normalize(q, dim=-1).to(q.dtype)
 
 

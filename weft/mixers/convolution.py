@@ -1,4 +1,4 @@
-"""A convolution in place of self-attention."""
+"""Gated convolutions in place of self-attention."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from torch import Tensor, nn
 
 from weft.attention.base import Attended, Site
 from weft.batch import Layout
-from weft.layers.convolution import Window
+from weft.layers.convolution import TokenWindow
 from weft.mixers.base import Mixer
 from weft.state import State
 
 
 class ConvolutionMixer(Mixer):
-    """A gated convolution over `width` neighbours, v(A, B) = A ⊙ σ(B) (Gehring et al. 2017); in a decoder the last `width`.
+    """A gated convolution over `width` tokens, v(A, B) = A ⊙ σ(B) (Gehring et al. 2017); in a decoder over the last `width`.
 
-    width: tokens seen at once, the middle one included; odd in an encoder
+    width: tokens that the convolution covers, including the token itself; odd in an encoder
     """
 
     paper = "Gehring et al. 2017"
@@ -27,7 +27,7 @@ class ConvolutionMixer(Mixer):
 
     def __init__(self, site: Site, *, width: PositiveInt = 3) -> None:
         super().__init__(site)
-        self.window = Window(site.dim, width, causal=site.use == "causal")
+        self.window = TokenWindow(site.dim, width, causal=site.use == "causal")
         self.taps = nn.Linear(width * site.dim, 2 * site.dim)
         self.out = nn.Linear(site.dim, site.dim)
 

@@ -1,4 +1,4 @@
-"""A Fourier transform in place of self-attention.
+"""Fourier transforms in place of self-attention.
 
 Shapes: B rows · T positions · D width · M points of a convolution, a power of two.
 """
@@ -18,22 +18,22 @@ from weft.state import State
 
 
 class FourierMixer(RowMixer):
-    """Re F_tokens(F_channels(x)): two discrete Fourier transforms and nothing to learn.
+    """Re F_tokens(F_channels(x)): two discrete Fourier transforms without parameters.
 
-    Each row is transformed at its own length, as if it were alone: a transform of the padded row would be of another
-    signal, with other frequencies. Rows of different lengths go through one chirp transform (Bluestein 1970), which
-    writes a transform of any length as a convolution, so all of them cost T log T.
+    Each row is transformed at its own length, as if it were alone: the transform of a padded row has other frequencies. Rows of
+    different lengths go through one chirp transform (Bluestein 1970), which expresses a transform of any length as a
+    convolution, at a cost of T log T.
 
-    norm: ortho divides by √(tokens · channels), which keeps the size of x; none is as published, for post-norm blocks
+    norm: ortho divides by √(tokens · channels), which preserves the norm of x; none is as published, for post-norm blocks
     """
 
     paper = "Lee-Thorp et al. 2022"
     cost = "n log n"
     uses = frozenset({"encoder"})
     instead: ClassVar[dict[str, str]] = {
-        "causal": "every output of a Fourier transform depends on every token, those to come too; "
+        "causal": "every output of a Fourier transform depends on every token, including future ones; "
         "in a decoder use aft, convolution or an attention",
-        "cross": "a Fourier transform has no query; look at a source with an attention such as full",
+        "cross": "a Fourier transform has no query; attend to a source with an attention such as full",
     }
 
     def __init__(self, site: Site, *, norm: Literal["ortho", "none"] = "ortho") -> None:
@@ -48,17 +48,17 @@ class FourierMixer(RowMixer):
         ragged = layout is not None and (layout.known is None or any(count != extent for count in layout.known))
         with torch.autocast(x.device.type, enabled=False):
             if layout is not None and ragged:
-                found = _ragged(torch.where(layout.ok[..., None], x, 0.0).float(), layout)
+                mixed = _ragged(torch.where(layout.ok[..., None], x, 0.0).float(), layout)
                 tokens = layout.lengths.clamp_min(1)[:, None, None]
-                return found * (tokens * width) ** -0.5 if self.norm == "ortho" else found, None
-            found = torch.fft.fft2(x.float()).real
-        return found / math.sqrt(extent * width) if self.norm == "ortho" else found, None
+                return mixed * (tokens * width) ** -0.5 if self.norm == "ortho" else mixed, None
+            mixed = torch.fft.fft2(x.float()).real
+        return mixed / math.sqrt(extent * width) if self.norm == "ortho" else mixed, None
 
 
 def _ragged(x: Tensor, layout: Layout) -> Tensor:
-    """Re fft2 of each row's own tokens.
+    """Re fft2 of the tokens of each row.
 
-    Channels are real, so channel D − c after the first transform is the conjugate of channel c, and its own transform the
+    Inputs are real, so after the first transform channel D − c is the conjugate of channel c, and its second transform is the
     mirror image: half of the channels are enough.
     """
     width = x.size(-1)
@@ -73,7 +73,7 @@ def chirp_transform(x: Tensor, layout: Layout) -> Tensor:
     """The discrete Fourier transform over the real tokens of each row of x [B, T, D] (complex, 0 in the padding).
 
     With jk = (j² + k² − (k − j)²) / 2 it is X_k = c_k Σ_j (x_j c_j) c̄_{k−j}, where c_j = e^{−iπj²/n} and n is the row's
-    length: a convolution, done by transforms of a power of two, the same for all rows.
+    length: a convolution, computed by transforms of the same power of two for all rows.
     """
     extent = x.size(1)
     points = 1 << max(0, 2 * extent - 2).bit_length()
@@ -83,7 +83,7 @@ def chirp_transform(x: Tensor, layout: Layout) -> Tensor:
 
 
 def _chirp(layout: Layout, extent: int, points: int) -> tuple[Tensor, Tensor]:
-    """c [B, T, 1], and the transform of its conjugate [B, M, 1]. Angles are reduced as whole numbers: floats cannot hold j²."""
+    """c [B, T, 1], and the transform of its conjugate [B, M, 1]. Angles are reduced as integers: floats cannot represent j²."""
     count = layout.lengths.clamp_min(1)[:, None]
     place = torch.arange(extent, device=count.device)
     angle = math.pi * (place.square() % (2 * count)).double() / count

@@ -1,4 +1,4 @@
-"""Gated multilayer perceptrons in place of self-attention."""
+"""Gated multilayer perceptrons over positions in place of self-attention."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from weft.state import State
 
 
 class GatedMlpMixer(RowMixer):
-    """s(Z) = u ⊙ (W v + b), [u; v] = gelu(U x): one learned matrix over positions makes the gate (Liu et al. 2021).
+    """s(Z) = u ⊙ (W v + b), [u; v] = gelu(U x): one learned matrix over positions computes the gate (Liu et al. 2021).
 
-    W begins near 0 and b at 1, so that a block begins as a position-wise network. In a decoder W is a triangle, and the
-    state holds v of every token before.
+    W starts near 0 and b at 1, so that a block starts as a position-wise network. In a decoder W is triangular, and the state
+    holds v of all earlier tokens.
 
-    hidden: width of u and of v; 0: that of the model
-    max_length: positions that W has
+    hidden: width of u and of v; 0: the model's width
+    max_length: number of positions of W
     """
 
     paper = "Liu et al. 2021"
@@ -58,8 +58,8 @@ class GatedMlpMixer(RowMixer):
         return self.down(u * self._gate(state.tokens.to(v.dtype), place)), state
 
     def _gate(self, seen: Tensor, place: Tensor) -> Tensor:
-        """The gate of tokens at positions `place` [B, T], which differ from row to row, over all that was seen."""
-        place = place.clamp_max(len(self.bias) - 1)  # padding may stand beyond the last position
+        """The gate of tokens at positions `place` [B, T], which differ between rows, over all tokens so far."""
+        place = place.clamp_max(len(self.bias) - 1)  # padding may lie beyond the last position
         seen = seen[:, : len(self.bias)]
         cells = torch.arange(seen.size(1), device=seen.device)
         weight = torch.where(cells <= place[..., None], self.weight[:, : seen.size(1)][place], 0.0)

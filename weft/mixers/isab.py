@@ -1,4 +1,4 @@
-"""Attention by way of a few learned points, for sets and long sequences."""
+"""Induced set attention: attention through a few learned points, for sets and long sequences."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from pydantic import PositiveInt
 from torch import Tensor, nn
 
 from weft.attention.base import Site
-from weft.attention.mab import MultiheadBlock
-from weft.attention.multihead import MultiHead
+from weft.attention.core.multihead import MultiHead
+from weft.attention.core.multihead_block import MultiheadBlock
 from weft.batch import Layout
 from weft.mixers.base import RowMixer
 from weft.state import State
 
 
 class InducedSetMixer(RowMixer):
-    """Some learned points look at all tokens, and each token looks at what they found: the Set Transformer's ISAB.
+    """Learned points attend to all tokens, and each token attends to the points: ISAB of the Set Transformer.
 
     With H = MAB(I, X) the block is MAB(X, H); its outer residual, norm and network are those of the model's own block. In a
-    model without positions (position: none) another order of tokens is the same set.
+    model without positions (position: none) the order of tokens does not matter.
 
-    points: how many learned points
+    points: number of learned points
     """
 
     paper = "Lee et al. 2019"
@@ -30,8 +30,8 @@ class InducedSetMixer(RowMixer):
     uses = frozenset({"encoder"})
     ignores_key_order = True
     instead: ClassVar[dict[str, str]] = {
-        "causal": "its points look at the whole set, so at tokens to come too; in a decoder use linear, local or full",
-        "cross": "it mixes a set with itself and has no query; look at a source with an attention such as full",
+        "causal": "its points attend to the whole set, including future tokens; in a decoder use linear, local or full",
+        "cross": "it mixes a set with itself and has no query; attend to a source with an attention such as full",
     }
 
     def __init__(self, site: Site, *, points: PositiveInt = 32) -> None:
@@ -45,5 +45,5 @@ class InducedSetMixer(RowMixer):
         return None
 
     def mix(self, x: Tensor, state: State, layout: Layout | None) -> tuple[Tensor, State]:
-        found, _ = self.gather(self.points.expand(x.size(0), -1, -1), x, layout)
-        return self.spread.run(x, self.spread.start(found, None, x.size(0), None), None, None, False).context, None
+        summary, _ = self.gather(self.points.expand(x.size(0), -1, -1), x, layout)
+        return self.spread.run(x, self.spread.start(summary, None, x.size(0), None), None, None, False).context, None

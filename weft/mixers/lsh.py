@@ -1,4 +1,4 @@
-"""Attention among tokens that hash alike."""
+"""Attention among tokens with equal hashes."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from weft.mixers.buckets import BucketMixer
 
 
 class LshMixer(BucketMixer):
-    """LSH attention of the Reformer: a token's bucket is the axis, or its opposite, nearest to it after a random rotation.
+    """LSH attention of the Reformer: a token's bucket is the axis, or its opposite, closest to it after a random rotation.
 
-    buckets: into how many buckets tokens are hashed; even
-    rounds: how often, each time by another rotation; a token sees what any round finds
-    window: how many tokens of its bucket a token sees each way, itself included
-    redraw: whether training draws new rotations after each step, so that no token pair is kept apart for good
+    buckets: number of hash buckets; even
+    rounds: number of hashes, each by another rotation; a token sees the union of all rounds
+    window: how many tokens of its bucket a token sees on each side, itself included
+    redraw: whether training draws new rotations after each step, so that no pair of tokens is separated forever
     """
 
     paper = "Kitaev et al. 2020"
@@ -34,14 +34,14 @@ class LshMixer(BucketMixer):
     ) -> None:
         if buckets % 2:
             raise ConfigError(
-                f"buckets of a hash come in pairs, an axis and its opposite; use {buckets + 1} instead of {buckets}"
+                f"buckets: hash buckets come in pairs, an axis and its opposite; use {buckets + 1} instead of {buckets}"
             )
         super().__init__(site, window, rounds, buckets)
         self.redraw = redraw
         self.register_buffer("rotations", torch.randn(site.heads, rounds, self.width, buckets // 2))
 
     def assign(self, q: Tensor, ok: Tensor | None) -> Tensor:
-        with torch.autocast(q.device.type, enabled=False):  # rounded to bf16, many tokens would lie on a border
+        with torch.autocast(q.device.type, enabled=False):  # in bf16 many tokens would lie on a border
             turned = torch.einsum("bhtd,hrda->bhrta", q.float(), self.rotations.float())
         return torch.cat([turned, -turned], -1).argmax(-1)
 

@@ -19,15 +19,15 @@ class TokenMlpMixer(RowMixer):
     """W₂ gelu(W₁ x) over the positions of a row, the same for every channel (Tolstikhin et al. 2021).
 
     hidden: width between the two matrices
-    max_length: positions that the matrices have
+    max_length: number of positions of the matrices
     """
 
     paper = "Tolstikhin et al. 2021"
     cost = "n·hidden"
     uses = frozenset({"encoder"})
     instead: ClassVar[dict[str, str]] = {
-        "causal": "the hidden layer of its network is made from all tokens, those to come too; in a decoder use gmlp or aft",
-        "cross": "its network has no query; look at a source with an attention such as full",
+        "causal": "its hidden layer depends on all tokens, including future ones; in a decoder use gmlp or aft",
+        "cross": "its network has no query; attend to a source with an attention such as full",
     }
 
     def __init__(self, site: Site, *, hidden: PositiveInt = 256, max_length: PositiveInt = 1024) -> None:

@@ -13,12 +13,12 @@ from weft.state import State
 
 
 class RecurrentMixer(Mixer):
-    """A GRU or an LSTM: in an encoder both ways, half the width each; in a decoder left to right.
+    """A GRU or an LSTM: bidirectional in an encoder, with half the width per direction; left to right in a decoder.
 
-    A whole sequence is one call of fused kernels, and a step costs the same at any length.
+    A whole sequence is one call of a fused kernel, and a step costs the same at any length.
 
-    cell: GRU, or LSTM, which has a second state
-    layers: how many on top of each other
+    cell: gru, or lstm, which has a second state
+    layers: number of stacked layers
     """
 
     paper = "Cho et al. 2014; Chen et al. 2018"

@@ -1,4 +1,4 @@
-"""Attention among tokens of one cluster."""
+"""Attention among tokens of the same cluster."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from weft.mixers.buckets import BucketMixer
 class RoutingMixer(BucketMixer):
     """Routing attention: a token belongs to the centroid nearest to its query's direction; centroids learn by online k-means.
 
-    A training pass only adds up the directions of each cluster's tokens; `refresh` moves the centroids by them, alike in all
+    A training pass only sums the directions of each cluster's tokens; `refresh` then moves the centroids, identically in all
     processes.
 
-    clusters: centroids a head has
-    window: how many tokens of its cluster a token sees each way, itself included
-    decay: how much of a centroid stays in a step; the rest is the mean of the tokens it got
+    clusters: centroids per head
+    window: how many tokens of its cluster a token sees on each side, itself included
+    decay: share of a centroid that a step keeps; the rest is the mean of its tokens
     """
 
     paper = "Roy et al. 2021"
@@ -41,7 +41,7 @@ class RoutingMixer(BucketMixer):
         super().__init__(site, window, 1, clusters)
         self.decay = decay
         self.register_buffer("centroids", F.normalize(torch.randn(site.heads, clusters, self.width), dim=-1))
-        # Sums of directions, and in the last place how many they are. 0 after each step, so no checkpoint needs them.
+        # Sums of directions, followed by their number. They are 0 after each step, so no checkpoint needs them.
         self.register_buffer("gathered", torch.zeros(site.heads, clusters, self.width + 1), persistent=False)
 
     def assign(self, q: Tensor, ok: Tensor | None) -> Tensor:
@@ -63,7 +63,7 @@ class RoutingMixer(BucketMixer):
             dist.all_reduce(self.gathered)
         total, count = self.gathered.float().split([self.width, 1], -1)
         moved = F.normalize(self.decay * self.centroids + (1 - self.decay) * total / count.clamp_min(1), dim=-1)
-        # A centroid without tokens stays where it is; and so does every one after a step that was not finite.
+        # A centroid without tokens stays where it is; all of them do after a step that was not finite.
         good = (count > 0) & moved.isfinite().all(-1, keepdim=True)
         self.centroids.copy_(torch.where(good, moved, self.centroids))
         self.gathered.zero_()

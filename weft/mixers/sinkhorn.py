@@ -1,6 +1,6 @@
-"""Attention to the own block and to one that was sorted next to it.
+"""Attention to the own block and to a block that is sorted next to it.
 
-Shapes: B rows · H heads · T positions · S stored positions · N blocks · b tokens of a block · D width of a head.
+Shapes: B rows · H heads · T positions · S stored positions · N blocks · b tokens of a block · D head width.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pydantic import Field, PositiveInt
 from torch import Tensor, nn
 
 from weft.attention.base import Site
-from weft.attention.kernel import mix
+from weft.attention.core.dot_product import mix
 from weft.batch import Layout
 from weft.errors import DataError
 from weft.layers.history import History
@@ -22,32 +22,32 @@ from weft.mixers.base import RowMixer
 from weft.state import State
 
 FEW = 16
-"""Queries up to which a piece fetches the blocks it sees; for more, all blocks are gone through anew."""
+"""The largest piece whose queries fetch the blocks they see; for more queries, all blocks are computed again."""
 
 LOWEST = -1e9
-"""The logarithm of nothing: finite, so that a block that may be sorted nowhere has a gradient of 0 and not NaN."""
+"""The logarithm of zero: finite, so that a block that may not be sorted anywhere has gradient 0 and not NaN."""
 
 
 @dataclass
 class Sorting:
-    """What was seen: keys, values and running means of the input side by side, [B, S, 3·H·D]; and the input's sum [B, H·D]."""
+    """The past: concatenated keys, values and running means of the input, [B, S, 3·H·D]; and the sum of the input [B, H·D]."""
 
     tokens: History
     total: Tensor
 
 
 class SinkhornMixer(RowMixer):
-    """Sparse Sinkhorn attention: a block looks at itself and at blocks that a learned, soft permutation puts beside it.
+    """Sparse Sinkhorn attention: a block attends to itself and to the blocks that a learned soft permutation puts beside it.
 
-    A network reads each block's mean and says which block it wants; Sinkhorn's iteration makes rows and columns of that
-    matrix sum to 1. In a decoder only earlier blocks are wanted, by what was read up to the block's first token, and a column
-    is divided by the sum of its rows so far: later blocks change nothing.
+    A network reads the mean of each block and scores the blocks it wants; Sinkhorn's iteration makes rows and columns of that
+    matrix sum to 1. In a decoder a block may want earlier blocks only, judged by the tokens up to its first one, and a column
+    is divided by the sum of its rows so far, so that later blocks change nothing.
 
-    block: tokens of a block
+    block: tokens per block
     iterations: how often columns and rows are normalised
-    temperature: how soft the permutation is; below 0.5 the iteration would be far from its end
-    noise: whether training adds Gumbel noise to what blocks want, so that other orders are tried
-    max_length: tokens a row may have
+    temperature: softness of the permutation; below 0.5 the iteration would be far from convergence
+    noise: whether training adds Gumbel noise to the scores, to explore other orders
+    max_length: maximum number of tokens of a row
     """
 
     paper = "Tay et al. 2020"
@@ -74,7 +74,7 @@ class SinkhornMixer(RowMixer):
             nn.init.xavier_uniform_(part)
         nn.init.zeros_(self.query_key_value.bias)
         nn.init.zeros_(self.out.bias)
-        # A bias would favour a block in all rows alike, and dividing columns takes that away.
+        # A bias would favour a block in all rows alike, and normalising columns cancels that.
         last = nn.Linear(site.dim, site.heads * self.blocks, bias=False)
         self.want = nn.Sequential(nn.Linear(site.dim, site.dim), nn.GELU(), last)
 
@@ -88,7 +88,7 @@ class SinkhornMixer(RowMixer):
         longest = x.size(1) if layout is None else layout.longest
         if longest > self.max_length:
             raise DataError(
-                f"sinkhorn has places for {self.max_length} tokens, and a row has {longest}; "
+                f"sinkhorn has {self.max_length} positions, but a row has {longest} tokens; "
                 "raise its max_length and train again, or shorten the text"
             )
         q, k, v = self.query_key_value(x).chunk(3, -1)
@@ -104,7 +104,7 @@ class SinkhornMixer(RowMixer):
         return self.out(self._piece(q, place, state)), state
 
     def _append(self, x: Tensor, k: Tensor, v: Tensor, state: Sorting, layout: Layout | None) -> tuple[Sorting, Tensor, Tensor]:
-        """The state after x; the positions [B, T] of its tokens; and at each the mean of all tokens up to it."""
+        """The state after x; the positions [B, T] of its tokens; and for each the mean of all tokens up to it."""
         sums = state.total[:, None] + x.cumsum(1, dtype=torch.promote_types(x.dtype, torch.float32))
         count = state.tokens.length[:, None] + 1 + torch.arange(x.size(1), device=x.device)
         mean = (sums / count[..., None]).to(k.dtype)
@@ -118,7 +118,7 @@ class SinkhornMixer(RowMixer):
         return (total / real.clamp_min(1)).to(x.dtype)
 
     def _every_block(self, q: Tensor, k: Tensor, v: Tensor, means: Tensor, ok: Tensor | None) -> Tensor:
-        """What all tokens find, block by block: q, k, v [B, T, H·D], keys and values of padding 0."""
+        """Attends from all tokens, block by block: q, k, v [B, T, H·D]; keys and values of padding are 0."""
         rows, extent, dim = q.shape
         real = self._cut(torch.ones_like(q[..., :1], dtype=torch.bool) if ok is None else ok)[..., 0]
         filled = real[..., 0]
@@ -131,18 +131,18 @@ class SinkhornMixer(RowMixer):
         seen = torch.cat([own.expand(-1, -1, self.block, -1), beside.expand(-1, -1, self.block, -1)], -1)
         keys, values = torch.cat([keys, sorted_keys], 3), torch.cat([values, sorted_values], 3)
         ours, keys, values = (part.transpose(1, 2).flatten(0, 1) for part in (ours, keys, values))
-        found, _ = mix(ours, keys, values, seen.flatten(0, 1)[:, None], self._share, False)
-        return found.transpose(1, 2).reshape(rows, -1, dim)[:, :extent]
+        context, _ = mix(ours, keys, values, seen.flatten(0, 1)[:, None], self._share, False)
+        return context.transpose(1, 2).reshape(rows, -1, dim)[:, :extent]
 
     def _beside(self, real: Tensor) -> Tensor:
-        """[B, N, b]: which places of the block sorted beside each one hold a token. No block is fuller than the first."""
+        """[B, N, b]: which cells of the block sorted beside each one hold a token. No block is fuller than the first."""
         filled = real[..., :1]
         if self.site.use == "encoder":
             return filled & real[:, :1]
         return (filled & (torch.arange(real.size(1), device=real.device) > 0)[:, None]).expand_as(real)
 
     def sort(self, means: Tensor, filled: Tensor) -> Tensor:
-        """The soft permutation [B, H, N, N] in float32: a row says what its block gets. filled [B, N]: blocks with a token."""
+        """The soft permutation [B, H, N, N] in float32: row n says what block n gets. filled [B, N]: blocks with a token."""
         count, causal = means.size(1), self.site.use == "causal"
         wanted = self.want(means).unflatten(-1, (self.site.heads, self.blocks))[..., :count].transpose(1, 2)
         wanted = wanted.to(torch.promote_types(wanted.dtype, torch.float32))
@@ -159,7 +159,7 @@ class SinkhornMixer(RowMixer):
         return logs.exp().masked_fill(~may, 0.0)
 
     def _piece(self, q: Tensor, place: Tensor, state: Sorting) -> Tensor:
-        """What tokens at positions `place` [B, T] find among all that were fed, their own piece included."""
+        """Attends from tokens at positions `place` [B, T] to all tokens so far, including their own piece."""
         rows, extent, dim = q.shape
         stored = state.tokens.tokens[:, : self.blocks * self.block].to(q.dtype)
         real = torch.arange(stored.size(1), device=q.device) < state.tokens.length[:, None]
@@ -182,11 +182,11 @@ class SinkhornMixer(RowMixer):
 
         seen = torch.cat([cells <= place[..., None], (mine > 0)[..., None].expand_as(cells)], -1)
         ours = q.unflatten(-1, (-1, 1, self.width)).flatten(0, 1)
-        found, _ = mix(ours, fetch(k), fetch(v), seen.flatten(0, 1)[:, None, None], self._share, False)
-        return found.reshape(rows, extent, dim)
+        context, _ = mix(ours, fetch(k), fetch(v), seen.flatten(0, 1)[:, None, None], self._share, False)
+        return context.reshape(rows, extent, dim)
 
     def _cut(self, x: Tensor) -> Tensor:
-        """[B, T, …] → [B, N, b, …], filled up with zeros."""
+        """[B, T, …] → [B, N, b, …], padded with zeros."""
         return F.pad(x, (0, 0, 0, -x.size(1) % self.block)).unflatten(1, (-1, self.block))
 
     def _heads(self, x: Tensor) -> Tensor:

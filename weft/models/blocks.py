@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from weft.attention.base import Attended, Attention, Site, add_terms
 from weft.batch import Layout
-from weft.layers.convolution import Window
+from weft.layers.convolution import TokenWindow
 from weft.layers.dropout import dropout
 from weft.layers.feedforward import Activation, FeedForward
 from weft.layers.norm import norm_sum
@@ -72,7 +72,7 @@ class Block:
         return nn.LayerNorm(self.dim) if self.norm == "pre" else nn.Identity()
 
     def network(self, *, causal: bool) -> FeedForward:
-        window = Window(self.dim, self.feedforward_width, causal=causal) if self.feedforward_width > 1 else None
+        window = TokenWindow(self.dim, self.feedforward_width, causal=causal) if self.feedforward_width > 1 else None
         return FeedForward(self.dim, self.feedforward, self.activation, self.feedforward_dropout, window)
 
 

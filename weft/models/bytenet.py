@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from weft.batch import Layout
 from weft.errors import ConfigError
-from weft.layers.convolution import Window
+from weft.layers.convolution import TokenWindow
 from weft.layers.dropout import dropout
 from weft.layers.embedding import NGramBag, Sharing
 from weft.layers.position import token_positions
@@ -76,7 +76,7 @@ class Unfolding:
 class ResidualBlock(nn.Module):
     """x + W₃ f(conv(f(W₁ f(x)))), where f is a layer norm and ReLU: down to half the width, a dilated convolution, and up."""
 
-    def __init__(self, dim: int, window: Window, dropout: float) -> None:
+    def __init__(self, dim: int, window: TokenWindow, dropout: float) -> None:
         super().__init__()
         inner = window.dim
         self.window, self.dropout = window, dropout
@@ -115,7 +115,7 @@ class DilatedBlocks:
     def stack(self, sets: int, *, causal: bool) -> nn.ModuleList:
         if self.dim % 2:
             raise ConfigError(f"model.dim: the blocks of ByteNet halve the width, so it must be even, not {self.dim}")
-        windows = [Window(self.dim // 2, self.width, dilation, causal) for dilation in self.dilations] * sets
+        windows = [TokenWindow(self.dim // 2, self.width, dilation, causal) for dilation in self.dilations] * sets
         return nn.ModuleList(ResidualBlock(self.dim, window, self.dropout) for window in windows)
 
 

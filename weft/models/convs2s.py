@@ -18,13 +18,13 @@ from torch import Tensor, nn
 
 from weft.attention import ATTENTIONS
 from weft.attention.base import Attended, Attention, Site, add_terms, join_heads, split_heads
-from weft.attention.kernel import attend_memory
-from weft.attention.ragged import packing
-from weft.attention.store import Memory
+from weft.attention.core.dot_product import attend_memory
+from weft.attention.core.kv_store import Memory
+from weft.attention.core.packed_rows import packing
 from weft.batch import Layout
 from weft.errors import ConfigError
 from weft.layers.autocast import computed_in
-from weft.layers.convolution import Window
+from weft.layers.convolution import TokenWindow
 from weft.layers.dropout import dropout
 from weft.layers.embedding import Sharing, TokenEmbedding
 from weft.layers.position import LearnedPosition, token_positions
@@ -130,7 +130,7 @@ class GatedConvolution(nn.Module):
 
     def __init__(self, channels: int, width: int, dropout: float, *, causal: bool) -> None:
         super().__init__()
-        self.window, self.dropout = Window(channels, width, causal=causal), dropout
+        self.window, self.dropout = TokenWindow(channels, width, causal=causal), dropout
         self.taps = NormedLinear(width * channels, 2 * channels, gain=4 * (1 - dropout))
 
     def start(self, rows: int) -> Tensor | None:

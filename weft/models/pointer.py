@@ -14,9 +14,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from weft.attention.base import Attended, Attention
-from weft.attention.record import observe
-from weft.attention.scores import at_least_float
-from weft.attention.single import fold, unfold
+from weft.attention.core.recording import observe
+from weft.attention.core.score_functions import at_least_float
+from weft.attention.core.single_head import fold, unfold
 from weft.batch import EOS, UNK, Layout, Source
 from weft.errors import ConfigError
 from weft.models.base import Decoder, Encoded, Encoder, Features, Model, Sizes

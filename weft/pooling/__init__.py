@@ -1,8 +1,8 @@
-"""From a sequence to a few vectors, one file each."""
+"""Poolings: from a sequence to a few vectors."""
 
 POOLINGS = {
-    "mean": "weft.pooling.mean:MeanPooling",
-    "max": "weft.pooling.max:MaxPooling",
+    "mean": "weft.pooling.mean_max:MeanPooling",
+    "max": "weft.pooling.mean_max:MaxPooling",
     "self_attentive": "weft.pooling.self_attentive:SelfAttentivePooling",
     "pma": "weft.pooling.pma:MultiheadPooling",
 }

@@ -13,7 +13,7 @@ from weft.batch import Layout
 
 @dataclass
 class Pooled:
-    """vectors [B, r, D] · weights [B, r, S] where there are any · terms: raw quantities [B] by name, in training only."""
+    """vectors [B, r, D] · weights [B, r, S] if there are any · terms: unreduced quantities [B] by name, in training only."""
 
     vectors: Tensor
     weights: Tensor | None = None
@@ -21,10 +21,10 @@ class Pooled:
 
 
 class Pooling(nn.Module, ABC):
-    """Reads a padded sequence and gives back r vectors.
+    """Reduces a padded sequence to r vectors.
 
-    Facts, each tested: what weights sum to, whether the order of tokens matters, and whether all tokens matter or the data
-    decides which do.
+    Declared facts, each verified by tests: what weights sum to, whether the order of tokens matters, and whether all tokens
+    matter or the data decides which do.
     """
 
     paper: ClassVar[str] = ""

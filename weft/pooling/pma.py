@@ -8,18 +8,19 @@ from pydantic import PositiveInt
 from torch import Tensor, nn
 
 from weft.attention.base import Site
-from weft.attention.mab import MultiheadBlock
+from weft.attention.core.multihead_block import MultiheadBlock
 from weft.batch import Layout
 from weft.pooling.base import Pooled, Pooling
 
 
 class MultiheadPooling(Pooling):
-    """Learned seeds look at the whole sequence in several heads: PMA(Z) = MAB(S, rFF(Z)) of the Set Transformer.
+    """Learned seeds attend to the whole sequence with several heads: PMA(Z) = MAB(S, rFF(Z)) of the Set Transformer.
 
-    After an encoder that knows no order (position: none, encoder_self: isab) the vectors are those of a set.
+    After an encoder that ignores order (position: none, encoder_self: isab) the pooled vectors do not depend on the order of
+    tokens.
 
-    rows: seeds, and vectors given back
-    heads: attention heads; they share the width
+    rows: number of seeds and of pooled vectors
+    heads: attention heads, which divide the width
     """
 
     paper = "Lee et al. 2019"

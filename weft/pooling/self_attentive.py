@@ -1,4 +1,4 @@
-"""Pooling by learned questions."""
+"""Pooling by learned queries."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ import torch
 from pydantic import NonNegativeInt, PositiveInt
 from torch import Tensor, nn
 
-from weft.attention.kernel import masked_softmax
+from weft.attention.core.dot_product import masked_softmax
 from weft.batch import Layout
 from weft.pooling.base import Pooled, Pooling
 
 
 class SelfAttentivePooling(Pooling):
-    """A = softmax(U tanh(W H)) asks `rows` questions of a sequence; the vectors are A H.
+    """A = softmax(U tanh(W H)) applies `rows` learned queries to a sequence H; the vectors are A H.
 
-    One row is the static attention of Yang et al. 2016; several come with the term "diversity", ‖AAᵀ − I‖² (Lin et al. 2017).
+    One row is the static attention of Yang et al. 2016; several add the term "diversity", ‖AAᵀ − I‖² (Lin et al. 2017).
 
-    rows: questions asked, and vectors given back
-    hidden: width of the scoring network; 0: that of the sequence
+    rows: number of learned queries and of pooled vectors
+    hidden: width of the scoring network; 0: the width of the sequence
     """
 
     paper = "Lin et al. 2017; Yang et al. 2016"

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from weft.batch import EOS, PAD
-from weft.native import used
+from weft.kernels.cpp import used
 
 NEVER = float("-inf")
 

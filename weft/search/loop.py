@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from weft.batch import EOS, Layout, power_of_two
+from weft.kernels.cpp import used
 from weft.models.base import Decoder
-from weft.native import used
 from weft.search.choosers import NEVER, Choice, Chooser, Found, Limits
 from weft.search.constraints import Constraint
 from weft.search.tables import Hypothesis, Tables, read_back

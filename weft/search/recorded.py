@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from weft.batch import Layout, Source
-from weft.graphs import Compiler, Graphs, Work
+from weft.kernels.graphs import Compiler, Graphs, Work
 from weft.models.base import Encoded, Model
 from weft.search.loop import Given, Running, Step
 from weft.state import State, again, clone, leaves, refill, write_

@@ -16,10 +16,10 @@ from weft.config import DecodeSection
 from weft.data.copying import Numbering
 from weft.data.tokenizer import Tokenizer
 from weft.errors import ConfigError, DataError
-from weft.graphs import Compiler
+from weft.kernels.cpp import using
+from weft.kernels.graphs import Compiler
 from weft.models.base import Model
 from weft.models.narrowed import NarrowedDecoder
-from weft.native import using
 from weft.search.choosers import Limits
 from weft.search.loop import CHECK, PLAINLY, generate
 from weft.search.recorded import Recorded, Recorder, recorder_of

@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from weft.attention.record import record
+from weft.attention.core.recording import record
 from weft.batch import BOS, Source
 from weft.models.base import Model
 

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from weft.attention.record import record
+from weft.attention.core.recording import record
 from weft.batch import EOS, Layout, Source
 from weft.config import DecodeSection
 from weft.data.labels import Labels

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from weft.attention.base import Attended, Attention
-from weft.attention.penalties import coverage_penalty, doubly_stochastic_penalty, guided_penalty
-from weft.attention.record import observe
+from weft.attention.core.recording import observe
+from weft.attention.core.weight_penalties import coverage_penalty, doubly_stochastic_penalty, guided_penalty
 from weft.batch import PairBatch
 from weft.errors import ConfigError
 from weft.models.base import Model

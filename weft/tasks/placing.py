@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 
 from weft.config import DecodeSection
-from weft.native import CannotBuild, Kernels, kernels
+from weft.kernels.cpp import CannotBuild, Kernels, kernels
 
 TOKENS = 4096
 """Source tokens decoded at once on a CPU, where more at once is not faster."""

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from weft.batch import Batch
-from weft.graphs import Graphs
+from weft.kernels.graphs import Graphs
 from weft.tasks.base import Loss
 
 Work = Callable[[Batch, int], list[Loss]]

@@ -1,4 +1,4 @@
-"""Bugs that have been made, or would be easy to make, each with the cases of the suite that must notice it."""
+"""Bugs that were made, or would be easy to make, each with the cases that must catch it."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from contract.bugs.attention_free import ATTENTION_FREE
 from contract.bugs.convolutional import CONVOLUTIONAL
 from contract.bugs.copying import COPYING
 from contract.bugs.kernel import CACHE, KERNEL
+from contract.bugs.language import LANGUAGE
 from contract.bugs.mixers import MIXERS
 from contract.bugs.models import LAYERS, MODELS
 from contract.bugs.patterns import DISTANCES, PARTS, PATTERNS, RING, SYNTHESIZER
@@ -20,5 +21,5 @@ from contract.bugs.sorting import REVERSIBLE, SORTING
 BUGS = [
     *KERNEL, *CACHE, *ATTENTION, *RUNNING, *SHORTENED, *MIXERS, *MODELS, *LAYERS, *CONVOLUTIONAL, *RECURRENT, *SINGLE, *ALIGNED,
     *ATTENTION_FREE, *SORTING, *REVERSIBLE, *COPYING, *RELATIVE,
-    *PATTERNS, *RING, *DISTANCES, *SYNTHESIZER, *PARTS,
+    *PATTERNS, *RING, *DISTANCES, *SYNTHESIZER, *PARTS, *LANGUAGE,
 ]  # fmt: skip

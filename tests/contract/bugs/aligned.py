@@ -1,4 +1,4 @@
-"""Bugs of the attentions that remember where they looked, and of penalties on weights."""
+"""Bugs of attentions that depend on earlier alignments, and of penalties on weights."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ALIGNED = [
         ),
     ),
     Bug(
-        "every scan begins at the beginning",
+        "every scan starts at the first key",
         "attention.monotonic",
         "begin = kept(real, t, moved, begin)",
         "begin = kept(real, t, 0 * moved, begin)",
@@ -32,17 +32,17 @@ ALIGNED = [
     Bug(
         "a forced expectation stays",
         "attention.monotonic",
-        "moved = F.pad(found, (1, 0), value=NEVER)[:, :-1]",
-        "moved = found",
+        "moved = F.pad(log_weights, (1, 0), value=NEVER)[:, :-1]",
+        "moved = log_weights",
         (
             "aligned_attention: monotonic_soft_and_sure_is_the_scan(forced)",
             "aligned_attention: monotonic_in_training_is_its_recurrence(forced)",
         ),
     ),
     Bug(
-        "what holds at the end is lost when it must move on",
+        "a forced expectation does not hold at the end",
         "attention.monotonic",
-        "moved = torch.where(last, torch.logaddexp(moved, found), moved)",
+        "moved = torch.where(last, torch.logaddexp(moved, log_weights), moved)",
         "pass",
         ("aligned_attention: monotonic_in_training_is_its_recurrence(forced-hold)",),
     ),
@@ -54,7 +54,7 @@ ALIGNED = [
         ("aligned_attention: monotonic_in_training_is_its_recurrence(published)",),
     ),
     Bug(
-        "products that run down to 0 are clamped",
+        "products that underflow are clamped",
         "attention.monotonic",
         "return stop + passed + torch.logcumsumexp(begin - passed, -1)",
         "product = passed.exp()\n"
@@ -74,8 +74,8 @@ ALIGNED = [
     Bug(
         "noise outside training",
         "attention.monotonic",
-        "asked, begin, places = self.score.asked(query), state.begin, []",
-        "asked, begin, places = self.score.asked(query + torch.randn_like(query)), state.begin, []",
+        "projected, begin, places = self.score.project(query), state.begin, []",
+        "projected, begin, places = self.score.project(query + torch.randn_like(query)), state.begin, []",
         ("monotonic-cross-pure",),
     ),
     Bug(
@@ -86,7 +86,7 @@ ALIGNED = [
         ("aligned_attention: monotonic_noise_is_drawn_in_training_alone",),
     ),
     Bug(
-        "the scan reads on when all have stopped",
+        "the scan continues when all rows have stopped",
         "attention.monotonic",
         "if not waits and bool(",
         "if waits and bool(",
@@ -100,21 +100,21 @@ ALIGNED = [
         ("monotonic-hold-cross-padding-length", "monotonic-hold-cross-padding-content"),
     ),
     Bug(
-        "a query that never was moves the scan",
+        "a padded query moves the scan",
         "attention.monotonic",
         "begin = kept(real, t, moved, begin)",
         "begin = moved",
         ("monotonic-forced-cross-ragged",),
     ),
     Bug(
-        "only sums of what is not there",
+        "weights are declared to sum to one",
         "attention.monotonic",
         'self.weights_sum = "one" if hold else "at most one"',
         'self.weights_sum = "one"',
         ("monotonic-cross-weights",),
     ),
     Bug(
-        "the alignment before the last is looked at",
+        "the last alignment but one is used",
         "attention.location_aware",
         "last = kept(real, t, alpha, last)",
         "last = kept(real, t, 0.5 * (alpha + last), last)",
@@ -128,7 +128,7 @@ ALIGNED = [
         ("location_aware-cross-chunks",),
     ),
     Bug(
-        "a query that never was leaves an alignment",
+        "a padded query leaves an alignment",
         "attention.location_aware",
         "last = kept(real, t, alpha, last)",
         "last = alpha",
@@ -142,14 +142,14 @@ ALIGNED = [
         ("aligned_attention: location_aware_without_filters_is_additive",),
     ),
     Bug(
-        "a sharper softmax that is not",
+        "sharpening has no effect",
         "attention.location_aware",
         "masked_softmax(self.sharpening * scores,",
         "masked_softmax(scores,",
         ("aligned_attention: location_aware_is_its_formula(sharp)",),
     ),
     Bug(
-        "one more than the best",
+        "one score too many is kept",
         "attention.location_aware",
         "held.topk(self.top, -1)",
         "held.topk(self.top + 1, -1)",
@@ -178,21 +178,21 @@ ALIGNED = [
     ),
     Bug(
         "the penalty counts the query itself",
-        "attention.penalties",
+        "attention.core.weight_penalties",
         "before = alpha.cumsum(2) - alpha",
         "before = alpha.cumsum(2)",
         ("aligned_attention: coverage_penalty_is_its_formula",),
     ),
     Bug(
         "the diagonal of the padded batch",
-        "attention.penalties",
+        "attention.core.weight_penalties",
         "return layout.positions, layout.lengths.clamp_min(1)[:, None].expand(rows, extent)",
         "return layout.positions, torch.full_like(layout.positions, extent)",
         ("aligned_attention: guided_penalty_is_its_formula",),
     ),
     Bug(
         "guidance that pushes away",
-        "attention.penalties",
+        "attention.core.weight_penalties",
         "(1 - torch.exp(-(apart**2) / (2 * width**2)))",
         "torch.exp(-(apart**2) / (2 * width**2))",
         ("aligned_attention: guided_penalty_of_the_diagonal_is_nothing",),

@@ -1,4 +1,4 @@
-"""Bugs of mixing without attention, the traps of the published forms among them."""
+"""Bugs of mixing without attention, including the pitfalls of the published forms."""
 
 from __future__ import annotations
 
@@ -34,21 +34,21 @@ ATTENTION_FREE = [
         ("fnet-encoder-padding-length",),
     ),
     Bug(
-        "keys are weighed relative to the largest to come",
-        "layers.prefix",
+        "keys are weighed relative to future ones",
+        "layers.prefix_means",
         "top = torch.maximum(self.top, other.top)",
         "top = torch.maximum(self.top, other.top).amax(1, keepdim=True).expand_as(self.total)",
         ("attention_free: a_large_key_to_come_changes_nothing_before_it(simple)",),
     ),
     Bug(
-        "keys among the chunk of queries are seen before they come",
+        "keys within a chunk are seen too early",
         "mixers.aft",
         "seen = (own <= own[:, None])[..., None]",
         "seen = (own <= own[-1:, None])[..., None]",
         ("aft-full-causal-future",),
     ),
     Bug(
-        "keys behind the window of a block are forgotten",
+        "keys after the window of a block are lost",
         "mixers.aft",
         "if near.stop < extent:",
         "if False:",
@@ -76,7 +76,7 @@ ATTENTION_FREE = [
         ("gmlp-causal-ragged", "aft-local-causal-ragged"),
     ),
     Bug(
-        "a history forgets how long it is",
+        "a history loses its length",
         "layers.history",
         "place = self.length[:, None] + ",
         "place = 0 * self.length[:, None] + ",
@@ -99,21 +99,21 @@ ATTENTION_FREE = [
         ("mlp_mixer-encoder-padding-content",),
     ),
     Bug(
-        "points look at padding",
+        "points see padding",
         "mixers.isab",
         "-1, -1), x, layout)",
         "-1, -1), x)",
         ("isab-encoder-padding-content", "transformer-encoder-isab-padding"),
     ),
     Bug(
-        "seeds look at padding",
+        "seeds see padding",
         "pooling.pma",
         "F.relu(self.network(memory)), layout, need",
         "F.relu(self.network(memory)), None, need",
         ("pma-padding", "pma-weights"),
     ),
     Bug(
-        "the pool of nothing is something",
+        "an empty row is not pooled to zeros",
         "pooling.pma",
         "if layout is not None:",
         "if False:",
@@ -121,21 +121,21 @@ ATTENTION_FREE = [
     ),
     Bug(
         "the largest value may be padding",
-        "pooling.max",
+        "pooling.mean_max",
         "memory.masked_fill(~layout.ok[..., None], -torch.inf)",
         "memory",
         ("max-padding",),
     ),
     Bug(
         "packed sentences are put back one row off",
-        "layers.packing",
+        "layers.unpacking",
         "(layout.segments[0].long() - 1).clamp_min(0)",
         "layout.segments[0].long().clamp_min(0)",
         ("fnet-encoder-packed", "gmlp-causal-packed"),
     ),
     Bug(
-        "pieces of padding are taken for sentences",
-        "layers.packing",
+        "segments of padding count as sentences",
+        "layers.unpacking",
         " & layout.ok[0][where]",
         "",
         ("attention_free: packed_sentences_come_apart_and_together",),

@@ -6,7 +6,7 @@ from contract.planting import Bug
 
 CONVOLUTIONAL = [
     Bug(
-        "every piece of ConvS2S begins at position 0",
+        "every piece of ConvS2S starts at position 0",
         "models.convs2s",
         "token_positions(tokens, layout) + state.fed[:, None]",
         "token_positions(tokens, layout)",
@@ -27,21 +27,21 @@ CONVOLUTIONAL = [
         ("convs2s-packed",),
     ),
     Bug(
-        "the decoder of ConvS2S looks both ways",
+        "the decoder of ConvS2S sees the future",
         "models.convs2s",
         "GatedConvolution(channels, width, dropout, causal=True)",
         "GatedConvolution(channels, width, dropout, causal=False)",
         ("convs2s-causality",),
     ),
     Bug(
-        "ConvS2S forgets where it looked",
+        "ConvS2S loses the state of its attention",
         "models.convs2s",
         "x, tail, look = layer(x, embedded, tail, look, layout, terms)",
         "x, tail, _ = layer(x, embedded, tail, look, layout, terms)",
         ("convs2s-cross-location_aware-ragged", "convs2s-cross-local_m-ragged"),
     ),
     Bug(
-        "ConvS2S loses the terms of its looks",
+        "ConvS2S loses the terms of its attention",
         "models.convs2s",
         "Features(hidden, DecoderState(tails, looks, state.fed + fed), terms)",
         "Features(hidden, DecoderState(tails, looks, state.fed + fed))",
@@ -69,7 +69,7 @@ CONVOLUTIONAL = [
         ("bytenet-padding",),
     ),
     Bug(
-        "what stands in padding is unfolded",
+        "padding is unfolded",
         "models.bytenet",
         "x = x if layout is None else torch.where(layout.ok[..., None], x, 0.0)",
         "pass",
@@ -83,7 +83,7 @@ CONVOLUTIONAL = [
         ("bytenet-packed",),
     ),
     Bug(
-        "n-grams begin anew in every piece",
+        "n-grams restart in every piece",
         "models.bytenet",
         "replace(state, tails=tails, grams=grams, fed",
         "replace(state, tails=tails, fed",

@@ -8,14 +8,14 @@ FORMULA = "pointer: every_word_has_the_probability_of_the_formula"
 
 COPYING = [
     Bug(
-        "a word that comes again is copied from its first place alone",
+        "a repeated word is copied from its first position only",
         "models.pointer",
         "return PointerState(base, columns, (same & first[:, None]).float())",
         "return PointerState(base, columns, torch.diag_embed(first.float()))",
         (f"{FORMULA}(bahdanau, generator)", f"{FORMULA}(transformer, generator)"),
     ),
     Bug(
-        "the gate is taken the wrong way round",
+        "the gate is inverted",
         "models.pointer",
         "(logits.logsumexp(-1) - gate)",
         "(logits.logsumexp(-1) + gate)",
@@ -29,7 +29,7 @@ COPYING = [
         (f"{FORMULA}(convs2s, generator)",),
     ),
     Bug(
-        "words that are not there can be written",
+        "absent words can be written",
         "models.pointer",
         "both = both.masked_fill((copied == LOWEST) & (written == LOWEST), NEVER)",
         "both = both.clamp_min(-10.0)",
@@ -43,7 +43,7 @@ COPYING = [
         ("pointer-beams", "pointer-transformer-rows"),
     ),
     Bug(
-        "a model that copies forgets what its base was fed",
+        "a copying model loses the state of its base",
         "models.pointer",
         "replace(state, base=found.state)",
         "replace(state)",

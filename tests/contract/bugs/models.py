@@ -1,4 +1,4 @@
-"""Bugs of models, and of the layers and poolings they are made of."""
+"""Bugs of models, layers and poolings."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MODELS = [
         ("transformer-half",),
     ),
     Bug(
-        "every piece begins at position 0",
+        "every piece starts at position 0",
         "models.transformer",
         "positions = token_positions(tokens, layout) + state.fed[:, None]",
         "positions = token_positions(tokens, layout)",
@@ -43,28 +43,28 @@ MODELS = [
         ("transformer-padding",),
     ),
     Bug(
-        "post-norm sub-layers are normed on the way in",
+        "post-norm sub-layers normalise their input",
         "models.blocks",
         "return self.norm(x) if self.pre else x",
         "return self.norm(x)",
         ("limits: encoder_layer_equals_torch(post)",),
     ),
     Bug(
-        "pre-norm sub-layers are normed on the way out",
+        "pre-norm sub-layers normalise their output",
         "models.blocks",
         "return x + self.added(found) if self.pre else norm_sum",
         "return norm_sum",
         ("limits: encoder_layer_equals_torch(pre)",),
     ),
     Bug(
-        "the look at the source skips its norm",
+        "cross-attention skips its norm",
         "models.blocks",
         "self.cross(self.around_cross.enter(x), source, layout=layout)",
         "self.cross(x, source, layout=layout)",
         ("limits: decoder_layer_equals_torch(pre)",),
     ),
     Bug(
-        "the look at the source replaces the target",
+        "cross-attention replaces the residual stream",
         "models.blocks",
         "x = self.around_cross.leave(x, looked.context)",
         "x = self.around_cross.leave(0 * x, looked.context)",
@@ -78,14 +78,14 @@ MODELS = [
         ("transformer-pure",),
     ),
     Bug(
-        "packed positions run on through the row",
+        "packed positions continue across sentences",
         "batch",
         "np.arange(total) - np.repeat(starts[:-1], count)",
         "np.arange(total)",
         ("transformer-packed",),
     ),
     Bug(
-        "packed sentences have one number",
+        "packed sentences share one segment",
         "batch",
         "np.repeat(np.arange(1, len(count) + 1, dtype=np.int32), count)",
         "np.repeat(np.ones(len(count), dtype=np.int32), count)",
@@ -95,28 +95,28 @@ MODELS = [
 
 LAYERS = [
     Bug(
-        "a network with neighbours looks back at nothing",
+        "a network with a window loses its tail",
         "models.blocks",
         "found, tail = self.network.run(self.around_network.enter(x), tail, layout)",
         "found, _ = self.network.run(self.around_network.enter(x), tail, layout)",
         ("transformer-tagging-chunks",),
     ),
     Bug(
-        "a network with neighbours looks at padding and other sentences",
+        "a network with a window reads padding and other sentences",
         "layers.feedforward",
         "x, tail = self.window(x, tail, layout)",
         "x, tail = self.window(x, tail, None)",
         ("transformer-tagging-padding", "transformer-tagging-packed"),
     ),
     Bug(
-        "a network with neighbours sees the token to come",
+        "a network with a window sees the next token",
         "models.blocks",
         "mixer, cross, block.network(causal=True)",
         "mixer, cross, block.network(causal=False)",
         ("transformer-tagging-causality",),
     ),
     Bug(
-        "sine and cosine change places",
+        "sine and cosine are swapped",
         "layers.position",
         "[turn.sin(), turn.cos()]",
         "[turn.cos(), turn.sin()]",
@@ -144,7 +144,7 @@ LAYERS = [
         ("limits: feedforward_is_its_formula(swiglu)",),
     ),
     Bug(
-        "a smoothed gradient without the label's place",
+        "a smoothed gradient lacks the label",
         "layers.readout",
         "smoothing / table.size(0) * hidden.sum(",
         "smoothing / (table.size(0) - 1) * hidden.sum(",
@@ -165,7 +165,7 @@ LAYERS = [
         ("transformer-loss",),
     ),
     Bug(
-        "the gradient ignores what comes from above",
+        "the incoming gradient is ignored",
         "layers.readout",
         "grad_hidden * grad.to(grad_hidden.dtype)",
         "grad_hidden * 1.0",
@@ -173,7 +173,7 @@ LAYERS = [
     ),
     Bug(
         "the mean counts padding",
-        "pooling.mean",
+        "pooling.mean_max",
         "layout.lengths.clamp_min(1)[:, None, None]",
         "layout.ok.size(1)",
         ("mean-padding",),
@@ -187,20 +187,20 @@ LAYERS = [
     ),
     Bug(
         "the mean skips every other token",
-        "pooling.mean",
+        "pooling.mean_max",
         "memory.mean(1, keepdim=True)",
         "memory[:, ::2].mean(1, keepdim=True)",
         ("mean-alive", "mean-key-order"),
     ),
     Bug(
         "the mean is rounded to eight bits",
-        "pooling.mean",
+        "pooling.mean_max",
         "memory, 0.0).sum(1, keepdim=True)",
         "memory if memory.dtype == torch.float32 else memory.to(torch.float8_e5m2).to(memory.dtype), 0.0).sum(1, keepdim=True)",
         ("mean-half",),
     ),
     Bug(
-        "weights are not those that were used",
+        "the returned weights are not those used",
         "pooling.self_attentive",
         "return Pooled(weights @ memory, weights, terms)",
         "return Pooled(weights @ memory, 2 * weights, terms)",

@@ -6,8 +6,8 @@ from contract.planting import Bug
 
 RECURRENT = [
     Bug(
-        "recurrent layers run on into the padding",
-        "layers.recurrent",
+        "recurrent layers read padding",
+        "layers.time_packing",
         "counts = np.array(layout.counts, dtype=np.int64)",
         "counts = np.full(len(layout.counts), extent)",
         ("rnn-padding", "rnn-sutskever-padding", "rnn-luong-ragged"),
@@ -20,7 +20,7 @@ RECURRENT = [
         ("rnn-luong-ragged", "rnn-sutskever-ragged"),
     ),
     Bug(
-        "padding of which the host knows nothing moves the state",
+        "padding of unknown length changes the state",
         "layers.recurrent",
         "marks[width : 2 * width, 0] = HELD",
         "pass",
@@ -48,7 +48,7 @@ RECURRENT = [
         ("rnn-cho-beams", "rnn-cho-rows"),
     ),
     Bug(
-        "what is fed back is not kept between calls",
+        "the fed-back context is lost between calls",
         "models.rnn",
         "fed=last[-1][0] if self.input_feeding else None, look=look)",
         "look=look)",
@@ -62,7 +62,7 @@ RECURRENT = [
         ("rnn-deep-maxout-pure",),
     ),
     Bug(
-        "a decoder that reads both ways",
+        "a decoder that is bidirectional",
         "layers.recurrent",
         "read = x if packing is None else packing.pack(x)",
         "read = x + x.flip(1) if packing is None else packing.pack(x)",

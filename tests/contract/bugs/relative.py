@@ -6,14 +6,14 @@ from contract.planting import Bug
 
 RELATIVE = [
     Bug(
-        "rows are moved one place too far",
+        "rows are shifted one position too far",
         "attention.xl_relative",
         "[..., extent - 1 : extent - 1 + extent * (count - 1)]",
         "[..., extent - 2 : extent - 2 + extent * (count - 1)]",
         ("xl_relative: it_is_the_equation_of_the_paper_pair_by_pair(causal)",),
     ),
     Bug(
-        "steps ask for the distance the other way round",
+        "steps negate the distance",
         "attention.xl_relative",
         "place = (away + keys - 1)",
         "place = (keys - 1 - away)",
@@ -22,8 +22,8 @@ RELATIVE = [
     Bug(
         "content and distance share one bias",
         "attention.xl_relative",
-        "asked = (q + self.distance_bias",
-        "asked = (q + self.content_bias",
+        "shifted = (q + self.distance_bias",
+        "shifted = (q + self.content_bias",
         ("xl_relative: it_is_the_equation_of_the_paper_pair_by_pair(encoder)", "xl_relative-encoder-gradients"),
     ),
     Bug(
@@ -34,8 +34,8 @@ RELATIVE = [
         ("xl_relative: it_is_the_equation_of_the_paper_pair_by_pair(causal)",),
     ),
     Bug(
-        "after an earlier segment rows are taken to be whole",
-        "attention.relative",
+        "rows after an earlier segment count as whole",
+        "attention.core.relative_positions",
         "store.segments is None or (whole and",
         "store.segments is not None or (whole and",
         ("xl_relative-causal-earlier-segment",),

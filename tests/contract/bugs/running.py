@@ -1,4 +1,4 @@
-"""Bugs of attentions by sums, and of those over shortened keys."""
+"""Bugs of attention by prefix sums, and of attention over compressed keys."""
 
 from __future__ import annotations
 
@@ -6,79 +6,79 @@ from contract.planting import Bug
 
 RUNNING = [
     Bug(
-        "linear attention looks one ahead",
-        "attention.running",
+        "linear attention sees one token ahead",
+        "attention.core.prefix_sums",
         "inside, summed, weights = inside.tril(), v, None",
         "inside, summed, weights = inside.tril(1), v, None",
         ("linear-causal-future",),
     ),
     Bug(
         "sums of all but the last piece are lost",
-        "attention.running",
+        "attention.core.prefix_sums",
         "torch.cat([first[:, :, None], each], 2)",
         "torch.cat([0 * first[:, :, None], each], 2)",
         ("performer-causal-chunks", "running_sums: long_pieces_go_on_where_the_last_ended"),
     ),
     Bug(
         "earlier chunks are forgotten",
-        "attention.running",
-        "found, mass = torch.baddbmm(found, q, before), ",
+        "attention.core.prefix_sums",
+        "context, mass = torch.baddbmm(context, q, before), ",
         "mass = ",
         ("running_sums: linear_is_its_quadratic_form(causal)", "linear-causal-chunks"),
     ),
     Bug(
         "padded keys enter the sums",
-        "attention.running",
+        "attention.core.prefix_sums",
         "k, v = torch.where(here, k, 0.0), torch.where(here, v, 0.0)",
         "v = torch.where(here, v, 0.0)",
         ("linear-cross-padding-content", "linear-causal-ragged"),
     ),
     Bug(
         "sums are kept in half precision",
-        "attention.running",
+        "attention.core.prefix_sums",
         "first + each[:, :, 0]",
         "(first + each[:, :, 0]).bfloat16().float()",
         ("linear-causal-half-steps",),
     ),
     Bug(
-        "what was found is rounded to eight bits",
-        "attention.features",
-        "found = divide(seen, self.heads.width, self.least())",
-        "found = divide(seen, self.heads.width, self.least())\n"
-        "        found = found.to(torch.float8_e5m2 if query.dtype == torch.bfloat16 else None)",
+        "the context is rounded to eight bits",
+        "attention.core.feature_maps",
+        "context = divide(seen, self.heads.width, self.least())",
+        "context = divide(seen, self.heads.width, self.least())\n"
+        "        context = context.to(torch.float8_e5m2 if query.dtype == torch.bfloat16 else None)",
         ("linear-encoder-half",),
     ),
     Bug(
         "a query that saw nothing is divided by 0",
-        "attention.running",
+        "attention.core.prefix_sums",
         "norm = norm.clamp_min(LEAST) if floor is None",
         "norm = norm.clone() if floor is None",
         ("linear-cross-empty-row",),
     ),
     Bug(
         "the gradient of norms is lost",
-        "attention.running",
-        "along = torch.sum(values * found, -1, keepdim=True).neg_()",
-        "along = 0 * torch.sum(values * found, -1, keepdim=True).neg_()",
+        "attention.core.prefix_sums",
+        "along = torch.sum(values * context, -1, keepdim=True).neg_()",
+        "along = 0 * torch.sum(values * context, -1, keepdim=True).neg_()",
         ("linear-encoder-gradients",),
     ),
     Bug(
         "the largest key of a chunk scales what came before it",
-        "attention.running",
+        "attention.core.prefix_sums",
         "high = log_weight.detach().cummax(-1).values",
         "high = log_weight.detach().amax(-1, keepdim=True).expand_as(log_weight)",
         ("running_sums: performer_is_not_changed_by_a_heavy_key_to_come",),
     ),
     Bug(
-        "the largest key is looked for in padding too",
-        "attention.running",
+        "the largest key may be padding",
+        "attention.core.prefix_sums",
         "torch.where(here[..., 0], log_weight, NOTHING)",
         "log_weight",
         ("performer-encoder-padding-content",),
     ),
     Bug(
-        "scales of groups are not carried on",
-        "attention.running",
+        "scales of groups are not carried over",
+        "attention.core.prefix_sums",
         "outer * (above - top).exp()[..., None].to(sums.dtype)",
         "outer",
         ("running_sums: accumulating_in_groups_is_a_loop(17)",),
@@ -91,7 +91,7 @@ RUNNING = [
         ("running_sums: performer_directions_prefer_none_and_are_orthogonal",),
     ),
     Bug(
-        "something small is added to features",
+        "an epsilon is added to features",
         "attention.performer",
         "out=torch.empty_like(power, dtype=x.dtype))",
         "out=torch.empty_like(power, dtype=x.dtype)).add_(1e-4)",
@@ -99,28 +99,28 @@ RUNNING = [
     ),
     Bug(
         "random features are not saved",
-        "attention.drawn",
+        "attention.core.random_features",
         'self.register_buffer("bits", draw(None).view(torch.int32))',
         'self.register_buffer("bits", draw(None).view(torch.int32), persistent=False)',
         ("performer-encoder-checkpoint",),
     ),
     Bug(
-        "a norm below zero is divided by",
-        "attention.running",
+        "a negative norm is used as a divisor",
+        "attention.core.prefix_sums",
         "norm.maximum(floor).clamp_min_(LEAST)",
         "norm.abs().clamp_min_(LEAST)",
         ("running_sums: rfa_norms_are_never_less_than_the_kernel_allows(encoder)",),
     ),
     Bug(
-        "what was gated keeps its weight in the next piece",
-        "attention.features",
+        "gates do not decay the sums of earlier pieces",
+        "attention.core.feature_maps",
         "state if faded is None else state.fade(faded)",
         "state",
         ("gated_rfa-causal-chunks",),
     ),
     Bug(
         "gates of padding close",
-        "attention.running",
+        "attention.core.prefix_sums",
         "kept = torch.where(ok[:, None], kept, 0.0)",
         "pass",
         ("gated_rfa-causal-ragged",),
@@ -129,7 +129,7 @@ RUNNING = [
 
 SHORTENED = [
     Bug(
-        "padding inside the softmax over positions",
+        "the softmax over positions includes padding",
         "attention.efficient",
         "torch.where(here, k, NOTHING), torch.where(here, v, 0.0)",
         "k, torch.where(here, v, 0.0)",
@@ -164,14 +164,14 @@ SHORTENED = [
         ("compressed-causal-reach", "compressed-causal-chunks"),
     ),
     Bug(
-        "queries before the first window look at it",
+        "queries before the end of the first window see it",
         "attention.compressed",
-        "return F.pad(found, (0, 0, first, 0))[:, :, : q.size(2)]",
-        "return torch.cat([found[:, :, :1].expand(-1, -1, first, -1), found], 2)[:, :, : q.size(2)]",
+        "return F.pad(context, (0, 0, first, 0))[:, :, : q.size(2)]",
+        "return torch.cat([context[:, :, :1].expand(-1, -1, first, -1), context], 2)[:, :, : q.size(2)]",
         ("compressed-causal-future",),
     ),
     Bug(
-        "a begun window loses its tokens",
+        "an incomplete window loses its tokens",
         "attention.compressed",
         "left = (ended * self.stride)[:, None]",
         "left = (0 * ended)[:, None]",

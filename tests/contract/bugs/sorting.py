@@ -6,7 +6,7 @@ from contract.planting import Bug
 
 SORTING = [
     Bug(
-        "tokens of a bucket look ahead",
+        "tokens of a bucket see the future",
         "mixers.buckets",
         "back = key <= query if causal else key < query + window",
         "back = key < query + window",
@@ -34,14 +34,14 @@ SORTING = [
         ("lsh-encoder-padding-content", "routing-encoder-packed"),
     ),
     Bug(
-        "buckets stand side by side without a gap",
+        "buckets have no gap between them",
         "mixers.buckets",
         "near = _near(rank + window * buckets,",
         "near = _near(rank,",
         ("sorting_attention: lsh_is_softmax_over_what_any_round_finds(causal)",),
     ),
     Bug(
-        "a pair that two rounds find counts twice",
+        "a pair of two rounds counts twice",
         "mixers.buckets",
         "added = -added.clamp_(min=1).log_()",
         "added = 0 * added",
@@ -50,12 +50,12 @@ SORTING = [
     Bug(
         "all rounds weigh the same",
         "mixers.buckets",
-        "found[..., -1:].softmax(2)",
-        "(0 * found[..., -1:]).softmax(2)",
+        "context[..., -1:].softmax(2)",
+        "(0 * context[..., -1:]).softmax(2)",
         ("sorting_attention: lsh_is_softmax_over_what_any_round_finds(encoder)",),
     ),
     Bug(
-        "a token looks at itself first",
+        "a token attends to itself first",
         "mixers.buckets",
         "return added.sub_(ITSELF * itself)",
         "return added",
@@ -83,7 +83,7 @@ SORTING = [
         ("routing-causal-pure",),
     ),
     Bug(
-        "what sorts says that order does not matter",
+        "a sorting mixer claims to ignore order",
         "mixers.buckets",
         'reach = "data"',
         'reach, ignores_key_order = "data", True',
@@ -104,14 +104,14 @@ SORTING = [
         ("sorting_attention: a_step_that_is_not_finite_moves_no_centroid",),
     ),
     Bug(
-        "columns are divided by rows to come",
+        "columns are divided by future rows",
         "mixers.sinkhorn",
         "logs.logcumsumexp(2) if causal else",
         "logs.logsumexp(2, keepdim=True) if causal else",
         ("sinkhorn-small-causal-future",),
     ),
     Bug(
-        "a block is sorted by tokens to come",
+        "a block is sorted by future tokens",
         "mixers.sinkhorn",
         "self._every_block(q, k, v, mean[:, :: self.block], ok)",
         "self._every_block(q, k, v, self._means(x, ok), ok)",
@@ -125,7 +125,7 @@ SORTING = [
         ("sorting_attention: causal_sorting_takes_earlier_blocks_alone",),
     ),
     Bug(
-        "sorting is too hard to come to its end",
+        "sorting is too hard to converge",
         "mixers.sinkhorn",
         "temperature: Annotated[float, Field(ge=0.5)] = 0.75",
         "temperature: float = 0.1",
@@ -149,7 +149,7 @@ SORTING = [
 
 REVERSIBLE = [
     Bug(
-        "all sub-layers draw on from one snapshot",
+        "all sub-layers continue from one snapshot",
         "layers.reversible",
         "passed.rewind(draws)",
         "passed.rewind(passed.draws[0])",
@@ -163,21 +163,21 @@ REVERSIBLE = [
         ("reversible: gradients_are_those_of_the_plain_streams(full, float64)", "transformer-reversible-loss"),
     ),
     Bug(
-        "terms are left behind",
+        "terms are lost",
         "layers.reversible",
         "pairs = [(added.value, grad), *((term, dterms[name]) for name, term in added.terms.items())]",
         "pairs = [(added.value, grad)]",
         ("reversible: gradients_are_those_of_the_plain_streams(terms, float64)",),
     ),
     Bug(
-        "keys and values of the source are made outside of the layers",
+        "keys and values of the source are computed outside the layers",
         "models.transformer",
         "if not (self.reversible and torch.is_grad_enabled()):",
         "if True:",
         ("reversible: gradients_are_those_of_the_plain_streams(full, float64)",),
     ),
     Bug(
-        "layers are undone in full precision",
+        "layers are recomputed in full precision",
         "layers.reversible",
         "with torch.enable_grad(), passed.autocast():",
         "with torch.enable_grad():",

@@ -1,0 +1,71 @@
+"""Bugs of language models."""
+
+from __future__ import annotations
+
+from contract.planting import Bug
+
+LANGUAGE = [
+    Bug(
+        "every piece of a text starts at position 0",
+        "models.lm",
+        "token_positions(tokens, layout) + state.fed[:, None]",
+        "token_positions(tokens, layout)",
+        ("language_model-chunks", "language_model-post-learned-chunks"),
+    ),
+    Bug(
+        "padding counts as read text",
+        "models.lm",
+        "fed = tokens.size(1) if layout is None else layout.lengths",
+        "fed = tokens.size(1)",
+        ("language_model-ragged",),
+    ),
+    Bug(
+        "a language model sees the future",
+        "models.lm",
+        'block.site("causal")',
+        'block.site("encoder")',
+        ("language_model-causality", "language_model-rotary-causality"),
+    ),
+    Bug(
+        "hidden states are centred over the row",
+        "models.lm",
+        "Features(self.norm(x)",
+        "Features(self.norm(x - x.mean(1, keepdim=True))",
+        ("language_model-padding", "language_model-causality"),
+    ),
+    Bug(
+        "a recalled segment skips the norm",
+        "models.lm",
+        "self.mixer.recall(self.around_mixer.enter(memory))",
+        "self.mixer.recall(memory)",
+        ("language_model-rotary-recall", "language_model-recurrent-recall"),
+    ),
+    Bug(
+        "an earlier segment is forgotten",
+        "mixers.base",
+        "return self.attention.start(memory, rows=memory.size(0))",
+        "return self.attention.start(rows=memory.size(0))",
+        ("language_model-xl_relative-recall", "language_model-local-recall"),
+    ),
+    Bug(
+        "padding is a label",
+        "layers.readout",
+        "nll -= torch.where(ok, likelihood, 0.0).sum()",
+        "nll -= likelihood.sum()",
+        ("language_model-loss",),
+    ),
+    Bug(
+        "selected rows are sorted",
+        "state",
+        "return state.index_select(0, rows)",
+        "return state.index_select(0, rows.sort().values)",
+        ("language_model-recurrent-rows", "language_model-linear-rows", "language_model-convolution-beams"),
+    ),
+    Bug(
+        "beams swap their ancestors",
+        "attention.core.kv_store",
+        "return Ledger(self.ancestry.gather(1, parent), self.length)",
+        "return Ledger(self.ancestry.gather(1, parent.flip(1)), self.length)",
+        ("language_model-beams", "language_model-xl_relative-beams"),
+    ),
+]

@@ -1,0 +1,224 @@
+"""Softmax attention by pattern, at a cost proportional to the visible pairs.
+
+A long sequence is cut into groups of queries, and each group gets the keys that its queries may attend to. All groups form one
+batch of small dense attentions, which a fused kernel can compute. Short sequences, pieces and single steps use a mask.
+
+Shapes: B rows · H heads · n tokens · D head width · C groups · T queries and S keys of a group.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+import torch
+from torch import Tensor
+
+from weft.attention.core import dot_product
+from weft.attention.core.dot_product import attend, masked_softmax, mix
+from weft.attention.core.kv_store import KeyValueCache, KeyValues
+from weft.attention.core.packed_rows import Heads, attend_window, by_rows, can_attend_window, packing
+from weft.attention.core.patterns import Everything, Pattern
+from weft.attention.core.ring_buffer import Ring
+from weft.batch import Layout
+from weft.layers.dropout import dropout as drop
+
+
+@dataclass(frozen=True)
+class PatternLook:
+    """Attention by pattern, in place of `dot_product.attend`. runs: patterns, each with its number of adjacent heads."""
+
+    runs: tuple[tuple[Pattern, int], ...]
+
+    @staticmethod
+    def of(patterns: Sequence[Pattern], heads: int) -> PatternLook:
+        """Takes one pattern for all heads, or one per head."""
+        each = patterns if len(patterns) == heads else heads * list(patterns)
+        return PatternLook(tuple((pattern, len(list(run))) for pattern, run in groupby(each)))
+
+    @property
+    def past(self) -> int | None:
+        """How many earlier tokens matter, if no head looks back further."""
+        spans = [pattern.span for pattern, _ in self.runs]
+        return max(span[0] for span in spans if span) if all(spans) else None
+
+    def mask(self, query: Tensor, key: Tensor) -> Tensor:
+        """[B, H or 1, T, S] for query positions [B, T, 1] and key positions [B, 1, S]."""
+        masks = [pattern.allows(query, key)[:, None].expand(-1, count, -1, -1) for pattern, count in self.runs]
+        return masks[0][:, :1] if len(masks) == 1 else torch.cat(masks, 1)
+
+    def __call__(
+        self,
+        q: Tensor,
+        store: KeyValues | KeyValueCache | Ring,
+        *,
+        causal: bool,
+        layout: Layout | None,
+        positions: Tensor,
+        dropout: float,
+        need_weights: bool,
+    ) -> tuple[Tensor, Tensor | None]:
+        extent = q.size(2)
+        if isinstance(store, Ring):
+            if store.pieces > 1 or need_weights:
+                return self._look_back(q, store, positions, dropout, need_weights)
+            k, v = store.k[:, :, -extent:], store.v[:, :, -extent:]
+            return self._look_around((q, k, v), causal, layout, dropout), None
+        if isinstance(store, KeyValueCache) or need_weights or store.k is None or store.v is None or store.k.size(2) != extent:
+            return attend(
+                q,
+                store,
+                causal=causal,
+                layout=layout,
+                positions=positions,
+                pattern=self.mask,
+                dropout=dropout,
+                need_weights=need_weights,
+            )
+        return self._look_around((q, store.k, store.v), causal, layout, dropout), None
+
+    def _look_around(self, heads: Heads, causal: bool, layout: Layout | None, dropout: float) -> Tensor:
+        """Attends within a whole sequence. Without a kernel for packed rows, their sentences are unpacked to rows first."""
+        spans = [pattern.span for pattern, _ in self.runs]
+        if layout is not None and layout.packed and not (all(spans) and can_attend_window(heads[0], True)):
+            return by_rows(heads, layout, lambda inside, rows: self._look_around(inside, causal, rows, dropout))
+        counts = [count for _, count in self.runs]
+        split = zip(*(part.split(counts, 1) for part in heads), strict=True)
+        contexts = [
+            _attend(pattern, part, causal, layout, dropout) for (pattern, _), part in zip(self.runs, split, strict=True)
+        ]
+        return contexts[0] if len(contexts) == 1 else torch.cat(contexts, 1)
+
+    def _look_back(
+        self, q: Tensor, ring: Ring, positions: Tensor, dropout: float, need_weights: bool
+    ) -> tuple[Tensor, Tensor | None]:
+        """Attends from the newest tokens of a ring buffer to the tokens before them."""
+        cell, real = ring.cells()
+        seen = real[:, None] & (cell[:, None] <= positions[:, :, None])
+        mask = seen[:, None] & self.mask(positions[:, :, None], cell[:, None])
+        context, weights = mix(q, ring.k, ring.v, mask, dropout, need_weights)
+        return context, None if weights is None else ring.spread(weights)
+
+
+@dataclass(frozen=True)
+class Tiling:
+    """Queries in groups of `chunk`, and the patterns whose keys they attend to, without pairs that `earlier` patterns allow."""
+
+    parts: tuple[Pattern, ...]
+    earlier: tuple[Pattern, ...]
+    chunk: int
+    causal: bool
+
+    def keys(self, x: Tensor) -> list[Tensor]:
+        """x [B, n, …] → [B, C, S, …] for each part."""
+        return [part.keys(x, self.chunk) for part in self.parts]
+
+    def area(self, extent: int) -> int:
+        """The number of pairs formed for a row of `extent` tokens."""
+        place = torch.empty(1, extent, device="meta")
+        return self.parts[0].split(place, self.chunk).numel() * sum(keys.size(2) for keys in self.keys(place))
+
+    def mask(self, rows: int, extent: int, ok: Tensor | None, device: torch.device) -> Tensor:
+        """[B·C, 1, T, S] bool. Positions are grouped like queries and keys, counted from 1, so that 0 marks padding."""
+        place = torch.arange(1, extent + 1, device=device, dtype=torch.int32)[None]
+        query = self.parts[0].split(place, self.chunk)[0][:, :, None] - 1
+        masks, before = [], list(self.earlier)
+        for part, keys in zip(self.parts, self.keys(place), strict=True):
+            key = keys[0][:, None] - 1
+            allowed = part.allows(query, key) & (key >= 0)
+            for other in before:
+                allowed &= ~other.allows(query, key)
+            masks.append(allowed & (key <= query) if self.causal else allowed)
+            before.append(part)
+        mask = torch.cat(masks, -1).expand(rows, -1, -1, -1)
+        if ok is not None:
+            mask = mask & _beside(self.keys(ok))[:, :, None]
+        return mask.flatten(0, 1)[:, None]
+
+    def tiles(self, heads: Heads) -> Heads:
+        """[B, H, n, D] → [B·C, H, T or S, D]."""
+        q, k, v = (part.transpose(1, 2) for part in heads)
+        grouped = self.parts[0].split(q, self.chunk), *(_beside(self.keys(x)) for x in (k, v))
+        q, k, v = (part.transpose(2, 3).flatten(0, 1) for part in grouped)
+        return q, k, v
+
+    def back(self, x: Tensor, rows: int, extent: int) -> Tensor:
+        """[B·C, H, T, D] → [B, H, n, D]."""
+        return self.parts[0].join(x.unflatten(0, (rows, -1)).transpose(2, 3), extent).transpose(1, 2)
+
+
+def _beside(keys: list[Tensor]) -> Tensor:
+    """Concatenates the keys of several patterns, [B, C, S, …] each; those of a single pattern stay a view."""
+    return keys[0] if len(keys) == 1 else torch.cat(keys, 2)
+
+
+def _attend(pattern: Pattern, heads: Heads, causal: bool, layout: Layout | None, dropout: float) -> Tensor:
+    """Attends over whole rows: by a fused kernel for windows, by tilings if they form fewer pairs, or with a mask."""
+    q, k, v = heads
+    extent = q.size(2)
+    padded = layout is not None and not layout.packed and layout.known != (extent,) * q.size(0)
+    if pattern.span and can_attend_window(q, causal or not padded):
+        return attend_window(q, k, v, pattern.span, packing(layout), dropout)
+    everything = isinstance(pattern, Everything)
+    if extent * extent > dot_product.SHORT and not everything:
+        tilings = plan(pattern, causal)
+        if sum(tiling.area(extent) for tiling in tilings) < extent * extent:
+            return _sparse(pattern, tilings, heads, layout if padded else None, dropout)
+    look = None if everything else (lambda query, key: pattern.allows(query, key)[:, None])
+    segments, positions = (None, None) if layout is None else (layout.segments, layout.positions)
+    place = torch.arange(extent, device=q.device)[None] if positions is None else positions
+    store = KeyValues(k, v, segments, positions)
+    return attend(q, store, causal=causal, layout=layout, positions=place, pattern=look, dropout=dropout)[0]
+
+
+def plan(pattern: Pattern, causal: bool) -> list[Tiling]:
+    """One tiling for all patterns that keep neighbouring queries together, and one for each of the others."""
+    together = tuple(part for part in pattern.parts if not part.regroups)
+    tilings = []
+    if together:
+        chunk = next((part.chunk for part in together if part.insists), min(part.chunk for part in together))
+        tilings.append(Tiling(together, (), chunk, causal))
+    before = together
+    for part in pattern.parts:
+        if part.regroups:
+            tilings.append(Tiling((part,), before, part.chunk, causal))
+            before = (*before, part)
+    return tilings
+
+
+def _sparse(pattern: Pattern, tilings: list[Tiling], heads: Heads, layout: Layout | None, dropout: float) -> Tensor:
+    """The context of all tilings together. In an encoder, queries that see everything attend separately."""
+    q, k, v = heads
+    rows, extent, ok = q.size(0), q.size(2), None if layout is None else layout.ok
+    if len(tilings) == 1:
+        grouped, _ = mix(*tilings[0].tiles(heads), _mask(tilings[0], q, layout), dropout, False)
+        context = tilings[0].back(grouped, rows, extent)
+    else:
+        context = _merged(tilings, heads, layout, dropout)
+    if pattern.rows == 0 or tilings[0].causal:
+        return context
+    first, _ = mix(q[:, :, : pattern.rows], k, v, None if ok is None else ok[:, None, None], dropout, False)
+    return torch.cat([first, context[:, :, pattern.rows :]], 2)
+
+
+def _merged(tilings: list[Tiling], heads: Heads, layout: Layout | None, dropout: float) -> Tensor:
+    """One softmax over the keys of several tilings, each weighted by its sum of exp(scores)."""
+    q, contexts, sums = heads[0], [], []
+    for tiling in tilings:
+        mine, keys, values = tiling.tiles(heads)
+        mask = _mask(tiling, q, layout)
+        scores = (mine @ keys.transpose(-1, -2)).float() / math.sqrt(q.size(-1))
+        total = scores.masked_fill(~mask, torch.finfo(scores.dtype).min).logsumexp(-1, keepdim=True)
+        context = drop(masked_softmax(scores, mask).to(values.dtype), dropout) @ values
+        contexts.append(tiling.back(context, q.size(0), q.size(2)))
+        sums.append(tiling.back(total, q.size(0), q.size(2)))
+    return (torch.stack(sums).softmax(0).to(q.dtype) * torch.stack(contexts)).sum(0)
+
+
+def _mask(tiling: Tiling, q: Tensor, layout: Layout | None) -> Tensor:
+    """The mask of a tiling, computed once for all layers. `layout` is given if rows are padded."""
+    if layout is None:
+        return tiling.mask(q.size(0), q.size(2), None, q.device)
+    return layout.remember(("tiling", tiling), lambda: tiling.mask(q.size(0), q.size(2), layout.ok, q.device))

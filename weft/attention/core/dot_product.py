@@ -1,0 +1,239 @@
+"""Scaled dot-product attention with masks and fused kernels. Only this module and `packed_rows` call fused kernels.
+
+Shapes: G sources · K beams · B = G·K rows · H heads · T queries · S keys · R room · D head width.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from contextlib import nullcontext
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from weft.attention.core.kv_store import KeyValueCache, KeyValues, Ledger, Memory, additive
+from weft.attention.core.packed_rows import attend_ragged, can_attend_ragged, packing
+from weft.batch import Layout
+from weft.kernels import serve
+from weft.kernels.cpp import steps, used
+from weft.layers.dropout import dropout
+
+BACKENDS = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
+"""The fused backends used on a GPU. cuDNN's is left out: it plans for each new shape, and batches of text have many."""
+
+SHORT = 128 * 128
+"""Queries × keys up to which a CPU is faster without the fused kernel."""
+
+Pattern = Callable[[Tensor, Tensor], Tensor]
+"""(query positions [B, T, 1], key positions [B, 1, S]) → [B, H or 1, T, S] bool: which pairs may attend to each other."""
+
+
+def attend(
+    q: Tensor,
+    store: KeyValues | KeyValueCache,
+    *,
+    causal: bool,
+    layout: Layout | None,
+    positions: Tensor | None = None,
+    pattern: Pattern | None = None,
+    dropout: float = 0.0,
+    need_weights: bool = False,
+) -> tuple[Tensor, Tensor | None]:
+    """Self-attention of queries q [B, H, T, D] over a store to which their own keys were appended last.
+
+    `positions` [B, T] are those of the queries (from `store.place` before appending); only a `KeyValueCache` or a pattern needs
+    them.
+    """
+    if isinstance(store, KeyValueCache):
+        assert positions is not None
+        return _attend_cache(q, store, positions, pattern, dropout, need_weights)
+    assert store.k is not None and store.v is not None
+    extent, total = q.size(2), store.k.size(2)
+    whole = extent == total
+    packed = layout is not None and layout.packed
+    if causal and whole and not packed and pattern is None and _fused(q, total, need_weights):
+        # Padding comes last, so a real query never reaches a padded key: the causal mask alone is enough.
+        return _scaled_dot_product(q, store.k, store.v, None, dropout, causal=True), None
+    pieces = packing(layout)
+    if pieces and whole and pattern is None and not need_weights and can_attend_ragged(q, pieces, pieces):
+        return attend_ragged(q, store.k, store.v, pieces, pieces, causal=causal, dropout=dropout), None
+    mask = _seen(store, extent, causal, layout)
+    if pattern is not None:
+        assert positions is not None
+        mask = _both(mask, pattern(positions[:, :, None], store.key_positions()[:, None, :]))
+    return mix(q, store.k, store.v, mask, dropout, need_weights)
+
+
+def visible(
+    store: KeyValues | KeyValueCache, extent: int, *, causal: bool, layout: Layout | None, positions: Tensor
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """k, v [B, H, S, D] and the mask [B, 1, T or 1, S] of the last `extent` tokens, for scores other than plain products."""
+    if isinstance(store, KeyValueCache):
+        return *store.dense(), _seen_cells(store, positions)
+    assert store.k is not None and store.v is not None
+    return store.k, store.v, _seen(store, extent, causal, layout)
+
+
+def _seen(store: KeyValues, extent: int, causal: bool, layout: Layout | None) -> Tensor | None:
+    assert store.k is not None
+    mask = _segment_mask(store.segments, layout if layout is not None and layout.packed else None)
+    if not causal:
+        return mask
+    order = torch.arange(store.k.size(2), device=store.k.device)
+    return _both(mask, (order[None] <= order[order.numel() - extent :, None])[None, None])
+
+
+def _seen_cells(store: KeyValueCache, positions: Tensor) -> Tensor:
+    return (store.key_positions()[:, None, :] <= positions[:, :, None])[:, None]
+
+
+def attend_memory(
+    q: Tensor, memory: Memory, *, layout: Layout | None, dropout: float = 0.0, need_weights: bool = False
+) -> tuple[Tensor, Tensor | None]:
+    """Cross-attention of queries q [B, H, T, D]; the beams of a source become further queries over its single memory."""
+    sources = memory.k.size(0)
+    rows, heads, extent, width = q.shape
+    pieces = packing(layout)
+    if pieces and memory.packing and not need_weights and can_attend_ragged(q, pieces, memory.packing):
+        where = pieces, memory.packing
+        return attend_ragged(q, memory.k, memory.v, *where, causal=False, dropout=dropout, joint=memory.joint), None
+    packed = layout is not None and layout.packed
+    if (
+        not packed
+        and not need_weights
+        and _steps(q, memory.k, dropout)
+        and (memory.bias is not None or memory.segments is None)
+    ):
+        return _attend_step(q, memory.k[:, :, None], memory.v[:, :, None], bias=memory.bias), None
+    bias = None if packed or need_weights else memory.bias
+    mask = None if bias is not None else _segment_mask(memory.segments, layout if packed else None)
+    beams = rows // sources
+    if beams == 1:
+        return mix(q, memory.k, memory.v, mask, dropout, need_weights, bias)
+    q = q.view(sources, beams, heads, extent, width).transpose(1, 2).reshape(sources, heads, beams * extent, width)
+    context, weights = mix(q, memory.k, memory.v, mask, dropout, need_weights, bias)
+    return _rows(context, beams), None if weights is None else _rows(weights, beams)
+
+
+def mix(
+    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, share: float, need_weights: bool, bias: Tensor | None = None
+) -> tuple[Tensor, Tensor | None]:
+    """softmax(q kᵀ / √D + bias) v. A query that sees no key gets 0.
+
+    Uses the fused kernel unless weights are needed; on a CPU only for long sequences, since plain products are up to six times
+    faster for short ones, including the backward pass.
+    """
+    if _fused(q, k.size(2), need_weights):
+        both = mask if bias is None else _biased(bias.to(q.dtype), mask)
+        return _scaled_dot_product(q, k, v, both, share), None
+    scores = q @ k.transpose(-1, -2) / math.sqrt(q.size(-1))
+    weights = masked_softmax(scores if bias is None else scores + bias, mask)
+    return dropout(weights, share).to(v.dtype) @ v, weights if need_weights else None
+
+
+def _fused(q: Tensor, keys: int, need_weights: bool) -> bool:
+    """Whether to use the fused kernel."""
+    return not need_weights and (q.device.type != "cpu" or q.size(2) * keys > SHORT)
+
+
+def _scaled_dot_product(
+    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, dropout: float, *, causal: bool = False
+) -> Tensor:
+    """torch's fused attention, by one of `BACKENDS` on a GPU."""
+    with sdpa_kernel(BACKENDS) if q.device.type == "cuda" else nullcontext():
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout, is_causal=causal)
+
+
+def _biased(bias: Tensor, mask: Tensor | None) -> Tensor:
+    return bias if mask is None else bias.masked_fill(~mask, -math.inf)
+
+
+def masked_softmax(scores: Tensor, mask: Tensor | None) -> Tensor:
+    """Softmax over the last axis where `mask` allows; rows without any allowed entry are 0, forward and backward."""
+    if mask is None:
+        return scores.softmax(-1)
+    lowest = torch.finfo(scores.dtype).min
+    return scores.masked_fill(~mask, lowest).softmax(-1).masked_fill(~mask, 0.0)
+
+
+def _attend_cache(
+    q: Tensor, store: KeyValueCache, positions: Tensor, pattern: Pattern | None, dropout: float, need_weights: bool
+) -> tuple[Tensor, Tensor | None]:
+    sources, heads, beams, _, width = store.k.shape
+    if pattern is None and not need_weights and _steps(q, store.k, dropout):
+        return _attend_step(q, store.k, store.v, store.ledger), None
+    if pattern is not None or (beams > 1 and (store.owned or need_weights)):
+        seen = _seen_cells(store, positions)
+        if pattern is not None:
+            seen = seen & pattern(positions[:, :, None], store.key_positions()[:, None, :])
+        return mix(q, *store.dense(), seen, dropout, need_weights)
+    bias, extent = _bias(store, _own_cells(store, positions), q.dtype), q.size(2)
+    if beams == 1:
+        return mix(q, store.k.squeeze(2), store.v.squeeze(2), None, dropout, need_weights, bias)
+    # All beams of a source attend to all its cells in one call; a mask allows each only the cells of its ancestors.
+    q = q.view(sources, beams, heads, extent, width).transpose(1, 2).reshape(sources, heads, beams * extent, width)
+    context, weights = mix(q, store.k.flatten(2, 3), store.v.flatten(2, 3), None, dropout, need_weights, bias)
+    return _rows(context, beams), weights
+
+
+def _steps(q: Tensor, k: Tensor, dropout: float) -> bool:
+    """Whether a kernel for single queries can be used."""
+    if q.size(2) > 1 or dropout or torch.is_grad_enabled():
+        return False
+    width = q.size(-1)
+    return (serve(q) and 16 <= width <= 256 and width.bit_count() == 1) or steps(q, k)
+
+
+def _attend_step(q: Tensor, k: Tensor, v: Tensor, ledger: Ledger | None = None, *, bias: Tensor | None = None) -> Tensor:
+    """[B, H, 1, D]: attends from single queries to k, v [G, H, K or 1, R, D], in the cells that the ledger names, or in all."""
+    cells = (None, None) if ledger is None else (ledger.ancestry, ledger.length)
+    given = q[:, :, 0], k, v, *cells, None if bias is None else bias[:, 0, 0]
+    cpp = used(q)
+    if cpp is not None:
+        return cpp.attend_step(*given)[:, :, None]
+    from weft.kernels.triton.decoding_attention import attend_step
+
+    context: Tensor = attend_step(*given)
+    return context[:, :, None]
+
+
+def _own_cells(store: KeyValueCache, positions: Tensor) -> Tensor:
+    """[G, 1, K·T, K·R]: the cells with the tokens of each beam up to `positions` [B, T]; computed once for all layers."""
+
+    def make() -> Tensor:
+        sources, beams, room = store.ledger.ancestry.shape
+        extent = positions.size(1)
+        seen = _seen_cells(store, positions).view(sources, beams, extent, 1, room)
+        if beams > 1:
+            beam = torch.arange(beams, device=positions.device, dtype=torch.int16)[:, None]
+            seen = seen & (store.ledger.ancestry[:, :, None, None, :] == beam)
+        return seen.view(sources, 1, beams * extent, beams * room)
+
+    return store.ledger.remember(("cells", id(positions)), make, positions)
+
+
+def _bias(store: KeyValueCache, cells: Tensor, dtype: torch.dtype) -> Tensor:
+    """The mask of cells as an additive bias, computed once for all layers. Every query sees itself, so no row is empty."""
+    return store.ledger.remember(("bias", dtype, id(cells)), lambda: additive(cells, dtype), cells)
+
+
+def _rows(x: Tensor, beams: int) -> Tensor:
+    """[G, H, K·T, D] → [G·K, H, T, D]."""
+    sources, heads, _, width = x.shape
+    return x.view(sources, heads, beams, -1, width).transpose(1, 2).flatten(0, 1)
+
+
+def _segment_mask(keys: Tensor | None, queries: Layout | None) -> Tensor | None:
+    """[B, 1, T or 1, S]: real keys; in packed rows only those of the query's own sentence."""
+    if keys is None:
+        return None
+    if queries is None:
+        return (keys > 0)[:, None, None]
+    return ((keys[:, None] == queries.segments[:, :, None]) & queries.ok[:, :, None])[:, None]
+
+
+def _both(a: Tensor | None, b: Tensor) -> Tensor:
+    return b if a is None else a & b

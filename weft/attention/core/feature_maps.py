@@ -1,0 +1,114 @@
+"""Attention with feature maps in place of a softmax: projections, sums and their flow."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from weft.attention.base import Attended, Attention, Site
+from weft.attention.core.prefix_sums import MemorySums, Sums, Unnormalized, divide, fade, look_at, look_back, sum_up
+from weft.attention.core.projections import Projections
+from weft.batch import Layout
+from weft.state import State, spread
+
+
+class ScaledFeatures(NamedTuple):
+    """φ(x) [..., H, T, M] as phi · exp(log_scale [..., H, T]), or as phi alone if log_scale is None.
+
+    phi has the precision of x and is contiguous.
+    """
+
+    phi: Tensor
+    log_scale: Tensor | None = None
+
+
+class FeatureAttention(Attention):
+    """Σ φ(q)·φ(k) v / Σ φ(q)·φ(k): the kernel φ(q)·φ(k) replaces exp(q·k), and sums over keys are computed once.
+
+    Products use the precision of the projections, or float32 instead of float16, whose range is too small for sums.
+    """
+
+    cost = "n"
+    uses = frozenset({"encoder", "causal", "cross"})
+    ignores_key_order = True
+    weighted = False
+    """Whether keys have log weights."""
+    bounded = False
+    """Whether `least` is above 0."""
+
+    def __init__(self, site: Site, *, features: int, bias: bool) -> None:
+        super().__init__(site)
+        self.heads = Projections(site, bias=bias)
+        self.features = features
+
+    @abstractmethod
+    def phi(self, x: Tensor) -> ScaledFeatures:
+        """The features of queries or keys [..., H, T, D], or of both at once if they come from the same tokens."""
+
+    def least(self) -> Tensor | None:
+        """The minimum of the kernel that the features estimate, [H, 1], if it is above 0: smaller estimates are errors."""
+        return None
+
+    def gates(self, x: Tensor) -> Tensor | None:
+        """The logits [B, H, T] of gates that let the past fade, if there are any."""
+        return None
+
+    def start(
+        self, memory: Tensor | None = None, layout: Layout | None = None, *, rows: int = 1, room: int | None = None
+    ) -> State:
+        if self.site.use == "encoder":
+            return None
+        if self.site.use == "cross":
+            assert memory is not None
+            k, v = (_precise(x) for x in self.heads.keys_values(memory))
+            with torch.autocast(memory.device.type, enabled=False):
+                return self._sum_up(self.phi(k), v, layout)
+        like, sizes = self.heads.out.weight, (self.site.heads, self.features, self.heads.width)
+        state = Sums.nothing(rows, *sizes, like, weighted=self.weighted, massive=self.bounded)
+        return state if memory is None else self._append(memory, state, layout)[1]
+
+    def forward(
+        self,
+        query: Tensor,
+        state: State,
+        *,
+        append: Tensor | None = None,
+        layout: Layout | None = None,
+        need_weights: bool = False,
+    ) -> Attended:
+        if append is None:
+            q = _precise(self.heads.queries(query))
+            with torch.autocast(query.device.type, enabled=False):
+                seen = self._look(self.phi(q).phi, state)
+        else:
+            seen, state = self._append(append, state, layout)
+        context = divide(seen, self.heads.width, self.least())
+        return Attended(self.heads.join(context), state)
+
+    def _append(self, x: Tensor, state: Sums | None, layout: Layout | None) -> tuple[Unnormalized, Sums | None]:
+        both, v = (_precise(part) for part in self.heads.paired(x))
+        gates = self.gates(x)
+        with torch.autocast(x.device.type, enabled=False):
+            phi, scales = self.phi(both)
+            (q, k), log_scale = phi.unbind(), None if scales is None else scales[1]
+            if state is None:
+                return self._look(q, self._sum_up(ScaledFeatures(k, log_scale), v, layout)), None
+            ok = None if layout is None else layout.ok
+            log_weight, faded = (log_scale, None) if gates is None else fade(gates, ok)
+            seen, state = look_back(q, k, v, state, log_weight, ok)
+            return seen, state if faded is None else state.fade(faded)
+
+    def _sum_up(self, keys: ScaledFeatures, v: Tensor, layout: Layout | None) -> MemorySums:
+        return sum_up(keys.phi, v, keys.log_scale, None if layout is None else layout.ok, self.bounded)
+
+    def _look(self, q: Tensor, sums: MemorySums) -> Unnormalized:
+        rows = q.size(0)
+        mass = None if sums.mass is None else spread(sums.mass, rows)
+        return look_at(q, MemorySums(spread(sums.values, rows), mass))
+
+
+def _precise(x: Tensor) -> Tensor:
+    return x.float() if x.dtype == torch.float16 else x

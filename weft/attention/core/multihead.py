@@ -1,0 +1,151 @@
+"""The flow that multi-head dot-product attentions share."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from weft.attention.base import Attended, Attention, Site, join_heads, split_heads
+from weft.attention.core.dot_product import attend, attend_memory
+from weft.attention.core.kv_store import KeyValueCache, KeyValues, Memory
+from weft.attention.core.packed_rows import attend_joint, packing
+from weft.attention.core.projections import Projections
+from weft.attention.core.ring_buffer import Ring
+from weft.batch import Layout
+from weft.layers.position import rotate, rotation
+from weft.state import State
+
+Store = KeyValues | KeyValueCache | Ring
+
+
+class Lookup(Protocol):
+    """How queries q [B, H, T, D] attend to a store to which their own keys were appended last.
+
+    `positions` [B, T] are those of the queries. Returns the context [B, H, T, D], and the weights [B, H, T, S] if requested.
+    """
+
+    def __call__(
+        self,
+        q: Tensor,
+        store: Any,
+        *,
+        causal: bool,
+        layout: Layout | None,
+        positions: Tensor,
+        dropout: float,
+        need_weights: bool,
+    ) -> tuple[Tensor, Tensor | None]: ...
+
+
+class MultiHead(Projections):
+    """Multi-head attention of Vaswani et al. 2017, section 3.2, with interchangeable parts.
+
+    look: how queries attend to keys
+    past: how many earlier tokens they can see; None: all
+    rotary: base of rotary positions; None: no rotation
+    """
+
+    def __init__(
+        self, site: Site, *, bias: bool = True, look: Lookup = attend, past: int | None = None, rotary: float | None = None
+    ) -> None:
+        super().__init__(site, bias=bias)
+        self.look, self.past, self.rotary = look, past, rotary
+
+    def start(self, memory: Tensor | None, layout: Layout | None, rows: int, room: int | None) -> State:
+        if self.site.use == "cross":
+            assert memory is not None
+            joint = self.key_value(memory)
+            return Memory.of(*self.halves(joint), layout, joint)
+        state: Store = KeyValues()
+        if room is not None and self.site.use == "causal":
+            state = self._store(rows, room)
+        return state if memory is None else self._append(self.query_key_value(memory), state, layout)[1]
+
+    def _store(self, rows: int, room: int) -> KeyValueCache | Ring:
+        heads, like = self.site.heads, self.out.weight
+        if self.past is None:
+            return KeyValueCache.empty(rows, heads, room, self.width, like)
+        return Ring.empty(rows, heads, room, self.past, self.width, like)
+
+    def run(self, query: Tensor, state: State, append: Tensor | None, layout: Layout | None, need_weights: bool) -> Attended:
+        dropout = self.site.dropout if self.training else 0.0
+        if append is None:
+            context, weights = attend_memory(
+                self.queries(query), state, layout=layout, dropout=dropout, need_weights=need_weights
+            )
+        else:
+            if append is not query:
+                raise ValueError("in self-attention `append` must be the query tensor itself")
+            joint = self.query_key_value(append)
+            if not need_weights and (whole := self._whole(joint, state, layout, dropout)) is not None:
+                return Attended(self.out(whole), state)
+            q, state, positions = self._append(joint, state, layout)
+            context, weights = self.look(
+                q,
+                state,
+                causal=self.site.use == "causal",
+                layout=layout,
+                positions=positions,
+                dropout=dropout,
+                need_weights=need_weights,
+            )
+        return Attended(self.out(join_heads(context)), state, weights)
+
+    def _whole(self, joint: Tensor, state: Store, layout: Layout | None, dropout: float) -> Tensor | None:
+        """Self-attention [1, T, H·D] within a packed row, if one kernel can compute it from the joint product.
+
+        Nothing can follow such a row, so its keys are not stored.
+        """
+        pieces = packing(layout)
+        if (
+            pieces is None
+            or self.look is not attend
+            or self.rotary is not None
+            or not isinstance(state, KeyValues)
+            or state.k is not None
+        ):
+            return None
+        return attend_joint(joint, self.site.heads, pieces, causal=self.site.use == "causal", dropout=dropout)
+
+    def _append(self, joint: Tensor, state: Store, layout: Layout | None) -> tuple[Tensor, Store, Tensor]:
+        """The queries of a joint product [B, T, 3·H·D], the store with its keys and values appended, and the positions."""
+        both, v = joint.split([2 * self.site.dim, self.site.dim], -1)
+        both, v = split_heads(both, 2 * self.site.heads), split_heads(v, self.site.heads)
+        positions = state.place(joint, layout)
+        if self.rotary is not None:
+            both = rotate(both, self._turn(positions, layout, both.dtype))
+        q, k = both.chunk(2, 1)
+        return q, state.append(k, v, layout), positions
+
+    def _turn(self, positions: Tensor, layout: Layout | None, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        """The rotation at these positions. On a whole sequence it is the same for all layers and computed once."""
+        assert self.rotary is not None
+        base = self.rotary
+        if layout is None or positions is not layout.positions:
+            return rotation(positions, self.width, base, dtype)
+        key = ("rotation", self.width, base, dtype)
+        return layout.remember(key, lambda: rotation(positions, self.width, base, dtype))
+
+
+class MultiHeadAttention(Attention):
+    """An attention that consists of its heads alone."""
+
+    heads: MultiHead
+
+    def start(
+        self, memory: Tensor | None = None, layout: Layout | None = None, *, rows: int = 1, room: int | None = None
+    ) -> State:
+        return self.heads.start(memory, layout, rows, room)
+
+    def forward(
+        self,
+        query: Tensor,
+        state: State,
+        *,
+        append: Tensor | None = None,
+        layout: Layout | None = None,
+        need_weights: bool = False,
+    ) -> Attended:
+        return self.heads.run(query, state, append, layout, need_weights)

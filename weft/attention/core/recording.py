@@ -1,0 +1,49 @@
+"""Records attention weights. Costs nothing while no one records."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from typing import Any
+
+from torch import Tensor, nn
+
+from weft.attention.base import Attended, Attention
+
+
+@contextmanager
+def observe(attention: Attention, note: Callable[[Attended], None]) -> Iterator[None]:
+    """Inside this context an attention computes its weights, and `note` receives the output of each call."""
+
+    def request(_: nn.Module, args: Any, options: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+        return args, {**options, "need_weights": True}
+
+    hooks = [
+        attention.register_forward_pre_hook(request, with_kwargs=True),
+        attention.register_forward_hook(lambda _, __, output: note(output)),
+    ]
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+@contextmanager
+def record(model: nn.Module) -> Iterator[dict[str, list[Tensor]]]:
+    """Inside this context every attention of `model` computes its weights, which are collected under the module's name.
+
+    A mechanism without weights leaves no entry.
+    """
+    tape: dict[str, list[Tensor]] = {}
+
+    def note(name: str, output: Attended) -> None:
+        if output.weights is not None:
+            tape.setdefault(name, []).append(output.weights)
+
+    with ExitStack() as stack:
+        for name, module in model.named_modules():
+            if isinstance(module, Attention):
+                stack.enter_context(observe(module, partial(note, name)))
+        yield tape

@@ -1,0 +1,112 @@
+"""Relative positions: terms in scores and values that depend on the distance between key and query.
+
+Shapes: B rows · H heads · T queries · S keys · D head width.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from weft.attention.core.dot_product import masked_softmax, mix, visible
+from weft.attention.core.kv_store import KeyValueCache, KeyValues
+from weft.attention.core.packed_rows import by_rows
+from weft.batch import Layout
+from weft.layers.dropout import dropout as drop
+
+
+@dataclass(frozen=True)
+class Places:
+    """The offset of each key from each query, away [B or 1, T, S].
+
+    in_line: in every row the keys are consecutive tokens and the queries the last T of them, so that away[t, s] = s − t − (S −
+      T).
+    """
+
+    away: Tensor
+    in_line: bool
+
+
+class RelativeLook(nn.Module, ABC):
+    """Attention with relative positions, in place of `dot_product.attend`."""
+
+    @abstractmethod
+    def find(
+        self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, places: Places, dropout: float, need_weights: bool
+    ) -> tuple[Tensor, Tensor | None]:
+        """Attends from q [B, H, T, D] to k, v [B, H, S, D]."""
+
+    def forward(
+        self,
+        q: Tensor,
+        store: KeyValues | KeyValueCache,
+        *,
+        causal: bool,
+        layout: Layout | None,
+        positions: Tensor,
+        dropout: float,
+        need_weights: bool,
+    ) -> tuple[Tensor, Tensor | None]:
+        whole = isinstance(store, KeyValues) and store.k is not None and store.k.size(2) == q.size(2)
+        if whole and layout is not None and layout.packed and not need_weights:
+            assert isinstance(store, KeyValues) and store.k is not None and store.v is not None
+
+            def look(heads: tuple[Tensor, Tensor, Tensor], rows: Layout) -> Tensor:
+                own = KeyValues(heads[1], heads[2], rows.segments, rows.positions)
+                options = {"dropout": dropout, "need_weights": False}
+                return self(heads[0], own, causal=causal, layout=rows, positions=rows.positions, **options)[0]
+
+            return by_rows((q, store.k, store.v), layout, look), None
+        k, v, mask = visible(store, q.size(2), causal=causal, layout=layout, positions=positions)
+        place, at = positions, store.key_positions()
+        in_line = isinstance(store, KeyValues) and (store.segments is None or (whole and not (layout and layout.packed)))
+        if in_line:  # positions are the same in all rows
+            place, at = place[:1], at[:1]
+        return self.find(q, k, v, mask, Places(at[:, None, :] - place[:, :, None], in_line), dropout, need_weights)
+
+
+class Alibi(RelativeLook):
+    """A score falls linearly with the distance, at a rate per head: − m_h · |i − j|, m_h = 2^(−8h/H) (Press et al. 2022)."""
+
+    def find(
+        self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, places: Places, dropout: float, need_weights: bool
+    ) -> tuple[Tensor, Tensor | None]:
+        heads = q.size(1)
+        rates = torch.exp2(torch.arange(1, heads + 1, device=q.device) * (-8 / heads))
+        # In float32 at any precision of the weights: bf16 cannot represent 257.
+        bias = -places.away.abs().float()[:, None] * rates[:, None, None]
+        return mix(q, k, v, mask, dropout, need_weights, bias)
+
+
+class Shaw(RelativeLook):
+    """Adds a vector per distance up to `furthest` to keys, and optionally to values (Shaw et al. 2018, section 3.2).
+
+    Larger distances share the last vector of their side, and heads share all vectors. Vectors are not copied per pair: queries
+    are multiplied with the few vectors, and the products are gathered.
+    """
+
+    def __init__(self, width: int, furthest: int, values: bool) -> None:
+        super().__init__()
+        self.furthest = furthest
+        self.keys = nn.Parameter(torch.empty(2 * furthest + 1, width))
+        self.values = nn.Parameter(torch.empty(2 * furthest + 1, width)) if values else None
+        for table in self.parameters():
+            nn.init.xavier_uniform_(table)
+
+    def find(
+        self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, places: Places, dropout: float, need_weights: bool
+    ) -> tuple[Tensor, Tensor | None]:
+        which = (places.away.clamp(-self.furthest, self.furthest) + self.furthest)[:, None]
+        which = which.expand(q.size(0), q.size(1), q.size(2), k.size(2))
+        scores = q @ k.transpose(-1, -2) + (q @ self.keys.t().to(q.dtype)).gather(-1, which)
+        weights = masked_softmax(scores / math.sqrt(q.size(-1)), mask)
+        kept = drop(weights, dropout).to(v.dtype)
+        context = kept @ v
+        if self.values is not None:
+            share = kept.new_zeros(*kept.shape[:-1], self.values.size(0)).scatter_add(-1, which, kept)
+            context = context + share @ self.values.to(v.dtype)
+        return context, weights if need_weights else None

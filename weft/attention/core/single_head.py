@@ -1,0 +1,174 @@
+"""Single-head attention over a source that is stored once for all its beams.
+
+Shapes: G sources · K beams · B = G·K rows · T queries · S keys · A width of a key · M width of the memory.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from weft.attention.base import Attended, Attention, Site
+from weft.attention.core.dot_product import masked_softmax
+from weft.batch import Layout
+from weft.layers.dropout import dropout
+from weft.state import State, shared, spread
+
+
+@dataclass
+class SourceStates:
+    """keys [G, S, A] · values [G, S, M] · segments, positions, ok [G, S], None if all tokens are real and in order.
+
+    ok follows from the segments, but is stored because every decoding step needs it.
+    """
+
+    keys: Tensor = shared()
+    values: Tensor = shared()
+    segments: Tensor | None = shared(default=None)
+    positions: Tensor | None = shared(default=None)
+    ok: Tensor | None = shared(default=None)
+
+    @staticmethod
+    def of(keys: Tensor, values: Tensor, layout: Layout | None) -> SourceStates:
+        if layout is None:
+            return SourceStates(keys, values)
+        return SourceStates(keys, values, layout.segments, layout.positions, layout.ok)
+
+    def real(self, rows: int) -> Tensor:
+        """[B, S] bool: which keys are real tokens."""
+        if self.ok is None:
+            return torch.ones(rows, self.keys.size(1), dtype=torch.bool, device=self.keys.device)
+        return spread(self.ok, rows)
+
+    def mask(self, rows: int, layout: Layout | None) -> Tensor | None:
+        """[B, T or 1, S]: real keys; in packed rows only those of the query's own sentence. None: all keys."""
+        if self.segments is None:
+            return None
+        if layout is not None and layout.packed:
+            return (self.segments[:, None] == layout.segments[:, :, None]) & layout.ok[:, :, None]
+        return self.real(rows)[:, None]
+
+    def places(self, rows: int) -> Tensor:
+        """[B, S]: the position of each key in its sentence."""
+        if self.positions is None:
+            return torch.arange(self.keys.size(1), device=self.keys.device).expand(rows, -1)
+        return spread(self.positions, rows)
+
+    def lengths(self, mask: Tensor | None) -> Tensor:
+        """[B or 1, T or 1]: the length of the sentence that each query attends to, from its `mask`."""
+        if mask is None:
+            return torch.full((1, 1), self.keys.size(1), device=self.keys.device)
+        return mask.sum(-1)
+
+
+@dataclass
+class CountedSource:
+    """A source and the number of queries that each row has made so far: queries [B]."""
+
+    source: SourceStates
+    queries: Tensor
+
+
+class ScoreFunction(nn.Module, ABC):
+    """How well a query matches a key. `keys` computes the part that depends on the memory alone, once per source."""
+
+    @abstractmethod
+    def keys(self, memory: Tensor) -> Tensor:
+        """memory [G, S, M] → [G, S, A]."""
+
+    @abstractmethod
+    def forward(self, query: Tensor, source: SourceStates) -> Tensor:
+        """query [G, T, D] → [G, T, S]."""
+
+
+class OneHead(nn.Module):
+    """softmax(score) over the states of a source. The beams of a source become further queries over its single memory."""
+
+    def __init__(self, site: Site, score: ScoreFunction) -> None:
+        super().__init__()
+        self.score, self.dropout = score, site.dropout
+
+    def start(self, memory: Tensor | None, layout: Layout | None) -> SourceStates:
+        assert memory is not None
+        return SourceStates.of(self.score.keys(memory), memory, layout)
+
+    def scores(self, query: Tensor, source: SourceStates) -> Tensor:
+        """query [B, T, D] → [B, T, S]."""
+        scores: Tensor = self.score(fold(query, source.keys.size(0)), source)
+        return unfold(scores, query.size(0))
+
+    def mix(self, weights: Tensor, source: SourceStates) -> Tensor:
+        """weights [B, T, S] → [B, T, M], with dropout of the weights in training."""
+        used = dropout(weights, self.dropout, self.training)
+        return unfold(torch.bmm(fold(used, source.values.size(0)), source.values), weights.size(0))
+
+    def run(self, query: Tensor, source: SourceStates, layout: Layout | None, need_weights: bool) -> Attended:
+        weights = masked_softmax(self.scores(query, source), source.mask(query.size(0), layout))
+        return Attended(self.mix(weights, source), source, weights[:, None] if need_weights else None)
+
+
+class SourceAttention(Attention, ABC):
+    """One head over a source. Subclasses define the initial state in `begin` and the attention itself in `look`."""
+
+    cost = "n²"
+    uses = frozenset({"cross"})
+
+    def __init__(self, site: Site, score: ScoreFunction) -> None:
+        super().__init__(site)
+        self.head = OneHead(site, score)
+        self.context_width = site.memory_dim
+
+    def start(
+        self, memory: Tensor | None = None, layout: Layout | None = None, *, rows: int = 1, room: int | None = None
+    ) -> State:
+        return self.begin(self.head.start(memory, layout))
+
+    def forward(
+        self,
+        query: Tensor,
+        state: State,
+        *,
+        append: Tensor | None = None,
+        layout: Layout | None = None,
+        need_weights: bool = False,
+    ) -> Attended:
+        return self.look(query, state, layout, need_weights)
+
+    def begin(self, source: SourceStates) -> State:
+        """The state before the first query."""
+        return source
+
+    @abstractmethod
+    def look(self, query: Tensor, state: State, layout: Layout | None, need_weights: bool) -> Attended:
+        """Attends from queries [B, T, D]."""
+
+
+class ScoredAttention(SourceAttention, ABC):
+    """An attention defined by its score alone: α = softmax(e), and the context is Σ α_j h_j over the memory itself."""
+
+    weights_sum = "one"
+    ignores_key_order = True
+    packs = packs_square = True
+
+    def look(self, query: Tensor, state: State, layout: Layout | None, need_weights: bool) -> Attended:
+        return self.head.run(query, state, layout, need_weights)
+
+
+def fold(x: Tensor, sources: int) -> Tensor:
+    """[B, T, …] → [G, K·T, …]."""
+    return x if x.size(0) == sources else x.reshape(sources, x.size(0) // sources * x.size(1), *x.shape[2:])
+
+
+def unfold(x: Tensor, rows: int) -> Tensor:
+    """[G, K·T, …] → [B, T, …]."""
+    return x if x.size(0) == rows else x.reshape(rows, x.size(0) * x.size(1) // rows, *x.shape[2:])
+
+
+def kept(real: Tensor | None, t: int, new: Tensor, old: Tensor) -> Tensor:
+    """`new`, or `old` in rows whose query t is padding, by real [B, T] bool (None: all real); both [B] or [B, S]."""
+    if real is None:
+        return new
+    return torch.where(real[:, t : t + 1] if new.dim() == 2 else real[:, t], new, old)

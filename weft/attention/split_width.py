@@ -1,0 +1,100 @@
+"""Attentions of different kinds side by side, each with its share of the width."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import reduce
+from typing import Annotated, Any, cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from weft.attention.base import Attended, Attention, Site, add_terms
+from weft.batch import Layout
+from weft.errors import ConfigError
+from weft.registry import Among, build
+from weft.state import State
+
+
+class PartsAttention(Attention):
+    """Attentions of any kind divide the width and the heads evenly; one projection joins their outputs.
+
+    If all heads are softmax attention by patterns, `mixed` does the same with the projections of a single multi-head attention.
+
+    parts: the attentions, each by its name or with its options
+    """
+
+    paper = "Wu et al. 2020; Roy et al. 2021"
+    cost = "the sum of its parts"
+    uses = frozenset({"encoder", "causal"})
+
+    def __init__(
+        self,
+        site: Site,
+        *,
+        parts: list[Annotated[dict[str, Any], Among("weft.attention:ATTENTIONS")]] = [  # noqa: B006
+            {"kind": "local"},
+            {"kind": "linear"},
+        ],
+    ) -> None:
+        super().__init__(site)
+        if not parts or site.heads % len(parts) or site.dim % len(parts):
+            raise ConfigError(
+                f"parts: {len(parts)} attentions for {site.heads} heads and a width of {site.dim}; the number must divide both"
+            )
+        own = replace(site, dim=site.dim // len(parts), heads=site.heads // len(parts))
+        built: list[Attention] = [build("weft.attention:ATTENTIONS", spec, own) for spec in parts]
+        self.parts = nn.ModuleList(built)
+        self.share = nn.Linear(site.dim, site.dim)
+        self.out = nn.Linear(sum(part.context_width for part in built), site.dim)
+        self._declare(built)
+
+    def _declare(self, parts: list[Attention]) -> None:
+        """Derives the facts from those of the parts."""
+        sums, reaches = {part.weights_sum for part in parts}, {part.reach for part in parts}
+        self.weights_sum = None if None in sums else "one" if sums == {"one"} else "at most one"
+        self.reach = "all" if "all" in reaches else "data" if "data" in reaches else "pattern"
+        self.ignores_key_order = all(part.ignores_key_order for part in parts)
+        self.packs, self.packs_square = all(part.packs for part in parts), any(part.packs_square for part in parts)
+        self.terms = frozenset().union(*(part.terms for part in parts))
+        self.max_length = min((part.max_length for part in parts if part.max_length is not None), default=None)
+
+    def _each(self) -> list[Attention]:
+        return cast(list[Attention], list(self.parts))
+
+    def sees(self, length: int) -> Tensor:
+        return reduce(torch.logical_or, (part.sees(length) for part in self._each()))
+
+    def start(
+        self, memory: Tensor | None = None, layout: Layout | None = None, *, rows: int = 1, room: int | None = None
+    ) -> State:
+        shares = [None] * len(self.parts) if memory is None else self.share(memory).chunk(len(self.parts), -1)
+        return [part.start(own, layout, rows=rows, room=room) for part, own in zip(self._each(), shares, strict=True)]
+
+    def forward(
+        self,
+        query: Tensor,
+        state: State,
+        *,
+        append: Tensor | None = None,
+        layout: Layout | None = None,
+        need_weights: bool = False,
+    ) -> Attended:
+        terms: dict[str, Tensor] = {}
+        outputs: list[Attended] = []
+        shares = self.share(query).chunk(len(self.parts), -1)
+        for part, own, before in zip(self._each(), shares, state, strict=True):
+            outputs.append(part(own, before, append=own, layout=layout, need_weights=need_weights))
+            add_terms(terms, outputs[-1].terms)
+        context = self.out(torch.cat([one.context.to(query.dtype) for one in outputs], -1))
+        return Attended(context, [one.state for one in outputs], _side_by_side([one.weights for one in outputs]), terms)
+
+
+def _side_by_side(weights: list[Tensor | None]) -> Tensor | None:
+    """Concatenates the weights of all parts along the heads if every part has weights, padded to the same number of keys."""
+    shown = [one for one in weights if one is not None]
+    if len(shown) < len(weights):
+        return None
+    keys = max(one.size(-1) for one in shown)
+    return torch.cat([F.pad(one, (0, keys - one.size(-1))) for one in shown], 1)
