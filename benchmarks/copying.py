@@ -21,7 +21,7 @@ from pathlib import Path
 import yaml
 from trainings import Outcome, Run, Sweep, about, add_options, chosen, markdown, shown, warm, write
 
-from weft.config import load_config
+from weft.config.sections import load_config
 from weft.data.formats import open_pairs
 from weft.data.symbols import JOINED, WordTokenizer
 from weft.data.tokenizer import load_tokenizers

@@ -32,12 +32,12 @@ import torch
 from gpu import DIM, HEADS, HIDDEN, LAYERS, SHAPE, SOURCE, STEPS, VOCABULARY
 
 from weft.batch import BOS, PAD
-from weft.config import DecodeSection
+from weft.config.registry import build
+from weft.config.sections import DecodeSection
 from weft.layers.int8 import in_int8
 from weft.models.base import Model, Sizes
 from weft.models.narrowed import NarrowedDecoder
 from weft.native import CannotBuild, kernels, using
-from weft.registry import build
 from weft.search.choosers import Beam, Chooser, Greedy, Limits
 from weft.search.constraints import Forbid
 from weft.search.loop import generate

@@ -21,8 +21,8 @@ from marian import marian
 
 import weft
 from weft.batch import PAD
+from weft.config.registry import build
 from weft.models.base import Model, Sizes
-from weft.registry import build
 
 VOCABULARY, DIM, HEADS, HIDDEN, LAYERS = 10_000, 256, 4, 1024, 4
 

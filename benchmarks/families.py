@@ -16,7 +16,7 @@ from pathlib import Path
 
 from trainings import Outcome, Run, Sweep, about, add_options, chosen, common, count_parameters, markdown, shown, warm, write
 
-from weft.config import recipes
+from weft.config.sections import recipes
 
 STEPS, BATCH, PARAMETERS = 3333, 12_288, 11_000_000
 TESTS = {"test": "test_2016_flickr", "val": "val"}

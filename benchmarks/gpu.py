@@ -36,9 +36,9 @@ from torch._dynamo.utils import counters
 
 import weft
 from weft.batch import BOS, PAD
+from weft.config.registry import build
 from weft.graphs import Compiler
 from weft.models.base import Model, Sizes
-from weft.registry import build
 from weft.search.choosers import Beam, Chooser, Greedy, Limits
 from weft.search.constraints import Forbid
 from weft.search.loop import generate

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from trainings import Outcome, Run, Sweep, about, add_options, chosen, common, markdown, shown, warm, write
 
-from weft.config import load_config
+from weft.config.sections import load_config
 from weft.data.formats import open_pairs, read_lines
 
 RECIPE = "rnn-g2p"

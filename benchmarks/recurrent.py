@@ -20,11 +20,11 @@ from batches import Batch, Hidden, Step, make_batches, shifted, tokens_of, train
 
 import weft
 from weft.batch import Layout
-from weft.config import load_config
+from weft.config.registry import build
+from weft.config.sections import load_config
 from weft.layers.recurrent import Cell, RecurrentLayer
 from weft.models.base import Encoded, Model, Sizes
 from weft.models.rnn import RecurrentEncoder
-from weft.registry import build
 
 VOCABULARY = 10_000
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from trainings import Outcome, Run, Sweep, about, add_options, chosen, common, markdown, shown, write
 
-from weft.config import load_config
+from weft.config.sections import load_config
 from weft.data.formats import read_lines
 
 RECIPE = "rnn-scan"

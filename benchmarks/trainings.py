@@ -22,11 +22,11 @@ import torch
 from weft.bench.machine import about as facts
 from weft.compare.processes import Failure, Processes, Stopped
 from weft.compare.trainings import Training, records, train
-from weft.config import Config
+from weft.config.registry import build
+from weft.config.sections import Config
 from weft.data.tokenizer import load_tokenizers
 from weft.errors import WeftError
 from weft.models.base import Model, Sizes
-from weft.registry import build
 from weft.tasks.base import Setting
 
 

@@ -39,7 +39,7 @@ from weft.compare.results import Row, Stat, stat, student
 from weft.compare.sweep import Sweep
 from weft.compare.trainings import complete
 from weft.compare.worker import work
-from weft.training.folder import RunLock
+from weft.runs.folder import RunLock
 
 RESULTS = "zoo.json"
 LONGEST = "a"

@@ -23,17 +23,17 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from weft.batch import Batch, Layout, Position
-from weft.config import TrainSection
+from weft.config.sections import TrainSection
 from weft.errors import Interrupted
 from weft.models.base import Sizes
+from weft.runs.folder import RunLock
+from weft.runs.weights import write_tensors
 from weft.tasks.base import Loss, Task
 from weft.training.distributed import World, start, sum_gradients
-from weft.training.folder import RunLock
 from weft.training.log import Log, open_log
 from weft.training.loop import fit
 from weft.training.meter import Meter
 from weft.training.session import Result
-from weft.training.weights import write_tensors
 
 WORDS, WIDTH, WINDOW, WINDOWS = 20, 12, 5, 3
 

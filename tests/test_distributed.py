@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 import small_task
 
+from weft.runs.weights import read_tensors
 from weft.training import checkpoint
-from weft.training.weights import read_tensors
 
 OPTIONS = {"steps": 8, "accumulate": 4, "double": True, "save_every": 8, "validate_every": 4}
 

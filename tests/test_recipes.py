@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import weft
-from weft.config import json_schema, load_config, recipe_summary, recipes, save_config
+from weft.config.sections import json_schema, load_config, recipe_summary, recipes, save_config
 
 RECIPES = sorted(recipes())
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
@@ -34,7 +34,7 @@ def test_a_recipe_says_what_it_is(recipe: str) -> None:
 def test_a_recipe_survives_saving_and_fits_the_schema(recipe: str, tmp_path: Path) -> None:
     import jsonschema
 
-    from weft import document
+    from weft.config import document
 
     config = load_config(recipe)
     save_config(config, tmp_path / "config.yaml")

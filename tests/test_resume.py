@@ -16,8 +16,8 @@ from torch import Tensor
 
 from weft.batch import Position
 from weft.errors import Interrupted
+from weft.runs.weights import read_tensors
 from weft.training import checkpoint
-from weft.training.weights import read_tensors
 
 
 def tensors(run: Path, step: int) -> dict[str, Tensor]:

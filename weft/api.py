@@ -6,8 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from weft.config import Config, load_config
+from weft.config.sections import Config, load_config
 from weft.errors import ConfigError
+from weft.runs.opening import run_config
 from weft.training.run import train_run
 from weft.training.session import Result
 
@@ -30,18 +31,16 @@ def train(
     sets = [f"{key}={_yaml(value)}" for key, value in set.items()] if isinstance(set, Mapping) else list(set)
     if resume:
         if out is None:
-            raise ConfigError("say with `out` which run to go on with")
-        config = load_config(Path(out) / "config.yaml", sets)
+            raise ConfigError("`resume` needs `out`, the folder of the run to continue")
+        config = run_config(Path(out), sets)
     elif isinstance(recipe, Config):
-        config = recipe.model_copy(deep=True)
+        config = recipe
         if sets:
-            raise ConfigError("`set` is for recipes and files; change the Config itself")
+            raise ConfigError("`set` is for recipes and files; use Config.replaced instead")
     else:
         config = load_config(recipe, sets)
-    if data:
-        config.data.train = [data] if isinstance(data, str) else list(data)
-    if valid:
-        config.data.valid = [valid] if isinstance(valid, str) else list(valid)
+    given = {"data.train": data, "data.valid": valid}
+    config = config.replaced({key: [some] if isinstance(some, str) else list(some) for key, some in given.items() if some})
     return train_run(config, Path(out) if out else free_folder(recipe), resume=resume, tell=tell)
 
 

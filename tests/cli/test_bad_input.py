@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import tiny
 
-from weft.training.folder import RunLock
+from weft.runs.folder import RunLock
 
 LETTERS = "abcdefghijklmnop"
 
@@ -184,7 +184,7 @@ def test_a_run_that_cannot_be_resumed_stays_as_it_was(weft: tiny.Shell, train: T
     train.works()
     before = Path("run/config.yaml").read_text()
     for settings, says in [
-        (["model.dim=64"], "another architecture"),
+        (["model.dim=64"], "different architecture"),
         (["data.tokenizer=characters"], "tokenizer"),
         (["train.accumulate=0"], "train.accumulate"),
         (["train.device=gpu"], "there is no device"),
@@ -204,7 +204,7 @@ def test_a_checkpoint_cut_short(weft: tiny.Shell, train: Train) -> None:
     weft.fails("average", "run", says=["cut short"])
     shutil.rmtree(file.parent)
     weft("train", "--resume", "run", "--set", "train.steps=4")
-    assert "going on after step 1" in weft.err
+    assert "resuming after step 1" in weft.err
 
 
 def test_runs_that_are_not_whole(weft: tiny.Shell, reverse_run: Path, folder: Path) -> None:
@@ -223,7 +223,7 @@ def test_runs_that_are_not_whole(weft: tiny.Shell, reverse_run: Path, folder: Pa
     assert Path("out.txt").read_text() == "precious"
     shutil.rmtree(run / "checkpoints")
     weft.fails("average", "run", says=["no checkpoint"])
-    weft.fails("average", "nowhere", says=["not a run folder"])
+    weft.fails("average", "nowhere", says=["nowhere: there is no such run folder"])
 
 
 def test_run_folders_without_a_name(weft: tiny.Shell, reverse_run: Path) -> None:

@@ -125,7 +125,7 @@ def test_a_comparison_goes_on_where_it_was_stopped(weft: tiny.Shell, tmp_path: P
 
     weft(*arguments)
     assert begun == [run.name, next(name for name in begun if "local" in name), "measure"]
-    assert f"going on after step {stopped}" in (run / "train.log").read_text()
+    assert f"resuming after step {stopped}" in (run / "train.log").read_text()
     found = results(out)
     assert {row["label"] for row in found["entries"]} == {"full", "local window=2"}
     assert all(row["steps"]["values"] == [60] for row in found["entries"])

@@ -17,12 +17,12 @@ from torch import Tensor
 from contract.entries import same
 from weft.attention import ATTENTIONS
 from weft.batch import BOS, PAD, Layout
+from weft.config.registry import build, load
 from weft.layers.readout import smoothed_loss
 from weft.mixers import SELF
 from weft.mixers.base import Mixer
 from weft.models import MODELS
 from weft.models.base import Encoded, Model, Sizes
-from weft.registry import build, load
 from weft.state import State, select
 
 Laid = Literal["padded", "packed", "rounded"]

@@ -12,10 +12,10 @@ from torch import Tensor
 from contract.decoders import TARGET, VOCABULARY, ids
 from contract.entries import same
 from weft.batch import PAD, Layout
+from weft.config.registry import build
 from weft.layers.readout import smoothed_loss
 from weft.models.base import Sizes
 from weft.models.lm import LanguageModel
-from weft.registry import build
 from weft.state import State, detach
 
 SMALL: dict[str, Any] = {"dim": 16, "heads": 4, "feedforward": 24, "decoder_layers": 2, "dropout": 0.0}

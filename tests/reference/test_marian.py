@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from weft.batch import EOS, PAD, Layout
+from weft.config.registry import build
 from weft.models.base import Sizes
-from weft.registry import build
 from weft.search.choosers import Beam, Greedy, Limits
 from weft.search.loop import generate
 

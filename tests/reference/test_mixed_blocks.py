@@ -9,12 +9,12 @@ from torch import nn
 
 from weft.attention.base import Site
 from weft.batch import Layout
-from weft.config import load_config
+from weft.config.registry import build
+from weft.config.sections import load_config
 from weft.layers.recurrent import CellKind, RecurrentLayer
 from weft.mixers.recurrent import RecurrentMixer
 from weft.models.base import Sizes
 from weft.models.transformer import Transformer
-from weft.registry import build
 from weft.state import leaves
 
 DIM, LENGTHS = 16, (40, 26, 1)

@@ -19,8 +19,8 @@ from weft.attention.ragged import Packing
 from weft.attention.random_ import Random
 from weft.attention.strided import Strided
 from weft.batch import Layout
+from weft.config.registry import build, fill
 from weft.errors import ConfigError
-from weft.registry import build, fill
 
 USES: tuple[Use, ...] = ("encoder", "causal")
 

@@ -11,11 +11,11 @@ from torch import Tensor
 from weft.attention.base import Attended
 from weft.attention.record import record
 from weft.batch import BOS, EOS, PAD, UNK, Layout
+from weft.config.registry import build
 from weft.errors import ConfigError
 from weft.layers.readout import IMPOSSIBLE, smoothed_loss
 from weft.models.base import Model, Sizes
 from weft.models.pointer import Pointer, PointerDecoder, PointerState, joined_mass, mixture
-from weft.registry import build
 
 SIZE = 12
 NEVER = float("-inf")

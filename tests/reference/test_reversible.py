@@ -13,11 +13,11 @@ from torch import Tensor, nn
 
 from weft.attention.base import add_terms
 from weft.batch import Layout
+from weft.config.registry import build
 from weft.errors import ConfigError
 from weft.layers.reversible import Added, Streams, SubLayer, run_reversible
 from weft.models import transformer
 from weft.models.base import Sizes
-from weft.registry import build
 from weft.state import leaves
 
 SOURCE, TARGET = (19, 7, 12), (16, 23, 1)

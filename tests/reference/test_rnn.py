@@ -10,13 +10,13 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from weft.batch import Layout
+from weft.config.registry import build
 from weft.errors import ConfigError
 from weft.explain.picture import cross_attention
 from weft.layers.recurrent import RecurrentStack, StepDropout, turn_round
 from weft.models.base import Model, Sizes
 from weft.models.ensemble import Ensemble
 from weft.models.rnn import RNN
-from weft.registry import build
 from weft.search.choosers import Beam, Limits
 from weft.search.loop import generate
 from weft.tasks.decoding import Translation

@@ -9,7 +9,7 @@ import torch
 from descending import losses
 
 from weft.batch import Batch
-from weft.config import Config
+from weft.config.sections import Config
 from weft.data.batching import lay_out
 from weft.data.labels import Labels
 from weft.errors import ConfigError

@@ -21,10 +21,10 @@ from weft.compare.probe import Speed, pace
 from weft.compare.processes import Failure, Processes, Stopped
 from weft.compare.results import collect, interval, stat
 from weft.compare.worker import Job, work
-from weft.config import make_config
+from weft.config.registry import build
+from weft.config.sections import Config
 from weft.errors import ConfigError
 from weft.models.base import Sizes
-from weft.registry import build
 from weft.tasks.base import Setting
 
 
@@ -115,7 +115,7 @@ def test_exponents_are_those_of_power_laws() -> None:
 def growth_of(kind: str, lengths: list[int], **model: Any) -> Any:
     slots = {"encoder_self": kind, "decoder_self": kind, "cross": kind}
     spec = {"kind": "transformer", "dim": 16, "heads": 2, "feedforward": 16, "encoder_layers": 1, "decoder_layers": 1}
-    config = make_config({"model": {**spec, **slots, **model}})
+    config = Config(model={**spec, **slots, **model})
     task = build("weft.tasks:TASKS", config.task, Setting(config, Path()))
     sizes = Sizes(20, 20, True)
     return measure_growth(

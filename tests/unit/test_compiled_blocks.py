@@ -8,8 +8,8 @@ import torch
 from torch._dynamo.testing import CompileCounter
 
 from weft.batch import Layout
+from weft.config.registry import build
 from weft.models.base import Model, Sizes
-from weft.registry import build
 
 
 def test_blocks_compile_once_and_compute_the_same() -> None:

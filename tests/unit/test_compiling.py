@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 import torch
 
-from weft.config import TrainSection
+from weft.config.registry import build
+from weft.config.sections import TrainSection
 from weft.models.base import Network, Sizes
-from weft.registry import build
 from weft.training import compiling
 
 GPU, CPU = torch.device("cuda"), torch.device("cpu")

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from weft import registry
 from weft.batch import BOS, EOS, PAD, UNK
+from weft.config import registry
 from weft.data import TOKENIZERS
 from weft.data.formats import Pairs
 from weft.data.symbols import ByteTokenizer, CharacterTokenizer, WordTokenizer

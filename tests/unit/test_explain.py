@@ -12,7 +12,8 @@ import pytest
 import torch
 from matplotlib.font_manager import fontManager
 
-from weft.config import DecodeSection
+from weft.config.registry import build
+from weft.config.sections import DecodeSection
 from weft.data.subword import BpeTokenizer
 from weft.data.symbols import ByteTokenizer, CharacterTokenizer, WordTokenizer
 from weft.data.tokenizer import Tokenizer
@@ -22,7 +23,6 @@ from weft.explain.explain import explain
 from weft.explain.picture import View, draw, view_of
 from weft.explain.text import fed, find_words, join_words, make_side, right_to_left, token_texts
 from weft.models.base import Sizes
-from weft.registry import build
 from weft.tasks.decoding import Decoding
 
 TEXT = "a b c d"

@@ -13,12 +13,12 @@ from torch import Tensor, nn
 
 import weft
 from weft.batch import Layout
+from weft.config.registry import build
 from weft.data.formats import open_pairs
 from weft.errors import DeviceError
 from weft.layers.int8 import Int8Linear, in_int8
 from weft.layers.recurrent import RecurrentLayer
 from weft.models.base import Sizes
-from weft.registry import build
 from weft.translator import Translator
 
 pytestmark = pytest.mark.skipif(torch.backends.quantized.engine not in ("x86", "fbgemm"), reason="no kernel for eight bits")

@@ -12,9 +12,9 @@ from torch import Tensor
 
 from weft.attention import ragged
 from weft.batch import Layout
+from weft.config.registry import build
 from weft.layers import feedforward, norm
 from weft.models.base import Model, Sizes
-from weft.registry import build
 
 VOCABULARY, LAYERS = 40, 2
 SOURCES, TARGETS = [7, 20, 1, 12], [9, 11, 4, 15]

@@ -16,11 +16,11 @@ import weft
 from weft import native
 from weft.attention.store import Ledger
 from weft.batch import BOS, PAD, Layout
+from weft.config.registry import build as build_part
 from weft.data.formats import open_pairs
 from weft.layers.int8 import Int8Linear, in_int8
 from weft.models.base import Model, Sizes
 from weft.native import CannotBuild, Kernels, build
-from weft.registry import build as build_part
 from weft.search.choosers import Beam, Chooser, Greedy, Limits
 from weft.search.constraints import Forbid, NoRepeat
 from weft.search.loop import generate

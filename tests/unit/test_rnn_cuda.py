@@ -13,8 +13,8 @@ import pytest
 import torch
 
 from weft.batch import Batch, Layout
+from weft.config.registry import build
 from weft.models.base import Model, Sizes
-from weft.registry import build
 from weft.tasks.base import Loss
 from weft.training.replay import Replayed
 

@@ -10,10 +10,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from weft.attention import kernel, store
 from weft.batch import BOS, EOS, PAD, Layout
+from weft.config.registry import build
 from weft.graphs import Compiler
 from weft.models.base import Encoded, Sizes
 from weft.models.ensemble import Ensemble
-from weft.registry import build
 from weft.search.choosers import Beam, Greedy, Limits, Sample, candidates, top_k, uniform
 from weft.search.constraints import Forbid, NoRepeat
 from weft.search.loop import generate

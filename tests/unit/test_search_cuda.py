@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from weft.batch import BOS, PAD, Layout
+from weft.config.registry import build
 from weft.graphs import Compiler
 from weft.models.base import Model, Sizes
-from weft.registry import build
 from weft.search.choosers import Beam, Chooser, Greedy, Limits
 from weft.search.constraints import Forbid
 from weft.search.loop import PLAINLY, Stepping, generate

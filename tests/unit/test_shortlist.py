@@ -14,6 +14,7 @@ from contract.decoders import SMALL, VOCABULARY
 
 import weft
 from weft.batch import EOS
+from weft.config.registry import build
 from weft.data.cache import prepare
 from weft.data.cooccurrence import companions
 from weft.data.formats import open_pairs
@@ -21,7 +22,6 @@ from weft.data.symbols import CharacterTokenizer
 from weft.errors import ConfigError, RunError
 from weft.layers.int8 import in_int8
 from weft.models.base import Sizes
-from weft.registry import build
 from weft.tasks.shortlist import Shortlist
 from weft.tasks.terms import Terms
 from weft.translator import Translator

@@ -53,7 +53,7 @@ def test_after_a_resume_no_step_is_there_twice(tmp_path: Path) -> None:
     write(second, 3, 4, 5)
     assert [line["step"] for line in lines(tmp_path) if line["event"] == "train"] == [1, 2, 3, 4, 5]
     assert [line["step"] for line in lines(tmp_path) if line["event"] == "validation"] == [1, 2, 3, 4, 5]
-    assert "going on after step 2" in (tmp_path / "train.log").read_text()
+    assert "resuming after step 2" in (tmp_path / "train.log").read_text()
 
 
 def test_what_is_not_finite_is_null_in_json(tmp_path: Path) -> None:

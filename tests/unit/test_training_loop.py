@@ -9,15 +9,16 @@ import pytest
 import torch
 from small_task import SmallModel, SmallTask, train
 from torch import Tensor
+from weft.runs.device import choose_device
 
 from weft.batch import Batch
 from weft.errors import ConfigError, DataError, DeviceError, Interrupted, RunError
+from weft.runs.weights import load_weights, read_metadata, read_tensors
 from weft.training import checkpoint
-from weft.training.distributed import World, choose_device
+from weft.training.distributed import World
 from weft.training.ema import Ema
 from weft.training.log import open_log
 from weft.training.stream import updates
-from weft.training.weights import load_weights, read_metadata, read_tensors
 
 
 def records(run: Path, event: str) -> list[dict[str, float]]:
@@ -135,7 +136,7 @@ def test_a_signal_ends_the_step_saves_and_says_how_to_go_on(tmp_path: Path, numb
             return super().losses(model, batch, update)
 
     former = signal.getsignal(number)
-    with pytest.raises(Interrupted, match=rf"stopped at step 5 of 9; go on with `weft train --resume {tmp_path}`"):
+    with pytest.raises(Interrupted, match=rf"stopped at step 5 of 9; continue with `weft train --resume {tmp_path}`"):
         train(tmp_path, task=Stopping(), validate_every=0, save_every=100)
     assert checkpoint.steps(tmp_path) == [5]
     assert signal.getsignal(number) is former
@@ -187,7 +188,7 @@ def test_a_higher_bleu_is_better(tmp_path: Path) -> None:
     result, _ = train(tmp_path, task=Scored(), steps=6, best_by="bleu")
     assert result.scores["bleu"] == 12.0
     bleu.append(1.0)
-    with pytest.raises(ConfigError, match=r"train.best_by: the task gives no score 'exact'; it gives bleu, loss"):
+    with pytest.raises(ConfigError, match=r"train.best_by: the task has no score 'exact'; choose from bleu, loss"):
         train(tmp_path / "b", task=Scored(), steps=1, best_by="exact")
 
 
@@ -293,7 +294,7 @@ def test_an_unknown_device_is_refused_with_those_that_are_there(name: str) -> No
 def test_accumulation_that_processes_cannot_share_is_refused() -> None:
     world = World(1, 4, torch.device("cpu"))
     assert list(world.share(8)) == [1, 5]
-    with pytest.raises(ConfigError, match=r"6 micro-batches a step cannot be shared by 4 processes.*such as 8"):
+    with pytest.raises(ConfigError, match=r"6 micro-batches per step cannot be divided among 4 processes.*such as 8"):
         world.share(6)
 
 
@@ -314,7 +315,7 @@ def test_a_stream_that_ends_is_an_error() -> None:
         def batches(self, position):  # type: ignore[no-untyped-def]
             return iter([next(super().batches(position))])
 
-    with pytest.raises(DataError, match="has to be endless"):
+    with pytest.raises(DataError, match="must be endless"):
         list(updates(Short(), checkpoint.Position(), 2, range(2)))
 
 

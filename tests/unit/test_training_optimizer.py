@@ -5,7 +5,7 @@ import torch
 from torch import nn
 from torch.optim import SGD, Optimizer
 
-from weft.registry import build
+from weft.config.registry import build
 from weft.training.optimizer import named_state, names_of, restore_state, take_step
 
 GOOD, BAD = torch.tensor(0.0), torch.tensor(1.0)

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from weft.registry import build
+from weft.config.registry import build
 from weft.training.schedule import Plan
 
 PLAN = Plan(steps=1000, dim=512)

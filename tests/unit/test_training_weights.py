@@ -11,7 +11,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 from weft.errors import RunError
-from weft.training.weights import blank, read_metadata
+from weft.runs.weights import blank, read_metadata
 
 
 def test_metadata_of_another_program_is_an_error_that_says_so(tmp_path):

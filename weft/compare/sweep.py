@@ -1,7 +1,9 @@
-"""A comparison from its settings to its results: planned, trained, measured, and gone on with where it was stopped.
+"""Runs a comparison: plans, trains and measures, and resumes where an earlier call stopped.
 
-OUT/runs: a run folder for each entry and seed · OUT/plans: how many steps fit into a time · OUT/measures: what was measured of
-each run · OUT/logs: what each process said.
+OUT/runs      one run folder per entry and seed
+OUT/plans     number of steps that fit into a time budget
+OUT/measures  measurements of each run
+OUT/logs      output of each process
 """
 
 from __future__ import annotations
@@ -19,19 +21,19 @@ from weft.compare.results import UNMEASURED, collect
 from weft.compare.trainings import Training, complete, records, train
 from weft.compare.worker import Job, work
 from weft.errors import Interrupted
-from weft.training.folder import RunLock
+from weft.runs.folder import RunLock
 from weft.training.interrupt import Interrupts
 from weft.training.log import duration
 
 Tell = Callable[[str], None]
 TICK = 0.3
-"""Seconds between looks at how far the processes are."""
+"""Seconds between progress updates."""
 
 
 class Sweep:
-    """Runs a comparison. `say` hears what happens, `show` how far it is, often.
+    """Runs a comparison. `say` receives messages, `show` frequent progress updates.
 
-    Called, it does all of it. `train` and `job` do parts, for programs that run several comparisons at once.
+    Call it to run everything. `train` and `job` run parts, for programs that run several comparisons at once.
     """
 
     def __init__(self, comparison: Comparison, say: Tell = lambda message: None, show: Tell = lambda message: None) -> None:
@@ -46,8 +48,8 @@ class Sweep:
 
     def __call__(self) -> dict[str, Any]:
         """The results as plain data, which `weft.compare.report` writes; see `weft.compare.results`."""
-        for doubt in check(self.comparison):
-            self.say(f"note: {doubt}")
+        for warning in check(self.comparison):
+            self.say(f"note: {warning}")
         self.comparison.out.mkdir(parents=True, exist_ok=True)
         with RunLock(self.comparison.out), Interrupts() as interrupts:
             self._asked = lambda: interrupts.asked
@@ -57,7 +59,7 @@ class Sweep:
         return self.results()
 
     def results(self) -> dict[str, Any]:
-        """What there is by now. A training that has not ended is only there if no other of its entry has."""
+        """The results so far. An unfinished training is included only if no other training of its entry has finished."""
         ended = {run for run in self.runs if run.name not in self.errors and complete(run.folder)}
         scored = {run.entry for run in ended}
         runs = [run for run in self.runs if run in ended or run.name in self.errors or run.entry not in scored]
@@ -65,7 +67,7 @@ class Sweep:
         return collect(self.comparison, runs, errors, {run.name: self.job(run) for run in ended})
 
     def _prepare(self) -> None:
-        """With a time, finds out how many steps it is long enough for; with trainings side by side, makes their data ready."""
+        """Plans the number of steps for a time budget, and prepares the data of parallel trainings."""
         budget, out = self.comparison.budget, self.comparison.out
         jobs, plans = [], out / "plans"
         for run in [run for run in self.runs if run.number == 0]:
@@ -76,21 +78,21 @@ class Sweep:
         if self.comparison.at_once > 1 and not all(complete(run.folder) for run in self.runs):
             jobs.append(Job("prepare", str(plans / "data.json"), training(self.comparison, self.runs[0].entry)))
         if missing := [job for job in jobs if job.found() is None]:
-            what = "finding out how many steps fit into the time" if budget.seconds else "making the data ready"
-            self.say(f"{what} ({len(missing)} {'entry' if len(missing) == 1 else 'entries'})")
-            self._work("plan", jobs, what)
+            activity = "planning how many steps fit into the time" if budget.seconds else "preparing the data"
+            self.say(f"{activity} ({len(missing)} {'entry' if len(missing) == 1 else 'entries'})")
+            self._work("plan", jobs, activity)
 
     def _train(self) -> None:
         count = len(self.runs)
         left = [run for run in self.runs if not complete(run.folder)]
         self.done = count - len(left)
-        said = f"{count} trainings" + (f", {self.done} of them done before" if self.done else "")
-        self.say(f"{said}; what they say is in {self.logs}")
+        done = f", {self.done} of them already done" if self.done else ""
+        self.say(f"{count} trainings{done}; their logs are in {self.logs}")
         processes = Processes(self.logs, at_once=self.comparison.at_once)
-        self._side_by_side([partial(self.train, run, processes) for run in self.runs], processes, self._status)
+        self._in_parallel([partial(self.train, run, processes) for run in self.runs], processes, self._status)
 
     def train(self, run: Run, processes: Processes) -> None:
-        """Trains one of the runs, unless that is done. What fails is among the results; Stopped is raised."""
+        """Trains one run, unless it is already complete. A failure becomes part of the results; Stopped is raised."""
         before = complete(run.folder)
         if not before:
             self.underway[run.name] = run
@@ -123,31 +125,31 @@ class Sweep:
         trained = [run for run in self.runs if run.name not in self.errors]
         jobs = [self.job(run) for run in trained]
         if missing := sum(job.found() is None for job in jobs):
-            self.say(f"measuring {missing} {'run' if missing == 1 else 'runs'}, one after the other")
+            self.say(f"measuring {missing} {'run' if missing == 1 else 'runs'}, one at a time")
             self._work("measure", jobs, "measured")
         for run, job in zip(trained, jobs, strict=True):
             if error := job.error():
                 self.say(f"failed: {run}: {UNMEASURED}{error}")
 
     def job(self, run: Run) -> Job:
-        """What is measured of a run: speed and growth, which do not depend on the seed, of the first of each entry alone."""
-        asked = self.comparison
-        wanted = Wanted(asked.test, asked.sentences, asked.lengths, alone=asked.at_once > 1, look=True)
+        """The measurements of a run. Speed and growth do not depend on the seed: only the first run of an entry has them."""
+        plan = self.comparison
+        wanted = Wanted(plan.test, plan.sentences, plan.lengths, alone=plan.at_once > 1, look=True)
         if run.number:
-            wanted = Wanted(asked.test)
+            wanted = Wanted(plan.test)
         options = {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(wanted).items()}
-        return Job("measure", str(asked.out / "measures" / f"{run.name}.json"), folder=str(run.folder), options=options)
+        return Job("measure", str(plan.out / "measures" / f"{run.name}.json"), folder=str(run.folder), options=options)
 
-    def _work(self, name: str, jobs: Sequence[Job], what: str) -> None:
+    def _work(self, name: str, jobs: Sequence[Job], activity: str) -> None:
         processes = Processes(self.logs)
 
         def status() -> str:
-            return f"{what}: {sum(job.file.exists() for job in jobs)} of {len(jobs)}"
+            return f"{activity}: {sum(job.file.exists() for job in jobs)} of {len(jobs)}"
 
-        self._side_by_side([lambda: work(name, jobs, processes)], processes, status)
+        self._in_parallel([lambda: work(name, jobs, processes)], processes, status)
 
-    def _side_by_side(self, works: Sequence[Callable[[], None]], processes: Processes, status: Callable[[], str]) -> None:
-        """Does all of it, `at_once` at a time, in threads that wait for processes, while this one looks on."""
+    def _in_parallel(self, works: Sequence[Callable[[], None]], processes: Processes, status: Callable[[], str]) -> None:
+        """Does all works, `at_once` at a time, in threads that wait for processes, while this thread shows the status."""
         with ThreadPoolExecutor(self.comparison.at_once) as workers:
             waiting: set[Future[None]] = {workers.submit(one) for one in works}
             finished: set[Future[None]] = set()
@@ -163,7 +165,7 @@ class Sweep:
                 raise
         problems = [each.exception() for each in finished]
         if any(isinstance(problem, Stopped) for problem in problems):
-            raise Interrupted("stopped; the same command goes on where it was")
+            raise Interrupted("stopped; run the same command again to continue")
         for problem in problems:
             if problem is not None:
                 raise problem
@@ -177,20 +179,20 @@ class Sweep:
         return " · ".join(parts)
 
     def _seconds_left(self, lasts: dict[Run, dict[str, Any]]) -> float:
-        """By what trainings took that are done, or will take that are under way; 0 where nothing is known."""
+        """An estimate from the times of finished and running trainings; 0 if there are none."""
         took = self.took + [last["seconds"] + last["seconds_left"] for last in lasts.values() if last]
         if not took:
             return 0.0
-        under_way = sum(last["seconds_left"] for last in lasts.values() if last)
+        running = sum(last["seconds_left"] for last in lasts.values() if last)
         waiting = max(0, len(self.runs) - self.done - len(lasts))
-        return (under_way + waiting * sum(took) / len(took)) / self.comparison.at_once
+        return (running + waiting * sum(took) / len(took)) / self.comparison.at_once
 
 
 def _unfinished(run: Run) -> str:
     last = _last(run)
-    return f"unfinished: stopped after step {last['step']:,}" if last else "not begun, or stopped before it said anything"
+    return f"unfinished: stopped after step {last['step']:,}" if last else "not started, or stopped before the first log line"
 
 
 def _last(run: Run) -> dict[str, Any]:
-    """The last line of a run's log about a step."""
+    """The last training line of a run's log."""
     return next((line for line in reversed(records(run.folder)) if line["event"] == "train"), {})

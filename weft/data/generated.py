@@ -21,9 +21,9 @@ from random import Random
 from typing import Any, Literal, get_args
 from urllib.parse import parse_qsl
 
+from weft.config.registry import suggest
 from weft.data.longrange import distant_copy, listops, recall
 from weft.errors import DataError
-from weft.registry import suggest
 
 Split = Literal["train", "valid", "test"]
 

@@ -17,8 +17,8 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
-from weft import registry
 from weft.batch import SPECIALS
+from weft.config import registry
 from weft.data import TOKENIZERS
 from weft.data.formats import Pairs
 from weft.errors import RunError

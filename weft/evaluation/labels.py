@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from weft.config.registry import suggest
 from weft.errors import DataError
 from weft.evaluation.metrics import Counts, ExactMatch, Metric
-from weft.registry import suggest
 
 
 class LabelAccuracy(Metric):

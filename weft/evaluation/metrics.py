@@ -16,8 +16,8 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from weft.config.registry import suggest
 from weft.errors import ConfigError, DataError
-from weft.registry import suggest
 
 Counts = NDArray[np.float64]
 

@@ -21,6 +21,7 @@ from weft.attention.kernel import attend_memory
 from weft.attention.ragged import packing
 from weft.attention.store import Memory
 from weft.batch import Layout
+from weft.config.registry import Among, build
 from weft.layers.autocast import computed_in
 from weft.layers.convolution import Window
 from weft.layers.dropout import dropout
@@ -28,7 +29,6 @@ from weft.layers.embedding import Sharing, embedding_tables
 from weft.layers.position import LearnedPosition, token_positions
 from weft.layers.weightnorm import NormedLinear
 from weft.models.base import Encoded, Encoder, Features, LinearDecoder, Model, Sizes
-from weft.registry import Among, build
 from weft.state import State, shared, spread
 
 CROSS = {"multistep": "weft.models.convs2s:MultistepAttention", **ATTENTIONS}

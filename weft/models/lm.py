@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from weft.attention.base import Attended, add_terms
 from weft.batch import Layout
+from weft.config.registry import Among
 from weft.layers.embedding import TokenEmbedding, embedding_table
 from weft.layers.feedforward import Activation
 from weft.layers.position import LearnedPosition, SinusoidalPosition, token_positions
@@ -23,7 +24,6 @@ from weft.mixers import build_self
 from weft.mixers.base import Mixer
 from weft.models.base import Encoded, Features, LinearDecoder, Network, Sizes
 from weft.models.blocks import Block, NormOrder, Residual
-from weft.registry import Among
 from weft.state import State, together
 
 Share = Annotated[float, Field(ge=0, lt=1)]

@@ -18,9 +18,9 @@ from weft.attention.record import observe
 from weft.attention.scores import at_least_float
 from weft.attention.single import fold, unfold
 from weft.batch import EOS, UNK, Layout
+from weft.config.registry import Among, build
 from weft.errors import ConfigError
 from weft.models.base import Decoder, Encoded, Encoder, Features, Model, Sizes, with_source
-from weft.registry import Among, build
 from weft.state import State, shared, spread
 
 NEVER = float("-inf")

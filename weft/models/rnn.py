@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from weft.attention.base import Attention, Site
 from weft.batch import Layout
+from weft.config.registry import Among, build
 from weft.errors import ConfigError
 from weft.layers.autocast import computed_in
 from weft.layers.embedding import Sharing, embedding_tables
@@ -33,7 +34,6 @@ from weft.layers.recurrent import (
     turn_round,
 )
 from weft.models.base import Encoded, Encoder, Features, LinearDecoder, Model, Sizes
-from weft.registry import Among, build
 from weft.state import State, shared, spread
 
 Style = Literal["fixed", "cho", "bahdanau", "luong"]

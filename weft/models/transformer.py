@@ -14,6 +14,7 @@ from pydantic import Field, PositiveInt
 from torch import Tensor, nn
 
 from weft.batch import Layout
+from weft.config.registry import Among, build
 from weft.errors import ConfigError
 from weft.layers.embedding import Sharing, TokenEmbedding, embedding_tables
 from weft.layers.feedforward import Activation
@@ -23,7 +24,6 @@ from weft.layers.reversible import run_reversible
 from weft.mixers import build_self
 from weft.models.base import Encoded, Encoder, Features, LinearDecoder, Model, Sizes
 from weft.models.blocks import Block, DecoderLayer, EncoderLayer, NormOrder, Unread
-from weft.registry import Among, build
 from weft.state import State, together
 
 Wiring = Literal["last", "same", "mix"]

@@ -13,13 +13,13 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from weft.batch import Batch, Position
-from weft.config import Config, DecodeSection
+from weft.config.registry import build
+from weft.config.sections import Config, DecodeSection
 from weft.data.batching import lay_out, round_up
 from weft.data.tokenizer import RESERVED, Tokenizer
 from weft.errors import ConfigError
 from weft.evaluation.metrics import Metric, make_metrics
 from weft.models.base import Network, Sizes, with_source
-from weft.registry import build
 from weft.tasks.decoding import Translation
 from weft.tasks.terms import Terms
 

@@ -12,7 +12,8 @@ from pydantic import NonNegativeFloat
 from torch import Tensor, nn
 
 from weft.batch import PAD, Batch, Position
-from weft.config import DecodeSection
+from weft.config.registry import Among, build
+from weft.config.sections import DecodeSection
 from weft.data.batching import Batches, collate, evaluation_batches
 from weft.data.cache import Corpus
 from weft.data.formats import Pairs, open_pairs
@@ -23,7 +24,6 @@ from weft.evaluation.labels import LabelAccuracy, MacroF1
 from weft.evaluation.metrics import Metric, score
 from weft.models.base import Network, Sizes, with_source
 from weft.models.classifier import Classifier, Vote
-from weft.registry import Among, build
 from weft.tasks.base import Headline, Loss, Setting, Share, TextTask, made_up_pairs
 from weft.tasks.corpora import cache_of, read_corpus
 from weft.tasks.labelling import Labelling

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from weft.config import Config
+from weft.config.sections import Config
 from weft.data.cache import Corpus, cache_folder, prepare
 from weft.data.formats import Pairs
 from weft.data.tokenizer import Tokenizer

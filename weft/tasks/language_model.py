@@ -12,13 +12,13 @@ from pydantic import NonNegativeInt, PositiveInt
 from torch import Tensor, nn
 
 from weft.batch import Batch, Position
-from weft.config import DecodeSection
+from weft.config.registry import build
+from weft.config.sections import DecodeSection
 from weft.data.text import Streams, Text, TextFile, in_streams, keeps_lines, read_text, windows
 from weft.data.tokenizer import RESERVED, Tokenizer, has_tokenizers, load_tokenizers, save_tokenizers, train_tokenizer
 from weft.errors import ConfigError
 from weft.models.base import Network, Sizes
 from weft.models.lm import LanguageModel
-from weft.registry import build
 from weft.state import State, leaves, write_
 from weft.tasks.base import Headline, Loss, Setting, Share, Task
 from weft.tasks.carrying import Carrying, Kind
