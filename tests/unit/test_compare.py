@@ -55,7 +55,7 @@ def test_labels_say_what_tells_entries_apart() -> None:
     ]
     assert labels("a", "b,model.dim=8") == ["a", "b dim=8"]
     assert labels("a,model.x=1", "a,task.x=1") == ["a,model.x=1", "a,task.x=1"]
-    with pytest.raises(ConfigError, match="is there 2 times"):
+    with pytest.raises(ConfigError, match="occurs 2 times"):
         labels("a", "a")
 
 
@@ -75,7 +75,7 @@ def test_a_slot_is_filled_with_each_kind() -> None:
     assert found[1].sets == ("model.dim=32", "model.encoder_self={kind: local, window: 8}")
     every = [entry.label for entry in slot_entries(base, "model.decoder_self", "all", said.append)]
     assert {"full", "local", "linear"} <= set(every) and not {"fnet", "linformer"} & set(every)
-    assert any(text.startswith("fnet is left out: ") for text in said)
+    assert any(text.startswith("leaving out fnet: ") for text in said)
     with pytest.raises(ConfigError, match=r"did you mean 'model\.encoder_self'"):
         slot_entries(base, "model.encoder_slef", "all", said.append)
 
@@ -164,9 +164,9 @@ def test_a_command_that_fails_says_why_and_one_that_is_stopped_is_no_failure(
     threading.Timer(0.5, processes.stop).start()
     with pytest.raises(Stopped, match="interrupted"):
         processes("two", [], module="sleeper")
-    with pytest.raises(Stopped, match="not begun"):
+    with pytest.raises(Stopped, match="not started"):
         processes("three", [])
-    with pytest.raises(Stopped, match="not begun"):
+    with pytest.raises(Stopped, match="not started"):
         Processes(tmp_path, until=time.monotonic())("four", [])
 
 

@@ -122,5 +122,5 @@ def test_reports_are_drawn_again_from_results(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "two" / "results.json").read_text())["format"] == 1
     for text in ("{}", "[", "[1]"):
         (tmp_path / "bad.json").write_text(text)
-        with pytest.raises(DataError, match="not the results"):
+        with pytest.raises(DataError, match="does not contain results"):
             read_results(tmp_path / "bad.json")

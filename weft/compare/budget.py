@@ -31,6 +31,4 @@ def parse_budget(text: str) -> Budget:
         steps = round(float(found[1]) * FACTORS[found[2]])
         if steps > 0:
             return Budget(text, steps=steps)
-    raise ConfigError(
-        f"--budget {text}: write a time such as 90s, 10m or 1.5h, or a number of steps such as 500-steps or 20k-steps"
-    )
+    raise ConfigError(f"--budget {text}: write a time such as 90s, 10m or 1.5h, or steps such as 500-steps or 20k-steps")

@@ -119,6 +119,4 @@ def _warnings(comparison: Comparison, configs: Sequence[Config]) -> list[str]:
         if steps and (warmup := int(config.train.schedule.get("warmup", 0))) > steps / 2
     ]
     data = {(tuple(config.data.train), tuple(config.data.valid)) for config in configs}
-    return long + (
-        ["the entries are not trained on the same data: their recipes name different files"] if len(data) > 1 else []
-    )
+    return long + (["the entries are trained on different data: their recipes name different files"] if len(data) > 1 else [])

@@ -140,7 +140,7 @@ def _option_description(part: Any, name: str) -> str | None:
     """The description of an option in the part's docstring: a line `name: …` or `name  …`, and indented lines after it."""
     text = inspect.getdoc(part) or ""
     if inspect.isclass(part):
-        text += "\n" + (inspect.getdoc(part.__init__) or "" if "__init__" in vars(part) else "")
+        text += "\n" + (inspect.getdoc(part.__init__) or "" if part.__init__ is not object.__init__ else "")
     found = re.search(rf"^( *)`?{name}`?(?::| {{2,}}) *(\S.*(?:\n\1 +\S.*)*)", text, re.MULTILINE)
     return " ".join(found[2].split()) if found else None
 

@@ -17,7 +17,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -184,23 +184,20 @@ def weights(folder: Path) -> dict[str, Tensor]:
     return {**tensors, **read_tensors(folder / EMA)} if (folder / EMA).exists() else tensors
 
 
-def average(run: Path, last: int | None = None, chosen: Sequence[int] | None = None) -> dict[str, Tensor]:
-    """The mean of the weights of the `last` checkpoints, or of those of the `chosen` steps, summed in float64."""
-    available = steps(run)
-    taken = list(chosen) if chosen is not None else available[-last:] if last else available
-    unknown = [step for step in taken if step not in available]
-    if unknown or not taken:
-        saved = ", ".join(map(str, available)) or "none"
-        raise RunError(f"{run}: no checkpoint of step {', '.join(map(str, unknown)) or '…'} to average; there are {saved}")
+def average(run: Path, last: int) -> dict[str, Tensor]:
+    """The mean of the weights of the `last` checkpoints, summed in float64."""
+    averaged = steps(run)[-last:]
+    if not averaged:
+        raise RunError(f"{run}: there is no checkpoint to average")
     sums: dict[str, Tensor] = {}
-    for step in taken:
+    for step in averaged:
         check(folder_of(run, step))
         newest = read_tensors(folder_of(run, step) / MODEL)
         for name, tensor in newest.items():
             sums[name] = sums[name] + tensor.double() if name in sums else tensor.double()
     # Integer tensors, such as counters, have no mean: take the newest.
     return {
-        name: (sums[name] / len(taken)).to(tensor.dtype) if tensor.is_floating_point() else tensor
+        name: (sums[name] / len(averaged)).to(tensor.dtype) if tensor.is_floating_point() else tensor
         for name, tensor in newest.items()
     }
 

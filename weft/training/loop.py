@@ -84,7 +84,7 @@ def fit(
             rate = schedule(update)
             norms, bad = change_weights(groups, trained.optimizers, sums, rate, config.clip, keep=replays)
             _follow(trained, refreshed, update, config.seed)
-            meter.finish_update(sums, norms[0], bad)
+            meter.settle(sums, norms[0], bad)
             progress.update, progress.position = update, data.after
             session.check_time()
             _report(session, meter, rate)
