@@ -93,7 +93,7 @@ class Zoo:
                 work("measure", jobs, processes)
         finally:
             self.write()
-        print(f"measured {sum(job.found() is not None for job in jobs)} of {len(jobs)}", flush=True)
+        print(f"measured {sum(job.load() is not None for job in jobs)} of {len(jobs)}", flush=True)
 
     def queue(self) -> list[tuple[str, Run]]:
         """All runs in the order in which they are begun. The longest come first, or would end last; of further seeds, last."""

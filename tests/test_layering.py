@@ -140,7 +140,7 @@ GOOD = {
     "attention/full.py": "from weft.mixers.base import Mixer\n",
     "mixers/base.py": "from ..attention import full\n",
     "search/loop.py": "from weft.models.base import Model\n",
-    "tasks/base.py": "from weft.config.sections import Config\nfrom weft.data import cache\nfrom weft.evaluation import metrics\n",
+    "tasks/base.py": "from weft.config import sections\nfrom weft.data import cache\nfrom weft.evaluation import metrics\n",
     "training/loop.py": "from weft.tasks.base import Task\n",
     "translator.py": "from weft.models.rnn import Rnn\n",
     "cli/__init__.py": "from weft.cli.train import train\nfrom weft.training.loop import run\n",

@@ -75,10 +75,10 @@ def test_files_that_are_not_there_or_not_files(train: Train) -> None:
     train.fails(data="a.src,empty", says=["empty is empty"])
     train.fails(data="empty,empty", says=["are empty"])
     train.fails(data="a.src,dir", says=["dir is a folder"])
-    train.fails(data="a.src", says=["does not say where the pairs are"])
+    train.fails(data="a.src", says=["is not a known data format"])
     train.fails("--valid", "a.src,nowhere", says=["nowhere: there is no such file"])
     train.fails("--valid", "empty,empty", says=["are empty"])
-    train.fails(data="generated:dats", says=["no such task", "dates"])
+    train.fails(data="generated:dats", says=["no such generator", "dates"])
 
 
 def test_no_data_at_all(weft: tiny.Shell, folder: Path) -> None:
@@ -264,7 +264,7 @@ def test_evaluating_what_cannot_be_evaluated(weft: tiny.Shell, reverse_run: Path
     Path("one").write_text("a\n")
     for arguments, says in [
         (["--data", "a.src,one"], "40"),
-        (["--data", "a.src"], "does not say where"),
+        (["--data", "a.src"], "is not a known data format"),
         (["--data", "a.src,a.trg", "--against", "nowhere"], "nowhere: there is no such run folder"),
         (["--data", "a.src,a.trg", "--tokenize", "nonsense"], "nonsense"),
         (["--data", "a.src,a.trg", "-o", "nowhere/out.txt"], "nowhere/out.txt"),

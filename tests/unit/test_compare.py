@@ -172,7 +172,7 @@ def test_a_command_that_fails_says_why_and_one_that_is_stopped_is_no_failure(
 
 def test_a_worker_that_dies_fails_its_job_and_the_rest_are_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     jobs = [Job("measure", str(tmp_path / f"{name}.json"), folder=name, options={}) for name in "abcd"]
-    jobs[0].leave(parameters=1)
+    jobs[0].save(parameters=1)
 
     def do(job: Job) -> dict[str, Any]:
         if job.folder == "c":
@@ -191,9 +191,9 @@ def test_a_worker_that_dies_fails_its_job_and_the_rest_are_done(tmp_path: Path, 
     monkeypatch.setattr(worker, "_do", do)
     work("measure", jobs, Killed(tmp_path))
     assert [job.error() for job in jobs] == ["", "killed", "not good", ""]
-    assert [job.found() and job.found()["parameters"] for job in jobs] == [1, None, None, 2]  # type: ignore[index]
+    assert [job.load() and job.load()["parameters"] for job in jobs] == [1, None, None, 2]  # type: ignore[index]
     other = Job("measure", jobs[0].result, folder="a", options={"look": True})
-    assert other.found() is None, "what was measured under other options does not count"
+    assert other.load() is None, "what was measured under other options does not count"
 
 
 def test_a_step_is_the_same_for_all_unless_a_user_says_otherwise() -> None:
@@ -232,7 +232,7 @@ def collected(tmp_path: Path, *, test: bool, key: str = "bleu", higher: bool = T
         job = jobs[run.name] = Job("measure", str(tmp_path / "measures" / f"{run.name}.json"), options={})
         headline = {"key": key, "title": key, "higher_is_better": higher}
         first = {"views": [], "decoding": {"per_second": 3.0}, "growth": None, "steps_a_second": 2.0} if run.seed == 1 else {}
-        job.leave(parameters=8, counts="target tokens", headline=headline, test={"bleu": tested} if test else {}, **first)
+        job.save(parameters=8, counts="target tokens", headline=headline, test={"bleu": tested} if test else {}, **first)
     errors = {run.name: "failed" for run in runs[4:]}
     return collect(asked, runs, errors, {name: job for name, job in jobs.items() if name not in errors})
 

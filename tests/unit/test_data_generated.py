@@ -172,10 +172,10 @@ def test_month_names_mean_one_month_in_all_languages() -> None:
     [
         ("generated:date", "did you mean 'dates'"),
         ("generated:copy?cuont=3", "did you mean 'count'"),
-        ("generated:copy?count=many", "whole number"),
+        ("generated:copy?count=many", "must be an integer"),
         ("generated:copy?count=0", "at least 1"),
         ("generated:copy?split=tst", "did you mean 'test'"),
-        ("generated:copy?shortest=5&longest=4", "a longest of at least as much"),
+        ("generated:copy?shortest=5&longest=4", "longest must be at least shortest=5"),
     ],
 )
 def test_misspelt_tasks_are_errors_that_help(spec: str, said: str) -> None:

@@ -147,7 +147,7 @@ def test_saved_and_loaded(spec: dict[str, Any], shared: bool, tmp_path: Path) ->
 
 
 def test_a_damaged_or_missing_file_is_said(spec: dict[str, Any], tmp_path: Path) -> None:
-    with pytest.raises(RunError, match="no tokenizer here"):
+    with pytest.raises(RunError, match="the tokenizer is missing"):
         load_tokenizers(tmp_path, spec)
     tokenizer = trained(spec)
     save_tokenizers(tmp_path, tokenizer, tokenizer)
@@ -265,7 +265,7 @@ def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("kind", ["bpe", "unigram"])
 def test_a_vocabulary_larger_than_the_data_names_the_largest(kind: str) -> None:
-    with pytest.raises(DataError, match="larger than the data allows") as caught:
+    with pytest.raises(DataError, match="too large for this data") as caught:
         trained(kind, 30_000)
     largest = int(re.search(r"data.vocabulary to (\d+)", str(caught.value))[1])  # type: ignore[index]
     assert trained(kind, largest).size == largest

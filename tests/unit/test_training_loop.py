@@ -9,10 +9,10 @@ import pytest
 import torch
 from small_task import SmallModel, SmallTask, train
 from torch import Tensor
-from weft.runs.device import choose_device
 
 from weft.batch import Batch
 from weft.errors import ConfigError, DataError, DeviceError, Interrupted, RunError
+from weft.runs.device import choose_device
 from weft.runs.weights import load_weights, read_metadata, read_tensors
 from weft.training import checkpoint
 from weft.training.distributed import World

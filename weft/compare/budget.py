@@ -23,12 +23,12 @@ class Budget:
 def parse_budget(text: str) -> Budget:
     """Parses a budget such as "10m", "90s", "1.5h", "500-steps" or "20k-steps"."""
     number = r"(\d+(?:\.\d+)?)"
-    if found := re.fullmatch(rf"{number}([smh])", text.strip()):
-        seconds = float(found[1]) * UNITS[found[2]]
+    if match := re.fullmatch(rf"{number}([smh])", text.strip()):
+        seconds = float(match[1]) * UNITS[match[2]]
         if seconds > 0:
             return Budget(text, seconds=seconds)
-    if found := re.fullmatch(rf"{number}(k|M|)[- ]?steps?", text.strip()):
-        steps = round(float(found[1]) * FACTORS[found[2]])
+    if match := re.fullmatch(rf"{number}(k|M|)[- ]?steps?", text.strip()):
+        steps = round(float(match[1]) * FACTORS[match[2]])
         if steps > 0:
             return Budget(text, steps=steps)
     raise ConfigError(f"--budget {text}: write a time such as 90s, 10m or 1.5h, or steps such as 500-steps or 20k-steps")

@@ -54,11 +54,11 @@ class Processes:
         with log.open("w") as errors, tempfile.TemporaryFile("w+") as output:
             process = subprocess.Popen(command, stdout=output, stderr=errors, env=self._environment())
             try:
-                asked = self._wait(process)
+                stopped = self._wait(process)
             finally:
                 process.kill()
                 process.wait()
-            if process.returncode in INTERRUPTED or (asked and process.returncode):
+            if process.returncode in INTERRUPTED or (stopped and process.returncode):
                 raise Stopped("interrupted; run the same command again to continue")
             if process.returncode:
                 raise Failure(reason(log) or f"`{' '.join(command)}` exited with status {process.returncode}")

@@ -107,7 +107,7 @@ def _run(run: Run, job: Job | None, error: str) -> Row:
         "speed": _speed([line["tokens_per_second"] for line in steps]) if summary else None,
         "counts_a_step": _counts_per_step(steps) if summary else None,
         "valid": {name: value for name, value in summary.items() if name not in plain},
-        "measured": (job.found() if job else None) or {},
+        "measured": (job.load() if job else None) or {},
     }
 
 

@@ -41,10 +41,10 @@ class Sweep:
         self.runs = [run for entry in comparison.entries for run in runs_of(comparison, entry)]
         self.errors: dict[str, str] = {}
         self.done = 0
-        self.took: list[float] = []
-        self.underway: dict[str, Run] = {}
+        self.durations: list[float] = []
+        self.running: dict[str, Run] = {}
         self.logs = comparison.out / "logs"
-        self._asked: Callable[[], bool] = lambda: False
+        self._interrupted: Callable[[], bool] = lambda: False
 
     def __call__(self) -> dict[str, Any]:
         """The results as plain data, which `weft.compare.report` writes; see `weft.compare.results`."""
@@ -52,7 +52,7 @@ class Sweep:
             self.say(f"note: {warning}")
         self.comparison.out.mkdir(parents=True, exist_ok=True)
         with RunLock(self.comparison.out), Interrupts() as interrupts:
-            self._asked = lambda: interrupts.asked
+            self._interrupted = lambda: interrupts.requested
             self._prepare()
             self._train()
             self._measure()
@@ -77,7 +77,7 @@ class Sweep:
                 jobs.append(Job("plan", str(file), begin, options={"seconds": budget.seconds}))
         if self.comparison.at_once > 1 and not all(complete(run.folder) for run in self.runs):
             jobs.append(Job("prepare", str(plans / "data.json"), training(self.comparison, self.runs[0].entry)))
-        if missing := [job for job in jobs if job.found() is None]:
+        if missing := [job for job in jobs if job.load() is None]:
             activity = "planning how many steps fit into the time" if budget.seconds else "preparing the data"
             self.say(f"{activity} ({len(missing)} {'entry' if len(missing) == 1 else 'entries'})")
             self._work("plan", jobs, activity)
@@ -95,19 +95,19 @@ class Sweep:
         """Trains one run, unless it is already complete. A failure becomes part of the results; Stopped is raised."""
         before = complete(run.folder)
         if not before:
-            self.underway[run.name] = run
+            self.running[run.name] = run
             self.say(f"training {run}")
         try:
             train(self._training(run), run.folder, processes, run.name)
         except Failure as failure:
             self.errors[run.name] = str(failure)
         finally:
-            self.underway.pop(run.name, None)
+            self.running.pop(run.name, None)
         self.done += not before
         if run.name in self.errors:
             self.say(f"failed: {run}: {self.errors[run.name]}")
         elif not before:
-            self.took.append(records(run.folder)[-1]["seconds"])
+            self.durations.append(records(run.folder)[-1]["seconds"])
             self.say(f"trained {run} ({self.done} of {len(self.runs)})")
 
     def _training(self, run: Run) -> Training:
@@ -115,16 +115,16 @@ class Sweep:
         if not budget.seconds:
             return training(self.comparison, run.entry, f"train.steps={budget.steps}", f"train.seed={run.seed}")
         plan = Job("plan", str(self.comparison.out / "plans" / f"{run.entry.name}.json"), options={"seconds": budget.seconds})
-        found = plan.found()
-        if found is None:
+        planned = plan.load()
+        if planned is None:
             raise Failure(plan.error())
-        limits = (f"train.steps={found['steps']}", f"train.seconds={budget.seconds:g}", f"train.seed={run.seed}")
+        limits = (f"train.steps={planned['steps']}", f"train.seconds={budget.seconds:g}", f"train.seed={run.seed}")
         return training(self.comparison, run.entry, *limits)
 
     def _measure(self) -> None:
         trained = [run for run in self.runs if run.name not in self.errors]
         jobs = [self.job(run) for run in trained]
-        if missing := sum(job.found() is None for job in jobs):
+        if missing := sum(job.load() is None for job in jobs):
             self.say(f"measuring {missing} {'run' if missing == 1 else 'runs'}, one at a time")
             self._work("measure", jobs, "measured")
         for run, job in zip(trained, jobs, strict=True):
@@ -157,7 +157,7 @@ class Sweep:
                 while waiting:
                     ended, waiting = wait(waiting, TICK, FIRST_COMPLETED)
                     finished |= ended
-                    if self._asked():
+                    if self._interrupted():
                         processes.stop()
                     self.show(status())
             except BaseException:
@@ -172,7 +172,7 @@ class Sweep:
 
     def _status(self) -> str:
         parts = [f"{self.done} of {len(self.runs)} trained"]
-        lasts = {run: _last(run) for run in list(self.underway.values())}
+        lasts = {run: _last(run) for run in list(self.running.values())}
         parts += [f"{run}: step {last['step']:,}, loss {last['loss'] or 0:.3f}" for run, last in lasts.items() if last]
         if left := self._seconds_left(lasts):
             parts.append(f"about {duration(left)} left")
@@ -180,12 +180,12 @@ class Sweep:
 
     def _seconds_left(self, lasts: dict[Run, dict[str, Any]]) -> float:
         """An estimate from the times of finished and running trainings; 0 if there are none."""
-        took = self.took + [last["seconds"] + last["seconds_left"] for last in lasts.values() if last]
-        if not took:
+        times = self.durations + [last["seconds"] + last["seconds_left"] for last in lasts.values() if last]
+        if not times:
             return 0.0
         running = sum(last["seconds_left"] for last in lasts.values() if last)
         waiting = max(0, len(self.runs) - self.done - len(lasts))
-        return (running + waiting * sum(took) / len(took)) / self.comparison.at_once
+        return (running + waiting * sum(times) / len(times)) / self.comparison.at_once
 
 
 def _unfinished(run: Run) -> str:

@@ -40,7 +40,7 @@ class Job:
     def file(self) -> Path:
         return Path(self.result)
 
-    def found(self) -> Result | None:
+    def load(self) -> Result | None:
         """The result of the job, if it succeeded with the same options."""
         if not self.file.exists():
             return None
@@ -51,7 +51,7 @@ class Job:
         """Why the job failed; empty if it succeeded or has not run yet."""
         return str(json.loads(self.file.read_text("utf-8")).get("error", "")) if self.file.exists() else ""
 
-    def leave(self, **values: Any) -> None:
+    def save(self, **values: Any) -> None:
         """Writes the result atomically, so that there is never half of one."""
         self.file.parent.mkdir(parents=True, exist_ok=True)
         aside = self.file.with_name(f".tmp-{self.file.name}")
@@ -61,7 +61,7 @@ class Job:
 
 def work(name: str, jobs: Sequence[Job], processes: Processes) -> None:
     """Runs the jobs that have no result yet. If the process dies, its current job has failed, and the others continue."""
-    left = [job for job in jobs if job.found() is None]
+    left = [job for job in jobs if job.load() is None]
     for job in left:
         job.file.unlink(missing_ok=True)
     while left:
@@ -75,7 +75,7 @@ def work(name: str, jobs: Sequence[Job], processes: Processes) -> None:
                 error = str(failure)
         left = [job for job in left if not job.file.exists()]
         for job in left[:1]:
-            job.leave(error=error)
+            job.save(error=error)
         left = left[1:]
 
 
@@ -86,12 +86,12 @@ def main(file: str) -> None:
     for values in json.loads(Path(file).read_text("utf-8")):
         job = Job(**{**values, "training": Training(**_tuples(values["training"]))})
         try:
-            job.leave(**_do(job))
+            job.save(**_do(job))
         except Interrupted:
             sys.exit(130)
         except Exception as error:  # an error in one entry must not prevent measuring the others
             traceback.print_exc()
-            job.leave(error=str(error) or type(error).__name__)
+            job.save(error=str(error) or type(error).__name__)
         gc.collect()  # free the memory of this job for the next one
 
 

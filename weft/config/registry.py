@@ -141,8 +141,8 @@ def _option_description(part: Any, name: str) -> str | None:
     text = inspect.getdoc(part) or ""
     if inspect.isclass(part):
         text += "\n" + (inspect.getdoc(part.__init__) or "" if part.__init__ is not object.__init__ else "")
-    found = re.search(rf"^( *)`?{name}`?(?::| {{2,}}) *(\S.*(?:\n\1 +\S.*)*)", text, re.MULTILINE)
-    return " ".join(found[2].split()) if found else None
+    match = re.search(rf"^( *)`?{name}`?(?::| {{2,}}) *(\S.*(?:\n\1 +\S.*)*)", text, re.MULTILINE)
+    return " ".join(match[2].split()) if match else None
 
 
 def first_line(part: Any) -> str:
@@ -157,10 +157,10 @@ def fill(table: str, spec: Mapping[str, Any] | str, where: str = "") -> dict[str
     try:
         return root.check(given)
     except ValidationError as error:
-        found = problems(error, root, given)
+        wrong = problems(error, root, given)
     except PydanticCustomError as error:
-        found = [([], error.message())]
-    raise ConfigError("\n".join(f"{'.'.join(filter(None, [where, *path])) or 'options'}: {text}" for path, text in found))
+        wrong = [([], error.message())]
+    raise ConfigError("\n".join(f"{'.'.join(filter(None, [where, *path])) or 'options'}: {text}" for path, text in wrong))
 
 
 def build(table: str, spec: Mapping[str, Any] | str, *context: Any, where: str = "") -> Any:

@@ -194,8 +194,8 @@ def load_config(path_or_recipe: str | Path, sets: Sequence[str] = ()) -> Config:
     try:
         return Config.model_validate(given)
     except ValidationError as error:
-        found = problems(error, Config, given)
-    raise ConfigError("\n".join(locate(tuple(path), text, base, overrides) for path, text in found))
+        wrong = problems(error, Config, given)
+    raise ConfigError("\n".join(locate(tuple(path), text, base, overrides) for path, text in wrong))
 
 
 def recipes() -> dict[str, Path]:

@@ -91,9 +91,9 @@ def recall(random: Random, shortest: int, longest: int) -> tuple[str, str, str]:
     width = next(width for width in range(1, 9) if len(string.ascii_lowercase) ** width >= most)
     keys = [_word(number, width) for number in random.sample(range(len(string.ascii_lowercase) ** width), count)]
     values = [str(random.randrange(10)) for _ in keys]
-    asked = random.randrange(count)
-    text = " ".join([*(token for pair in zip(keys, values, strict=True) for token in pair), "?", keys[asked]])
-    return text, text, values[asked]
+    question = random.randrange(count)
+    text = " ".join([*(token for pair in zip(keys, values, strict=True) for token in pair), "?", keys[question]])
+    return text, text, values[question]
 
 
 def _word(number: int, width: int) -> str:

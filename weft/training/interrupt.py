@@ -17,27 +17,27 @@ ECHO = 1.0
 
 
 class Interrupts:
-    """Inside the block the first signal only sets `asked`; a second one raises KeyboardInterrupt."""
+    """Inside the block the first signal only sets `requested`; a second one raises KeyboardInterrupt."""
 
     def __init__(self) -> None:
-        self.asked = False
+        self.requested = False
         self._first = 0.0
         self._former: dict[signal.Signals, Any] = {}
 
     def __enter__(self) -> Interrupts:
         # Only the main thread can handle signals; in other threads the existing handlers stay.
         if threading.current_thread() is threading.main_thread():
-            self._former = {number: signal.signal(number, self._ask) for number in SIGNALS}
+            self._former = {number: signal.signal(number, self._request) for number in SIGNALS}
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         for number, handler in self._former.items():
             signal.signal(number, handler)
 
-    def _ask(self, number: int, frame: FrameType | None) -> None:
-        if self.asked:
+    def _request(self, number: int, frame: FrameType | None) -> None:
+        if self.requested:
             if time.monotonic() - self._first < ECHO:
                 return
             raise KeyboardInterrupt
-        self.asked, self._first = True, time.monotonic()
+        self.requested, self._first = True, time.monotonic()
         os.write(2, MESSAGE)  # print is not safe in a signal handler: it may interrupt another print

@@ -188,7 +188,7 @@ def _validate_and_save(session: Session, meter: Meter, interrupts: Interrupts) -
     """Validates and saves if it is time to. After a signal, raises Interrupted once a checkpoint is saved."""
     config, update = session.config, session.progress.update
     better = (session.ended or _due(config.validate_every, update)) and session.validate()
-    stop = session.world.any(interrupts.asked)
+    stop = session.world.any(interrupts.requested)
     if session.ended or stop or (better and config.keep_best) or _due(config.save_every, update):
         session.check(meter.health())
         session.save()

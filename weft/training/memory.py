@@ -16,7 +16,7 @@ def peak_memory(device: torch.device) -> int:
         return torch.cuda.max_memory_allocated(device)
     status = Path("/proc/self/status")
     # Prefer this to getrusage: on Linux a process inherits the peak of its parent.
-    if status.exists() and (found := re.search(r"^VmHWM:\s*(\d+) kB$", status.read_text("utf-8"), re.MULTILINE)):
-        return int(found[1]) * 1024
+    if status.exists() and (peak := re.search(r"^VmHWM:\s*(\d+) kB$", status.read_text("utf-8"), re.MULTILINE)):
+        return int(peak[1]) * 1024
     unit = 1 if sys.platform == "darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
