@@ -1,4 +1,4 @@
-"""The parts of a comparison: entries, budgets, growth, processes, and what is made of trained runs."""
+"""The parts of a comparison: entries, budgets, growth, processes and results."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def growth_of(kind: str, lengths: list[int], **model: Any) -> Any:
 
 
 def test_memory_of_full_attention_grows_faster_than_that_of_linear() -> None:
-    # Short enough for full attention to keep its matrix on a CPU.
+    # Short enough for full attention to store its matrix on a CPU.
     full, linear = (growth_of(kind, [128, 32, 64]) for kind in ("full", "linear"))
     assert full.lengths == linear.lengths == [32, 64, 128]
     assert linear.memory == pytest.approx(1, abs=0.1)
@@ -180,7 +180,7 @@ def test_a_worker_that_dies_fails_its_job_and_the_rest_are_done(tmp_path: Path, 
         return {"parameters": 2}
 
     class Killed(Processes):
-        """The process dies while it is at job b, and does the others."""
+        """The process dies during job b and completes the others."""
 
         def __call__(self, name: str, words: Any, module: str = "weft") -> str:
             if not jobs[1].file.exists():
@@ -209,7 +209,7 @@ def test_a_step_is_the_same_for_all_unless_a_user_says_otherwise() -> None:
 
 
 def trained(folder: Path, speeds: list[float], **scores: float) -> None:
-    """The log of a run that is complete."""
+    """The log of a complete run."""
     folder.mkdir(parents=True)
     lines: list[dict[str, Any]] = [
         {"event": "train", "step": 5 * number, "seconds": float(number), "tokens_per_second": speed}
@@ -220,7 +220,7 @@ def trained(folder: Path, speeds: list[float], **scores: float) -> None:
 
 
 def collected(tmp_path: Path, *, test: bool, key: str = "bleu", higher: bool = True, at_once: int = 1) -> dict[str, Any]:
-    """Two entries of two seeds each: the first is better on the validation data, the second on the test; a third failed."""
+    """Two entries with two seeds each: the first is better on the validation data, the second on the test data; a third failed."""
     entries = [Entry("a", label="one"), Entry("b", label="two"), Entry("c", label="bad")]
     asked = Comparison(
         tuple(entries), tmp_path, parse_budget("20-steps"), test=("x,y",) if test else (), repeat=2, at_once=at_once

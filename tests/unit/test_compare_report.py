@@ -1,4 +1,4 @@
-"""What is drawn and written from the results of a comparison: chart, page, CSV, and all of it again later."""
+"""The reports of a comparison: chart, page and CSV, and writing them again from the results."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from weft.errors import DataError
 
 
 def document(count: int = 20) -> dict[str, Any]:
-    """Results of `count` entries, many of them close together; the last one failed."""
+    """Results of `count` entries, many with similar values; the last one failed."""
     rows = []
     for number in range(count):
         quality = stat([30 + (number % 5) * 0.2, 30.3 + (number % 5) * 0.2])

@@ -1,4 +1,4 @@
-"""Reading, changing, checking and writing the configuration of a run, on tables of small fake parts."""
+"""Loading, changing, validating and saving configurations, with tables of small fake parts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Words outside the vocabulary have ids of their own inside one pair, and come back from them."""
+"""Temporary ids of words outside the vocabulary, and decoding them."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_the_cache_holds_numbers_only_where_they_are_wanted(tmp_path: Path) -> N
 
 
 def test_numbers_beyond_two_bytes_fit(tmp_path: Path) -> None:
-    """The ids of unknown words count when the width of the file is chosen."""
+    """The width of the file allows for the ids of unknown words."""
     path = tmp_path / "pairs.tsv"
     path.write_text("a b\tb\n")
     words = WordTokenizer()

@@ -1,4 +1,4 @@
-"""What a user may give as data, and what is said about data that is broken."""
+"""Data formats, and error messages about broken data."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def test_a_damaged_gz_is_said_to_be_damaged(tmp_path: Path) -> None:
 
 
 def parallel(count: int) -> tuple[list[str], list[str]]:
-    """Lines whose lengths go together, as those of translations do."""
+    """Lines with correlated lengths, as in translations."""
     draw = random.Random(1)
     sizes = [draw.randint(3, 25) for _ in range(count)]
     source = [f"s{i} " + "word " * size for i, size in enumerate(sizes, start=1)]

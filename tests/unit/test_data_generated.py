@@ -1,4 +1,4 @@
-"""Generated tasks: solvable, repeatable, and with test data that training never sees."""
+"""Generated data: solvable, reproducible, and with test data that training never sees."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_the_same_pairs_at_every_reading(kind: str) -> None:
 
 
 def about(kind: str, source: str, target: str) -> str:
-    """What must not be known from another split: the day, the letters in any order for sorting, the two numbers for adding."""
+    """The subject that must not occur in another split: the day, the sorted letters, the two numbers."""
     if kind == "addition":
         return "+".join(sorted(source.split("+")))
     return target if kind in ("dates", "sort", "distant_copy") else source
@@ -60,7 +60,7 @@ def test_answers_are_right() -> None:
 
 
 def value_of(tokens: list[str]) -> int:
-    """What a ListOps expression is worth, by reading it from the left."""
+    """The value of a ListOps expression, parsed from left to right."""
     begun: list[tuple[str, list[int]]] = [("", [])]
     for token in tokens:
         if token.startswith("["):
@@ -136,7 +136,7 @@ def test_many_languages_with_several_formats() -> None:
 
 
 def test_no_text_means_two_dates() -> None:
-    """Every day up to the twelfth of every month, where day and month could be confused, in every format."""
+    """Every day up to the 12th of every month, where day and month could be confused, in every format."""
     meaning: dict[str, date] = {}
     for language in LANGUAGES:
         for pattern in patterns(language):
@@ -149,13 +149,13 @@ def test_no_text_means_two_dates() -> None:
 
 
 def letters(text: str) -> str:
-    """A date without its numbers and signs."""
+    """A date without digits and punctuation."""
     kept = "".join(" " if unicodedata.category(character)[0] in "NPZC" else character for character in text.lower())
     return " ".join(kept.split())
 
 
 def test_month_names_mean_one_month_in_all_languages() -> None:
-    """A month's name is enough: nothing hangs on a dot that one language writes and another does not."""
+    """The name of a month is unambiguous, without a dot that only some languages write."""
     meaning: dict[str, int] = {}
     for language in LANGUAGES:
         for pattern in patterns(language):

@@ -39,7 +39,7 @@ ANY_TEXT = [
 
 
 class Texts(Pairs):
-    """Pairs out of memory."""
+    """Pairs in memory."""
 
     def __init__(self, pairs: list[tuple[str, str]]) -> None:
         super().__init__("texts")
@@ -239,7 +239,7 @@ def test_subwords_lose_only_a_first_space_and_the_normal_form(kind: str) -> None
     tokenizer = trained({"kind": kind, "normalize": "none"})
     for text in ANY_TEXT:
         assert UNK not in tokenizer.encode(text)
-        if "▁" not in text:  # stands for a space inside the tokenizer
+        if "▁" not in text:  # represents a space inside the tokenizer
             assert tokenizer.decode(tokenizer.encode(text)) == text.removeprefix(" ")
     assert trained(kind).decode(trained(kind).encode("e\u0301")) == "é"
     plain = trained({"kind": kind, "byte_fallback": False}, 50)
@@ -336,7 +336,7 @@ def test_sentencepiece_pieces_follow_the_special_ids(sentencepiece_model: str) -
 
     inner = sentencepiece.SentencePieceProcessor(model_file=sentencepiece_model)
     tokenizer = trained({"kind": "sentencepiece", "model": sentencepiece_model})
-    assert tokenizer.size == 4 + inner.get_piece_size() - 4  # its own unk, s, /s and pad give way
+    assert tokenizer.size == 4 + inner.get_piece_size() - 4  # without its own unk, s, /s and pad
     assert tokenizer.tokens(tokenizer.encode(TEXTS[7])) == inner.encode(TEXTS[7], out_type=str)
     assert UNK in tokenizer.encode("水")
 

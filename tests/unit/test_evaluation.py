@@ -1,4 +1,4 @@
-"""Scores against sacreBLEU's own, tests of significance against sacreBLEU's own, and the two forms of a report."""
+"""Scores and tests of significance against sacreBLEU, and the two formats of a report."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ def test_what_the_tests_say(test: str) -> None:
 
 
 def test_randomisation_of_exact_match_is_the_sign_test() -> None:
-    """8 sentences only we have right against 2 only they have: two-sided sign test, p = 2 · P(X ≥ 8 of 10) = 0.109."""
+    """8 sentences that only we got right against 2 that only they did: two-sided sign test, p = 2 · P(X ≥ 8 of 10) = 0.109."""
     references = ["x"] * 40
     ours = ["x"] * 8 + ["y"] * 2 + ["x"] * 30
     theirs = ["y"] * 8 + ["x"] * 2 + ["x"] * 30
@@ -166,7 +166,7 @@ def test_the_interval_of_exact_match_is_the_binomial_one() -> None:
 
 
 def test_p_values_are_even_where_there_is_no_difference() -> None:
-    """Two systems with equal chances: p below 0.1 comes about in a tenth of the test sets, and not far more often."""
+    """For two equally good systems, p is below 0.1 in about a tenth of the test sets."""
     metric, rng, small = TokenAccuracy(), np.random.default_rng(0), 0
     for _ in range(200):
         ours, theirs = rng.integers(0, 5, (2, 60, 1)).astype(float)

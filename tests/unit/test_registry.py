@@ -1,4 +1,4 @@
-"""Tables, options read off constructors, and the sentences that say what is wrong with them."""
+"""Tables, options from constructors, and their error messages."""
 
 from __future__ import annotations
 
@@ -178,7 +178,7 @@ def test_options_are_described_by_field_or_docstring() -> None:
 
 
 class Fair(BaseModel):
-    """Two places with parts whose kinds share a name."""
+    """Two options whose parts have kinds of the same name."""
 
     kite: Annotated[dict[str, Any], Among(KITES)] = {"kind": "plain"}
     tail: Annotated[dict[str, Any], Among(TAILS)] = {"kind": "plain"}

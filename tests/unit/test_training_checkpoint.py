@@ -1,4 +1,4 @@
-"""Checkpoints and run folders: whole or absent, never half; and errors that say what to do."""
+"""Checkpoints and run folders: complete or absent, never partial; and errors that say what to do."""
 
 import errno
 import json
@@ -82,7 +82,7 @@ def test_another_architecture_is_refused_with_the_tensors_that_differ(tmp_path: 
 
 @contextmanager
 def largest_file(size: int) -> Iterator[None]:
-    """Writing beyond `size` bytes fails in this process, as on a full disk."""
+    """Makes writing more than `size` bytes fail in this process, as on a full disk."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
     try:

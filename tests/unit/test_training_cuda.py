@@ -21,7 +21,7 @@ pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a G
 
 
 class Unread(SmallTask):
-    """Losses that stay on the device. From the third to the sixth batch torch raises an error wherever the host waits."""
+    """Losses that stay on the device. From the third to the sixth batch, torch raises an error if the host waits."""
 
     def losses(self, model: nn.Module, batch: Batch, update: int) -> Iterator[Loss]:
         assert isinstance(model, SmallModel)

@@ -1,4 +1,4 @@
-"""The log: valid JSON without doubled steps, plain lines for people, a live line on a terminal."""
+"""The log: valid JSON without duplicate steps, plain lines for people, a live line on a terminal."""
 
 import json
 import math

@@ -1,4 +1,4 @@
-"""The loop: what it promises of steps that fail, of stopping, of scoring and of what it publishes."""
+"""The training loop: failed steps, stopping, validation and published weights."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Optimisers: who is decayed, what a skipped step leaves alone, and that their state survives a round trip."""
+"""Optimisers: which weights decay, what a skipped step leaves unchanged, and the round trip of their state."""
 
 import pytest
 import torch

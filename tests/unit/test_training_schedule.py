@@ -1,4 +1,4 @@
-"""Schedules against values computed by hand from their papers' formulas."""
+"""Schedules against values computed by hand from the formulas in the papers."""
 
 import math
 

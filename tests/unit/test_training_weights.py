@@ -1,4 +1,4 @@
-"""What is read from files of weights that weft did not write."""
+"""Reading weight files that weft did not write."""
 
 from __future__ import annotations
 

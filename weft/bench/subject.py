@@ -8,14 +8,13 @@ from pathlib import Path
 
 import torch
 
-from weft.config.registry import build
 from weft.config.sections import Config, load_config
 from weft.data.symbols import ByteTokenizer
 from weft.errors import ConfigError
 from weft.models.base import Network, Sizes
 from weft.runs.device import choose_device
-from weft.runs.opening import open_run
-from weft.tasks.base import Setting, Task
+from weft.runs.opening import build_task, open_run
+from weft.tasks.base import Task
 from weft.tasks.classification import ClassificationTask
 from weft.tasks.language_model import LanguageModelTask
 from weft.training.run import resolve_batches
@@ -55,7 +54,7 @@ def open_subject(name: str, sets: Sequence[str] = (), length: int | None = None)
         task, config, sizes, model = run.task, run.config, run.sizes, run.model
     else:
         config = load_config(name, sets)
-        task = build("weft.tasks:TASKS", config.task, Setting(config, Path(name)), where="task")
+        task = build_task(config, Path(name))
         sizes = _sizes(config)
         torch.manual_seed(config.train.seed)
         model = task.build(config.model, sizes)

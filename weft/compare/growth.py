@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -34,9 +33,6 @@ class Growth:
     bytes: list[int]
     time: float | None
     memory: float | None
-
-    def document(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 def measure_growth(model: Network, task: Task, sizes: Sizes, lengths: Sequence[int], autocast: torch.autocast) -> Growth:

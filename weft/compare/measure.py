@@ -16,6 +16,7 @@ from weft.compare.probe import probe
 from weft.data.formats import open_pairs
 from weft.evaluation.metrics import score
 from weft.explain.picture import View, views
+from weft.runs.device import autocast
 from weft.runs.opening import TrainedRun, build_task, open_run, run_config
 from weft.tasks.base import TextTask
 from weft.translator import Translator
@@ -62,12 +63,9 @@ def measure(folder: Path, wanted: Wanted) -> dict[str, Any]:
     }
     measured |= _predictions(run, wanted)
     if wanted.lengths:
-        measured["growth"] = measure_growth(run.model, run.task, run.sizes, wanted.lengths, _autocast(run)).document()
+        precision = autocast(run.model.device, run.config.train.precision)
+        measured["growth"] = asdict(measure_growth(run.model, run.task, run.sizes, wanted.lengths, precision))
     return measured
-
-
-def _autocast(run: TrainedRun) -> torch.autocast:
-    return torch.autocast(run.model.device.type, torch.bfloat16, enabled=run.config.train.precision == "bf16")
 
 
 def _predictions(run: TrainedRun, wanted: Wanted) -> dict[str, Any]:
@@ -119,5 +117,5 @@ def _validated(run: TrainedRun, test: Sequence[str]) -> dict[str, float]:
     """Validation scores on the test data."""
     task = build_task(run.config.replaced({"data.valid": list(test)}), run.folder)
     task.prepare()
-    with torch.no_grad(), _autocast(run):
+    with torch.no_grad(), autocast(run.model.device, run.config.train.precision):
         return {name: float(value) for name, value in task.evaluate(run.model.eval()).items()}

@@ -68,19 +68,20 @@ class Sweep:
 
     def _prepare(self) -> None:
         """Plans the number of steps for a time budget, and prepares the data of parallel trainings."""
-        budget, out = self.comparison.budget, self.comparison.out
-        jobs, plans = [], out / "plans"
-        for run in [run for run in self.runs if run.number == 0]:
-            begin = training(self.comparison, run.entry)
-            if budget.seconds:
-                file = plans / f"{run.entry.name}.json"
-                jobs.append(Job("plan", str(file), begin, options={"seconds": budget.seconds}))
+        budget = self.comparison.budget
+        jobs = [self._plan(run) for run in self.runs if run.number == 0] if budget.seconds else []
         if self.comparison.at_once > 1 and not all(complete(run.folder) for run in self.runs):
-            jobs.append(Job("prepare", str(plans / "data.json"), training(self.comparison, self.runs[0].entry)))
+            file = self.comparison.out / "plans" / "data.json"
+            jobs.append(Job("prepare", str(file), training(self.comparison, self.runs[0].entry)))
         if missing := [job for job in jobs if job.load() is None]:
             activity = "planning how many steps fit into the time" if budget.seconds else "preparing the data"
             self.say(f"{activity} ({len(missing)} {'entry' if len(missing) == 1 else 'entries'})")
             self._work("plan", jobs, activity)
+
+    def _plan(self, run: Run) -> Job:
+        file = self.comparison.out / "plans" / f"{run.entry.name}.json"
+        options = {"seconds": self.comparison.budget.seconds}
+        return Job("plan", str(file), training(self.comparison, run.entry), options=options)
 
     def _train(self) -> None:
         count = len(self.runs)
@@ -114,10 +115,9 @@ class Sweep:
         budget = self.comparison.budget
         if not budget.seconds:
             return training(self.comparison, run.entry, f"train.steps={budget.steps}", f"train.seed={run.seed}")
-        plan = Job("plan", str(self.comparison.out / "plans" / f"{run.entry.name}.json"), options={"seconds": budget.seconds})
-        planned = plan.load()
+        planned = self._plan(run).load()
         if planned is None:
-            raise Failure(plan.error())
+            raise Failure(self._plan(run).error())
         limits = (f"train.steps={planned['steps']}", f"train.seconds={budget.seconds:g}", f"train.seed={run.seed}")
         return training(self.comparison, run.entry, *limits)
 

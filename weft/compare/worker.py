@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import gc
 import json
-import os
 import sys
 import tempfile
 import traceback
@@ -19,6 +18,7 @@ from typing import Any
 
 from weft.compare.processes import Failure, Processes
 from weft.compare.trainings import Training
+from weft.config.document import replace_file
 
 Result = dict[str, Any]
 
@@ -52,11 +52,9 @@ class Job:
         return str(json.loads(self.file.read_text("utf-8")).get("error", "")) if self.file.exists() else ""
 
     def save(self, **values: Any) -> None:
-        """Writes the result atomically, so that there is never half of one."""
+        """Writes the result, or the error, of the job."""
         self.file.parent.mkdir(parents=True, exist_ok=True)
-        aside = self.file.with_name(f".tmp-{self.file.name}")
-        aside.write_text(json.dumps({"options": self.options, **values}, ensure_ascii=False), "utf-8")
-        os.replace(aside, self.file)
+        replace_file(self.file, json.dumps({"options": self.options, **values}, ensure_ascii=False))
 
 
 def work(name: str, jobs: Sequence[Job], processes: Processes) -> None:

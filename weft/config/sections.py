@@ -7,7 +7,6 @@ Validation is strict: an unknown key is an error that names its line and the nea
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping, Sequence
 from importlib import metadata, resources
 from pathlib import Path
@@ -211,14 +210,9 @@ def recipe_summary(path: Path) -> str:
 
 
 def save_config(config: Config, path: str | Path) -> None:
-    """Writes `config` with every default, so that a later version with other defaults builds the same model.
-
-    The file is replaced atomically: a crash never leaves a run without its configuration.
-    """
+    """Writes `config` with every default, so that a later version with other defaults builds the same model."""
     path = Path(path)
-    aside = path.with_name(f".tmp-{path.name}")
-    aside.write_text(_header(path.parent) + document.write(config.model_dump()), "utf-8")
-    os.replace(aside, path)
+    document.replace_file(path, _header(path.parent) + document.write(config.model_dump()))
 
 
 def commented_yaml(config: Config) -> str:

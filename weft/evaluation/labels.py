@@ -11,20 +11,11 @@ from weft.errors import DataError
 from weft.evaluation.metrics import Counts, ExactMatch, Metric
 
 
-class LabelAccuracy(Metric):
+class LabelAccuracy(ExactMatch):
     """The share of texts with the right label. It is exact match under the name that is usual for labels."""
 
     name = "accuracy"
     signature = "labels equal to their reference|strip:yes"
-
-    def __init__(self) -> None:
-        self.exact = ExactMatch()
-
-    def count(self, hypotheses: Sequence[str], references: Sequence[str]) -> Counts:
-        return self.exact.count(hypotheses, references)
-
-    def value(self, sums: Counts) -> Counts:
-        return self.exact.value(sums)
 
 
 class MacroF1(Metric):

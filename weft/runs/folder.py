@@ -8,6 +8,7 @@ import shutil
 from pathlib import Path
 from types import TracebackType
 
+from weft.config.document import ASIDE
 from weft.errors import RunError
 
 CONFIG = "config.yaml"
@@ -15,8 +16,6 @@ MODEL = "model.safetensors"
 CHECKPOINTS = "checkpoints"
 LOG = "log.jsonl"
 LOCK = "run.lock"
-ASIDE = ".tmp-"
-"""Prefix of files that are still being written. A file with this prefix at the start of a run was left by a crash."""
 
 
 def prepare_folder(out: Path, resume: bool = False) -> None:

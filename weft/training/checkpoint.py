@@ -27,9 +27,10 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from weft.batch import Position
+from weft.config.document import ASIDE
 from weft.config.sections import weft_version
 from weft.errors import RunError
-from weft.runs.folder import ASIDE, CHECKPOINTS, MODEL
+from weft.runs.folder import CHECKPOINTS, MODEL
 from weft.runs.weights import disk_errors, fingerprint, put_tensors, read_tensors, sync, tensors_of, write_tensors
 from weft.training.ema import Ema
 from weft.training.optimizer import named_state, names_of, restore_state

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -19,7 +18,8 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from weft.runs.folder import ASIDE, LOG
+from weft.config import document
+from weft.runs.folder import LOG
 
 Record = Mapping[str, Any]
 
@@ -34,12 +34,10 @@ class Sink(ABC):
     @abstractmethod
     def record(self, record: Record) -> None: ...
 
-    @abstractmethod
-    def note(self, text: str) -> None:
+    def note(self, text: str) -> None:  # noqa: B027 — sinks for programs ignore notes
         """Writes a message for people."""
 
-    @abstractmethod
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027 — some sinks keep nothing open
         """Ends the log."""
 
 
@@ -96,21 +94,13 @@ class JsonLines(Sink):
 
     def begin(self, step: int) -> None:
         lines = self.file.read_text(encoding="utf-8", errors="replace").splitlines() if self.file.exists() else []
-        aside = self.file.with_name(ASIDE + self.file.name)
-        aside.write_text("".join(f"{line}\n" for line in lines if _step_of(line) <= step), encoding="utf-8")
-        os.replace(aside, self.file)
+        document.replace_file(self.file, "".join(f"{line}\n" for line in lines if _step_of(line) <= step))
 
     def record(self, record: Record) -> None:
         # JSON cannot express numbers that are not finite.
         clean = {key: None if isinstance(value, float) and not math.isfinite(value) else value for key, value in record.items()}
         with open(self.file, "a", encoding="utf-8") as out:
             out.write(json.dumps(clean) + "\n")
-
-    def note(self, text: str) -> None:
-        """Notes are for people only."""
-
-    def close(self) -> None:
-        """The file is closed after every line."""
 
 
 def _step_of(line: str) -> float:
@@ -141,9 +131,6 @@ class PlainLines(Sink):
             return
         with open(self.file, "a", encoding="utf-8") as out:
             print(text, file=out)
-
-    def close(self) -> None:
-        """The file is closed after every line."""
 
 
 class LiveLine(Sink):
@@ -191,9 +178,6 @@ class TensorBoard(Sink):
         for name, value in record.items():
             if name not in ("event", "step"):
                 self._writer.add_scalar(f"{record['event']}/{name}", value, record["step"])
-
-    def note(self, text: str) -> None:
-        """TensorBoard shows numbers only."""
 
     def close(self) -> None:
         if self._writer is not None:

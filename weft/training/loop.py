@@ -19,6 +19,7 @@ from weft.config.sections import TrainSection
 from weft.data.prefetch import prefetch
 from weft.errors import DeviceError, Interrupted
 from weft.models.base import Network
+from weft.runs.device import autocast
 from weft.tasks.base import Loss, Task
 from weft.training.checkpoint import Trained
 from weft.training.compiling import compile_blocks
@@ -118,10 +119,10 @@ def _prefetched(session: Session, mine: range) -> Generator[Update, None, None]:
 
 def worker(model: nn.Module, task: Task, config: TrainSection, device: torch.device) -> Work:
     """The forward and backward pass of a micro-batch: captured as CUDA graphs if batches come in few sizes, else eager."""
-    autocast = torch.autocast(device.type, torch.bfloat16, enabled=config.precision == "bf16")
+    precision = autocast(device, config.precision)
 
     def work(batch: Batch, update: int) -> list[Loss]:
-        return forward_backward(task, model, batch.to(device, non_blocking=True), update, autocast)
+        return forward_backward(task, model, batch.to(device, non_blocking=True), update, precision)
 
     few = config.packed is True or (config.rounded is True and isinstance(model, Network) and model.replays)
     return Replayed(work, device) if device.type == "cuda" and few and task.steady else work

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from weft.config.sections import TrainSection
 from weft.errors import ConfigError, DeviceError, RunError
+from weft.runs.device import autocast
 from weft.runs.folder import MODEL, remove_stale
 from weft.runs.weights import put_tensors, read_metadata
 from weft.tasks.base import Task
@@ -57,7 +58,7 @@ class Session:
     out_of_time: bool = False
 
     def __post_init__(self) -> None:
-        self.autocast = torch.autocast(self.world.device.type, torch.bfloat16, enabled=self.config.precision == "bf16")
+        self.autocast = autocast(self.world.device, self.config.precision)
         self._began = time.perf_counter()
 
     def begin(self, resume: bool) -> Progress:
