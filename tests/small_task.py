@@ -157,7 +157,7 @@ def train(
 
 
 def _main(run: Path, options: dict[str, Any], resume: bool) -> None:
-    """One process of a run. `interrupt_at`, `pause` and `double` are options of the task and the model, the others of `train`."""
+    """One process of a run. `interrupt_at`, `pause` and `double` are for the task and the model, other options for `train`."""
     torch.set_num_threads(1)
     world = start("cpu")
     run.mkdir(parents=True, exist_ok=True)

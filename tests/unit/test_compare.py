@@ -41,11 +41,11 @@ def test_an_entry_is_a_recipe_with_changes_after_commas(tmp_path: Path) -> None:
             parse_entry(wrong)
 
 
-def test_commas_in_brackets_and_quotes_part_nothing() -> None:
+def test_commas_in_brackets_and_quotes_do_not_split() -> None:
     assert split("a,{b: [1, 2], c: d},'e,f',g") == ["a", "{b: [1, 2], c: d}", "'e,f'", "g"]
 
 
-def test_labels_say_what_tells_entries_apart() -> None:
+def test_labels_distinguish_entries() -> None:
     def labels(*texts: str) -> list[str]:
         return [entry.label for entry in labelled([parse_entry(text) for text in texts])]
 
@@ -90,7 +90,7 @@ def test_budgets(text: str, steps: int, seconds: float) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "10", "0s", "0-steps", "ten minutes", "-5m", "5 d"])
-def test_what_is_no_budget_is_said(text: str) -> None:
+def test_an_invalid_budget_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="20k-steps"):
         parse_budget(text)
 
@@ -133,16 +133,16 @@ def test_memory_of_full_attention_grows_faster_than_that_of_linear() -> None:
     assert full.bytes == growth_of("full", [32, 64, 128]).bytes, "what is kept does not depend on chance"
 
 
-def test_weights_of_the_model_are_no_memory_that_grows() -> None:
+def test_model_weights_do_not_count_as_growing_memory() -> None:
     assert growth_of("linear", [16, 32], feedforward=4096).memory == pytest.approx(1, abs=0.1)
 
 
-def test_growth_is_measured_where_the_model_has_positions() -> None:
+def test_growth_is_measured_up_to_the_maximum_length() -> None:
     found = growth_of("full", [16, 32, 64], position="learned", max_length=32)
     assert found.lengths == [16, 32]
 
 
-def test_the_pace_is_that_of_the_later_half() -> None:
+def test_the_speed_is_that_of_the_second_half() -> None:
     def line(step: int, seconds: float) -> dict[str, Any]:
         return {"step": step, "seconds": seconds}
 
@@ -196,7 +196,7 @@ def test_a_worker_that_dies_fails_its_job_and_the_rest_are_done(tmp_path: Path, 
     assert other.load() is None, "what was measured under other options does not count"
 
 
-def test_a_step_is_the_same_for_all_unless_a_user_says_otherwise() -> None:
+def test_steps_are_equal_for_all_entries_unless_the_user_changes_it() -> None:
     entry = Entry("transformer-tiny", ("train.clip=3",))
 
     def batches(budget: str, *sets: str) -> Any:
@@ -220,7 +220,7 @@ def trained(folder: Path, speeds: list[float], **scores: float) -> None:
 
 
 def collected(tmp_path: Path, *, test: bool, key: str = "bleu", higher: bool = True, at_once: int = 1) -> dict[str, Any]:
-    """Two entries with two seeds each: the first is better on the validation data, the second on the test data; a third failed."""
+    """Two entries with two seeds each, the first better on the validation data, the second on the test data; a third failed."""
     entries = [Entry("a", label="one"), Entry("b", label="two"), Entry("c", label="bad")]
     asked = Comparison(
         tuple(entries), tmp_path, parse_budget("20-steps"), test=("x,y",) if test else (), repeat=2, at_once=at_once
@@ -248,7 +248,7 @@ def test_results_are_ranked_by_the_score_that_counts(tmp_path: Path) -> None:
     assert missing["headline"]["key"] == "loss" and missing["entries"][0]["label"] == "two"
 
 
-def test_a_speed_beside_others_is_that_of_a_moment_alone_in_counts_of_the_whole_training(tmp_path: Path) -> None:
+def test_the_speed_of_parallel_trainings_is_measured_alone(tmp_path: Path) -> None:
     one, *_ = collected(tmp_path, test=False, at_once=2)["entries"]
     assert one["speed"]["values"] == [2 * (10 + 30 + 20) / 15], "2 steps a second, of (10 + 30 + 20) / 15 each"
 

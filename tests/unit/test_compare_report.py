@@ -77,7 +77,7 @@ def test_labels_of_twenty_bubbles_do_not_cover_each_other() -> None:
     assert not any(one.overlaps(other) for one, other in itertools.combinations(boxes, 2))
 
 
-def test_a_lower_loss_stands_higher() -> None:
+def test_a_lower_loss_is_drawn_higher() -> None:
     lower = document(3)
     lower["headline"] |= {"key": "loss", "title": "loss", "higher_is_better": False}
     assert chart(lower).axes[0].yaxis_inverted()

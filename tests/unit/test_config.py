@@ -150,7 +150,7 @@ def test_reads_a_file_and_fills_the_defaults(example: str) -> None:
         ("train:\n  steps: \x07\n", "my.yaml: not valid YAML"),
     ],
 )
-def test_what_is_wrong_is_said_with_file_and_line(text: str, message: str) -> None:
+def test_errors_name_file_and_line(text: str, message: str) -> None:
     assert complaint(write(text)).startswith(message)
 
 
@@ -224,7 +224,7 @@ def test_set_reaches_into_parts(example: str, sets: list[str], expected: dict[st
     assert load_config(example, sets).model["encoder_self"] == expected
 
 
-def test_set_on_what_is_not_written_changes_the_default(example: str) -> None:
+def test_set_changes_defaults_that_are_not_written(example: str) -> None:
     write("decode: {beam: 2}\n")
     config = load_config(
         example, ["train.steps=7", "model.dropout=0.3", "model.encoder_self.rotary=true", "train.optimizer.rate=1e-3"]
@@ -239,7 +239,7 @@ def test_set_to_the_kind_it_has_keeps_the_options(example: str) -> None:
     assert load_config(write("model: {width: 3}"), ["model=rnn"]).model["kind"] == "rnn"
 
 
-def test_a_problem_in_the_file_below_a_set_is_the_file_s(example: str) -> None:
+def test_a_problem_in_the_file_is_not_blamed_on_set(example: str) -> None:
     write(EXAMPLE.replace("window", "windw"))
     assert complaint(example, "model.encoder_self=local").startswith("my.yaml, line 8: model.encoder_self.windw")
     assert complaint(example, "model.encoder_self.kind=local").startswith("my.yaml, line 8: model.encoder_self.windw")

@@ -81,7 +81,7 @@ def test_pairs_share_their_numbers_and_no_others() -> None:
     assert targets == [[8, 7, UNK], [7, UNK], [UNK, cat]]
 
 
-def test_the_cache_holds_numbers_only_where_they_are_wanted(tmp_path: Path) -> None:
+def test_the_cache_holds_numbers_only_on_request(tmp_path: Path) -> None:
     words = trained()
     path = tmp_path / "pairs.tsv"
     path.write_text("emu the yak\tyak emu gnu\nthe cat\tcat\n")

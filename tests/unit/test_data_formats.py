@@ -104,7 +104,7 @@ def test_missing_and_empty_files(tmp_path: Path) -> None:
         assert f"{name} is empty" in message(write(tmp_path / name, ""))
 
 
-def test_names_that_say_nothing(tmp_path: Path) -> None:
+def test_names_that_are_no_data_format(tmp_path: Path) -> None:
     for spec in ("pairs.csv", "a,b,c", "a.en,", "", "hf:", "hf:name", "generated:nothing"):
         with pytest.raises(DataError):
             open_pairs(spec)

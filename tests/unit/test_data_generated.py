@@ -34,7 +34,7 @@ def about(kind: str, source: str, target: str) -> str:
 
 
 @pytest.mark.parametrize("kind", list(KINDS))
-def test_splits_never_share_what_they_are_about(kind: str) -> None:
+def test_splits_never_share_a_subject(kind: str) -> None:
     splits: dict[Split, set[str]] = {}
     for seed, split in enumerate(get_args(Split)):
         pairs = PairGenerator(kind, count=1500, seed=seed, split=split, longest=20 if kind in LONG_RANGE else 3)
@@ -79,7 +79,7 @@ def _result(operation: str, values: list[int]) -> int:
     return {"[MIN": min(values), "[MAX": max(values), "[MED": sum(middle) // len(middle), "[SM": sum(values) % 10}[operation]
 
 
-def test_expressions_are_worth_their_label_and_of_the_length_asked_for() -> None:
+def test_expressions_have_the_value_of_their_label_and_the_requested_length() -> None:
     pairs = list(PairGenerator("listops", count=200, longest=100))
     assert all(value_of(source.split()) == int(target) for source, target in pairs)
     lengths = [len(source.split()) for source, _ in pairs]
@@ -93,7 +93,7 @@ def test_expressions_are_worth_their_label_and_of_the_length_asked_for() -> None
 
 
 @pytest.mark.parametrize("longest", [20, 200])
-def test_recalled_is_what_stood_behind_the_key(longest: int) -> None:
+def test_recall_asks_for_the_value_of_a_key(longest: int) -> None:
     lengths = set()
     for source, target in PairGenerator("recall", count=200, longest=longest):
         *known, mark, asked = source.split()

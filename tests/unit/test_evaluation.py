@@ -134,7 +134,7 @@ def test_p_values_and_intervals_agree_with_sacrebleu(kind: str, share: float, mo
 
 
 @pytest.mark.parametrize("test", ["bootstrap", "randomisation"])
-def test_what_the_tests_say(test: str) -> None:
+def test_significance_of_large_and_zero_differences(test: str) -> None:
     far = {item.metric: item for item in compare(GOOD, worsen(REFERENCES, 0.6, 4), REFERENCES, test=test)}
     same = {item.metric: item for item in compare(GOOD, list(GOOD), REFERENCES, test=test)}
     assert set(far) == {"BLEU", "chrF2", "TER", "exact", "accuracy"}
@@ -165,7 +165,7 @@ def test_the_interval_of_exact_match_is_the_binomial_one() -> None:
     assert (low, high) == pytest.approx((50.4, 69.6), abs=1.5)
 
 
-def test_p_values_are_even_where_there_is_no_difference() -> None:
+def test_p_values_are_uniform_without_a_difference() -> None:
     """For two equally good systems, p is below 0.1 in about a tenth of the test sets."""
     metric, rng, small = TokenAccuracy(), np.random.default_rng(0), 0
     for _ in range(200):
@@ -175,7 +175,7 @@ def test_p_values_are_even_where_there_is_no_difference() -> None:
     assert 8 <= small <= 34
 
 
-def test_a_seed_decides_the_result_and_blocks_do_not(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_results_depend_on_the_seed_but_not_on_the_block_size(monkeypatch: pytest.MonkeyPatch) -> None:
     first = compare(GOOD, BAD, REFERENCES, metrics=[Bleu()], seed=1)
     assert compare(GOOD, BAD, REFERENCES, metrics=[Bleu()], seed=1) == first
     assert compare(GOOD, BAD, REFERENCES, metrics=[Bleu()], seed=2)[0].ci != first[0].ci

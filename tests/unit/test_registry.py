@@ -145,7 +145,7 @@ def test_the_filled_options_are_not_the_table_s_own_default() -> None:
         ),
     ],
 )
-def test_what_is_wrong_is_said_with_its_place(spec: Any, message: str) -> None:
+def test_errors_name_the_path(spec: Any, message: str) -> None:
     with pytest.raises(ConfigError) as caught:
         registry.fill(KITES, spec, where="part")
     assert str(caught.value).startswith(message)

@@ -136,7 +136,7 @@ def test_average_is_summed_in_double_precision(tmp_path: Path) -> None:
     assert checkpoint.average(tmp_path, last=3)["out.bias"].unique().tolist() == [1.0]
 
 
-def test_what_a_dead_process_left_half_written_is_removed_and_never_loaded(tmp_path: Path) -> None:
+def test_partial_files_of_a_crash_are_removed_and_never_loaded(tmp_path: Path) -> None:
     checkpoint.save(tmp_path, trained(), Progress(1))
     half = tmp_path / "checkpoints" / ".tmp-step-00000002"
     half.mkdir()
@@ -148,7 +148,7 @@ def test_what_a_dead_process_left_half_written_is_removed_and_never_loaded(tmp_p
     assert [entry.name for entry in tmp_path.iterdir()] == ["checkpoints"]
 
 
-def test_a_run_folder_is_never_overwritten_in_silence(tmp_path: Path) -> None:
+def test_a_run_folder_is_never_overwritten_silently(tmp_path: Path) -> None:
     run = tmp_path / "run"
     prepare_folder(run)
     (run / "notes.txt").write_text("mine")
@@ -165,7 +165,7 @@ def test_a_run_folder_is_never_overwritten_in_silence(tmp_path: Path) -> None:
         prepare_folder(run / "notes.txt")
 
 
-def test_training_anew_in_a_folder_with_checkpoints_is_refused(tmp_path: Path) -> None:
+def test_a_new_run_in_a_folder_with_checkpoints_is_refused(tmp_path: Path) -> None:
     train(tmp_path, steps=3)
     before = json.dumps(checkpoint.check(checkpoint.folder_of(tmp_path, 3)))
     with pytest.raises(RunError, match="checkpoints of an earlier training"):

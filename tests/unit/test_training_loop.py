@@ -33,7 +33,7 @@ def model_at(run: Path, step: int) -> dict[str, Tensor]:
     return read_tensors(checkpoint.folder_of(run, step) / "model.safetensors")
 
 
-def test_training_lowers_the_loss_and_logs_what_people_ask_for(tmp_path: Path) -> None:
+def test_training_lowers_the_loss_and_logs_it(tmp_path: Path) -> None:
     log = open_log(tmp_path, 60, tensorboard=False, terminal=False)
     result, _ = train(tmp_path, steps=60, log=log, validate_every=20, save_every=30, log_every=10)
     seen = records(tmp_path, "train")
@@ -99,7 +99,7 @@ def test_gradients_are_clipped_to_their_norm_for_each_optimiser(tmp_path: Path, 
         assert (norm == pytest.approx(clip, rel=1e-3)) if clip else norm > 0.1
 
 
-def test_what_a_killed_process_left_is_gone_after_a_resume(tmp_path: Path) -> None:
+def test_resuming_removes_partial_files_of_a_killed_process(tmp_path: Path) -> None:
     half = tmp_path / "checkpoints" / ".tmp-step-00000002"
     half.mkdir(parents=True)
     (half / "model.safetensors").write_bytes(b"half")
@@ -128,7 +128,7 @@ def test_a_row_of_bad_steps_is_counted_across_a_resume(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_ends_the_step_saves_and_says_how_to_go_on(tmp_path: Path, number: int) -> None:
+def test_a_signal_ends_the_step_saves_and_says_how_to_continue(tmp_path: Path, number: int) -> None:
     class Stopping(SmallTask):
         def losses(self, model, batch, update):  # type: ignore[no-untyped-def]
             if int(batch.rows[0]) == 4:
@@ -154,7 +154,7 @@ def test_patience_stops_and_the_best_is_published(tmp_path: Path) -> None:
     assert read_metadata(tmp_path / "model.safetensors")["step"] == "4"
 
 
-def test_time_that_is_used_up_ends_training_as_the_last_step_does(tmp_path: Path) -> None:
+def test_the_time_limit_ends_training_like_the_last_step(tmp_path: Path) -> None:
     log = open_log(tmp_path, 100, tensorboard=False, terminal=False)
     result, _ = train(tmp_path, steps=100, seconds=1e-9, validate_every=0, save_every=50, log=log)
     assert (result.update, result.stopped) == (1, "time")
@@ -233,7 +233,7 @@ def test_scores_are_those_of_the_moving_average(tmp_path: Path) -> None:
     assert not torch.equal(noted[0], read_tensors(folder / "model.safetensors")["out.bias"])
 
 
-def test_the_moving_average_follows_its_formula_and_is_put_away_bit_for_bit() -> None:
+def test_the_moving_average_follows_its_formula_and_is_swapped_bit_for_bit() -> None:
     model = SmallModel()
     ema = Ema(model, 0.5)
     start = model.out.bias.detach().clone()
@@ -291,7 +291,7 @@ def test_an_unknown_device_is_refused_with_those_that_are_there(name: str) -> No
     assert choose_device("cpu") == torch.device("cpu")
 
 
-def test_accumulation_that_processes_cannot_share_is_refused() -> None:
+def test_accumulation_must_be_divisible_by_the_number_of_processes() -> None:
     world = World(1, 4, torch.device("cpu"))
     assert list(world.share(8)) == [1, 5]
     with pytest.raises(ConfigError, match=r"6 micro-batches per step cannot be divided among 4 processes.*such as 8"):
