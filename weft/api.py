@@ -1,4 +1,4 @@
-"""Training from Python."""
+"""The Python interface for training."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ def train(
     set: Mapping[str, Any] | Sequence[str] = (),
     tell: Callable[[str], None] = lambda message: None,
 ) -> Result:
-    """Trains a model and gives back how it went; the run folder `out` then holds it.
+    """Trains a model in the run folder `out` and returns the result.
 
-    `recipe` is the name of a recipe, a YAML file or a `Config`; with `resume`, `out` is the run to go on with. `set` writes
-    over it, as `--set` does: {"train.steps": 500} or ["train.steps=500"]. `tell` hears what happens before training begins.
+    `recipe` is the name of a recipe, a YAML file or a `Config`; with `resume`, `out` is the run to continue. `set` overrides
+    settings like `--set`: {"train.steps": 500} or ["train.steps=500"]. `tell` receives messages before training starts.
     """
     sets = [f"{key}={_yaml(value)}" for key, value in set.items()] if isinstance(set, Mapping) else list(set)
     if resume:
@@ -45,7 +45,7 @@ def train(
 
 
 def free_folder(recipe: str | Path | Config, base: str | Path = "runs") -> Path:
-    """A folder for a new run, named after the recipe or file, with a number if the name is taken."""
+    """A folder for a new run, named after the recipe or file, with a number if that folder exists."""
     path = Path("run" if isinstance(recipe, Config) else recipe)
     name = path.parent.name if path.name == "config.yaml" and path.parent.name else path.stem
     folder, number = Path(base) / name, 2

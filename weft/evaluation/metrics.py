@@ -23,7 +23,7 @@ Counts = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class Score:
+class MetricScore:
     """A value with the signature that makes it reproducible."""
 
     name: str
@@ -51,9 +51,9 @@ class Metric(ABC):
     def value(self, sums: Counts) -> Counts:
         """[…, S] → […]: the value of each row of sums."""
 
-    def score(self, counts: Counts) -> Score:
+    def score(self, counts: Counts) -> MetricScore:
         """The value over all sentences."""
-        return Score(self.name, float(self.value(counts.sum(0))), self.signature, self.higher_is_better)
+        return MetricScore(self.name, float(self.value(counts.sum(0))), self.signature, self.higher_is_better)
 
 
 class SacreMetric(Metric):
@@ -186,7 +186,9 @@ def check_texts(
         raise DataError(f"there is nothing to score: the lists of {names[0]} and {names[1]} are empty")
 
 
-def score(hypotheses: Sequence[str], references: Sequence[str], metrics: Sequence[Metric] | None = None) -> dict[str, Score]:
+def score(
+    hypotheses: Sequence[str], references: Sequence[str], metrics: Sequence[Metric] | None = None
+) -> dict[str, MetricScore]:
     """The scores of a system by metric name; by default under all metrics."""
     check_texts(hypotheses, references)
     chosen = make_metrics() if metrics is None else metrics

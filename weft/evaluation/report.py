@@ -10,7 +10,7 @@ from rich.console import Group, RenderableType
 from rich.markup import escape
 from rich.table import Table
 
-from weft.evaluation.metrics import Bucket, Metric, Score, by_length, check_texts, make_metrics
+from weft.evaluation.metrics import Bucket, Metric, MetricScore, by_length, check_texts, make_metrics
 from weft.evaluation.significance import SEED, TESTS, Significance, Test, confidence
 
 FORMAT = 1
@@ -32,7 +32,7 @@ class Evaluation:
     system: str
     data: str
     sentences: int
-    scores: list[Score]
+    scores: list[MetricScore]
     intervals: list[tuple[float, float]]
     baseline: str | None = None
     comparisons: list[Significance] = field(default_factory=list)
