@@ -20,16 +20,16 @@ from weft.errors import RunError
 from weft.runs import weights
 from weft.runs.folder import RunLock, prepare_folder, remove_stale
 from weft.training import checkpoint
-from weft.training.checkpoint import Progress, Trained
+from weft.training.checkpoint import Progress, TrainingState
 from weft.training.ema import Ema
 
 
-def trained(model: nn.Module | None = None) -> Trained:
+def trained(model: nn.Module | None = None) -> TrainingState:
     model = model or SmallModel()
-    return Trained(model, {"model": build("weft.training:OPTIMIZERS", "adamw", model.parameters())}, Ema(model, 0.9))
+    return TrainingState(model, {"model": build("weft.training:OPTIMIZERS", "adamw", model.parameters())}, Ema(model, 0.9))
 
 
-def filled(value: float) -> Trained:
+def filled(value: float) -> TrainingState:
     found = trained()
     with torch.no_grad():
         for parameter in found.model.parameters():

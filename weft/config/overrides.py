@@ -34,25 +34,24 @@ def apply_overrides(data: dict[str, Any], overrides: Sequence[Override], base: d
     """Writes all overrides into `data`, in place. `base` forgets the lines of the values they replace."""
     # Shorter paths first, so that `model.encoder_self=local` never undoes `model.encoder_self.window=8`.
     for override in sorted(overrides, key=lambda override: len(override.path)):
-        if _apply(data, override):
+        if put(data, override.path, override.value, f"--set {override.text}"):
             base.forget(override.path)
 
 
-def _apply(data: dict[str, Any], override: Override) -> bool:
-    """Writes one override into data whose parts are all mappings. Returns whether it changed anything."""
-    *parents, last = override.path
+def put(data: dict[str, Any], path: document.Path, value: Any, where: str) -> bool:
+    """Writes a value into data whose parts are all mappings. Returns whether it changed anything. Errors call it `where`."""
+    *parents, last = path
     for depth, key in enumerate(parents, 1):
         below = data.setdefault(key, {})
         if isinstance(below, str):
             below = data[key] = {"kind": below}
         if not isinstance(below, dict):
-            parent = ".".join(override.path[:depth])
-            raise ConfigError(f"--set {override.text}: {parent} is {document.scalar(below)}, which has no options")
+            raise ConfigError(f"{where}: {'.'.join(path[:depth])} is {document.scalar(below)}, which has no options")
         data = below
     old = data.get(last)
-    if isinstance(old, dict) and isinstance(override.value, str) and old.get("kind") == override.value:
+    if isinstance(old, dict) and isinstance(value, str) and old.get("kind") == value:
         return False  # the part already has this kind and keeps its options
-    data[last] = override.value
+    data[last] = value
     return True
 
 

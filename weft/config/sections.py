@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, PositiveFloat, PositiveInt, ValidationError, model_validator
 
 from weft.config import document, schema
-from weft.config.overrides import apply_overrides, locate, parse_override
+from weft.config.overrides import apply_overrides, locate, parse_override, put
 from weft.config.registry import Among, Options, expand, problems, suggest
 from weft.errors import ConfigError
 
@@ -172,11 +172,7 @@ class Config(Section):
         """A copy with other values, by path: `config.replaced({"train.steps": 500})`. The result is validated."""
         data = self.model_dump()
         for path, value in changes.items():
-            *sections, key = path.split(".")
-            target = data
-            for section in sections:
-                target = target[section]
-            target[key] = value
+            put(data, tuple(path.split(".")), value, path)
         return Config.model_validate(data)
 
 

@@ -61,8 +61,8 @@ class Progress:
 
 
 @dataclass(frozen=True)
-class Trained:
-    """The tensors that training changes."""
+class TrainingState:
+    """The model, its optimisers and its moving average: everything that training changes."""
 
     model: nn.Module
     optimizers: Mapping[str, Optimizer]
@@ -85,7 +85,7 @@ def latest(run: Path) -> Path | None:
     return folder_of(run, saved[-1]) if saved else None
 
 
-def save(run: Path, trained: Trained, progress: Progress, carried: Mapping[str, Tensor] | None = None) -> Path:
+def save(run: Path, trained: TrainingState, progress: Progress, carried: Mapping[str, Tensor] | None = None) -> Path:
     """Writes a checkpoint. If this fails, earlier checkpoints are intact and no partial one remains."""
     final = folder_of(run, progress.update)
     aside = final.with_name(ASIDE + final.name)
@@ -103,7 +103,7 @@ def save(run: Path, trained: Trained, progress: Progress, carried: Mapping[str, 
     return final
 
 
-def _write(folder: Path, trained: Trained, progress: Progress, carried: Mapping[str, Tensor]) -> None:
+def _write(folder: Path, trained: TrainingState, progress: Progress, carried: Mapping[str, Tensor]) -> None:
     tensors = tensors_of(trained.model)
     write_tensors(folder / MODEL, tensors)
     write_tensors(folder / OPTIMIZER, _optimizer_tensors(trained))
@@ -119,7 +119,7 @@ def _write(folder: Path, trained: Trained, progress: Progress, carried: Mapping[
     sync(folder)
 
 
-def load(folder: Path, trained: Trained) -> Progress:
+def load(folder: Path, trained: TrainingState) -> Progress:
     """Loads a checkpoint's tensors into `trained` and returns its progress."""
     state = check(folder)
     put_tensors(trained.model, read_tensors(folder / MODEL), folder / MODEL)
@@ -218,7 +218,7 @@ def publish(run: Path, tensors: Mapping[str, Tensor], facts: Mapping[str, str]) 
     return final
 
 
-def _optimizer_tensors(trained: Trained) -> dict[str, Tensor]:
+def _optimizer_tensors(trained: TrainingState) -> dict[str, Tensor]:
     names = names_of(trained.model)
     return {
         f"{kind}/{key}": tensor

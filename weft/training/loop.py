@@ -21,7 +21,7 @@ from weft.errors import DeviceError, Interrupted
 from weft.models.base import Network
 from weft.runs.device import autocast
 from weft.tasks.base import Loss, Task
-from weft.training.checkpoint import Trained
+from weft.training.checkpoint import TrainingState
 from weft.training.compiling import compile_blocks
 from weft.training.distributed import World, sum_gradients
 from weft.training.ema import Ema
@@ -62,7 +62,7 @@ def fit(
     """
     mine, groups = world.share(config.accumulate), task.parameters(_move(model, world.device))
     schedule: Schedule = build("weft.training:SCHEDULES", config.schedule, Plan(config.steps, dim))
-    trained = _trained(model, groups, config)
+    trained = _training_state(model, groups, config)
     refreshed = [module for module in model.modules() if isinstance(module, Refreshes)]
     session = Session(run, trained, task, config, world, log)
     progress = session.begin(resume)
@@ -103,10 +103,10 @@ def _move(model: nn.Module, device: torch.device) -> nn.Module:
         raise DeviceError(f"{device} has too little memory for the model's weights, {size:.1f} GiB: {hint}") from None
 
 
-def _trained(model: nn.Module, groups: Mapping[str, Sequence[nn.Parameter]], config: TrainSection) -> Trained:
+def _training_state(model: nn.Module, groups: Mapping[str, Sequence[nn.Parameter]], config: TrainSection) -> TrainingState:
     """The model with its optimisers and moving average."""
     optimizers = {name: build("weft.training:OPTIMIZERS", config.optimizer, group) for name, group in groups.items()}
-    return Trained(model, optimizers, Ema(model, config.ema) if config.ema else None)
+    return TrainingState(model, optimizers, Ema(model, config.ema) if config.ema else None)
 
 
 def _prefetched(session: Session, mine: range) -> Generator[Update, None, None]:
@@ -166,7 +166,7 @@ def change_weights(
     return norms, bad
 
 
-def _follow(trained: Trained, refreshed: Sequence[Refreshes], update: int, seed: int) -> None:
+def _follow(trained: TrainingState, refreshed: Sequence[Refreshes], update: int, seed: int) -> None:
     """Updates everything that follows the weights: their moving average, and the buffers of `refreshed` modules."""
     if trained.ema is not None:
         trained.ema.update(update)

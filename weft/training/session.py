@@ -19,7 +19,7 @@ from weft.runs.folder import MODEL, remove_stale
 from weft.runs.weights import put_tensors, read_metadata
 from weft.tasks.base import Task
 from weft.training import checkpoint
-from weft.training.checkpoint import Progress, Trained, folder_of
+from weft.training.checkpoint import Progress, TrainingState, folder_of
 from weft.training.distributed import World, same_start
 from weft.training.log import Log
 from weft.training.memory import peak_memory
@@ -48,7 +48,7 @@ class Session:
     """The state of a run in one process."""
 
     run: Path
-    trained: Trained
+    trained: TrainingState
     task: Task
     config: TrainSection
     world: World
