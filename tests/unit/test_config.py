@@ -9,12 +9,12 @@ from typing import Annotated, Any
 import pytest
 from pydantic import ValidationError
 
+from weft.config import schema
 from weft.config import sections as configuration
 from weft.config.registry import Among
 from weft.config.sections import (
     Config,
     commented_yaml,
-    describe,
     json_schema,
     load_config,
     recipes,
@@ -293,6 +293,10 @@ def test_saving_and_loading_is_a_round_trip(example: str, tmp_path: Path) -> Non
     assert "ü,字" in (tmp_path / "saved.yaml").read_text("utf-8")
     Path("commented.yaml").write_text(commented_yaml(config))
     assert load_config("commented.yaml") == config
+
+
+def describe() -> list[schema.OptionInfo]:
+    return list(schema.describe(Config, Config().model_dump()))
 
 
 def test_a_saved_file_has_every_default_in_order(example: str, tmp_path: Path) -> None:

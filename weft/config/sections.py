@@ -216,11 +216,6 @@ def commented_yaml(config: Config) -> str:
     return _header(None) + schema.commented(Config, config.model_dump())
 
 
-def describe(config: Config | None = None) -> list[schema.OptionInfo]:
-    """Type, default and description of every key of `config` (default: of the default configuration)."""
-    return list(schema.describe(Config, (config or Config()).model_dump()))
-
-
 def json_schema() -> dict[str, Any]:
     """The JSON schema of a configuration file, for editors and other programs."""
     return {"title": "weft configuration", **schema.json_schema(Config)}

@@ -211,9 +211,6 @@ class ByteTokenizer(Tokenizer):
 
     learns: ClassVar[bool] = False
 
-    def __init__(self) -> None:
-        """There are no options."""
-
     def train(self, texts: Iterable[str], size: int) -> None:
         """There is nothing to train; the size is fixed."""
 

@@ -52,11 +52,11 @@ def fit(
     dim: int,
     resume: bool,
     log: Log,
-    begun: Callable[[], None] = lambda: None,
+    on_start: Callable[[], None] = lambda: None,
 ) -> Result:
     """Trains `model` until the last step, or until time or patience runs out. It then holds the published weights.
 
-    The caller holds the `RunLock` of the folder `run`. `dim` is the model width, for schedules that depend on it. `begun`
+    The caller holds the `RunLock` of the folder `run`. `dim` is the model width, for schedules that depend on it. `on_start`
     is called before the first step, when everything is loaded and checked. Only logging, validating and saving wait for
     the device. A step with a non-finite loss or gradient is skipped on the device itself, so the weights are always good.
     """
@@ -66,7 +66,7 @@ def fit(
     refreshed = [module for module in model.modules() if isinstance(module, Refreshes)]
     session = Session(run, trained, task, config, world, log)
     progress = session.begin(resume)
-    begun()
+    on_start()
     meter = Meter(list(groups), world.device, progress.skipped, progress.in_row)
     compile_blocks(model, config, world.device)
     backward = worker(model, task, config, world.device)

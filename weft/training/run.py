@@ -53,7 +53,7 @@ def _train(config: Config, out: Path, resume: bool, world: World, tell: Tell) ->
                 stack.enter_context(_locked_folder(config, out, resume))
             return _prepare(config, out, world.device, tell)
 
-        def begun() -> None:
+        def on_start() -> None:
             if world.first:
                 save_config(resolved, out / CONFIG)
 
@@ -62,7 +62,7 @@ def _train(config: Config, out: Path, resume: bool, world: World, tell: Tell) ->
         log = open_log(out, train.steps, tensorboard=train.tensorboard, first=world.first)
         stack.callback(log.close)
         log.note(_facts(model, task, world))
-        return fit(model, task, train, run=out, world=world, dim=model.dim, resume=resume, log=log, begun=begun)
+        return fit(model, task, train, run=out, world=world, dim=model.dim, resume=resume, log=log, on_start=on_start)
 
 
 def _in_turn(world: World, work: Callable[[], T]) -> T:
