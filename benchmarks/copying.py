@@ -21,7 +21,7 @@ from pathlib import Path
 import yaml
 from trainings import Outcome, Run, add_options, markdown, report, scale_steps, score_cell, select, sweep
 
-from weft.config import load_config
+from weft.config.sections import load_config
 from weft.data.formats import open_pairs
 from weft.data.symbols import JOINED, WordTokenizer
 from weft.data.tokenizer import load_tokenizers

@@ -32,7 +32,7 @@ import torch
 from gpu import DIM, HEADS, HIDDEN, LAYERS, SHAPE, SOURCE, STEPS, VOCABULARY
 
 from weft.batch import BOS, PAD, Source
-from weft.config import DecodeSection
+from weft.config.sections import DecodeSection
 from weft.kernels.cpp import CannotBuild, kernels, using
 from weft.layers.int8 import in_int8
 from weft.models.base import Model, Sizes

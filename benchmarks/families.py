@@ -16,7 +16,7 @@ from pathlib import Path
 
 from trainings import Outcome, Run, add_options, common_settings, count_parameters, markdown, report, score_cell, select, sweep
 
-from weft.config import recipes
+from weft.config.sections import recipes
 
 STEPS, BATCH, PARAMETERS = 3333, 12_288, 11_000_000
 TESTS = {"test": "test_2016_flickr", "val": "val"}

@@ -80,14 +80,14 @@ class IdleTimer:
 
     def __init__(self) -> None:
         self.marks: list[tuple[torch.cuda.Event, torch.cuda.Event]] = []
-        self._ahead = loop._ahead
+        self._ahead = loop._prefetched
 
     def __enter__(self) -> IdleTimer:
-        loop._ahead = self.ahead
+        loop._prefetched = self.ahead
         return self
 
     def __exit__(self, *error: object) -> None:
-        loop._ahead = self._ahead
+        loop._prefetched = self._ahead
 
     def ahead(self, session: Session, mine: range) -> Generator[Update, None, None]:
         with closing(self._ahead(session, mine)) as ready:

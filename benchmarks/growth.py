@@ -35,11 +35,11 @@ from torch import Tensor
 
 import weft
 from weft.attention.base import Site
+from weft.config.registry import fill, load
 from weft.errors import WeftError
 from weft.kernels.graphs import Graphs
 from weft.mixers import SELF, build_self
 from weft.mixers.base import Mixer
-from weft.registry import fill, load
 from weft.state import grow, leaves
 
 DIM, HEADS = 512, 8

@@ -23,7 +23,7 @@ from torch import Tensor
 
 import weft
 from weft.attention.base import Site, Use, join_heads
-from weft.registry import build
+from weft.config.registry import build
 
 DIM, HEADS, WIDTH = 512, 8, 64
 Run = Callable[[Tensor], Tensor]

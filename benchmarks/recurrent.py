@@ -20,7 +20,7 @@ from batches import Batch, Hidden, make_batches, parallel_hidden, shift_right, s
 
 import weft
 from weft.batch import Layout, Source
-from weft.config import load_config
+from weft.config.sections import load_config
 from weft.layers.recurrent import Cell, RecurrentLayer
 from weft.models.base import Encoded, Model, Sizes
 from weft.models.composing import build_model

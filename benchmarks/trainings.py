@@ -22,12 +22,12 @@ import torch
 from weft.bench.machine import about as describe_machine
 from weft.compare.processes import Failure, Processes, Stopped
 from weft.compare.trainings import Training, records, train
-from weft.config import Config, load_config
+from weft.config.registry import build
+from weft.config.sections import Config, load_config
 from weft.data.tokenizer import load_tokenizers
 from weft.errors import WeftError
 from weft.models.base import Model, Sizes
 from weft.models.composing import build_model
-from weft.registry import build
 from weft.tasks.base import Setting
 
 

@@ -39,7 +39,7 @@ from weft.compare.results import Row, Stat, stat, student
 from weft.compare.sweep import Sweep
 from weft.compare.trainings import complete
 from weft.compare.worker import work
-from weft.training.folder import RunLock
+from weft.runs.folder import RunLock
 
 RESULTS = "zoo.json"
 LONGEST = "a"
@@ -93,7 +93,7 @@ class Zoo:
                 work("measure", jobs, processes)
         finally:
             self.write()
-        print(f"measured {sum(job.found() is not None for job in jobs)} of {len(jobs)}", flush=True)
+        print(f"measured {sum(job.load() is not None for job in jobs)} of {len(jobs)}", flush=True)
 
     def queue(self) -> list[tuple[str, Run]]:
         """All runs in starting order: the longest first, since they would end last; among further seeds, they come last."""

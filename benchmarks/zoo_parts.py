@@ -12,7 +12,7 @@ from typing import Any
 from weft.compare.budget import Budget
 from weft.compare.entries import Entry, labelled, slot_entries
 from weft.compare.plan import Comparison
-from weft.data.generated import parse_generated
+from weft.data.generated import parse_generator
 
 PUBLISHED = {
     "local": {"ListOps": 15.82, "Text": 52.98, "average": 46.06},
@@ -190,7 +190,7 @@ def write_data(folder: Path, agnews: Path | None, multi30k: Path | None, shakesp
     """Writes the data of the parts, the same at every call. Parts whose source is not given are left out."""
     folder.mkdir(parents=True, exist_ok=True)
     for split, count in (("train", 20_000), ("valid", 1500)):
-        pairs = parse_generated(f"listops?count={count}&longest=1000&shortest=10&split={split}")
+        pairs = parse_generator(f"listops?count={count}&longest=1000&shortest=10&split={split}")
         (folder / f"listops.{split}.tsv").write_text("".join(f"{text}\t{label}\n" for text, label in pairs), "utf-8")
     if agnews:
         lines = agnews.read_text("utf-8").splitlines(keepends=True)

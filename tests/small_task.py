@@ -1,4 +1,4 @@
-"""A model and a task small enough to train in a second, with everything the trainer has to be careful about.
+"""A model and a task that train in a second and use every feature of the trainer.
 
 Dropout, tied weights, a buffer that is refreshed, two losses with one denominator, a parameter that only some batches
 use, a second optimiser. Run as a program it is one process of a run: `python small_task.py RUN '{"steps": 9}' [--resume]`.
@@ -23,17 +23,17 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from weft.batch import Layout, PairBatch, Position, Source
-from weft.config import TrainSection
+from weft.config.sections import TrainSection
 from weft.errors import Interrupted
 from weft.models.base import Sizes
+from weft.runs.folder import RunLock
+from weft.runs.weights import write_tensors
 from weft.tasks.base import Loss, Task
 from weft.training.distributed import World, start, sum_gradients
-from weft.training.folder import RunLock
 from weft.training.log import Log, open_log
 from weft.training.loop import fit
 from weft.training.meter import Meter
 from weft.training.session import Result
-from weft.training.weights import write_tensors
 
 WORDS, WIDTH, WINDOW, WINDOWS = 20, 12, 5, 3
 
@@ -124,7 +124,7 @@ def small_batch(number: int) -> PairBatch:
 
 
 def settings(**options: Any) -> TrainSection:
-    """A configuration for tests: everything is done often."""
+    """A configuration for tests that logs, validates and saves often."""
     usual: dict[str, Any] = {
         "steps": 9,
         "log_every": 1,
@@ -147,7 +147,7 @@ def train(
     log: Log | None = None,
     **options: Any,
 ) -> tuple[Result, SmallModel]:
-    """A run in this process."""
+    """Trains a run in this process."""
     run.mkdir(parents=True, exist_ok=True)
     chosen = model or SmallModel()
     world = World(0, 1, torch.device("cpu"))
@@ -157,7 +157,7 @@ def train(
 
 
 def _main(run: Path, options: dict[str, Any], resume: bool) -> None:
-    """One process of a run; `interrupt_at`, `pause` and `double` are the task's and the model's, the rest is for `train`."""
+    """One process of a run. `interrupt_at`, `pause` and `double` are for the task and the model, other options for `train`."""
     torch.set_num_threads(1)
     world = start("cpu")
     run.mkdir(parents=True, exist_ok=True)
@@ -176,7 +176,7 @@ def _main(run: Path, options: dict[str, Any], resume: bool) -> None:
 
 
 def _gradients(out: Path, accumulate: int) -> None:
-    """The gradients of one update in float64, as this process has them."""
+    """The gradients of one update in this process, in float64."""
     torch.set_num_threads(1)
     world = start("cpu")
     model, task = SmallModel().double(), SmallTask()

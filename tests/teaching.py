@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from weft.batch import BOS, EOS, Layout, PairBatch, Source
-from weft.config import load_config
+from weft.config.registry import build
+from weft.config.sections import load_config
 from weft.models.base import Model, Sizes
 from weft.models.composing import build_model
-from weft.registry import build
 from weft.tasks.base import Loss, Setting
 from weft.tasks.translation import TranslationTask
 

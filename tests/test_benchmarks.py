@@ -13,12 +13,12 @@ import torch
 
 from weft.attention import ATTENTIONS
 from weft.attention.core.patterns import PATTERNS
-from weft.config import load_config
+from weft.config.registry import build
+from weft.config.sections import load_config
 from weft.mixers import MIXERS
 from weft.models.base import Sizes
 from weft.models.composing import build_model
 from weft.pooling import POOLINGS
-from weft.registry import build
 
 FOLDER = Path(__file__).parent.parent / "benchmarks"
 SCRIPTS = sorted(path.stem for path in FOLDER.glob("*.py") if "__main__" in path.read_text("utf-8"))

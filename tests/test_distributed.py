@@ -1,4 +1,4 @@
-"""Real processes over gloo on this machine: the number of processes changes nothing that training computes."""
+"""Real processes over gloo on this machine: training does not depend on the number of processes."""
 
 import json
 import os
@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 import small_task
 
+from weft.runs.weights import read_tensors
 from weft.training import checkpoint
-from weft.training.weights import read_tensors
 
 OPTIONS = {"steps": 8, "accumulate": 4, "double": True, "save_every": 8, "validate_every": 4}
 
@@ -23,7 +23,7 @@ def free_port() -> int:
 
 
 def launch(size: int, *arguments: str) -> list[str]:
-    """Start `size` processes as torchrun does, wait for them, and give what each printed."""
+    """Starts `size` processes as torchrun does, waits for them, and returns their outputs."""
     shared = {**os.environ, "WORLD_SIZE": str(size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
     command = [sys.executable, small_task.__file__, *arguments]
     processes = [
@@ -83,11 +83,11 @@ def test_losses_in_float32_do_not_depend_on_the_number_of_processes(tmp_path: Pa
 
 
 def test_a_run_goes_from_one_process_to_two_and_back(tmp_path: Path) -> None:
-    """Weights, moving average and order of the data stay those of a run that nobody stopped."""
+    """Weights, moving average and data order are those of an uninterrupted run."""
     train(1, tmp_path / "whole")
     run = tmp_path / "moved"
     assert "stopped at step 3" in train(1, run, interrupt_at=9)[0]
-    both = train(2, run, "--resume", interrupt_at=20)  # the signal reaches one process, and both stop
+    both = train(2, run, "--resume", interrupt_at=20)  # the signal reaches only one process, but both stop
     assert all("stopped at step 6" in out for out in both)
     train(1, run, "--resume")
     for file in ("model.safetensors", "ema.safetensors"):

@@ -1,4 +1,4 @@
-"""Streams of a text shared among real processes: their number changes nothing, in training and after a resume."""
+"""Streams of a text divided among real processes: training and resuming do not depend on their number."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SETTINGS = [
 
 
 def weft(size: int, *arguments: str | Path) -> None:
-    """`weft` in so many processes, as torchrun starts them."""
+    """Runs `weft` in several processes, as torchrun does."""
     shared = {**os.environ, "WORLD_SIZE": str(size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
     processes = [
         subprocess.Popen(

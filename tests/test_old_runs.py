@@ -14,8 +14,8 @@ import torch
 from safetensors.torch import load_file
 
 import weft
+from weft.runs.weights import read_tensors
 from weft.training import checkpoint
-from weft.training.weights import read_tensors
 
 RUNS = Path(__file__).parent / "fixtures" / "old_runs"
 EXPECTED: dict[str, Any] = json.loads((RUNS / "expected.json").read_text())

@@ -111,7 +111,7 @@ def parse(arguments: list[str]) -> int:
 def check_sets(arguments: list[str]) -> None:
     """Checks the `--set` options of a command that names a recipe. Raises ConfigError."""
     from weft.cli import spread_sets
-    from weft.config import load_config, recipes
+    from weft.config.sections import load_config, recipes
 
     spread = spread_sets(arguments)
     sets = [value for word, value in pairwise(spread) if word == "--set"]
@@ -154,10 +154,9 @@ def test_python_compiles(block: Block) -> None:
     "block", [pytest.param(block, id=block.place) for block in BLOCKS if block.language in ("yaml", "yml")]
 )
 def test_a_configuration_is_valid(block: Block) -> None:
-    from weft import document
-    from weft.config import make_config
+    from weft.config.sections import Config, document
 
-    make_config(document.read(block.text, block.place).data, block.place)
+    Config.model_validate(document.read(block.text, block.place).data)
 
 
 @pytest.mark.parametrize("file", DOCUMENTS, ids=[str(file.relative_to(ROOT)) for file in DOCUMENTS])

@@ -1,4 +1,4 @@
-"""Every recipe loads, says what it scores on what and how long it takes, builds its model and takes a training step."""
+"""Every recipe loads, states its data, score and time, builds its model and trains for a step."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import weft
-from weft.config import json_schema, load_config, recipe_summary, recipes, save_config
+from weft.config.sections import json_schema, load_config, recipe_summary, recipes, save_config
 
 RECIPES = sorted(recipes())
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
@@ -34,7 +34,7 @@ def test_a_recipe_says_what_it_is(recipe: str) -> None:
 def test_a_recipe_survives_saving_and_fits_the_schema(recipe: str, tmp_path: Path) -> None:
     import jsonschema
 
-    from weft import document
+    from weft.config import document
 
     config = load_config(recipe)
     save_config(config, tmp_path / "config.yaml")
@@ -46,7 +46,7 @@ def test_a_recipe_survives_saving_and_fits_the_schema(recipe: str, tmp_path: Pat
 
 @pytest.fixture(scope="module")
 def pairs(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """300 pairs of made-up words and the same words reversed, as the two text files of `--data`."""
+    """300 pairs of made-up words and their reversal, as the two text files of `--data`."""
     rng = random.Random(1)
     words = ["".join(rng.choices(LETTERS, k=rng.randint(2, 7))) for _ in range(400)]
     lines = [rng.choices(words, k=rng.randint(2, 8)) for _ in range(300)]

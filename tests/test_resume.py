@@ -1,4 +1,4 @@
-"""A run that was stopped, however, and resumed ends with the very bits of a run that was not."""
+"""A run that is stopped in any way and resumed ends with exactly the bits of an uninterrupted run."""
 
 import json
 import random
@@ -16,8 +16,8 @@ from torch import Tensor
 
 from weft.batch import Position
 from weft.errors import Interrupted
+from weft.runs.weights import read_tensors
 from weft.training import checkpoint
-from weft.training.weights import read_tensors
 
 
 def tensors(run: Path, step: int) -> dict[str, Tensor]:
@@ -34,7 +34,7 @@ def differing(first: Path, second: Path, step: int) -> list[str]:
 
 
 def stopped(run: Path, after: int, accumulate: int = 1, **options: int) -> None:
-    """Train until Ctrl-C comes in the step after which training stops."""
+    """Trains until Ctrl-C arrives in the step after which training stops."""
     task = SmallTask(interrupt_at=after * accumulate - 1)
     with pytest.raises(Interrupted, match=f"stopped at step {after} "):
         train(run, task=task, accumulate=accumulate, resume=True, **options)
@@ -66,7 +66,7 @@ def test_dropout_is_on_in_these_tests(tmp_path: Path) -> None:
 
 
 def test_late_and_early_resumes_cost_the_same(tmp_path: Path) -> None:
-    """The stream is asked for the saved position and nothing before it, wherever that is."""
+    """The stream starts at the saved position, wherever that is."""
     for update in (1, 1_000_000):
         run = tmp_path / str(update)
         train(run, steps=1)
@@ -105,7 +105,7 @@ def test_resuming_before_the_first_checkpoint_begins_at_the_beginning(tmp_path: 
 
 
 def last_step(run: Path) -> int:
-    """The last step that log.jsonl speaks of."""
+    """The last step in log.jsonl."""
     file = run / "log.jsonl"
     whole = [line for line in file.read_text().splitlines() if line.endswith("}")] if file.exists() else []
     return max((json.loads(line).get("step", 0) for line in whole), default=0)

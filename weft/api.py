@@ -1,4 +1,4 @@
-"""Training from Python."""
+"""The Python interface for training."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from weft.config import Config, load_config
+from weft.config.sections import Config, load_config
 from weft.errors import ConfigError
+from weft.runs.opening import run_config
 from weft.training.run import train_run
 from weft.training.session import Result
 
@@ -22,31 +23,29 @@ def train(
     set: Mapping[str, Any] | Sequence[str] = (),
     tell: Callable[[str], None] = lambda message: None,
 ) -> Result:
-    """Trains a model and gives back how it went; the run folder `out` then holds it.
+    """Trains a model in the run folder `out` and returns the result.
 
-    `recipe` is the name of a recipe, a YAML file or a `Config`; with `resume`, `out` is the run to go on with. `set` writes
-    over it, as `--set` does: {"train.steps": 500} or ["train.steps=500"]. `tell` hears what happens before training begins.
+    `recipe` is the name of a recipe, a YAML file or a `Config`; with `resume`, `out` is the run to continue. `set` overrides
+    settings like `--set`: {"train.steps": 500} or ["train.steps=500"]. `tell` receives messages before training starts.
     """
     sets = [f"{key}={_yaml(value)}" for key, value in set.items()] if isinstance(set, Mapping) else list(set)
     if resume:
         if out is None:
-            raise ConfigError("say with `out` which run to go on with")
-        config = load_config(Path(out) / "config.yaml", sets)
+            raise ConfigError("`resume` needs `out`, the folder of the run to continue")
+        config = run_config(Path(out), sets)
     elif isinstance(recipe, Config):
-        config = recipe.model_copy(deep=True)
+        config = recipe
         if sets:
-            raise ConfigError("`set` is for recipes and files; change the Config itself")
+            raise ConfigError("`set` is for recipes and files; use Config.replaced instead")
     else:
         config = load_config(recipe, sets)
-    if data:
-        config.data.train = [data] if isinstance(data, str) else list(data)
-    if valid:
-        config.data.valid = [valid] if isinstance(valid, str) else list(valid)
+    given = {"data.train": data, "data.valid": valid}
+    config = config.replaced({key: [some] if isinstance(some, str) else list(some) for key, some in given.items() if some})
     return train_run(config, Path(out) if out else free_folder(recipe), resume=resume, tell=tell)
 
 
 def free_folder(recipe: str | Path | Config, base: str | Path = "runs") -> Path:
-    """A folder for a new run, named after the recipe or file, with a number if the name is taken."""
+    """A folder for a new run, named after the recipe or file, with a number if that folder exists."""
     path = Path("run" if isinstance(recipe, Config) else recipe)
     name = path.parent.name if path.name == "config.yaml" and path.parent.name else path.stem
     folder, number = Path(base) / name, 2

@@ -1,23 +1,23 @@
-"""Errors that a user can act on. The command line prints their text alone, without a traceback, and exits with status 1.
+"""Errors that a user can act on. The command line prints only their message and exits with status 1.
 
-A message says what was wrong, where, and what to do next.
+A message says what was wrong, where, and what to do.
 """
 
 
 class WeftError(Exception):
-    """Base of every error that is the user's to mend rather than a bug in weft."""
+    """Base class of errors that the user can fix, as opposed to bugs in weft."""
 
 
 class ConfigError(WeftError):
-    """A configuration that is not valid: unknown key, wrong type, options that cannot go together."""
+    """An invalid configuration: unknown key, wrong type, incompatible options."""
 
 
 class DataError(WeftError):
-    """A data file that is missing, broken, or does not fit what was asked of it."""
+    """A data file that is missing, damaged, or unsuitable."""
 
 
 class RunError(WeftError):
-    """A run folder that is in use, incomplete, damaged, or of another architecture."""
+    """A run folder that is in use, incomplete, damaged, or of a different architecture."""
 
 
 class DeviceError(WeftError):
@@ -25,4 +25,4 @@ class DeviceError(WeftError):
 
 
 class Interrupted(WeftError):
-    """Training was stopped by the user (Ctrl-C, SIGTERM) after a checkpoint was saved. The command exits with status 130."""
+    """The user stopped training (Ctrl-C, SIGTERM) and a checkpoint was saved. The command exits with status 130."""

@@ -8,15 +8,15 @@ from typing import Any
 
 import torch
 
-from weft.config import Config, DecodeSection
+from weft.config.sections import Config, DecodeSection
 from weft.data.text import TextFile
 from weft.errors import ConfigError, RunError
 from weft.layers.int8 import in_int8
 from weft.models.lm import LanguageModel
+from weft.runs.opening import open_run
 from weft.tasks.generating import Generated
 from weft.tasks.language_model import LanguageModelTask
-from weft.training.distributed import choose_device
-from weft.translator import changed, open_run
+from weft.translator import changed
 
 
 class Generator:
@@ -57,7 +57,8 @@ class Generator:
 
 def load_generator(run: str | Path, *, device: str = "auto", set: Sequence[str] = ()) -> Generator:
     """The language model of a run folder; `set` writes over its settings: ["task.evaluation_memory=1024"]."""
-    task, config, model = open_run(Path(run), set)
+    opened = open_run(Path(run), set, device=device)
+    task, config, model = opened.task, opened.config, opened.model
     if not (isinstance(task, LanguageModelTask) and isinstance(model, LanguageModel)):
         raise RunError(f"{run}: its task, {config.task['kind']}, is not language_model, so it cannot go on with a text")
-    return Generator(model.to(choose_device(device)), task, config)
+    return Generator(model, task, config)

@@ -9,19 +9,18 @@ from typing import TYPE_CHECKING, Any, overload
 
 from pydantic import ValidationError
 
-from weft.config import Config, DecodeSection, load_config
+from weft.config.registry import problems
+from weft.config.sections import Config, DecodeSection
 from weft.errors import ConfigError, RunError
 from weft.kernels.cpp import Kernels
 from weft.layers.int8 import in_int8
 from weft.models.base import Network
-from weft.registry import build, problems
-from weft.tasks.base import Decodes, Setting, Task, TextTask
+from weft.runs.device import choose_device
+from weft.runs.opening import open_run
+from weft.tasks.base import Decodes, TextTask
 from weft.tasks.decoding import Decoding, Translation
 from weft.tasks.placing import native, settled
 from weft.tasks.terms import Terms
-from weft.training.checkpoint import MODEL
-from weft.training.distributed import choose_device
-from weft.training.weights import blank, load_weights
 
 if TYPE_CHECKING:
     from weft.explain.explanation import Explanation
@@ -173,26 +172,11 @@ def load(
 
 
 def _open(folder: Path) -> tuple[TextTask, Config, Network]:
-    task, config, model = open_run(folder)
+    run = open_run(folder)
+    task, config, model = run.task, run.config, run.model
     if not isinstance(task, TextTask):
         raise RunError(
             f"{folder}: its task, {config.task['kind']}, is not one on lines of text; "
             f"a language model goes on with a text: weft generate {folder} 'a beginning'"
         )
-    return task, config, model
-
-
-def open_run(folder: Path, sets: Sequence[str] = ()) -> tuple[Task, Config, Network]:
-    """The task, the configuration (with `sets` written over it) and the model of a run folder, on the CPU."""
-    if not folder.is_dir():
-        raise RunError(f"{folder}: there is no such run folder")
-    if not (folder / "config.yaml").is_file():
-        raise RunError(f"{folder}: this is not a run folder: it has no config.yaml")
-    config = load_config(folder / "config.yaml", sets)
-    if not (folder / MODEL).is_file():
-        raise RunError(f"{folder}: there is no {MODEL} yet; training saves the first one after train.save_every steps")
-    task: Task = build("weft.tasks:TASKS", config.task, Setting(config, folder), where="task")
-    with blank():
-        model = task.build(config.model, task.reopen())
-    load_weights(model, folder / MODEL)
     return task, config, model

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import tiny
 
-from weft.training.folder import RunLock
+from weft.runs.folder import RunLock
 
 LETTERS = "abcdefghijklmnop"
 
@@ -75,10 +75,10 @@ def test_files_that_are_not_there_or_not_files(train: Train) -> None:
     train.fails(data="a.src,empty", says=["empty is empty"])
     train.fails(data="empty,empty", says=["are empty"])
     train.fails(data="a.src,dir", says=["dir is a folder"])
-    train.fails(data="a.src", says=["does not say where the pairs are"])
+    train.fails(data="a.src", says=["is not a known data format"])
     train.fails("--valid", "a.src,nowhere", says=["nowhere: there is no such file"])
     train.fails("--valid", "empty,empty", says=["are empty"])
-    train.fails(data="generated:dats", says=["no such task", "dates"])
+    train.fails(data="generated:dats", says=["no such generator", "dates"])
 
 
 def test_no_data_at_all(weft: tiny.Shell, folder: Path) -> None:
@@ -184,7 +184,7 @@ def test_a_run_that_cannot_be_resumed_stays_as_it_was(weft: tiny.Shell, train: T
     train.works()
     before = Path("run/config.yaml").read_text()
     for settings, says in [
-        (["model.dim=64"], "another architecture"),
+        (["model.dim=64"], "different architecture"),
         (["data.tokenizer=characters"], "tokenizer"),
         (["train.accumulate=0"], "train.accumulate"),
         (["train.device=gpu"], "there is no device"),
@@ -204,7 +204,7 @@ def test_a_checkpoint_cut_short(weft: tiny.Shell, train: Train) -> None:
     weft.fails("average", "run", says=["cut short"])
     shutil.rmtree(file.parent)
     weft("train", "--resume", "run", "--set", "train.steps=4")
-    assert "going on after step 1" in weft.err
+    assert "resuming after step 1" in weft.err
 
 
 def test_runs_that_are_not_whole(weft: tiny.Shell, reverse_run: Path, folder: Path) -> None:
@@ -223,7 +223,7 @@ def test_runs_that_are_not_whole(weft: tiny.Shell, reverse_run: Path, folder: Pa
     assert Path("out.txt").read_text() == "precious"
     shutil.rmtree(run / "checkpoints")
     weft.fails("average", "run", says=["no checkpoint"])
-    weft.fails("average", "nowhere", says=["not a run folder"])
+    weft.fails("average", "nowhere", says=["nowhere: there is no such run folder"])
 
 
 def test_run_folders_without_a_name(weft: tiny.Shell, reverse_run: Path) -> None:
@@ -264,7 +264,7 @@ def test_evaluating_what_cannot_be_evaluated(weft: tiny.Shell, reverse_run: Path
     Path("one").write_text("a\n")
     for arguments, says in [
         (["--data", "a.src,one"], "40"),
-        (["--data", "a.src"], "does not say where"),
+        (["--data", "a.src"], "is not a known data format"),
         (["--data", "a.src,a.trg", "--against", "nowhere"], "nowhere: there is no such run folder"),
         (["--data", "a.src,a.trg", "--tokenize", "nonsense"], "nonsense"),
         (["--data", "a.src,a.trg", "-o", "nowhere/out.txt"], "nowhere/out.txt"),

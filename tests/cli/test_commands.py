@@ -12,11 +12,11 @@ import tiny
 
 from weft.attention import ATTENTIONS
 from weft.attention.base import Site
-from weft.config import load_config
+from weft.config.registry import build, load
+from weft.config.sections import load_config
 from weft.data.formats import open_pairs
-from weft.registry import build, load
+from weft.runs.weights import read_metadata, read_tensors
 from weft.training.checkpoint import steps
-from weft.training.weights import read_metadata, read_tensors
 
 LINES = ["a b c", "d e", "", "f"]
 REVERSED = ["c b a", "e d", "", "f"]
@@ -77,7 +77,7 @@ def test_training_again_resuming_and_averaging(
     assert "done: step 3" in weft.err
 
     weft("train", "--resume", again, "--set", "train.steps=5", "train.keep_best=false")
-    assert "going on after step 3" in weft.err
+    assert "resuming after step 3" in weft.err
     assert steps(again)[-1] == 5
     assert load_config(again / "config.yaml").train.steps == 5
 

@@ -115,17 +115,17 @@ def test_a_comparison_goes_on_where_it_was_stopped(weft: tiny.Shell, tmp_path: P
     finally:
         process.kill()
     assert process.returncode == 130, said
-    assert "the same command goes on" in said and "Traceback" not in said
+    assert "run the same command again" in said and "Traceback" not in said
     run = logs[0].parent
     [stopped] = steps(run)
     assert 10 <= stopped < 60
     assert results(out)["headline"]["title"] == "BLEU", "although nothing is measured yet"
     so_far = {row["label"]: row["error"] for row in results(out)["entries"]}
-    assert re.search(r"stopped after step \d+", so_far["full"]) and "not begun" in so_far["local window=2"]
+    assert re.search(r"stopped after step \d+", so_far["full"]) and "not started" in so_far["local window=2"]
 
     weft(*arguments)
     assert begun == [run.name, next(name for name in begun if "local" in name), "measure"]
-    assert f"going on after step {stopped}" in (run / "train.log").read_text()
+    assert f"resuming after step {stopped}" in (run / "train.log").read_text()
     found = results(out)
     assert {row["label"] for row in found["entries"]} == {"full", "local window=2"}
     assert all(row["steps"]["values"] == [60] for row in found["entries"])
@@ -206,7 +206,7 @@ def test_what_cannot_be_compared_is_said_before_anything_is_trained(weft: tiny.S
         ([*whole, "--set", "train.steps=7"], "--budget"),
         ([*whole, "--budget", "1m", "--at-once", "2"], "in steps"),
         ([*whole, "--lengths", "many"], "joined by commas"),
-        (["compare", "transformer-tiny", "--data", "a,b", "--budget", "5-steps", "--out", out], "nothing to compare by"),
+        (["compare", "transformer-tiny", "--data", "a,b", "--budget", "5-steps", "--out", out], "no data to score"),
         (["compare", "transformer-tiny", "--valid", "a,b", "--budget", "5-steps", "--out", out], "no training data"),
         (["compare", "--redraw", tmp_path / "missing.json", "--out", out], "missing.json"),
     ]:

@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 import tiny
 
+from weft.runs.weights import read_tensors
 from weft.training.checkpoint import steps
-from weft.training.weights import read_tensors
 
 SETTINGS = {
     "model.dropout": 0.2,
@@ -119,7 +119,7 @@ def test_control_c_saves_says_how_to_go_on_and_going_on_is_exact(whole: Path, tm
     process.send_signal(signal.SIGINT)
     said = finish(process, 130)
     assert "saving a checkpoint" in said
-    assert f"go on with `weft train --resume {run}`" in said
+    assert f"continue with `weft train --resume {run}`" in said
     assert "Traceback" not in said
     assert 20 <= steps(run)[-1] < 60
     finish(start(["train", "--resume", run, "--set", "train.save_every=6"]))
@@ -175,7 +175,7 @@ def test_control_c_at_a_terminal_stops_all_processes_and_saves(tmp_path: Path) -
     os.killpg(process.pid, signal.SIGINT)
     said = finish(process, 1)  # torchrun's own status
     [step] = steps(run)
-    assert f"stopped at step {step} of 100000; go on with `weft train --resume {run}`" in said
+    assert f"stopped at step {step} of 100000; continue with `weft train --resume {run}`" in said
 
 
 def test_an_error_stops_all_processes_and_leaves_nothing(tmp_path: Path) -> None:
@@ -186,5 +186,5 @@ def test_an_error_stops_all_processes_and_leaves_nothing(tmp_path: Path) -> None
     assert "process 1 stops" in said
     assert not run.exists()
     uneven = finish(torchrun(["train", "transformer-tiny", *DATA, "--out", run, *settings(train__accumulate=3)]), 1)
-    assert "train.accumulate: 3 micro-batches a step cannot be shared by 2 processes" in uneven
+    assert "train.accumulate: 3 micro-batches per step cannot be divided among 2 processes" in uneven
     assert not run.exists()

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from contract.decoders import VARIANTS, DecoderEntry
 from weft.attention import ATTENTIONS
-from weft.registry import load
+from weft.config.registry import load
 
 CHECKS = ("ragged", "rows", "padding", "loss")
 

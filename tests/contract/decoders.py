@@ -17,13 +17,13 @@ from torch import Tensor
 from contract.entries import same
 from weft.attention import ATTENTIONS
 from weft.batch import BOS, PAD, Layout, Source
+from weft.config.registry import load
 from weft.layers.readout import smoothed_loss
 from weft.mixers import SELF
 from weft.mixers.base import Mixer
 from weft.models import MODELS
 from weft.models.base import Encoded, Model, Sizes
 from weft.models.composing import build_model
-from weft.registry import load
 from weft.state import State, select
 
 Laid = Literal["padded", "packed", "rounded"]

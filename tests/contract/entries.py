@@ -16,8 +16,8 @@ from torch import Tensor
 from weft.attention import ATTENTIONS
 from weft.attention.base import Attended, Facts, Site, Use
 from weft.batch import Layout
+from weft.config.registry import build, load
 from weft.mixers import MIXERS, SELF, build_self
-from weft.registry import build, load
 from weft.state import State
 
 DIM, HEADS, MEMORY = 16, 4, 24

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from weft.attention.base import Attended, Attention, Site, Use
-from weft.registry import build
+from weft.config.registry import build
 from weft.state import State
 
 DIM, HEADS = 16, 4

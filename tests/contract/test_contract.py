@@ -11,9 +11,9 @@ from contract import suite
 from contract.entries import DIM, HEADS, entries, refusals
 from weft.attention import ATTENTIONS
 from weft.attention.base import Site, Use
+from weft.config.registry import build, load
 from weft.errors import ConfigError
 from weft.mixers import SELF, build_self
-from weft.registry import build, load
 
 
 @pytest.mark.parametrize("check", [pytest.param(check, id=name) for name, check in suite.of_mechanisms()])

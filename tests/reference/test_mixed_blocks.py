@@ -9,7 +9,7 @@ from torch import nn
 
 from weft.attention.base import Site
 from weft.batch import Layout, Source
-from weft.config import load_config
+from weft.config.sections import load_config
 from weft.layers.recurrent import CellKind, RecurrentLayer
 from weft.mixers.recurrent import RecurrentMixer
 from weft.models.base import Model, Sizes

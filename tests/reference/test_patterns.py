@@ -18,8 +18,8 @@ from weft.attention.local import Local
 from weft.attention.longformer import Longformer
 from weft.attention.sparse import Strided
 from weft.batch import Layout
+from weft.config.registry import build, fill
 from weft.errors import ConfigError
-from weft.registry import build, fill
 
 USES: tuple[Use, ...] = ("encoder", "causal")
 

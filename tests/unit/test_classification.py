@@ -16,7 +16,7 @@ import torch
 import weft
 from weft import api
 from weft.batch import EOS, Layout, Source
-from weft.config import Config
+from weft.config.sections import Config
 from weft.data.formats import open_pairs
 from weft.data.labels import Labels, make_labelled, prepare_labels
 from weft.data.symbols import ByteTokenizer
@@ -26,10 +26,10 @@ from weft.models.base import Sizes
 from weft.models.classifier import Classifier
 from weft.models.composing import build_encoder
 from weft.pooling.pma import MultiheadPooling
+from weft.runs.weights import read_tensors
 from weft.tasks.base import Setting
 from weft.tasks.classification import ClassificationTask
 from weft.training.session import Result
-from weft.training.weights import read_tensors
 
 SETTINGS: dict[str, Any] = {
     "data.tokenizer": "words",
@@ -144,7 +144,7 @@ def test_what_cannot_be_learnt_is_said(files: tuple[Path, Path], tmp_path: Path)
         train(tmp_path / "run", files[0], valid=str(tmp_path / "other.tsv"))
     with pytest.raises(ConfigError, match="packed rows"):
         train(tmp_path / "run", files[0], {"train.packed": True})
-    with pytest.raises(ConfigError, match="gives no score 'bleu'; it gives accuracy, loss, macro_f1"):
+    with pytest.raises(ConfigError, match="has no score 'bleu'; choose from accuracy, loss, macro_f1"):
         train(tmp_path / "late", files[0], {"train.best_by": "bleu", "train.steps": 1}, valid=str(files[1]))
     assert not (tmp_path / "run").exists()
 

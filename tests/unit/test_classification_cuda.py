@@ -9,7 +9,7 @@ import torch
 from descending import losses
 
 from weft.batch import LabelBatch
-from weft.config import Config
+from weft.config.sections import Config
 from weft.data.labels import Labels, make_labelled
 from weft.errors import ConfigError
 from weft.mixers import SELF

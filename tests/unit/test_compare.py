@@ -1,4 +1,4 @@
-"""The parts of a comparison: entries, budgets, growth, processes, and what is made of trained runs."""
+"""The parts of a comparison: entries, budgets, growth, processes and results."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from weft.compare.probe import Speed, pace
 from weft.compare.processes import Failure, Processes, Stopped
 from weft.compare.results import collect, interval, stat
 from weft.compare.worker import Job, work
-from weft.config import make_config
+from weft.config.registry import build
+from weft.config.sections import Config
 from weft.errors import ConfigError
 from weft.models.base import Sizes
-from weft.registry import build
 from weft.tasks.base import Setting
 
 
@@ -41,11 +41,11 @@ def test_an_entry_is_a_recipe_with_changes_after_commas(tmp_path: Path) -> None:
             parse_entry(wrong)
 
 
-def test_commas_in_brackets_and_quotes_part_nothing() -> None:
+def test_commas_in_brackets_and_quotes_do_not_split() -> None:
     assert split("a,{b: [1, 2], c: d},'e,f',g") == ["a", "{b: [1, 2], c: d}", "'e,f'", "g"]
 
 
-def test_labels_say_what_tells_entries_apart() -> None:
+def test_labels_distinguish_entries() -> None:
     def labels(*texts: str) -> list[str]:
         return [entry.label for entry in labelled([parse_entry(text) for text in texts])]
 
@@ -55,7 +55,7 @@ def test_labels_say_what_tells_entries_apart() -> None:
     ]
     assert labels("a", "b,model.dim=8") == ["a", "b dim=8"]
     assert labels("a,model.x=1", "a,task.x=1") == ["a,model.x=1", "a,task.x=1"]
-    with pytest.raises(ConfigError, match="is there 2 times"):
+    with pytest.raises(ConfigError, match="occurs 2 times"):
         labels("a", "a")
 
 
@@ -75,7 +75,7 @@ def test_a_slot_is_filled_with_each_kind() -> None:
     assert found[1].sets == ("model.dim=32", "model.encoder_self={kind: local, window: 8}")
     every = [entry.label for entry in slot_entries(base, "model.decoder_self", "all", said.append)]
     assert {"full", "local", "linear"} <= set(every) and not {"fnet", "linformer"} & set(every)
-    assert any(text.startswith("fnet is left out: ") for text in said)
+    assert any(text.startswith("leaving out fnet: ") for text in said)
     with pytest.raises(ConfigError, match=r"did you mean 'model\.encoder_self'"):
         slot_entries(base, "model.encoder_slef", "all", said.append)
 
@@ -90,7 +90,7 @@ def test_budgets(text: str, steps: int, seconds: float) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "10", "0s", "0-steps", "ten minutes", "-5m", "5 d"])
-def test_what_is_no_budget_is_said(text: str) -> None:
+def test_an_invalid_budget_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="20k-steps"):
         parse_budget(text)
 
@@ -115,7 +115,7 @@ def test_exponents_are_those_of_power_laws() -> None:
 def growth_of(kind: str, lengths: list[int], **model: Any) -> Any:
     slots = {"encoder_self": kind, "decoder_self": kind, "cross": kind}
     spec = {"kind": "transformer", "dim": 16, "heads": 2, "feedforward": 16, "encoder_layers": 1, "decoder_layers": 1}
-    config = make_config({"model": {**spec, **slots, **model}})
+    config = Config(model={**spec, **slots, **model})
     task = build("weft.tasks:TASKS", config.task, Setting(config, Path()))
     sizes = Sizes(20, 20, True)
     return measure_growth(
@@ -124,7 +124,7 @@ def growth_of(kind: str, lengths: list[int], **model: Any) -> Any:
 
 
 def test_memory_of_full_attention_grows_faster_than_that_of_linear() -> None:
-    # Short enough for full attention to keep its matrix on a CPU.
+    # Short enough for full attention to store its matrix on a CPU.
     full, linear = (growth_of(kind, [128, 32, 64]) for kind in ("full", "linear"))
     assert full.lengths == linear.lengths == [32, 64, 128]
     assert linear.memory == pytest.approx(1, abs=0.1)
@@ -133,16 +133,16 @@ def test_memory_of_full_attention_grows_faster_than_that_of_linear() -> None:
     assert full.bytes == growth_of("full", [32, 64, 128]).bytes, "what is kept does not depend on chance"
 
 
-def test_weights_of_the_model_are_no_memory_that_grows() -> None:
+def test_model_weights_do_not_count_as_growing_memory() -> None:
     assert growth_of("linear", [16, 32], feedforward=4096).memory == pytest.approx(1, abs=0.1)
 
 
-def test_growth_is_measured_where_the_model_has_positions() -> None:
+def test_growth_is_measured_up_to_the_maximum_length() -> None:
     found = growth_of("full", [16, 32, 64], position="learned", max_length=32)
     assert found.lengths == [16, 32]
 
 
-def test_the_pace_is_that_of_the_later_half() -> None:
+def test_the_speed_is_that_of_the_second_half() -> None:
     def line(step: int, seconds: float) -> dict[str, Any]:
         return {"step": step, "seconds": seconds}
 
@@ -164,15 +164,15 @@ def test_a_command_that_fails_says_why_and_one_that_is_stopped_is_no_failure(
     threading.Timer(0.5, processes.stop).start()
     with pytest.raises(Stopped, match="interrupted"):
         processes("two", [], module="sleeper")
-    with pytest.raises(Stopped, match="not begun"):
+    with pytest.raises(Stopped, match="not started"):
         processes("three", [])
-    with pytest.raises(Stopped, match="not begun"):
+    with pytest.raises(Stopped, match="not started"):
         Processes(tmp_path, until=time.monotonic())("four", [])
 
 
 def test_a_worker_that_dies_fails_its_job_and_the_rest_are_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     jobs = [Job("measure", str(tmp_path / f"{name}.json"), folder=name, options={}) for name in "abcd"]
-    jobs[0].leave(parameters=1)
+    jobs[0].save(parameters=1)
 
     def do(job: Job) -> dict[str, Any]:
         if job.folder == "c":
@@ -180,7 +180,7 @@ def test_a_worker_that_dies_fails_its_job_and_the_rest_are_done(tmp_path: Path, 
         return {"parameters": 2}
 
     class Killed(Processes):
-        """The process dies while it is at job b, and does the others."""
+        """The process dies during job b and completes the others."""
 
         def __call__(self, name: str, words: Any, module: str = "weft") -> str:
             if not jobs[1].file.exists():
@@ -191,12 +191,12 @@ def test_a_worker_that_dies_fails_its_job_and_the_rest_are_done(tmp_path: Path, 
     monkeypatch.setattr(worker, "_do", do)
     work("measure", jobs, Killed(tmp_path))
     assert [job.error() for job in jobs] == ["", "killed", "not good", ""]
-    assert [job.found() and job.found()["parameters"] for job in jobs] == [1, None, None, 2]  # type: ignore[index]
+    assert [job.load() and job.load()["parameters"] for job in jobs] == [1, None, None, 2]  # type: ignore[index]
     other = Job("measure", jobs[0].result, folder="a", options={"look": True})
-    assert other.found() is None, "what was measured under other options does not count"
+    assert other.load() is None, "what was measured under other options does not count"
 
 
-def test_a_step_is_the_same_for_all_unless_a_user_says_otherwise() -> None:
+def test_steps_are_equal_for_all_entries_unless_the_user_changes_it() -> None:
     entry = Entry("transformer-tiny", ("train.clip=3",))
 
     def batches(budget: str, *sets: str) -> Any:
@@ -209,7 +209,7 @@ def test_a_step_is_the_same_for_all_unless_a_user_says_otherwise() -> None:
 
 
 def trained(folder: Path, speeds: list[float], **scores: float) -> None:
-    """The log of a run that is complete."""
+    """The log of a complete run."""
     folder.mkdir(parents=True)
     lines: list[dict[str, Any]] = [
         {"event": "train", "step": 5 * number, "seconds": float(number), "tokens_per_second": speed}
@@ -220,7 +220,7 @@ def trained(folder: Path, speeds: list[float], **scores: float) -> None:
 
 
 def collected(tmp_path: Path, *, test: bool, key: str = "bleu", higher: bool = True, at_once: int = 1) -> dict[str, Any]:
-    """Two entries of two seeds each: the first is better on the validation data, the second on the test; a third failed."""
+    """Two entries with two seeds each, the first better on the validation data, the second on the test data; a third failed."""
     entries = [Entry("a", label="one"), Entry("b", label="two"), Entry("c", label="bad")]
     asked = Comparison(
         tuple(entries), tmp_path, parse_budget("20-steps"), test=("x,y",) if test else (), repeat=2, at_once=at_once
@@ -232,7 +232,7 @@ def collected(tmp_path: Path, *, test: bool, key: str = "bleu", higher: bool = T
         job = jobs[run.name] = Job("measure", str(tmp_path / "measures" / f"{run.name}.json"), options={})
         headline = {"key": key, "title": key, "higher_is_better": higher}
         first = {"views": [], "decoding": {"per_second": 3.0}, "growth": None, "steps_a_second": 2.0} if run.seed == 1 else {}
-        job.leave(parameters=8, counts="target tokens", headline=headline, test={"bleu": tested} if test else {}, **first)
+        job.save(parameters=8, counts="target tokens", headline=headline, test={"bleu": tested} if test else {}, **first)
     errors = {run.name: "failed" for run in runs[4:]}
     return collect(asked, runs, errors, {name: job for name, job in jobs.items() if name not in errors})
 
@@ -248,7 +248,7 @@ def test_results_are_ranked_by_the_score_that_counts(tmp_path: Path) -> None:
     assert missing["headline"]["key"] == "loss" and missing["entries"][0]["label"] == "two"
 
 
-def test_a_speed_beside_others_is_that_of_a_moment_alone_in_counts_of_the_whole_training(tmp_path: Path) -> None:
+def test_the_speed_of_parallel_trainings_is_measured_alone(tmp_path: Path) -> None:
     one, *_ = collected(tmp_path, test=False, at_once=2)["entries"]
     assert one["speed"]["values"] == [2 * (10 + 30 + 20) / 15], "2 steps a second, of (10 + 30 + 20) / 15 each"
 

@@ -1,4 +1,4 @@
-"""What is drawn and written from the results of a comparison: chart, page, CSV, and all of it again later."""
+"""The reports of a comparison: chart, page and CSV, and writing them again from the results."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from weft.errors import DataError
 
 
 def document(count: int = 20) -> dict[str, Any]:
-    """Results of `count` entries, many of them close together; the last one failed."""
+    """Results of `count` entries, many with similar values; the last one failed."""
     rows = []
     for number in range(count):
         quality = stat([30 + (number % 5) * 0.2, 30.3 + (number % 5) * 0.2])
@@ -77,7 +77,7 @@ def test_labels_of_twenty_bubbles_do_not_cover_each_other() -> None:
     assert not any(one.overlaps(other) for one, other in itertools.combinations(boxes, 2))
 
 
-def test_a_lower_loss_stands_higher() -> None:
+def test_a_lower_loss_is_drawn_higher() -> None:
     lower = document(3)
     lower["headline"] |= {"key": "loss", "title": "loss", "higher_is_better": False}
     assert chart(lower).axes[0].yaxis_inverted()
@@ -122,5 +122,5 @@ def test_reports_are_drawn_again_from_results(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "two" / "results.json").read_text())["format"] == 1
     for text in ("{}", "[", "[1]"):
         (tmp_path / "bad.json").write_text(text)
-        with pytest.raises(DataError, match="not the results"):
+        with pytest.raises(DataError, match="does not contain results"):
             read_results(tmp_path / "bad.json")

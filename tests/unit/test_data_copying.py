@@ -1,4 +1,4 @@
-"""Words outside the vocabulary have ids of their own inside one pair, and come back from them."""
+"""Temporary ids of words outside the vocabulary, and decoding them."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_pairs_share_their_numbers_and_no_others() -> None:
     assert targets == [[8, 7, UNK], [7, UNK], [UNK, cat]]
 
 
-def test_the_cache_holds_numbers_only_where_they_are_wanted(tmp_path: Path) -> None:
+def test_the_cache_holds_numbers_only_on_request(tmp_path: Path) -> None:
     words = trained()
     path = tmp_path / "pairs.tsv"
     path.write_text("emu the yak\tyak emu gnu\nthe cat\tcat\n")
@@ -100,7 +100,7 @@ def test_the_cache_holds_numbers_only_where_they_are_wanted(tmp_path: Path) -> N
 
 
 def test_numbers_beyond_two_bytes_fit(tmp_path: Path) -> None:
-    """The ids of unknown words count when the width of the file is chosen."""
+    """The width of the file allows for the ids of unknown words."""
     path = tmp_path / "pairs.tsv"
     path.write_text("a b\tb\n")
     words = WordTokenizer()

@@ -1,4 +1,4 @@
-"""What a user may give as data, and what is said about data that is broken."""
+"""Data formats, and error messages about broken data."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_missing_and_empty_files(tmp_path: Path) -> None:
         assert f"{name} is empty" in message(write(tmp_path / name, ""))
 
 
-def test_names_that_say_nothing(tmp_path: Path) -> None:
+def test_names_that_are_no_data_format(tmp_path: Path) -> None:
     for spec in ("pairs.csv", "a,b,c", "a.en,", "", "hf:", "hf:name", "generated:nothing"):
         with pytest.raises(DataError):
             open_pairs(spec)
@@ -115,7 +115,7 @@ def test_tables_with_missing_or_extra_columns(tmp_path: Path) -> None:
     assert "line 3: 3 columns" in message(write(tmp_path / "b.tsv", "a\tb\nc\td\ne\tf\tg\n"))
     assert "line 1: there is no column 2" in message(write(tmp_path / "c.tsv", "a b\n"))
     assert "no column 4" in message(write(tmp_path / "d.tsv", "a\tb\n") + "#1,4")
-    assert "by number" in message(write(tmp_path / "e.tsv", "a\tb\n") + "#en,de")
+    assert "numbers from 1 on" in message(write(tmp_path / "e.tsv", "a\tb\n") + "#en,de")
 
 
 def test_records_that_are_broken(tmp_path: Path) -> None:
@@ -124,7 +124,7 @@ def test_records_that_are_broken(tmp_path: Path) -> None:
     missing = message(write(tmp_path / "b.jsonl", good + '{"source": "a", "tgt": "b"}\n'))
     assert "line 2: there is no 'target'; found 'source', 'tgt'" in missing
     assert "line 1: there is no 'source'" in message(write(tmp_path / "c.jsonl", '["a", "b"]\n'))
-    assert "'target' is not a text but [3]" in message(write(tmp_path / "d.jsonl", '{"source": "a", "target": [3]}\n'))
+    assert "'target' must be text, not [3]" in message(write(tmp_path / "d.jsonl", '{"source": "a", "target": [3]}\n'))
 
 
 def test_a_damaged_gz_is_said_to_be_damaged(tmp_path: Path) -> None:
@@ -138,7 +138,7 @@ def test_a_damaged_gz_is_said_to_be_damaged(tmp_path: Path) -> None:
 
 
 def parallel(count: int) -> tuple[list[str], list[str]]:
-    """Lines whose lengths go together, as those of translations do."""
+    """Lines with correlated lengths, as in translations."""
     draw = random.Random(1)
     sizes = [draw.randint(3, 25) for _ in range(count)]
     source = [f"s{i} " + "word " * size for i, size in enumerate(sizes, start=1)]
@@ -160,7 +160,7 @@ def test_different_lengths_name_counts_and_the_place(tmp_path: Path, lost: int, 
     counts = ["1,000", "1,000"]
     counts[side] = "999"
     assert f"{files[0]} has {counts[0]} lines but {files[1]} has {counts[1]}" in found
-    place = int(found.split("up to about line ")[1].split(" ")[0].replace(",", ""))
+    place = int(found.split("misaligned from about line ")[1].split(" ")[0].replace(",", ""))
     assert abs(place - lost) <= 5
     assert f"'{'st'[1 - side]}{place} " in found
 
@@ -168,14 +168,14 @@ def test_different_lengths_name_counts_and_the_place(tmp_path: Path, lost: int, 
 def test_a_file_cut_at_its_end_is_not_called_shifted(tmp_path: Path) -> None:
     source, target = parallel(1000)
     found = message(f"{lines(tmp_path / 'a.en', source)},{lines(tmp_path / 'a.de', target[:800])}")
-    assert "from line 801 on" in found
-    assert "up to about" not in found
+    assert "from 801 on have no partner" in found
+    assert "misaligned" not in found
 
 
 def test_an_empty_line_before_the_end_is_named(tmp_path: Path) -> None:
     source, target = ["aaaa"] * 50, ["bbbb"] * 49
     target[20] = ""
-    assert "empty on one side only is line 21: 'aaaa' beside ''" in message(
+    assert "empty on only one side is line 21: 'aaaa' is paired with ''" in message(
         f"{lines(tmp_path / 'a.en', source)},{lines(tmp_path / 'a.de', target)}"
     )
 

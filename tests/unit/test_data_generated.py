@@ -1,4 +1,4 @@
-"""Generated tasks: solvable, repeatable, and with test data that training never sees."""
+"""Generated data: solvable, reproducible, and with test data that training never sees."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import get_args
 import pytest
 
 from weft.data.formats import open_pairs
-from weft.data.generated import DIGITS, KINDS, LANGUAGES, Generated, Split, dates, patterns, write_date
+from weft.data.generated import DIGITS, KINDS, LANGUAGES, PairGenerator, Split, patterns, write_date
 from weft.errors import DataError
 
 LONG_RANGE = ("listops", "recall", "distant_copy")
@@ -19,25 +19,25 @@ LONG_RANGE = ("listops", "recall", "distant_copy")
 
 @pytest.mark.parametrize("kind", list(KINDS))
 def test_the_same_pairs_at_every_reading(kind: str) -> None:
-    task = Generated(kind, count=50, seed=3)
-    assert list(task) == list(task) == list(islice(Generated(kind, count=900, seed=3), 50))
-    assert list(task) != list(Generated(kind, count=50, seed=4))
+    task = PairGenerator(kind, count=50, seed=3)
+    assert list(task) == list(task) == list(islice(PairGenerator(kind, count=900, seed=3), 50))
+    assert list(task) != list(PairGenerator(kind, count=50, seed=4))
     assert len(list(task)) == len(task) == 50
     assert list(open_pairs(f"generated:{kind}?count=50&seed=3")) == list(task)
 
 
 def about(kind: str, source: str, target: str) -> str:
-    """What must not be known from another split: the day, the letters in any order for sorting, the two numbers for adding."""
+    """The subject that must not occur in another split: the day, the sorted letters, the two numbers."""
     if kind == "addition":
         return "+".join(sorted(source.split("+")))
     return target if kind in ("dates", "sort", "distant_copy") else source
 
 
 @pytest.mark.parametrize("kind", list(KINDS))
-def test_splits_never_share_what_they_are_about(kind: str) -> None:
+def test_splits_never_share_a_subject(kind: str) -> None:
     splits: dict[Split, set[str]] = {}
     for seed, split in enumerate(get_args(Split)):
-        pairs = Generated(kind, count=1500, seed=seed, split=split, longest=20 if kind in LONG_RANGE else 3)
+        pairs = PairGenerator(kind, count=1500, seed=seed, split=split, longest=20 if kind in LONG_RANGE else 3)
         splits[split] = {about(kind, *pair) for pair in pairs}
     assert all(splits.values())
     assert not splits["train"] & splits["valid"]
@@ -46,21 +46,21 @@ def test_splits_never_share_what_they_are_about(kind: str) -> None:
 
 
 def test_answers_are_right() -> None:
-    for source, target in Generated("copy", count=100):
+    for source, target in PairGenerator("copy", count=100):
         assert target == source
-    for source, target in Generated("reverse", count=100):
+    for source, target in PairGenerator("reverse", count=100):
         assert target.split() == source.split()[::-1]
-    for source, target in Generated("sort", count=100):
+    for source, target in PairGenerator("sort", count=100):
         assert target.split() == sorted(source.split())
-    for source, target in Generated("addition", count=100):
+    for source, target in PairGenerator("addition", count=100):
         first, second = source.split("+")
         assert int(target) == int(first) + int(second)
-    lengths = {len(source.split()) for source, _ in Generated("copy", count=500, longest=4)}
+    lengths = {len(source.split()) for source, _ in PairGenerator("copy", count=500, longest=4)}
     assert lengths == {1, 2, 3, 4}
 
 
 def value_of(tokens: list[str]) -> int:
-    """What a ListOps expression is worth, by reading it from the left."""
+    """The value of a ListOps expression, parsed from left to right."""
     begun: list[tuple[str, list[int]]] = [("", [])]
     for token in tokens:
         if token.startswith("["):
@@ -79,23 +79,23 @@ def _result(operation: str, values: list[int]) -> int:
     return {"[MIN": min(values), "[MAX": max(values), "[MED": sum(middle) // len(middle), "[SM": sum(values) % 10}[operation]
 
 
-def test_expressions_are_worth_their_label_and_of_the_length_asked_for() -> None:
-    pairs = list(Generated("listops", count=200, longest=100))
+def test_expressions_have_the_value_of_their_label_and_the_requested_length() -> None:
+    pairs = list(PairGenerator("listops", count=200, longest=100))
     assert all(value_of(source.split()) == int(target) for source, target in pairs)
     lengths = [len(source.split()) for source, _ in pairs]
     assert 25 <= min(lengths) < 35
     assert 80 < max(lengths) <= 100
     assert {target for _, target in pairs} == set("0123456789")
     assert {token for source, _ in pairs for token in source.split()} == {*"0123456789", "]", "[MIN", "[MAX", "[MED", "[SM"}
-    (longer,) = Generated("listops", count=1, longest=2000, shortest=500)
+    (longer,) = PairGenerator("listops", count=1, longest=2000, shortest=500)
     assert 500 <= len(longer[0].split()) <= 2000
     assert value_of(longer[0].split()) == int(longer[1])
 
 
 @pytest.mark.parametrize("longest", [20, 200])
-def test_recalled_is_what_stood_behind_the_key(longest: int) -> None:
+def test_recall_asks_for_the_value_of_a_key(longest: int) -> None:
     lengths = set()
-    for source, target in Generated("recall", count=200, longest=longest):
+    for source, target in PairGenerator("recall", count=200, longest=longest):
         *known, mark, asked = source.split()
         keys, values = known[::2], known[1::2]
         assert mark == "?"
@@ -108,7 +108,7 @@ def test_recalled_is_what_stood_behind_the_key(longest: int) -> None:
 
 def test_copies_come_from_far_away() -> None:
     lengths = set()
-    for source, target in Generated("distant_copy", count=300, longest=60, shortest=40):
+    for source, target in PairGenerator("distant_copy", count=300, longest=60, shortest=40):
         letters, mark = source.split(" .")[0], source.split()[-1]
         assert mark == "?"
         assert target == letters
@@ -120,7 +120,7 @@ def test_copies_come_from_far_away() -> None:
 def test_dates_are_valid_and_their_numbers_are_in_the_text() -> None:
     digits = {ord(digit): str(value) for row in DIGITS.values() for value, digit in enumerate(row)}
     written = set()
-    for source, target in dates(2000):
+    for source, target in PairGenerator("dates", count=2000):
         day = date.fromisoformat(target)
         assert 1900 <= day.year <= 2099
         numbers = [int(number) for number in re.findall(r"\d+", source.translate(digits))]
@@ -136,7 +136,7 @@ def test_many_languages_with_several_formats() -> None:
 
 
 def test_no_text_means_two_dates() -> None:
-    """Every day up to the twelfth of every month, where day and month could be confused, in every format."""
+    """Every day up to the 12th of every month, where day and month could be confused, in every format."""
     meaning: dict[str, date] = {}
     for language in LANGUAGES:
         for pattern in patterns(language):
@@ -149,13 +149,13 @@ def test_no_text_means_two_dates() -> None:
 
 
 def letters(text: str) -> str:
-    """A date without its numbers and signs."""
+    """A date without digits and punctuation."""
     kept = "".join(" " if unicodedata.category(character)[0] in "NPZC" else character for character in text.lower())
     return " ".join(kept.split())
 
 
 def test_month_names_mean_one_month_in_all_languages() -> None:
-    """A month's name is enough: nothing hangs on a dot that one language writes and another does not."""
+    """The name of a month is unambiguous, without a dot that only some languages write."""
     meaning: dict[str, int] = {}
     for language in LANGUAGES:
         for pattern in patterns(language):
@@ -172,10 +172,10 @@ def test_month_names_mean_one_month_in_all_languages() -> None:
     [
         ("generated:date", "did you mean 'dates'"),
         ("generated:copy?cuont=3", "did you mean 'count'"),
-        ("generated:copy?count=many", "whole number"),
+        ("generated:copy?count=many", "must be an integer"),
         ("generated:copy?count=0", "at least 1"),
         ("generated:copy?split=tst", "did you mean 'test'"),
-        ("generated:copy?shortest=5&longest=4", "a longest of at least as much"),
+        ("generated:copy?shortest=5&longest=4", "longest must be at least shortest=5"),
     ],
 )
 def test_misspelt_tasks_are_errors_that_help(spec: str, said: str) -> None:
@@ -190,4 +190,4 @@ def test_every_option_changes_the_digest() -> None:
 
 def test_a_length_that_no_expression_has_is_an_error() -> None:
     with pytest.raises(DataError, match="no expression of 3 to 3 tokens was found"):
-        next(iter(Generated("listops", longest=3, shortest=3)))
+        next(iter(PairGenerator("listops", longest=3, shortest=3)))

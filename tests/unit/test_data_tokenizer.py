@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from weft import registry
 from weft.batch import BOS, EOS, PAD, UNK
+from weft.config import registry
 from weft.data import TOKENIZERS
 from weft.data.formats import Pairs
 from weft.data.symbols import ByteTokenizer, CharacterTokenizer, WordTokenizer
@@ -39,7 +39,7 @@ ANY_TEXT = [
 
 
 class Texts(Pairs):
-    """Pairs out of memory."""
+    """Pairs in memory."""
 
     def __init__(self, pairs: list[tuple[str, str]]) -> None:
         super().__init__("texts")
@@ -146,8 +146,8 @@ def test_saved_and_loaded(spec: dict[str, Any], shared: bool, tmp_path: Path) ->
         assert before.tokens(ids) == after.tokens(ids)
 
 
-def test_a_damaged_or_missing_file_is_said(spec: dict[str, Any], tmp_path: Path) -> None:
-    with pytest.raises(RunError, match="no tokenizer here"):
+def test_a_damaged_or_missing_file_is_an_error(spec: dict[str, Any], tmp_path: Path) -> None:
+    with pytest.raises(RunError, match="the tokenizer is missing"):
         load_tokenizers(tmp_path, spec)
     tokenizer = trained(spec)
     save_tokenizers(tmp_path, tokenizer, tokenizer)
@@ -184,7 +184,7 @@ class Counted(Texts):
 
 @pytest.mark.parametrize("shared", [True, False])
 @pytest.mark.parametrize("kind", ["bpe", "unigram", "words", "characters"])
-def test_what_was_learnt_is_kept_in_the_cache(kind: str, shared: bool, tmp_path: Path) -> None:
+def test_trained_tokenizers_are_cached(kind: str, shared: bool, tmp_path: Path) -> None:
     pairs = Counted([(text, text[::-1]) for text in TEXTS])
     first = train_tokenizers(kind, [pairs], size=305, shared=shared, folder=tmp_path)
     pairs.readings = 0
@@ -239,7 +239,7 @@ def test_subwords_lose_only_a_first_space_and_the_normal_form(kind: str) -> None
     tokenizer = trained({"kind": kind, "normalize": "none"})
     for text in ANY_TEXT:
         assert UNK not in tokenizer.encode(text)
-        if "▁" not in text:  # stands for a space inside the tokenizer
+        if "▁" not in text:  # represents a space inside the tokenizer
             assert tokenizer.decode(tokenizer.encode(text)) == text.removeprefix(" ")
     assert trained(kind).decode(trained(kind).encode("e\u0301")) == "é"
     plain = trained({"kind": kind, "byte_fallback": False}, 50)
@@ -247,14 +247,14 @@ def test_subwords_lose_only_a_first_space_and_the_normal_form(kind: str) -> None
 
 
 @pytest.mark.parametrize("kind", ["bpe", "unigram"])
-def test_remembered_words_change_nothing(kind: str) -> None:
+def test_the_word_cache_changes_no_ids(kind: str) -> None:
     tokenizer = trained(kind)
     inner = tokenizer._inner  # type: ignore[attr-defined]
     texts = [*TEXTS, *(text for text in ANY_TEXT if "▁" not in text)] * 2
     assert tokenizer.encode_batch(texts) == [inner.encode(text).ids for text in texts]
 
 
-def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_word_cache_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("weft.data.subword.REMEMBERED", 1000)
     tokenizer = trained("bpe")
     for start in range(0, 3000, 400):
@@ -265,7 +265,7 @@ def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("kind", ["bpe", "unigram"])
 def test_a_vocabulary_larger_than_the_data_names_the_largest(kind: str) -> None:
-    with pytest.raises(DataError, match="larger than the data allows") as caught:
+    with pytest.raises(DataError, match="too large for this data") as caught:
         trained(kind, 30_000)
     largest = int(re.search(r"data.vocabulary to (\d+)", str(caught.value))[1])  # type: ignore[index]
     assert trained(kind, largest).size == largest
@@ -281,7 +281,7 @@ def test_no_text_or_no_room(kind: str) -> None:
         trained(kind, 4)
 
 
-def test_rare_symbols_give_way() -> None:
+def test_rare_symbols_are_left_out() -> None:
     words = trained("words", 4 + 5)
     assert words.size == 9
     assert words.tokens(range(4, 9)) == ["￭.", "The", "the", "follows", "likes"]
@@ -324,7 +324,7 @@ def test_literal_names_of_specials_in_training_text() -> None:
 
 
 @pytest.mark.parametrize("kind", ["bpe", "unigram", "words", "characters"])
-def test_training_anew_forgets_what_was_learnt(kind: str) -> None:
+def test_training_again_forgets_the_old_vocabulary(kind: str) -> None:
     tokenizer = trained(kind, 300, [text[::-1] for text in TEXTS])
     tokenizer.encode_batch(TEXTS)
     tokenizer.train(TEXTS, 300)
@@ -336,7 +336,7 @@ def test_sentencepiece_pieces_follow_the_special_ids(sentencepiece_model: str) -
 
     inner = sentencepiece.SentencePieceProcessor(model_file=sentencepiece_model)
     tokenizer = trained({"kind": "sentencepiece", "model": sentencepiece_model})
-    assert tokenizer.size == 4 + inner.get_piece_size() - 4  # its own unk, s, /s and pad give way
+    assert tokenizer.size == 4 + inner.get_piece_size() - 4  # without its own unk, s, /s and pad
     assert tokenizer.tokens(tokenizer.encode(TEXTS[7])) == inner.encode(TEXTS[7], out_type=str)
     assert UNK in tokenizer.encode("水")
 

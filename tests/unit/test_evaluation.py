@@ -1,10 +1,11 @@
-"""Scores against sacreBLEU's own, tests of significance against sacreBLEU's own, and the two forms of a report."""
+"""Scores and tests of significance against sacreBLEU, and the two formats of a report."""
 
 from __future__ import annotations
 
 import json
 import random
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from sacrebleu.significance import PairedTest
 from weft.errors import ConfigError, DataError
 from weft.evaluation.metrics import Bleu, Chrf, ExactMatch, Ter, TokenAccuracy, by_length, make_metrics, score
 from weft.evaluation.report import Baseline, evaluate
-from weft.evaluation.significance import approximate_randomisation, compare, confidence, paired_bootstrap
+from weft.evaluation.significance import Significance, approximate_randomisation, confidence, paired_bootstrap
 
 TEXT = "a man rides the red bicycle near an old house while two dogs run after him , and she smiles . ü 字 it's 3.5 %"
 WORDS = TEXT.split()
@@ -75,6 +76,10 @@ def test_tokenizer_and_case_reach_sacrebleu_and_the_signature() -> None:
     assert "tok:zh" in found.signature
 
 
+def compare(ours: list[str], theirs: list[str], references: list[str], **options: Any) -> list[Significance]:
+    return evaluate(ours, references, system="ours", data="test", baseline=Baseline("theirs", theirs), **options).comparisons
+
+
 def test_exact_match_and_token_accuracy() -> None:
     found = score(["a b", " a b ", "a", "a b c", ""], ["a b", "a b", "a b", "a b", ""])
     assert found["exact"].value == pytest.approx(60)
@@ -96,14 +101,12 @@ def test_unknown_names_are_refused_with_the_nearest() -> None:
         make_metrics(["blue"])
     with pytest.raises(ConfigError, match="BLEU has no tokenizer '13b'; did you mean '13a'"):
         make_metrics(["bleu"], tokenize="13b")
-    with pytest.raises(ConfigError, match="there is no test 't'"):
-        compare(["a"], ["a"], ["a"], test="t")  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="at least 1 resample, not 0"):
         compare(["a"], ["a"], ["a"], samples=0)
 
 
 def test_a_baseline_of_another_length_is_refused() -> None:
-    with pytest.raises(DataError, match="there are 1 hypotheses of the baseline for 2 references"):
+    with pytest.raises(DataError, match="there are 1 hypotheses of theirs for 2 references"):
         compare(["a", "b"], ["a"], ["a", "b"])
 
 
@@ -131,9 +134,9 @@ def test_p_values_and_intervals_agree_with_sacrebleu(kind: str, share: float, mo
 
 
 @pytest.mark.parametrize("test", ["bootstrap", "randomisation"])
-def test_what_the_tests_say(test: str) -> None:
-    far = {item.metric: item for item in compare(GOOD, worsen(REFERENCES, 0.6, 4), REFERENCES, test=test)}  # type: ignore[arg-type]
-    same = {item.metric: item for item in compare(GOOD, list(GOOD), REFERENCES, test=test)}  # type: ignore[arg-type]
+def test_significance_of_large_and_zero_differences(test: str) -> None:
+    far = {item.metric: item for item in compare(GOOD, worsen(REFERENCES, 0.6, 4), REFERENCES, test=test)}
+    same = {item.metric: item for item in compare(GOOD, list(GOOD), REFERENCES, test=test)}
     assert set(far) == {"BLEU", "chrF2", "TER", "exact", "accuracy"}
     for name, item in far.items():
         assert item.better
@@ -147,11 +150,11 @@ def test_what_the_tests_say(test: str) -> None:
 
 
 def test_randomisation_of_exact_match_is_the_sign_test() -> None:
-    """8 sentences only we have right against 2 only they have: two-sided sign test, p = 2 · P(X ≥ 8 of 10) = 0.109."""
+    """8 sentences that only we got right against 2 that only they did: two-sided sign test, p = 2 · P(X ≥ 8 of 10) = 0.109."""
     references = ["x"] * 40
     ours = ["x"] * 8 + ["y"] * 2 + ["x"] * 30
     theirs = ["y"] * 8 + ["x"] * 2 + ["x"] * 30
-    (found,) = compare(ours, theirs, references, [ExactMatch()], test="randomisation", samples=20_000)
+    (found,) = compare(ours, theirs, references, metrics=[ExactMatch()], test="randomisation", samples=20_000)
     assert found.p == pytest.approx(0.109, abs=0.01)
 
 
@@ -162,8 +165,8 @@ def test_the_interval_of_exact_match_is_the_binomial_one() -> None:
     assert (low, high) == pytest.approx((50.4, 69.6), abs=1.5)
 
 
-def test_p_values_are_even_where_there_is_no_difference() -> None:
-    """Two systems with equal chances: p below 0.1 comes about in a tenth of the test sets, and not far more often."""
+def test_p_values_are_uniform_without_a_difference() -> None:
+    """For two equally good systems, p is below 0.1 in about a tenth of the test sets."""
     metric, rng, small = TokenAccuracy(), np.random.default_rng(0), 0
     for _ in range(200):
         ours, theirs = rng.integers(0, 5, (2, 60, 1)).astype(float)
@@ -172,12 +175,12 @@ def test_p_values_are_even_where_there_is_no_difference() -> None:
     assert 8 <= small <= 34
 
 
-def test_a_seed_decides_the_result_and_blocks_do_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    first = compare(GOOD, BAD, REFERENCES, [Bleu()], seed=1)
-    assert compare(GOOD, BAD, REFERENCES, [Bleu()], seed=1) == first
-    assert compare(GOOD, BAD, REFERENCES, [Bleu()], seed=2)[0].ci != first[0].ci
+def test_results_depend_on_the_seed_but_not_on_the_block_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    first = compare(GOOD, BAD, REFERENCES, metrics=[Bleu()], seed=1)
+    assert compare(GOOD, BAD, REFERENCES, metrics=[Bleu()], seed=1) == first
+    assert compare(GOOD, BAD, REFERENCES, metrics=[Bleu()], seed=2)[0].ci != first[0].ci
     monkeypatch.setattr("weft.evaluation.significance.CELLS", 7 * len(REFERENCES))
-    assert compare(GOOD, BAD, REFERENCES, [Bleu()], seed=1)[0].ci == pytest.approx(first[0].ci)
+    assert compare(GOOD, BAD, REFERENCES, metrics=[Bleu()], seed=1)[0].ci == pytest.approx(first[0].ci)
 
 
 def test_bleu_by_length_of_the_source() -> None:
@@ -189,7 +192,7 @@ def test_bleu_by_length_of_the_source() -> None:
     assert [(item.low, item.high, item.sentences) for item in buckets] == [(0, 10, 2), (10, 20, 2), (20, 30, 1), (30, None, 1)]
     assert buckets[1].bleu == pytest.approx(BLEU().corpus_score(hypotheses[2:4], [references[2:4]]).score)
     assert by_length(["a"], ["a"], ["a"], (5,))[1].bleu is None
-    with pytest.raises(ConfigError, match="must be positive and grow"):
+    with pytest.raises(ConfigError, match="must be positive and increasing"):
         by_length(["a"], ["a"], ["a"], (20, 10))
     with pytest.raises(DataError, match="there are 0 sources for 1 references"):
         by_length(["a"], ["a"], [])

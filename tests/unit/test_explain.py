@@ -12,7 +12,7 @@ import pytest
 import torch
 from matplotlib.font_manager import fontManager
 
-from weft.config import DecodeSection
+from weft.config.sections import DecodeSection
 from weft.data.subword import BpeTokenizer
 from weft.data.symbols import ByteTokenizer, CharacterTokenizer, WordTokenizer
 from weft.data.tokenizer import Tokenizer

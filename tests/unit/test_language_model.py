@@ -17,14 +17,15 @@ from torch import Tensor
 import weft
 from weft import api
 from weft.batch import PAD, Batch, Position
-from weft.config import load_config
+from weft.config.registry import build
+from weft.config.sections import load_config
 from weft.data.symbols import ByteTokenizer
 from weft.data.text import Streams, TextFile, in_streams, read_text, windows
 from weft.errors import ConfigError, DataError, RunError
 from weft.models.base import Sizes
 from weft.models.composing import build_model
 from weft.models.lm import LanguageModel
-from weft.registry import build
+from weft.runs.weights import read_tensors
 from weft.state import leaves
 from weft.tasks.base import Setting
 from weft.tasks.carrying import Carrying
@@ -32,7 +33,6 @@ from weft.tasks.generating import Scribe
 from weft.tasks.language_model import LanguageModelTask
 from weft.training import checkpoint
 from weft.training.session import Result
-from weft.training.weights import read_tensors
 
 TEXT = "".join(f"{k % 7} is {'abcdefg'[k % 7]}, \u00e4h.\n" for k in range(300))
 

@@ -10,7 +10,7 @@ import torch
 from descending import losses
 
 from weft.batch import Batch, Position
-from weft.config import Config
+from weft.config.sections import Config
 from weft.data.text import Streams
 from weft.errors import ConfigError
 from weft.mixers import SELF

@@ -1,4 +1,4 @@
-"""Tables, options read off constructors, and the sentences that say what is wrong with them."""
+"""Tables, options from constructors, and their error messages."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Annotated, Any, Literal
 import pytest
 from pydantic import BaseModel, Field, PositiveInt
 
-from weft import registry, schema
+from weft.config import registry, schema
+from weft.config.registry import Among
 from weft.errors import ConfigError
-from weft.registry import Among
 
 KITES = f"{__name__}:KITE_TABLE"
 TAILS = f"{__name__}:TAIL_TABLE"
@@ -120,15 +120,15 @@ def test_the_filled_options_are_not_the_table_s_own_default() -> None:
     ("spec", "message"),
     [
         ("plane", "part.kind: there is no 'plane'; did you mean 'plain'?"),
-        ({"kind": "zzz"}, "part.kind: there is no 'zzz'; known are plain, string, tailed"),
-        ({"span": 3}, "part: say which one with `kind: …`"),
+        ({"kind": "zzz"}, "part.kind: there is no 'zzz'; choose from plain, string, tailed"),
+        ({"span": 3}, "part: name one with `kind: …`"),
         (7, "part: must be one of plain, tailed, string"),
         ({"kind": "plain", "spann": 3}, "part.spann: there is no such option; did you mean 'span'?"),
         ({"kind": "plain", "span": 0}, "part.span: input should be greater than 0 (given: 0)"),
         ({"kind": "plain", "span": True}, "part.span: must be a number (given: True)"),
         ({"kind": "tailed", "ratio": True}, "part.ratio: must be a number"),
         ({"kind": "plain", "colour": "rad"}, "part.colour: there is no 'rad'; did you mean 'red'?"),
-        ({"kind": "string"}, "part.length: is required and was not given"),
+        ({"kind": "string"}, "part.length: is required but missing"),
         (
             {"kind": "tailed", "tail": {"kind": "ribbon", "lenght": 3}},
             "part.tail.lenght: there is no such option; did you mean 'length'?",
@@ -145,7 +145,7 @@ def test_the_filled_options_are_not_the_table_s_own_default() -> None:
         ),
     ],
 )
-def test_what_is_wrong_is_said_with_its_place(spec: Any, message: str) -> None:
+def test_errors_name_the_path(spec: Any, message: str) -> None:
     with pytest.raises(ConfigError) as caught:
         registry.fill(KITES, spec, where="part")
     assert str(caught.value).startswith(message)
@@ -178,7 +178,7 @@ def test_options_are_described_by_field_or_docstring() -> None:
 
 
 class Fair(BaseModel):
-    """Two places with parts whose kinds share a name."""
+    """Two options whose parts have kinds of the same name."""
 
     kite: Annotated[dict[str, Any], Among(KITES)] = {"kind": "plain"}
     tail: Annotated[dict[str, Any], Among(TAILS)] = {"kind": "plain"}

@@ -11,9 +11,9 @@ from teaching import make_batch, make_model, make_task, random_batch, the_loss, 
 from torch import Tensor
 
 from weft.batch import BOS, EOS, Layout, PairBatch, Source
+from weft.config.registry import build
 from weft.errors import ConfigError
 from weft.models.base import Model
-from weft.registry import build
 from weft.search.choosers import Greedy, Limits
 from weft.search.loop import generate
 from weft.tasks.outputs import predictions

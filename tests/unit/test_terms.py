@@ -104,7 +104,7 @@ def test_which_scripts_have_no_spaces() -> None:
 
 def test_terms_that_cannot_be_written_are_refused() -> None:
     nouns, octets = make_tokenizer("words"), make_tokenizer("bytes")
-    with pytest.raises(DataError, match="'Turm' has parts"):
+    with pytest.raises(DataError, match="'Turm' cannot be written"):
         spelling_of(nouns).automaton("Turm")
     for term in (" ", "a" * 300):
         with pytest.raises(DataError, match="1 to 200 letters"):

@@ -1,4 +1,4 @@
-"""Checkpoints and run folders: whole or absent, never half; and errors that say what to do."""
+"""Checkpoints and run folders: complete or absent, never partial; and errors that say what to do."""
 
 import errno
 import json
@@ -15,20 +15,21 @@ import torch
 from small_task import SmallModel, train
 from torch import nn
 
+from weft.config.registry import build
 from weft.errors import RunError
-from weft.registry import build
-from weft.training import checkpoint, weights
-from weft.training.checkpoint import Progress, Trained
+from weft.runs import weights
+from weft.runs.folder import RunLock, prepare_folder, remove_stale
+from weft.training import checkpoint
+from weft.training.checkpoint import Progress, TrainingState
 from weft.training.ema import Ema
-from weft.training.folder import RunLock, prepare_folder, remove_stale
 
 
-def trained(model: nn.Module | None = None) -> Trained:
+def trained(model: nn.Module | None = None) -> TrainingState:
     model = model or SmallModel()
-    return Trained(model, {"model": build("weft.training:OPTIMIZERS", "adamw", model.parameters())}, Ema(model, 0.9))
+    return TrainingState(model, {"model": build("weft.training:OPTIMIZERS", "adamw", model.parameters())}, Ema(model, 0.9))
 
 
-def filled(value: float) -> Trained:
+def filled(value: float) -> TrainingState:
     found = trained()
     with torch.no_grad():
         for parameter in found.model.parameters():
@@ -64,7 +65,7 @@ def test_a_damaged_file_is_noticed_and_named(tmp_path: Path, name: str, damage: 
         file.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
     else:
         file.write_bytes(content[: len(content) // 2] if damage != "empty" else b"")
-    with pytest.raises(RunError, match=r"step-00000003.*delete .*step-00000003 to go on from the checkpoint before it"):
+    with pytest.raises(RunError, match=r"step-00000003.*delete .*step-00000003 to continue from the previous checkpoint"):
         checkpoint.load(folder, trained())
 
 
@@ -74,14 +75,14 @@ def test_another_architecture_is_refused_with_the_tensors_that_differ(tmp_path: 
     other.critic = nn.Linear(5, 1)
     other.extra = nn.Linear(2, 2)
     with pytest.raises(
-        RunError, match=r"another architecture: critic.weight has shape \[1, 12\], not \[1, 5\]; extra.weight is missing"
+        RunError, match=r"different architecture: critic.weight has shape \[1, 12\], not \[1, 5\]; extra.weight is missing"
     ):
         checkpoint.load(folder, trained(other))
 
 
 @contextmanager
 def largest_file(size: int) -> Iterator[None]:
-    """Writing beyond `size` bytes fails in this process, as on a full disk."""
+    """Makes writing more than `size` bytes fail in this process, as on a full disk."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
     try:
@@ -92,7 +93,7 @@ def largest_file(size: int) -> Iterator[None]:
 
 def test_a_disk_that_fills_while_saving_leaves_the_former_checkpoint(tmp_path: Path) -> None:
     checkpoint.save(tmp_path, trained(), Progress(1))
-    with largest_file(3000), pytest.raises(RunError, match=r"could not save .*step-00000002.*MiB are free.*make room"):
+    with largest_file(3000), pytest.raises(RunError, match=r"could not save .*step-00000002.*MiB are free.*free some space"):
         checkpoint.save(tmp_path, trained(), Progress(2))
     assert [entry.name for entry in (tmp_path / "checkpoints").iterdir()] == ["step-00000001"]
     assert checkpoint.load(checkpoint.folder_of(tmp_path, 1), trained()).update == 1
@@ -121,13 +122,12 @@ def test_prune_keeps_the_last_and_the_best(tmp_path: Path) -> None:
     assert len(list((tmp_path / "checkpoints").iterdir())) == 3
 
 
-def test_average_is_the_mean_of_the_last_or_of_the_chosen(tmp_path: Path) -> None:
+def test_average_is_the_mean_of_the_last(tmp_path: Path) -> None:
     for step, value in ((1, 1.0), (2, 2.0), (3, 6.0)):
         checkpoint.save(tmp_path, filled(value), Progress(step))
     assert checkpoint.average(tmp_path, last=2)["out.bias"].unique().tolist() == [4.0]
-    assert checkpoint.average(tmp_path, chosen=[1, 2])["out.bias"].unique().tolist() == [1.5]
-    with pytest.raises(RunError, match=r"no checkpoint of step 7 .* there are 1, 2, 3"):
-        checkpoint.average(tmp_path, chosen=[1, 7])
+    with pytest.raises(RunError, match="there is no checkpoint to average"):
+        checkpoint.average(tmp_path / "other", last=2)
 
 
 def test_average_is_summed_in_double_precision(tmp_path: Path) -> None:
@@ -136,7 +136,7 @@ def test_average_is_summed_in_double_precision(tmp_path: Path) -> None:
     assert checkpoint.average(tmp_path, last=3)["out.bias"].unique().tolist() == [1.0]
 
 
-def test_what_a_dead_process_left_half_written_is_removed_and_never_loaded(tmp_path: Path) -> None:
+def test_partial_files_of_a_crash_are_removed_and_never_loaded(tmp_path: Path) -> None:
     checkpoint.save(tmp_path, trained(), Progress(1))
     half = tmp_path / "checkpoints" / ".tmp-step-00000002"
     half.mkdir()
@@ -148,11 +148,13 @@ def test_what_a_dead_process_left_half_written_is_removed_and_never_loaded(tmp_p
     assert [entry.name for entry in tmp_path.iterdir()] == ["checkpoints"]
 
 
-def test_a_run_folder_is_never_overwritten_in_silence(tmp_path: Path) -> None:
+def test_a_run_folder_is_never_overwritten_silently(tmp_path: Path) -> None:
     run = tmp_path / "run"
     prepare_folder(run)
     (run / "notes.txt").write_text("mine")
-    with pytest.raises(RunError, match=r"not empty, and nothing in it is overwritten; go on with `weft train --resume"):
+    with pytest.raises(
+        RunError, match=r"not empty, and weft does not overwrite files; continue the run with `weft train --resume"
+    ):
         prepare_folder(run)
     assert (run / "notes.txt").read_text() == "mine"
     with pytest.raises(RunError, match=r"not a run \(it has no config.yaml\)"):
@@ -163,7 +165,7 @@ def test_a_run_folder_is_never_overwritten_in_silence(tmp_path: Path) -> None:
         prepare_folder(run / "notes.txt")
 
 
-def test_training_anew_in_a_folder_with_checkpoints_is_refused(tmp_path: Path) -> None:
+def test_a_new_run_in_a_folder_with_checkpoints_is_refused(tmp_path: Path) -> None:
     train(tmp_path, steps=3)
     before = json.dumps(checkpoint.check(checkpoint.folder_of(tmp_path, 3)))
     with pytest.raises(RunError, match="checkpoints of an earlier training"):
@@ -174,7 +176,7 @@ def test_training_anew_in_a_folder_with_checkpoints_is_refused(tmp_path: Path) -
 HOLD = """
 import sys, time
 from pathlib import Path
-from weft.training.folder import RunLock
+from weft.runs.folder import RunLock
 with RunLock(Path(sys.argv[1])):
     print("held", flush=True)
     time.sleep(60)
@@ -186,7 +188,7 @@ def test_a_folder_in_use_is_refused_and_free_again_after_kill_9(tmp_path: Path) 
     assert holder.stdout is not None
     try:
         assert holder.stdout.readline() == "held\n"
-        with pytest.raises(RunError, match=f"run folder {tmp_path} is in use by process {holder.pid}"), RunLock(tmp_path):
+        with pytest.raises(RunError, match=f"{tmp_path}: the run folder is in use by process {holder.pid}"), RunLock(tmp_path):
             pass
     finally:
         holder.kill()

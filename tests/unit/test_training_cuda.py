@@ -10,18 +10,18 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from weft.batch import Batch
+from weft.runs.weights import read_tensors
 from weft.tasks.base import Loss
 from weft.training import checkpoint
 from weft.training.distributed import World
 from weft.training.log import Log
 from weft.training.loop import fit
-from weft.training.weights import read_tensors
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
 
 class Unread(SmallTask):
-    """Losses that stay on the device. From the third to the sixth batch torch raises an error wherever the host waits."""
+    """Losses that stay on the device. From the third to the sixth batch, torch raises an error if the host waits."""
 
     def losses(self, model: nn.Module, batch: Batch, update: int) -> Iterator[Loss]:
         assert isinstance(model, SmallModel)

@@ -1,4 +1,4 @@
-"""The log: valid JSON without doubled steps, plain lines for people, a live line on a terminal."""
+"""The log: valid JSON without duplicate steps, plain lines for people, a live line on a terminal."""
 
 import json
 import math
@@ -41,7 +41,7 @@ def test_records_become_json_lines_and_plain_lines(tmp_path: Path, capsys: pytes
     assert capsys.readouterr().err.startswith(wanted)
 
 
-def test_after_a_resume_no_step_is_there_twice(tmp_path: Path) -> None:
+def test_no_step_is_logged_twice_after_resuming(tmp_path: Path) -> None:
     first = open_log(tmp_path, 9, tensorboard=False, terminal=False)
     first.begin(0)
     write(first, 1, 2, 3, 4)
@@ -53,10 +53,10 @@ def test_after_a_resume_no_step_is_there_twice(tmp_path: Path) -> None:
     write(second, 3, 4, 5)
     assert [line["step"] for line in lines(tmp_path) if line["event"] == "train"] == [1, 2, 3, 4, 5]
     assert [line["step"] for line in lines(tmp_path) if line["event"] == "validation"] == [1, 2, 3, 4, 5]
-    assert "going on after step 2" in (tmp_path / "train.log").read_text()
+    assert "resuming after step 2" in (tmp_path / "train.log").read_text()
 
 
-def test_what_is_not_finite_is_null_in_json(tmp_path: Path) -> None:
+def test_non_finite_numbers_are_null_in_json(tmp_path: Path) -> None:
     log = open_log(tmp_path, 9, tensorboard=False, terminal=False)
     log.begin(0)
     write(log, 1, loss=math.nan)
@@ -91,7 +91,7 @@ def test_a_missing_tensorboard_is_no_error(tmp_path: Path, monkeypatch: pytest.M
     assert len(lines(tmp_path)) == 2
 
 
-def test_processes_beside_the_first_write_nothing(tmp_path: Path) -> None:
+def test_only_the_first_process_writes_a_log(tmp_path: Path) -> None:
     log = open_log(tmp_path, 9, first=False)
     log.begin(0)
     write(log, 1)

@@ -1,4 +1,4 @@
-"""The loop: what it promises of steps that fail, of stopping, of scoring and of what it publishes."""
+"""The training loop: failed steps, stopping, validation and published weights."""
 
 import json
 import os
@@ -9,15 +9,16 @@ import pytest
 import torch
 from small_task import SmallModel, SmallTask, train
 from torch import Tensor
+from weft.runs.device import choose_device
 
 from weft.batch import Batch
 from weft.errors import ConfigError, DataError, DeviceError, Interrupted, RunError
+from weft.runs.weights import load_weights, read_metadata, read_tensors
 from weft.training import checkpoint
-from weft.training.distributed import World, choose_device
+from weft.training.distributed import World
 from weft.training.ema import Ema
 from weft.training.log import open_log
 from weft.training.stream import updates
-from weft.training.weights import load_weights, read_metadata, read_tensors
 
 
 def records(run: Path, event: str) -> list[dict[str, float]]:
@@ -32,7 +33,7 @@ def model_at(run: Path, step: int) -> dict[str, Tensor]:
     return read_tensors(checkpoint.folder_of(run, step) / "model.safetensors")
 
 
-def test_training_lowers_the_loss_and_logs_what_people_ask_for(tmp_path: Path) -> None:
+def test_training_lowers_the_loss_and_logs_it(tmp_path: Path) -> None:
     log = open_log(tmp_path, 60, tensorboard=False, terminal=False)
     result, _ = train(tmp_path, steps=60, log=log, validate_every=20, save_every=30, log_every=10)
     seen = records(tmp_path, "train")
@@ -98,7 +99,7 @@ def test_gradients_are_clipped_to_their_norm_for_each_optimiser(tmp_path: Path, 
         assert (norm == pytest.approx(clip, rel=1e-3)) if clip else norm > 0.1
 
 
-def test_what_a_killed_process_left_is_gone_after_a_resume(tmp_path: Path) -> None:
+def test_resuming_removes_partial_files_of_a_killed_process(tmp_path: Path) -> None:
     half = tmp_path / "checkpoints" / ".tmp-step-00000002"
     half.mkdir(parents=True)
     (half / "model.safetensors").write_bytes(b"half")
@@ -127,7 +128,7 @@ def test_a_row_of_bad_steps_is_counted_across_a_resume(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_ends_the_step_saves_and_says_how_to_go_on(tmp_path: Path, number: int) -> None:
+def test_a_signal_ends_the_step_saves_and_says_how_to_continue(tmp_path: Path, number: int) -> None:
     class Stopping(SmallTask):
         def losses(self, model, batch, update):  # type: ignore[no-untyped-def]
             if int(batch.rows[0]) == 4:
@@ -135,7 +136,7 @@ def test_a_signal_ends_the_step_saves_and_says_how_to_go_on(tmp_path: Path, numb
             return super().losses(model, batch, update)
 
     former = signal.getsignal(number)
-    with pytest.raises(Interrupted, match=rf"stopped at step 5 of 9; go on with `weft train --resume {tmp_path}`"):
+    with pytest.raises(Interrupted, match=rf"stopped at step 5 of 9; continue with `weft train --resume {tmp_path}`"):
         train(tmp_path, task=Stopping(), validate_every=0, save_every=100)
     assert checkpoint.steps(tmp_path) == [5]
     assert signal.getsignal(number) is former
@@ -153,7 +154,7 @@ def test_patience_stops_and_the_best_is_published(tmp_path: Path) -> None:
     assert read_metadata(tmp_path / "model.safetensors")["step"] == "4"
 
 
-def test_time_that_is_used_up_ends_training_as_the_last_step_does(tmp_path: Path) -> None:
+def test_the_time_limit_ends_training_like_the_last_step(tmp_path: Path) -> None:
     log = open_log(tmp_path, 100, tensorboard=False, terminal=False)
     result, _ = train(tmp_path, steps=100, seconds=1e-9, validate_every=0, save_every=50, log=log)
     assert (result.update, result.stopped) == (1, "time")
@@ -187,7 +188,7 @@ def test_a_higher_bleu_is_better(tmp_path: Path) -> None:
     result, _ = train(tmp_path, task=Scored(), steps=6, best_by="bleu")
     assert result.scores["bleu"] == 12.0
     bleu.append(1.0)
-    with pytest.raises(ConfigError, match=r"train.best_by: the task gives no score 'exact'; it gives bleu, loss"):
+    with pytest.raises(ConfigError, match=r"train.best_by: the task has no score 'exact'; choose from bleu, loss"):
         train(tmp_path / "b", task=Scored(), steps=1, best_by="exact")
 
 
@@ -232,7 +233,7 @@ def test_scores_are_those_of_the_moving_average(tmp_path: Path) -> None:
     assert not torch.equal(noted[0], read_tensors(folder / "model.safetensors")["out.bias"])
 
 
-def test_the_moving_average_follows_its_formula_and_is_put_away_bit_for_bit() -> None:
+def test_the_moving_average_follows_its_formula_and_is_swapped_bit_for_bit() -> None:
     model = SmallModel()
     ema = Ema(model, 0.5)
     start = model.out.bias.detach().clone()
@@ -290,10 +291,10 @@ def test_an_unknown_device_is_refused_with_those_that_are_there(name: str) -> No
     assert choose_device("cpu") == torch.device("cpu")
 
 
-def test_accumulation_that_processes_cannot_share_is_refused() -> None:
+def test_accumulation_must_be_divisible_by_the_number_of_processes() -> None:
     world = World(1, 4, torch.device("cpu"))
     assert list(world.share(8)) == [1, 5]
-    with pytest.raises(ConfigError, match=r"6 micro-batches a step cannot be shared by 4 processes.*such as 8"):
+    with pytest.raises(ConfigError, match=r"6 micro-batches per step cannot be divided among 4 processes.*such as 8"):
         world.share(6)
 
 
@@ -314,7 +315,7 @@ def test_a_stream_that_ends_is_an_error() -> None:
         def batches(self, position):  # type: ignore[no-untyped-def]
             return iter([next(super().batches(position))])
 
-    with pytest.raises(DataError, match="has to be endless"):
+    with pytest.raises(DataError, match="must be endless"):
         list(updates(Short(), checkpoint.Position(), 2, range(2)))
 
 

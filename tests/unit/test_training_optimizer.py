@@ -1,11 +1,11 @@
-"""Optimisers: who is decayed, what a skipped step leaves alone, and that their state survives a round trip."""
+"""Optimisers: which weights decay, what a skipped step leaves unchanged, and the round trip of their state."""
 
 import pytest
 import torch
 from torch import nn
 from torch.optim import SGD, Optimizer
 
-from weft.registry import build
+from weft.config.registry import build
 from weft.training.optimizer import named_state, names_of, restore_state, take_step
 
 GOOD, BAD = torch.tensor(0.0), torch.tensor(1.0)

@@ -1,10 +1,10 @@
-"""Schedules against values computed by hand from their papers' formulas."""
+"""Schedules against values computed by hand from the formulas in the papers."""
 
 import math
 
 import pytest
 
-from weft.registry import build
+from weft.config.registry import build
 from weft.training.schedule import Plan
 
 PLAN = Plan(steps=1000, dim=512)

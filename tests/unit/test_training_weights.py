@@ -1,4 +1,4 @@
-"""What is read from files of weights that weft did not write."""
+"""Reading weight files that weft did not write."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 from weft.errors import RunError
-from weft.training.weights import blank, read_metadata
+from weft.runs.weights import blank, read_metadata
 
 
 def test_metadata_of_another_program_is_an_error_that_says_so(tmp_path):
@@ -22,7 +22,7 @@ def test_metadata_of_another_program_is_an_error_that_says_so(tmp_path):
     assert read_metadata(tmp_path / "plain.safetensors") == {}
 
 
-def test_nothing_is_drawn_for_a_model_that_is_about_to_be_loaded():
+def test_no_random_weights_for_a_model_that_loads_a_file():
     before = torch.random.get_rng_state()
     with blank():
         parts = nn.Linear(4, 4), nn.Embedding(5, 4), nn.GRU(4, 4)
@@ -34,7 +34,7 @@ def test_nothing_is_drawn_for_a_model_that_is_about_to_be_loaded():
     assert nn.Linear(4, 4).weight.any()
 
 
-def test_who_only_translates_does_not_wait_for_what_others_need():
+def test_translating_imports_only_what_it_needs():
     slow = ["sacrebleu", "weft.explain.explain", "torch._dynamo", "torch._inductor", "matplotlib"]
     asked = f"import sys, weft.cli, weft.translator; print([name for name in {slow} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True, check=True)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from weft.attention.base import Attention, Site, Use
 from weft.batch import Layout
-from weft.registry import build
+from weft.config.registry import build
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 from weft.attention.base import Attended, Attention, Site, add_terms
 from weft.batch import Layout
+from weft.config.registry import Among, build
 from weft.errors import ConfigError
-from weft.registry import Among, build
 from weft.state import State
 
 

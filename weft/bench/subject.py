@@ -8,17 +8,16 @@ from pathlib import Path
 
 import torch
 
-from weft.config import Config, load_config
+from weft.config.sections import Config, load_config
 from weft.data.symbols import ByteTokenizer
 from weft.errors import ConfigError
 from weft.models.base import Network, Sizes
-from weft.registry import build
-from weft.tasks.base import Setting, Task
+from weft.runs.device import choose_device
+from weft.runs.opening import build_task, open_run
+from weft.tasks.base import Task
 from weft.tasks.classification import ClassificationTask
 from weft.tasks.language_model import LanguageModelTask
-from weft.training.distributed import choose_device
-from weft.training.run import settle_batches
-from weft.translator import open_run
+from weft.training.run import resolve_batches
 
 SENTENCE, TEXT = 32, 256
 """Tokens of a made-up sentence, and of a text that is to be given a label, unless the configuration allows fewer."""
@@ -51,18 +50,18 @@ class Subject:
 def open_subject(name: str, sets: Sequence[str] = (), length: int | None = None) -> Subject:
     """That of a run folder, or of a recipe or a YAML file; `sets` are written over its configuration."""
     if Path(name).is_dir():
-        task, config, model = open_run(Path(name), sets)
-        sizes = task.reopen()
+        run = open_run(Path(name), sets)
+        task, config, sizes, model = run.task, run.config, run.sizes, run.model
     else:
         config = load_config(name, sets)
-        task = build("weft.tasks:TASKS", config.task, Setting(config, Path(name)), where="task")
+        task = build_task(config, Path(name))
         sizes = _sizes(config)
         torch.manual_seed(config.train.seed)
         model = task.build(config.model, sizes)
     if config.train.threads:
         torch.set_num_threads(config.train.threads)
     device = choose_device(config.train.device)
-    settle_batches(config, model, task, device)
+    config = resolve_batches(config, model, task, device)
     return Subject(name, config, task, sizes, model.to(device), _length(length, config, task, model))
 
 

@@ -9,12 +9,12 @@ import torch
 
 from weft.batch import BOS, PAD, UNK, LabelBatch, PairBatch, Source
 from weft.bench.subject import Subject
-from weft.config import DecodeSection
+from weft.config.registry import build
+from weft.config.sections import DecodeSection
 from weft.kernels.cpp import Kernels, using
 from weft.kernels.graphs import Compiler
 from weft.models.base import Model
 from weft.models.lm import LanguageModel
-from weft.registry import build
 from weft.search.choosers import Beam, Chooser, Greedy, Limits
 from weft.search.constraints import Forbid
 from weft.search.loop import PLAINLY, generate

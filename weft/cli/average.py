@@ -17,13 +17,12 @@ def average(
     """Average the weights of a run's last checkpoints into its model."""
     import shutil
 
-    from weft.errors import RunError
+    from weft.runs.folder import RunLock, prepare_folder
+    from weft.runs.opening import run_config
     from weft.training.checkpoint import average as averaged
     from weft.training.checkpoint import publish, steps
-    from weft.training.folder import RunLock, prepare_folder
 
-    if not (run / "config.yaml").is_file():
-        raise RunError(f"{run}: this is not a run folder: it has no config.yaml")
+    run_config(run)
     with RunLock(run):
         used = steps(run)[-last:]
         tensors = averaged(run, last=last)

@@ -87,7 +87,7 @@ def evaluate(
 
 
 def _models_language(run: str) -> bool:
-    from weft.config import load_config
+    from weft.config.sections import load_config
 
     settings = Path(run) / "config.yaml"
     return settings.is_file() and load_config(settings).task["kind"] == "language_model"

@@ -39,7 +39,7 @@ def list_parts(what: What = typer.Argument(None, help="What to list; default: ev
 
 
 def _recipes() -> Table:
-    from weft.config import recipe_summary, recipes
+    from weft.config.sections import recipe_summary, recipes
 
     table = _table("recipes", "name", "what it is")
     for name, path in recipes().items():
@@ -59,7 +59,7 @@ def _parts(what: What) -> Table:
 
 
 def _rows(what: What, mechanisms: bool) -> Iterator[list[str]]:
-    from weft.registry import find_table, first_line, load
+    from weft.config.registry import find_table, first_line, load
 
     entries = find_table(TABLES[what])
     for kind, place in entries.items():

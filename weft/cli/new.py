@@ -15,7 +15,7 @@ def new(
     ),
 ) -> None:
     """Write a file of settings to start from: every setting with its default and what it does."""
-    from weft.config import commented_yaml, load_config, save_schema
+    from weft.config.sections import commented_yaml, load_config, save_schema
     from weft.errors import ConfigError
 
     if file.exists():

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from weft import document
+from weft.config import document
 from weft.errors import ConfigError, RunError
 
 if TYPE_CHECKING:

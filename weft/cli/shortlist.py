@@ -15,18 +15,12 @@ def shortlist(
     ),
 ) -> None:
     """Count which target tokens go with which source tokens, for faster decoding with decode.shortlist."""
-    from weft.config import load_config
-    from weft.errors import ConfigError, RunError
-    from weft.registry import build
-    from weft.tasks.base import Setting
+    from weft.errors import ConfigError
+    from weft.runs.opening import build_task, run_config
     from weft.tasks.translation import TranslationTask
 
-    if not (run / "config.yaml").is_file():
-        raise RunError(f"{run}: this is not a run folder: it has no config.yaml")
-    config = load_config(run / "config.yaml")
-    section = config.data.model_copy(update={"valid": [], **({"train": data} if data else {})})
-    config = config.model_copy(update={"data": section})
-    task = build("weft.tasks:TASKS", config.task, Setting(config, run, lambda text: print(text, file=sys.stderr)), where="task")
+    config = run_config(run).replaced({"data.valid": [], **({"data.train": data} if data else {})})
+    task = build_task(config, run, lambda text: print(text, file=sys.stderr))
     if not isinstance(task, TranslationTask):
         raise ConfigError(f"{run}: its task is {config.task['kind']}; only translation has a shortlist")
     file = task.count_shortlist()

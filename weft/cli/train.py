@@ -30,7 +30,7 @@ def train(
 ) -> None:
     """Train a model: from a recipe or a file of settings, on pairs of your own."""
     from weft import api
-    from weft.config import load_config
+    from weft.runs.opening import run_config
 
     if (recipe is None) == (resume is None):
         raise ConfigError(
@@ -44,7 +44,7 @@ def train(
         return  # one of several processes; the first speaks for all
     _tell(f"\ndone: step {result.update:,}, {result.weights} weights in {folder}/model.safetensors")
     name = shlex.quote(str(folder))
-    if load_config(folder / "config.yaml").task["kind"] == "language_model":
+    if run_config(folder).task["kind"] == "language_model":
         _tell(f'  weft generate {name} "a beginning"')
         _tell(f"  weft evaluate {name} --data TEXT")
     else:

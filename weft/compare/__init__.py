@@ -1,1 +1,1 @@
-"""Several models under one budget: trained, measured, and set side by side in a table, a chart and a page."""
+"""Trains several models under one budget, measures them, and reports them in a table, a chart and a page."""

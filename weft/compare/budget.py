@@ -1,4 +1,4 @@
-"""How long each entry of a comparison may be trained."""
+"""The training budget of each entry of a comparison."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ FACTORS = {"": 1, "k": 1_000, "M": 1_000_000}
 
 @dataclass(frozen=True)
 class Budget:
-    """A number of steps, or seconds of training: the other is 0. text: as it was given."""
+    """A number of steps or of seconds; the other is 0. text: the budget as the user wrote it."""
 
     text: str
     steps: int = 0
@@ -21,14 +21,14 @@ class Budget:
 
 
 def parse_budget(text: str) -> Budget:
-    """The budget that "10m", "90s", "1.5h", "500-steps" or "20k-steps" means."""
+    """Parses a budget such as "10m", "90s", "1.5h", "500-steps" or "20k-steps"."""
     number = r"(\d+(?:\.\d+)?)"
-    if found := re.fullmatch(rf"{number}([smh])", text.strip()):
-        seconds = float(found[1]) * UNITS[found[2]]
+    if match := re.fullmatch(rf"{number}([smh])", text.strip()):
+        seconds = float(match[1]) * UNITS[match[2]]
         if seconds > 0:
             return Budget(text, seconds=seconds)
-    if found := re.fullmatch(rf"{number}(k|M|)[- ]?steps?", text.strip()):
-        steps = round(float(found[1]) * FACTORS[found[2]])
+    if match := re.fullmatch(rf"{number}(k|M|)[- ]?steps?", text.strip()):
+        steps = round(float(match[1]) * FACTORS[match[2]])
         if steps > 0:
             return Budget(text, steps=steps)
     raise ConfigError(f"--budget {text}: write a time such as 90s, 10m or 1.5h, or steps such as 500-steps or 20k-steps")

@@ -1,4 +1,4 @@
-"""The Long Range Arena's picture of one's own data: speed to the right, quality upwards, bubbles as large as their memory."""
+"""A bubble chart in the style of the Long Range Arena: speed on the x axis, quality on the y axis, memory as area."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ if TYPE_CHECKING:
     from matplotlib.transforms import Bbox
 
 SMALLEST, LARGEST = 60.0, 1600.0
-"""Areas of bubbles, in square points."""
+"""Smallest and largest area of a bubble, in square points."""
 
 DPI = 150
 
 WIDE = 4.0
-"""From this ratio of the fastest to the slowest on, speeds are on a logarithmic axis."""
+"""The speed axis is logarithmic if the fastest entry is at least this many times as fast as the slowest."""
 
 ANGLES, DISTANCES = 16, (8, 16, 26, 38, 52, 68)
-"""Where a label is tried around its bubble: so many directions, at so many points from the bubble's edge."""
+"""Candidate positions of a label: number of directions, and distances from the edge of its bubble in points."""
 
 
 def draw_chart(document: dict[str, Any], file: str | Path | IO[bytes], kind: str | None = None) -> None:
-    """Writes the chart, as PNG or SVG by the path's ending or by `kind`."""
+    """Writes the chart as PNG or SVG, by the suffix of the path or by `kind`."""
     svg = kind == "svg" or (kind is None and str(file).endswith(".svg"))
     chart(document).savefig(file, dpi=DPI, format=kind, metadata={"Date": None} if svg else None)
 
 
 def chart(document: dict[str, Any]) -> Figure:
-    """The chart. Entries without a score or a speed are not on it."""
+    """The chart. It leaves out entries without a score, a speed or a memory size."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -46,7 +46,7 @@ def chart(document: dict[str, Any]) -> Figure:
     if rows:
         _bubbles(axes, rows)
         figure.canvas.draw()
-        figure.set_layout_engine("none")  # labels are put where the bubbles are now
+        figure.set_layout_engine("none")  # keep the layout: labels are placed relative to the bubbles
         _labels(axes, rows)
     return figure
 
@@ -54,7 +54,7 @@ def chart(document: dict[str, Any]) -> Figure:
 def _axes(axes: Axes, document: dict[str, Any]) -> None:
     headline = document["headline"]
     data = {"valid": "validation", "test": "test"}[headline["data"]]
-    axes.set_xlabel(f"speed of training ({document['counts']} a second)")
+    axes.set_xlabel(f"training speed ({document['counts']} per second)")
     axes.set_ylabel(f"{headline['title']} ({data})")
     axes.set_title(f"budget: {document['settings']['budget']} each · {document['about']['device']}", fontsize=10, loc="left")
     axes.grid(color="#e6e6e6", linewidth=0.6)
@@ -66,7 +66,7 @@ def _axes(axes: Axes, document: dict[str, Any]) -> None:
 
 
 def _points(rows: Sequence[Row]) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-    """(speeds, qualities, areas) of the bubbles."""
+    """The speeds, qualities and areas of the bubbles."""
     speeds, qualities, memory = (np.array([row[key]["mean"] for row in rows]) for key in ("speed", "quality", "memory"))
     return speeds, qualities, np.clip(LARGEST * memory / memory.max(), SMALLEST, None)
 
@@ -109,7 +109,7 @@ def _colours(count: int) -> list[Any]:
 
 
 def _labels(axes: Axes, rows: Sequence[Row]) -> None:
-    """Puts each label where it covers no bubble and no other label, as near as can be, with a thin line to its bubble."""
+    """Places each label close to its bubble, connected by a thin line, without covering bubbles or other labels."""
     speeds, qualities, areas = _points(rows)
     centres = axes.transData.transform(np.column_stack([speeds, qualities]))
     scale = axes.figure.dpi / 72
@@ -133,12 +133,12 @@ def _labels(axes: Axes, rows: Sequence[Row]) -> None:
             },
         )
         size = text.get_window_extent()
-        offset = _free(centres[number], radii[number], size, centres, radii, taken, axes.bbox)
+        offset = _label_offset(centres[number], radii[number], size, centres, radii, taken, axes.bbox)
         text.set_position(tuple(offset / scale))
         taken.append(_moved(size, centres[number] + offset))
 
 
-def _free(
+def _label_offset(
     centre: np.ndarray[Any, Any],
     radius: float,
     size: Bbox,
@@ -147,12 +147,12 @@ def _free(
     taken: Sequence[Bbox],
     inside: Bbox,
 ) -> np.ndarray[Any, Any]:
-    """From the centre of a bubble to that of its label, in pixels: the nearest place that costs least."""
+    """The offset in pixels from the centre of a bubble to that of its label, at the candidate position of lowest cost."""
     best, least = np.zeros(2), float("inf")
     for distance in DISTANCES:
         for angle in np.linspace(0, 2 * np.pi, ANGLES, endpoint=False):
-            way = np.array([np.cos(angle), np.sin(angle)])
-            offset = way * (radius + distance + abs(way) @ np.array([size.width, size.height]) / 2)
+            direction = np.array([np.cos(angle), np.sin(angle)])
+            offset = direction * (radius + distance + abs(direction) @ np.array([size.width, size.height]) / 2)
             box = _moved(size, centre + offset)
             cost = distance / 10 + 100 * sum(_overlap(box, other) for other in taken)
             cost += 100 * sum(_covers(box, other, reach) for other, reach in zip(centres, radii, strict=True))

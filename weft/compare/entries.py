@@ -1,12 +1,13 @@
-"""What is compared: recipes and files, each with changes of its own.
+"""The entries of a comparison: recipes and files, each with its own changes.
 
     transformer-small                                      a recipe
     mine.yaml                                              a file
-    transformer-small,model.encoder_self=local             a recipe with a change; commas part several
-    transformer-small,label=near,model.encoder_self=local  and what it is called in tables and pictures
+    transformer-small,model.encoder_self=local             a recipe with a change; separate several by commas
+    transformer-small,label=near,model.encoder_self=local  the same with a label for tables and charts
 
-Nothing of this means anything to a shell, and where one expands braces, `transformer-small,model.encoder_self={full,local}`
-is two entries. A value with commas of its own needs quotes: 'transformer-small,model.encoder_self={kind: local, window: 8}'.
+None of these characters is special in a shell, except that many shells expand braces, so that
+`transformer-small,model.encoder_self={full,local}` becomes two entries. Quote a value that itself contains commas:
+'transformer-small,model.encoder_self={kind: local, window: 8}'.
 """
 
 from __future__ import annotations
@@ -21,12 +22,12 @@ from typing import Any
 
 import torch
 
-from weft import document
-from weft.config import Config, load_config
+from weft.config import document
+from weft.config.registry import Among, nested, options_of, suggest
+from weft.config.sections import Config, load_config
 from weft.errors import ConfigError
 from weft.models.base import Sizes
 from weft.models.composing import build_model
-from weft.registry import Among, nested, options_of, suggest
 
 ALL = "all"
 LABEL = "label="
@@ -35,7 +36,7 @@ OPENING, CLOSING, QUOTES = "[{(", "]})", "'\""
 
 @dataclass(frozen=True)
 class Entry:
-    """A recipe or file, and what is changed in it. label: what people call it; empty until `labelled` finds one."""
+    """A recipe or file, and the changes to it. label: its name in reports; empty until `labelled` chooses one."""
 
     recipe: str
     sets: tuple[str, ...] = ()
@@ -47,7 +48,7 @@ class Entry:
 
     @property
     def name(self) -> str:
-        """A name for folders, which depends on what the entry is and not on how it is called."""
+        """A name for folders. It depends on the recipe and its changes, not on the label."""
         text = ",".join([Path(self.recipe).stem, *self.sets])
         plain = re.sub(r"[^\w.=-]+", "-", text).strip("-.")[:60]
         digest = hashlib.blake2b(self.spec.encode(), digest_size=3).hexdigest()
@@ -55,7 +56,7 @@ class Entry:
 
 
 def parse_entry(text: str) -> Entry:
-    """The entry that an argument of the command line describes."""
+    """Parses an argument of the command line."""
     if Path(text).is_file():
         return Entry(text)
     recipe, *changes = split(text)
@@ -71,34 +72,34 @@ def parse_entry(text: str) -> Entry:
 
 
 def slot_entries(bases: Sequence[Entry], slot: str, kinds: str, tell: Callable[[str], None]) -> list[Entry]:
-    """Each base with each of the `kinds` (joined by commas) in its slot, such as model.encoder_self.
+    """Each base with each of the comma-separated `kinds` in a slot such as model.encoder_self.
 
-    `all` stands for every kind that can stand there with no options; `tell` hears which cannot, and why.
+    `all` means every kind that works in the slot with its default options; `tell` reports the others, and why they do not.
     """
-    found = []
+    entries = []
     for base in bases:
-        chosen = _possible(base, slot, tell) if kinds.strip() == ALL else split(kinds)
+        chosen = _buildable(base, slot, tell) if kinds.strip() == ALL else split(kinds)
         for kind in chosen:
-            called = _short(document.value(kind, f"--kinds {kind}"))
-            label = " ".join(filter(None, [base.label or (base.spec if len(bases) > 1 else ""), called]))
-            found.append(Entry(base.recipe, (*base.sets, f"{slot}={kind}"), label))
-    return found
+            name = _short(document.value(kind, f"--kinds {kind}"))
+            label = " ".join(filter(None, [base.label or (base.spec if len(bases) > 1 else ""), name]))
+            entries.append(Entry(base.recipe, (*base.sets, f"{slot}={kind}"), label))
+    return entries
 
 
 def labelled(entries: Sequence[Entry]) -> list[Entry]:
-    """The entries with a label each: what tells them apart, as short as it can be."""
+    """Gives each entry without a label the shortest label that distinguishes it."""
     one_recipe = len({entry.recipe for entry in entries}) == 1
-    found = [entry if entry.label else replace(entry, label=_label(entry, one_recipe)) for entry in entries]
-    labels = [entry.label for entry in found]
-    whole = [replace(entry, label=entry.spec) if labels.count(entry.label) > 1 else entry for entry in found]
-    for label, times in Counter(entry.label for entry in whole).items():
+    short = [entry if entry.label else replace(entry, label=_label(entry, one_recipe)) for entry in entries]
+    labels = [entry.label for entry in short]
+    distinct = [replace(entry, label=entry.spec) if labels.count(entry.label) > 1 else entry for entry in short]
+    for label, times in Counter(entry.label for entry in distinct).items():
         if times > 1:
-            raise ConfigError(f"{label}: is there {times} times; name each entry once (--repeat trains it several times)")
-    return whole
+            raise ConfigError(f"{label}: occurs {times} times; name each entry once (--repeat trains it several times)")
+    return distinct
 
 
 def split(text: str) -> list[str]:
-    """The parts of `text` between commas that stand in no brackets and no quotes."""
+    """Splits `text` at the commas outside brackets and quotes."""
     parts, depth, quote = [""], 0, ""
     for letter in text:
         if quote:
@@ -125,15 +126,15 @@ def _short_change(change: str) -> str:
 
 
 def _short(value: Any) -> str:
-    """A kind with its options in a few letters: `local window=8`."""
+    """A value in short, such as `local window=8` for a part with options."""
     if isinstance(value, dict):
         rest = [f"{key}={_short(item)}" for key, item in value.items() if key != "kind"]
         return " ".join([str(value.get("kind", "")), *rest]).strip()
     return document.scalar(value).strip("'\"")
 
 
-def _possible(base: Entry, slot: str, tell: Callable[[str], None]) -> Iterator[str]:
-    """The kinds with which the base's model can be built."""
+def _buildable(base: Entry, slot: str, tell: Callable[[str], None]) -> Iterator[str]:
+    """The kinds with which the model of the base can be built."""
     config = load_config(base.recipe, base.sets)
     for kind in _table(config, slot).entries:
         try:
@@ -141,18 +142,18 @@ def _possible(base: Entry, slot: str, tell: Callable[[str], None]) -> Iterator[s
             with torch.device("meta"):
                 build_model(changed.model, Sizes(8, 8, True))
         except ConfigError as error:
-            tell(f"{kind} is left out: {error}")
+            tell(f"leaving out {kind}: {error}")
             continue
         yield kind
 
 
 def _table(config: Config, slot: str) -> Among:
-    """What may stand in a slot of the section model."""
+    """The table of kinds for a slot of the section model."""
     section, _, option = slot.partition(".")
     fields = options_of("weft.models:MODELS", config.model["kind"]).model_fields
     slots = {f"model.{name}": nested(field) for name, field in fields.items()}
     table = slots.get(slot) if section == "model" and option else None
     if not isinstance(table, Among):
-        known = [name for name, what in slots.items() if isinstance(what, Among)]
-        raise ConfigError(f"--slot {slot}: there is no such slot in {config.model['kind']}; {suggest(slot, known)}")
+        known = [name for name, value in slots.items() if isinstance(value, Among)]
+        raise ConfigError(f"--slot {slot}: {config.model['kind']} has no such slot; {suggest(slot, known)}")
     return table

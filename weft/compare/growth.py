@@ -1,11 +1,10 @@
-"""How time and memory of a training step grow with length: measured at several lengths, and the exponent fitted."""
+"""Growth of the time and memory of a training step with sequence length: measurements and fitted exponents."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -15,18 +14,18 @@ from weft.models.base import Network, Sizes
 from weft.tasks.base import Task
 from weft.training.loop import forward_backward
 
-TIMES, LONG_ENOUGH = 5, 3.0
-"""How often a step is timed, within so many seconds; the fastest counts, since nothing makes a step faster than it is."""
+REPETITIONS, TIME_LIMIT = 5, 3.0
+"""Number of timed steps, and the seconds they may take. The fastest counts, since disturbances only make steps slower."""
 
 SLOW = 20.0
-"""Seconds after which longer texts are not tried: a step would take minutes."""
+"""Seconds per step above which longer sequences are not measured: their steps would take minutes."""
 
 
 @dataclass(frozen=True)
 class Growth:
-    """Of a forward and backward pass over one text: its lengths, and seconds and bytes at each.
+    """Seconds and bytes of a forward and backward pass over one text, at several lengths.
 
-    time, memory: the exponents p of length^p, by least squares of logarithms; None with fewer than two lengths.
+    time, memory: the exponents p of length^p, by least squares in log space; None with fewer than two lengths.
     """
 
     lengths: list[int]
@@ -35,12 +34,9 @@ class Growth:
     time: float | None
     memory: float | None
 
-    def document(self) -> dict[str, Any]:
-        return asdict(self)
-
 
 def measure_growth(model: Network, task: Task, sizes: Sizes, lengths: Sequence[int], autocast: torch.autocast) -> Growth:
-    """Measures at those of `lengths` that the model has positions and the device memory for."""
+    """Measures growth over `lengths`, up to the model's maximum length and the memory of the device."""
     limit = min((most for most in (model.max_source, model.max_target) if most is not None), default=None)
     seconds: list[float] = []
     sizes_in_memory: list[int] = []
@@ -62,17 +58,17 @@ def measure_growth(model: Network, task: Task, sizes: Sizes, lengths: Sequence[i
 
 
 def exponent(lengths: Sequence[int], values: Sequence[float]) -> float | None:
-    """The p of values ≈ c · lengthᵖ."""
+    """The exponent p in values ≈ c · lengthᵖ."""
     points = [(math.log(length), math.log(value)) for length, value in zip(lengths, values, strict=True) if value > 0]
     if len(points) < 2:
         return None
-    middle, height = (sum(axis) / len(points) for axis in zip(*points, strict=True))
-    above = sum((x - middle) * (y - height) for x, y in points)
-    return above / sum((x - middle) ** 2 for x, _ in points)
+    mean_x, mean_y = (sum(axis) / len(points) for axis in zip(*points, strict=True))
+    covariance = sum((x - mean_x) * (y - mean_y) for x, y in points)
+    return covariance / sum((x - mean_x) ** 2 for x, _ in points)
 
 
 def _measure(model: Network, task: Task, sizes: Sizes, length: int, autocast: torch.autocast) -> tuple[float, int]:
-    """(seconds, bytes) of a step at one length. The first step, in which kernels are chosen, is not timed."""
+    """(seconds, bytes) of a step at one length. The first step, which includes warm-up, is not timed."""
     device = model.device
     batch = task.made_up(length, sizes).to(device)
 
@@ -80,13 +76,13 @@ def _measure(model: Network, task: Task, sizes: Sizes, length: int, autocast: to
         forward_backward(task, model, batch, 1, autocast)
 
     needed = _memory(step, model)
-    return min(timed(step, device, times=TIMES, within=LONG_ENOUGH)), needed
+    return min(timed(step, device, times=REPETITIONS, within=TIME_LIMIT)), needed
 
 
 def _memory(step: Callable[[], None], model: Network) -> int:
-    """On a GPU the most that a step allocates; on a CPU, where nobody counts, what forward keeps for backward."""
+    """Memory of a step: on a GPU the peak allocation, on a CPU the tensors that forward saves for backward."""
     if model.device.type == "cuda":
-        step()  # gradients are there from now on, and do not count
+        step()  # allocates the gradients, which are not to be counted
         torch.cuda.synchronize(model.device)
         before = torch.cuda.memory_allocated(model.device)
         torch.cuda.reset_peak_memory_stats(model.device)
@@ -99,7 +95,7 @@ def _memory(step: Callable[[], None], model: Network) -> int:
     def keep(tensor: Tensor) -> Tensor:
         storage = tensor.untyped_storage()
         if storage.data_ptr() not in weights:
-            kept[storage.data_ptr()] = storage.nbytes(), tensor  # held, so that no other gets its place
+            kept[storage.data_ptr()] = storage.nbytes(), tensor  # a reference, so that the address is not reused
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):

@@ -1,4 +1,4 @@
-"""What is measured of a trained run: test scores, speed of training and decoding, growth with length, what it looks at."""
+"""Measures a trained run: test scores, training and decoding speed, growth with length, attention maps."""
 
 from __future__ import annotations
 
@@ -13,32 +13,33 @@ import torch
 
 from weft.compare.growth import measure_growth
 from weft.compare.probe import probe
-from weft.config import Config, load_config
 from weft.data.formats import open_pairs
 from weft.evaluation.metrics import score
 from weft.explain.picture import View, views
-from weft.models.base import Network, Sizes
-from weft.registry import build
-from weft.tasks.base import Setting, Task, TextTask
-from weft.training.checkpoint import MODEL
-from weft.training.distributed import choose_device
-from weft.training.weights import load_weights
+from weft.runs.device import autocast
+from weft.runs.opening import TrainedRun, build_task, open_run, run_config
+from weft.tasks.base import TextTask
 from weft.translator import Translator
 
 MOMENT = 1.5
-"""Seconds of training for a speed that nothing beside it disturbs."""
+"""Seconds of training to measure an undisturbed speed."""
 
 WARM = 8
-"""Sentences decoded before the clock starts."""
+"""Sentences decoded before timing starts."""
 
-LOOKED_AT, WORDS, MOST_TOKENS = 500, 10, 160
-"""The sentence that is drawn has about so many words, is among so many first ones, and has no more tokens than that."""
+CANDIDATES, WORDS, MOST_TOKENS = 500, 10, 160
+"""The attention map shows a sentence among the first CANDIDATES with about WORDS words and at most MOST_TOKENS tokens."""
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """What to measure. test: data to score · sentences: how many to decode for the speed, where there is no test · lengths: to
-    measure growth at · alone: train once more for a moment, for the speed · look: show what is looked at in one sentence.
+    """What to measure.
+
+    test       data to score
+    sentences  number of validation sentences to decode for the speed, if there is no test data
+    lengths    sequence lengths at which to measure growth
+    alone      train again for a moment, to measure the speed
+    look       compute the attention maps of one sentence
     """
 
     test: tuple[str, ...] = ()
@@ -48,62 +49,40 @@ class Wanted:
     look: bool = False
 
 
-@dataclass(frozen=True)
-class Opened:
-    """A trained run with its data."""
-
-    folder: Path
-    config: Config
-    task: Task
-    sizes: Sizes
-    model: Network
-
-    @property
-    def autocast(self) -> torch.autocast:
-        return torch.autocast(self.model.device.type, torch.bfloat16, enabled=self.config.train.precision == "bf16")
-
-
 def measure(folder: Path, wanted: Wanted) -> dict[str, Any]:
-    """Everything that is wanted, as plain data; what does not exist for a task is None or empty."""
-    run = _open(folder)
-    found: dict[str, Any] = {
+    """All measurements as plain data. Measurements that a task does not support are None or empty."""
+    config = run_config(folder)
+    if config.train.threads:
+        torch.set_num_threads(config.train.threads)
+    run = open_run(folder, device=config.train.device)
+    measured: dict[str, Any] = {
         "parameters": run.model.count_parameters(),
         "counts": run.task.counts,
         "headline": asdict(run.task.headline),
         "steps_a_second": probe(run.config, MOMENT).steps_a_second if wanted.alone else None,
     }
-    found |= _at_work(run, wanted)
+    measured |= _predictions(run, wanted)
     if wanted.lengths:
-        found["growth"] = measure_growth(run.model, run.task, run.sizes, wanted.lengths, run.autocast).document()
-    return found
+        precision = autocast(run.model.device, run.config.train.precision)
+        measured["growth"] = asdict(measure_growth(run.model, run.task, run.sizes, wanted.lengths, precision))
+    return measured
 
 
-def _open(folder: Path) -> Opened:
-    config = load_config(folder / "config.yaml")
-    if config.train.threads:
-        torch.set_num_threads(config.train.threads)
-    task: Task = build("weft.tasks:TASKS", config.task, Setting(config, folder), where="task")
-    sizes = task.reopen()
-    model = task.build(config.model, sizes)
-    load_weights(model, folder / MODEL)
-    return Opened(folder, config, task, sizes, model.to(choose_device(config.train.device)))
-
-
-def _at_work(run: Opened, wanted: Wanted) -> dict[str, Any]:
-    """Test scores, decoding speed and pictures, where the task answers lines of text; elsewhere test scores alone."""
+def _predictions(run: TrainedRun, wanted: Wanted) -> dict[str, Any]:
+    """Test scores, decoding speed and attention maps of tasks on lines of text; only test scores of other tasks."""
     if not isinstance(run.task, TextTask):
         return {"test": _validated(run, wanted.test) if wanted.test else {}, "decoding": None, "views": []}
     translator = Translator(run.model, run.task, run.config)
     test = _pairs(wanted.test)
-    valid = _pairs(run.config.data.valid, max(wanted.sentences, LOOKED_AT))
+    valid = _pairs(run.config.data.valid, max(wanted.sentences, CANDIDATES))
     pairs = test or valid[: wanted.sentences]
     texts, seconds = _decode(translator, [source for source, _ in pairs])
     scores = score(texts, [target for _, target in test], run.task.metrics()) if test else {}
-    drawn = _look(translator, [source for source, _ in valid or test]) if wanted.look else []
+    maps = _attention(translator, [source for source, _ in valid or test]) if wanted.look else []
     return {
         "test": {name.lower().replace(" ", "_"): each.value for name, each in scores.items()},
         "decoding": {"sentences": len(texts), "seconds": seconds, "per_second": len(texts) / seconds} if texts else None,
-        "views": [_plain(view) for view in drawn],
+        "views": [_plain(view) for view in maps],
     }
 
 
@@ -112,33 +91,31 @@ def _pairs(data: Sequence[str], most: int | None = None) -> list[tuple[str, str]
 
 
 def _decode(translator: Translator, sources: list[str]) -> tuple[list[str], float]:
-    """Texts and the seconds they took, with the run's own settings of decoding."""
+    """The texts and the seconds they took, with the run's own decoding options."""
     list(translator.stream(sources[:WARM]))
-    began = time.perf_counter()
-    texts = [found.text for found in translator.stream(sources)]
-    return texts, time.perf_counter() - began
+    start = time.perf_counter()
+    texts = [translation.text for translation in translator.stream(sources)]
+    return texts, time.perf_counter() - start
 
 
-def _look(translator: Translator, sources: Sequence[str]) -> list[View]:
-    """Of one sentence, the same for all who read the same data."""
-    written = [source for source in sources[:LOOKED_AT] if source.strip()]
-    if not written:
+def _attention(translator: Translator, sources: Sequence[str]) -> list[View]:
+    """Attention maps of one sentence, the same for all entries with the same data."""
+    candidates = [source for source in sources[:CANDIDATES] if source.strip()]
+    if not candidates:
         return []
-    sentence = min(written, key=lambda source: abs(len(source.split()) - WORDS))
-    found = views(translator.translate(sentence, attention=True))
-    return [view for view in found if max(view.weights.shape) <= MOST_TOKENS]
+    sentence = min(candidates, key=lambda source: abs(len(source.split()) - WORDS))
+    maps = views(translator.translate(sentence, attention=True))
+    return [view for view in maps if max(view.weights.shape) <= MOST_TOKENS]
 
 
 def _plain(view: View) -> dict[str, Any]:
-    """Rounded: a picture shows no more."""
+    """A view as plain data, with weights rounded to what a picture can show."""
     return {**asdict(view), "weights": view.weights.astype(float).round(3).tolist()}
 
 
-def _validated(run: Opened, test: Sequence[str]) -> dict[str, float]:
-    """The scores of a validation on other data."""
-    config = run.config.model_copy(deep=True)
-    config.data.valid = list(test)
-    task: Task = build("weft.tasks:TASKS", config.task, Setting(config, run.folder), where="task")
+def _validated(run: TrainedRun, test: Sequence[str]) -> dict[str, float]:
+    """Validation scores on the test data."""
+    task = build_task(run.config.replaced({"data.valid": list(test)}), run.folder)
     task.prepare()
-    with torch.no_grad(), run.autocast:
+    with torch.no_grad(), autocast(run.model.device, run.config.train.precision):
         return {name: float(value) for name, value in task.evaluate(run.model.eval()).items()}

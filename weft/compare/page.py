@@ -1,4 +1,4 @@
-"""The results of a comparison as one HTML page that needs nothing else: pictures inside, no network."""
+"""The results of a comparison as a self-contained HTML page: pictures are embedded, nothing is loaded from a network."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 
 from weft.compare.chart import draw_chart
 from weft.compare.results import Row
-from weft.compare.table import columns, failures, title
+from weft.compare.table import column_notes, columns, failures, title
 from weft.explain.picture import View, draw
 
 STYLE = """
@@ -45,7 +45,7 @@ document.querySelectorAll("th").forEach((heading, place) => heading.addEventList
 
 
 def write_page(document: dict[str, Any], pictures: bool = True) -> str:
-    """The page; without `pictures`, which need matplotlib, it has tables alone."""
+    """The page. Without `pictures`, which need matplotlib, it has only tables."""
     parts = [
         f"<h1>{escape(title(document))}</h1>",
         _table(document),
@@ -60,21 +60,18 @@ def write_page(document: dict[str, Any], pictures: bool = True) -> str:
 
 
 def _table(document: dict[str, Any]) -> str:
-    found = columns(document)
-    headings = "".join(f'<th title="{escape(column.note)}">{escape(column.heading)}</th>' for column in found)
+    shown = columns(document)
+    headings = "".join(f'<th title="{escape(column.note)}">{escape(column.heading)}</th>' for column in shown)
     lines = []
     for row in document["entries"]:
         cells = [f'<td data-value="{escape(row["label"])}">{escape(row["label"])}</td>']
-        for column in found:
+        for column in shown:
             value = column.value(row)
             cells.append(f'<td data-value="{"" if value is None else value}">{escape(column.shown(row))}</td>')
         lines.append(f"<tr>{''.join(cells)}</tr>")
-    notes = [f"{column.heading.strip(' ↑↓')}: {column.note}" for column in found if column.note]
-    if document["settings"]["repeat"] > 1:
-        notes.append("± half the 95 % interval of the mean over seeds, by Student's t")
     body = "\n".join(lines)
     table = f"<table><thead><tr><th>entry</th>{headings}</tr></thead><tbody>\n{body}\n</tbody></table>"
-    return f'{table}<p class="note">Click a heading to sort. {escape("; ".join(notes))}.</p>'
+    return f'{table}<p class="note">Click a heading to sort. {escape("; ".join(column_notes(document)))}.</p>'
 
 
 def _failed(errors: list[str]) -> str:
@@ -83,7 +80,7 @@ def _failed(errors: list[str]) -> str:
 
 def _settings(document: dict[str, Any]) -> str:
     facts = {**document["about"], **document["settings"]}
-    lines = [f"<tr><td>{escape(name)}</td><td>{escape(_said(value))}</td></tr>" for name, value in facts.items()]
+    lines = [f"<tr><td>{escape(name)}</td><td>{escape(_text(value))}</td></tr>" for name, value in facts.items()]
     entries = [
         f"<tr><td>{escape(row['label'])}</td><td>{escape(' '.join([row['recipe'], *row['set']]))}</td></tr>"
         for row in document["entries"]
@@ -91,12 +88,12 @@ def _settings(document: dict[str, Any]) -> str:
     return f"<h2>Settings</h2><table><tbody>{''.join(lines)}{''.join(entries)}</tbody></table>"
 
 
-def _said(value: Any) -> str:
+def _text(value: Any) -> str:
     return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
 def _attention(rows: Iterable[Row]) -> str:
-    """What each entry looks at in one sentence, where it shows weights."""
+    """The attention maps of each entry for one sentence."""
     parts = []
     for row in rows:
         figures = [_figure(view) for view in row["views"]]
@@ -104,8 +101,8 @@ def _attention(rows: Iterable[Row]) -> str:
             parts.append(f"<h3>{escape(row['label'])}</h3>{''.join(figures)}")
     if not parts:
         return ""
-    told = "One sentence; the mean over layers and heads. Entries that show no weights are not here."
-    return f'<h2>Attention</h2><p class="note">{told}</p>{"".join(parts)}'
+    note = "Attention weights for one sentence, averaged over layers and heads. Entries without attention weights are left out."
+    return f'<h2>Attention</h2><p class="note">{note}</p>{"".join(parts)}'
 
 
 def _figure(view: dict[str, Any]) -> str:
@@ -126,5 +123,5 @@ def _heat_map(view: dict[str, Any]) -> bytes:
     return file.getvalue()
 
 
-def _picture(data: bytes, kind: str, told: str) -> str:
-    return f'<img alt="{escape(told)}" src="data:image/{kind};base64,{base64.b64encode(data).decode()}">'
+def _picture(data: bytes, kind: str, description: str) -> str:
+    return f'<img alt="{escape(description)}" src="data:image/{kind};base64,{base64.b64encode(data).decode()}">'

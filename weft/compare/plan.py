@@ -1,4 +1,4 @@
-"""A comparison as it was asked for, and the trainings it is made of."""
+"""The plan of a comparison: its settings, and the trainings it consists of."""
 
 from __future__ import annotations
 
@@ -10,26 +10,28 @@ from typing import Any
 from weft.compare.budget import Budget
 from weft.compare.entries import Entry
 from weft.compare.trainings import Training
-from weft.config import Config
+from weft.config.sections import Config
 from weft.errors import ConfigError
 
 SETTINGS = ("train.validate_every=0", "train.keep_last=1", "train.tensorboard=false")
-"""Of every training, unless a user sets them: nothing is chosen on the way, so that only the budget's end counts."""
+"""Defaults for every training: only the model at the end of the budget counts, so no checkpoint is selected on the way."""
 
 SAME_BATCHES = ("train.packed=false", "train.rounded=false")
-"""Besides, with a budget in steps: a packed step has more in it than a padded one, a rounded one less, and not every model
-can do with such batches."""
+"""Further defaults with a budget in steps: a packed step holds more tokens than a padded one and a rounded step fewer, and
+not every model supports such batches."""
 
-GIVEN = ("train.steps", "train.seconds")
-"""What the budget says, and nobody else."""
+BUDGETED = ("train.steps", "train.seconds")
+"""Settings that only the budget determines."""
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """What to compare, on what, and how.
+    """The settings of a comparison.
 
-    repeat: trainings of each entry, from one seed after the other · at_once: how many are trained side by side · lengths: at
-    which growth is measured · sentences: how many of the validation data are decoded for the speed, where there is no test.
+    repeat     number of trainings per entry, with consecutive seeds
+    at_once    number of trainings that run in parallel
+    lengths    sequence lengths at which growth is measured
+    sentences  number of validation sentences decoded to measure the speed, if there is no test data
     """
 
     entries: tuple[Entry, ...]
@@ -58,7 +60,7 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Run:
-    """One training of an entry. number: 0 for the first, of which more is measured than of the others."""
+    """One training of an entry. number: 0 for the first one, of which more is measured."""
 
     entry: Entry
     seed: int
@@ -74,7 +76,7 @@ class Run:
 
 
 def training(comparison: Comparison, entry: Entry, *last: str) -> Training:
-    """An entry under the comparison's settings, with those of `last` over all others."""
+    """The training of an entry with the settings of the comparison; the settings in `last` override all others."""
     settings = (*SETTINGS, *SAME_BATCHES) if comparison.budget.steps else SETTINGS
     sets = (*settings, *comparison.sets, *entry.sets, *last)
     return Training(entry.recipe, comparison.data, comparison.valid, sets)
@@ -89,32 +91,32 @@ def runs_of(comparison: Comparison, entry: Entry) -> list[Run]:
 
 
 def check(comparison: Comparison) -> list[str]:
-    """Raises ConfigError for what cannot be compared; gives sentences about what may not be meant so."""
+    """Raises ConfigError if the comparison is impossible. Returns warnings about settings that may be mistakes."""
     if not comparison.entries:
         raise ConfigError("name at least one recipe or file to compare; `weft list recipes` shows recipes")
     if comparison.at_once > 1 and comparison.budget.seconds:
         raise ConfigError("--at-once: trainings that share a device slow each other down; give a --budget in steps")
     for change in [*comparison.sets, *(change for entry in comparison.entries for change in entry.sets)]:
-        if change.partition("=")[0].strip() in GIVEN:
-            raise ConfigError(f"{change}: how long is trained is what --budget says; leave this setting away")
+        if change.partition("=")[0].strip() in BUDGETED:
+            raise ConfigError(f"{change}: --budget sets the length of training; remove this setting")
     configs = [training(comparison, entry).config() for entry in comparison.entries]
     kinds = sorted({config.task["kind"] for config in configs})
     if len(kinds) > 1:
-        raise ConfigError(f"entries have different tasks ({', '.join(kinds)}), whose scores cannot be compared")
+        raise ConfigError(f"the entries have different tasks ({', '.join(kinds)}), so their scores cannot be compared")
     for entry, config in zip(comparison.entries, configs, strict=True):
         if not config.data.train:
             raise ConfigError(f"{entry.label}: there is no training data; give --data")
         if not (config.data.valid or comparison.test):
-            raise ConfigError(f"{entry.label}: there is nothing to compare by; give --valid, --test or both")
-    return _doubts(comparison, configs)
+            raise ConfigError(f"{entry.label}: there is no data to score; give --valid, --test or both")
+    return _warnings(comparison, configs)
 
 
-def _doubts(comparison: Comparison, configs: Sequence[Config]) -> list[str]:
+def _warnings(comparison: Comparison, configs: Sequence[Config]) -> list[str]:
     steps = comparison.budget.steps
     long = [
-        f"{entry.label}: its learning rate rises for {warmup:,} of {steps:,} steps; --set train.schedule.warmup=… shortens that"
+        f"{entry.label}: {warmup:,} of {steps:,} steps are warm-up; --set train.schedule.warmup=… shortens it"
         for entry, config in zip(comparison.entries, configs, strict=True)
         if steps and (warmup := int(config.train.schedule.get("warmup", 0))) > steps / 2
     ]
     data = {(tuple(config.data.train), tuple(config.data.valid)) for config in configs}
-    return long + (["entries are not trained on the same data: their recipes name others"] if len(data) > 1 else [])
+    return long + (["the entries are trained on different data: their recipes name different files"] if len(data) > 1 else [])

@@ -1,4 +1,4 @@
-"""How fast a training is, by a short one: to plan the steps that a time allows, and to measure a speed undisturbed."""
+"""Measures training speed by a short training: to plan the number of steps for a time budget, or to report it."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from weft.compare.trainings import records
-from weft.config import Config
+from weft.config.sections import Config
 from weft.training.run import train_run
 
 SHARE, SHORTEST, LONGEST = 0.05, 2.0, 20.0
-"""Of a budget's time that goes into finding out how far it reaches, and the least and most of it in seconds."""
+"""Fraction of a time budget that is spent on planning, and its minimum and maximum in seconds."""
 
 LOG_EVERY = 10
 ENDLESS = 1 << 40
@@ -20,28 +20,27 @@ ENDLESS = 1 << 40
 
 @dataclass(frozen=True)
 class Speed:
-    """startup: seconds before training runs at its pace · from then on, steps a second.
+    """Seconds until training reaches its full speed, and steps per second from then on.
 
-    Counts a second (of texts, of target tokens) would depend on how far a moment reaches: batches of short texts have more.
+    Texts or tokens per second would depend on which batches a short training happens to see.
     """
 
     startup: float
     steps_a_second: float
 
     def planned(self, seconds: float) -> int:
-        """The steps for which a time is long enough, at least 1."""
+        """The number of steps that fit into a time, at least 1."""
         return max(1, int((seconds - self.startup) * self.steps_a_second))
 
 
 def probe(config: Config, seconds: float) -> Speed:
-    """Trains for so long in a folder that is thrown away; nothing is validated."""
-    short = config.model_copy(deep=True)
-    # Validated as they are set; the schedule of so many steps does not matter to the pace.
-    short.train.steps, short.train.seconds, short.train.log_every = ENDLESS, seconds, LOG_EVERY
-    short.train.save_every, short.train.tensorboard, short.data.valid = ENDLESS, False, []
+    """Trains for `seconds` in a temporary folder, without validation."""
+    # The learning rate schedule for ENDLESS steps does not matter for the speed.
+    limits = {"train.steps": ENDLESS, "train.seconds": seconds, "train.log_every": LOG_EVERY, "train.save_every": ENDLESS}
+    short = config.replaced({**limits, "train.tensorboard": False, "data.valid": []})
     with tempfile.TemporaryDirectory() as folder:
         train_run(short, Path(folder) / "run")
-        return pace([each for each in records(Path(folder) / "run") if each["event"] == "train"])
+        return pace([record for record in records(Path(folder) / "run") if record["event"] == "train"])
 
 
 def probe_seconds(budget: float) -> float:
@@ -49,7 +48,7 @@ def probe_seconds(budget: float) -> float:
 
 
 def pace(lines: list[dict[str, Any]]) -> Speed:
-    """The speed over the later half of a log; of a single line, over all of it."""
+    """The speed over the second half of a log, or over a single line."""
     last, middle = lines[-1], lines[(len(lines) - 1) // 2]
     if middle is last:
         return Speed(0.0, last["step"] / max(last["seconds"], 1e-9))

@@ -1,4 +1,4 @@
-"""What a comparison leaves: results.json, and made from it table.csv, chart.png, chart.svg and report.html."""
+"""The files of a comparison: results.json, and from it table.csv, chart.png, chart.svg and report.html."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from weft.errors import DataError
 
 
 def write_report(document: dict[str, Any], out: Path) -> list[Path]:
-    """Writes them all; where matplotlib is not installed, those without pictures. Gives what was written."""
+    """Writes all files and returns them. Without matplotlib it leaves out the pictures."""
     out.mkdir(parents=True, exist_ok=True)
     drawing = importlib.util.find_spec("matplotlib") is not None
     texts = {
@@ -31,11 +31,11 @@ def write_report(document: dict[str, Any], out: Path) -> list[Path]:
 
 
 def read_results(file: Path) -> dict[str, Any]:
-    """What results.json holds, to be drawn again."""
+    """Reads results.json, to write the report again."""
     try:
         document = json.loads(file.read_text("utf-8"))
         if isinstance(document, dict) and "entries" in document:
             return document
     except ValueError:
         pass
-    raise DataError(f"{file}: these are not the results of `weft compare`")
+    raise DataError(f"{file}: this file does not contain results of `weft compare`")

@@ -1,7 +1,7 @@
-"""What a comparison found, as plain data: everything that tables, charts and pages are made of, drawn now or later.
+"""The results of a comparison as plain data, from which tables, charts and pages are made.
 
-A `Stat` is over the trainings of an entry that differ in their seed: {"mean", "low", "high", "values"}. low and high bound the
-95 % interval of the mean by Student's t, which asks that scores be about normal over seeds; with one training they are None.
+A `Stat` summarises the trainings of an entry with different seeds: {"mean", "low", "high", "values"}. low and high bound the
+95 % confidence interval of the mean by Student's t, which assumes roughly normal scores; with one training they are None.
 """
 
 from __future__ import annotations
@@ -17,13 +17,12 @@ from weft.bench.machine import about
 from weft.compare.plan import Comparison, Run, training
 from weft.compare.trainings import records
 from weft.compare.worker import Job
-from weft.registry import build
-from weft.tasks.base import Setting, Task
+from weft.runs.opening import build_task
 
 FORMAT = 1
-"""Raised when a key changes its meaning or goes away; new keys do not raise it."""
+"""The version of the document. It changes when a key changes its meaning or is removed, not when one is added."""
 
-UNMEASURED = "trained, but could not be measured: "
+UNMEASURED = "trained, but the measurement failed: "
 
 Stat = dict[str, Any]
 Row = dict[str, Any]
@@ -32,11 +31,11 @@ Row = dict[str, Any]
 QUANTILES = [12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228,
              2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086]
 # fmt: on
-"""Of Student's t at 97.5 %, for 1, 2, … degrees of freedom."""
+"""97.5 % quantiles of Student's t for 1, 2, … degrees of freedom."""
 
 
 def interval(values: Sequence[float]) -> tuple[float, float] | None:
-    """The 95 % interval of the mean by Student's t; None of fewer than two values."""
+    """The 95 % confidence interval of the mean by Student's t; None for fewer than two values."""
     if len(values) < 2:
         return None
     half = student(len(values) - 1) * statistics.stdev(values) / math.sqrt(len(values))
@@ -45,16 +44,16 @@ def interval(values: Sequence[float]) -> tuple[float, float] | None:
 
 
 def student(freedom: int) -> float:
-    """The 97.5 % quantile of Student's t with so many degrees of freedom."""
+    """The 97.5 % quantile of Student's t with `freedom` degrees of freedom."""
     if freedom <= len(QUANTILES):
         return QUANTILES[freedom - 1]
     normal = statistics.NormalDist().inv_cdf(0.975)
-    # Beyond the table the first term of the expansion in 1 / freedom is right to the third digit.
+    # Beyond the table, the first term of the expansion in 1 / freedom is accurate to the third digit.
     return normal + (normal**3 + normal) / (4 * freedom)
 
 
 def stat(values: Iterable[float | None]) -> Stat | None:
-    """Mean and interval of what is there; None where nothing is."""
+    """Mean and interval of the values that are not None; None if there are none."""
     known = [float(value) for value in values if value is not None]
     if not known:
         return None
@@ -63,10 +62,10 @@ def stat(values: Iterable[float | None]) -> Stat | None:
 
 
 def collect(comparison: Comparison, runs: Sequence[Run], errors: Mapping[str, str], jobs: Mapping[str, Job]) -> dict[str, Any]:
-    """The document of a comparison, the best entry first. jobs: of all runs that are trained, measured already or not."""
-    found = {run.name: _run(run, jobs.get(run.name), errors.get(run.name, "")) for run in runs}
+    """The document of a comparison, best entry first. jobs: the measurements of all trained runs, done or not."""
+    results = {run.name: _run(run, jobs.get(run.name), errors.get(run.name, "")) for run in runs}
     rows = [
-        _row(entry.label, [found[run.name] for run in runs if run.entry == entry], alone=comparison.at_once > 1)
+        _row(entry.label, [results[run.name] for run in runs if run.entry == entry], alone=comparison.at_once > 1)
         | {"recipe": entry.recipe, "set": list(entry.sets)}
         for entry in comparison.entries
     ]
@@ -90,9 +89,9 @@ def collect(comparison: Comparison, runs: Sequence[Run], errors: Mapping[str, st
 
 
 def _run(run: Run, job: Job | None, error: str) -> Row:
-    """What is known of one training: its log, and what was measured of it; of one that failed, the error alone."""
+    """The results of one training, from its log and its measurements; for a failed training, only the error."""
     lines = records(run.folder) if job else []
-    learned = [line for line in lines if line["event"] == "train"]
+    steps = [line for line in lines if line["event"] == "train"]
     if job and (problem := job.error()):
         error = f"{UNMEASURED}{problem}"
     summary = lines[-1] if lines and lines[-1]["event"] == "summary" else {}
@@ -103,32 +102,32 @@ def _run(run: Run, job: Job | None, error: str) -> Row:
         "error": error,
         "steps": summary.get("step"),
         "stopped": summary.get("stopped"),
-        "seconds": learned[-1]["seconds"] if summary else None,  # without the last validation
+        "seconds": steps[-1]["seconds"] if summary else None,  # without the last validation
         "memory": summary.get("peak_memory"),
-        "speed": _speed([line["tokens_per_second"] for line in learned]) if summary else None,
-        "counts_a_step": _counts_a_step(learned) if summary else None,
+        "speed": _speed([line["tokens_per_second"] for line in steps]) if summary else None,
+        "counts_a_step": _counts_per_step(steps) if summary else None,
         "valid": {name: value for name, value in summary.items() if name not in plain},
-        "measured": (job.found() if job else None) or {},
+        "measured": (job.load() if job else None) or {},
     }
 
 
 def _speed(speeds: Sequence[float]) -> float | None:
-    """The median, without the first: while it was measured kernels were chosen and caches filled."""
+    """The median without the first value, which includes warm-up."""
     later = speeds[1:] if len(speeds) > 2 else speeds
     return statistics.median(later) if later else None
 
 
-def _counts_a_step(lines: Sequence[Row]) -> float:
-    """Over the whole training, so that it is the same for all that read the same batches; without the time before the first."""
+def _counts_per_step(lines: Sequence[Row]) -> float:
+    """The average over the whole training from its first log line on, so that it is equal for equal batches."""
     pairs = list(pairwise(lines)) or [({"step": 0, "seconds": 0.0}, lines[0])]
     counted = sum(line["tokens_per_second"] * (line["seconds"] - before["seconds"]) for before, line in pairs)
     return counted / max(1, lines[-1]["step"] - pairs[0][0]["step"])
 
 
 def _row(label: str, runs: list[Row], *, alone: bool) -> Row:
-    """The entry with all its runs. More was measured of the first that could be; if `alone`, the speed too."""
-    looked: Row = next((run for run in runs if "views" in run["measured"]), {"measured": {}})
-    first: Row = looked["measured"]
+    """An entry with all its runs. Some values are measured on its first run only; if `alone`, so is the speed."""
+    measured: Row = next((run for run in runs if "views" in run["measured"]), {"measured": {}})
+    first: Row = measured["measured"]
     good = _trained(runs)
     for run in runs:
         run["test"] = run["measured"].get("test", {})
@@ -136,7 +135,7 @@ def _row(label: str, runs: list[Row], *, alone: bool) -> Row:
         "label": label,
         "error": next((run["error"] for run in runs if run["error"]), ""),
         "parameters": first.get("parameters"),
-        "speed": stat([_alone(looked)] if alone else (run["speed"] for run in good)),
+        "speed": stat([_alone(measured)] if alone else (run["speed"] for run in good)),
         "memory": stat(run["memory"] for run in good),
         "seconds": stat(run["seconds"] for run in good),
         "steps": stat(run["steps"] for run in good),
@@ -148,7 +147,7 @@ def _row(label: str, runs: list[Row], *, alone: bool) -> Row:
 
 
 def _alone(run: Row) -> float | None:
-    """Counts a second of a run by its pace with no other beside it."""
+    """Counts per second of a run that has the machine to itself."""
     pace = run["measured"].get("steps_a_second")
     return None if pace is None else pace * run["counts_a_step"]
 
@@ -158,14 +157,13 @@ def _trained(runs: Iterable[Row]) -> list[Row]:
 
 
 def _facts(comparison: Comparison) -> Row:
-    """What the task is judged by, and what its speed counts, as long as nothing was measured."""
-    config = training(comparison, comparison.entries[0]).config()
-    task: Task = build("weft.tasks:TASKS", config.task, Setting(config, comparison.out), where="task")
+    """The headline metric of the task and the unit of its speed, for when nothing is measured yet."""
+    task = build_task(training(comparison, comparison.entries[0]).config(), comparison.out)
     return {"headline": asdict(task.headline), "counts": task.counts}
 
 
 def _headline(facts: Row, rows: Sequence[Row]) -> Row:
-    """The task's own score where all entries have it; the loss elsewhere."""
+    """The headline metric of the task if all entries have it, else the loss."""
     wanted: Row = facts["headline"]
     known = [run["valid"] | run["test"] for row in rows for run in _trained(row["runs"])]
     return (
@@ -174,7 +172,7 @@ def _headline(facts: Row, rows: Sequence[Row]) -> Row:
 
 
 def _judge(row: Row, key: str, tested: bool) -> None:
-    """Adds the scores, each over all runs, and the one that counts: `quality`."""
+    """Adds all scores over all runs, and the one that ranks the entries as `quality`."""
     good = _trained(row["runs"])
     row["scores"] = {}
     for data in ("valid", "test"):

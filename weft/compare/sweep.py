@@ -1,7 +1,9 @@
-"""A comparison from its settings to its results: planned, trained, measured, and gone on with where it was stopped.
+"""Runs a comparison: plans, trains and measures, and resumes where an earlier call stopped.
 
-OUT/runs: a run folder for each entry and seed · OUT/plans: how many steps fit into a time · OUT/measures: what was measured of
-each run · OUT/logs: what each process said.
+OUT/runs      one run folder per entry and seed
+OUT/plans     number of steps that fit into a time budget
+OUT/measures  measurements of each run
+OUT/logs      output of each process
 """
 
 from __future__ import annotations
@@ -19,19 +21,19 @@ from weft.compare.results import UNMEASURED, collect
 from weft.compare.trainings import Training, complete, records, train
 from weft.compare.worker import Job, work
 from weft.errors import Interrupted
-from weft.training.folder import RunLock
+from weft.runs.folder import RunLock
 from weft.training.interrupt import Interrupts
 from weft.training.log import duration
 
 Tell = Callable[[str], None]
 TICK = 0.3
-"""Seconds between looks at how far the processes are."""
+"""Seconds between progress updates."""
 
 
 class Sweep:
-    """Runs a comparison. `say` hears what happens, `show` how far it is, often.
+    """Runs a comparison. `say` receives messages, `show` frequent progress updates.
 
-    Called, it does all of it. `train` and `job` do parts, for programs that run several comparisons at once.
+    Call it to run everything. `train` and `job` run parts, for programs that run several comparisons at once.
     """
 
     def __init__(self, comparison: Comparison, say: Tell = lambda message: None, show: Tell = lambda message: None) -> None:
@@ -39,25 +41,25 @@ class Sweep:
         self.runs = [run for entry in comparison.entries for run in runs_of(comparison, entry)]
         self.errors: dict[str, str] = {}
         self.done = 0
-        self.took: list[float] = []
-        self.underway: dict[str, Run] = {}
+        self.durations: list[float] = []
+        self.running: dict[str, Run] = {}
         self.logs = comparison.out / "logs"
-        self._asked: Callable[[], bool] = lambda: False
+        self._interrupted: Callable[[], bool] = lambda: False
 
     def __call__(self) -> dict[str, Any]:
         """The results as plain data, which `weft.compare.report` writes; see `weft.compare.results`."""
-        for doubt in check(self.comparison):
-            self.say(f"note: {doubt}")
+        for warning in check(self.comparison):
+            self.say(f"note: {warning}")
         self.comparison.out.mkdir(parents=True, exist_ok=True)
         with RunLock(self.comparison.out), Interrupts() as interrupts:
-            self._asked = lambda: interrupts.asked
+            self._interrupted = lambda: interrupts.requested
             self._prepare()
             self._train()
             self._measure()
         return self.results()
 
     def results(self) -> dict[str, Any]:
-        """What there is by now. A training that has not ended is only there if no other of its entry has."""
+        """The results so far. An unfinished training is included only if no other training of its entry has finished."""
         ended = {run for run in self.runs if run.name not in self.errors and complete(run.folder)}
         scored = {run.entry for run in ended}
         runs = [run for run in self.runs if run in ended or run.name in self.errors or run.entry not in scored]
@@ -65,89 +67,89 @@ class Sweep:
         return collect(self.comparison, runs, errors, {run.name: self.job(run) for run in ended})
 
     def _prepare(self) -> None:
-        """With a time, finds out how many steps it is long enough for; with trainings side by side, makes their data ready."""
-        budget, out = self.comparison.budget, self.comparison.out
-        jobs, plans = [], out / "plans"
-        for run in [run for run in self.runs if run.number == 0]:
-            begin = training(self.comparison, run.entry)
-            if budget.seconds:
-                file = plans / f"{run.entry.name}.json"
-                jobs.append(Job("plan", str(file), begin, options={"seconds": budget.seconds}))
+        """Plans the number of steps for a time budget, and prepares the data of parallel trainings."""
+        budget = self.comparison.budget
+        jobs = [self._plan(run) for run in self.runs if run.number == 0] if budget.seconds else []
         if self.comparison.at_once > 1 and not all(complete(run.folder) for run in self.runs):
-            jobs.append(Job("prepare", str(plans / "data.json"), training(self.comparison, self.runs[0].entry)))
-        if missing := [job for job in jobs if job.found() is None]:
-            what = "finding out how many steps fit into the time" if budget.seconds else "making the data ready"
-            self.say(f"{what} ({len(missing)} {'entry' if len(missing) == 1 else 'entries'})")
-            self._work("plan", jobs, what)
+            file = self.comparison.out / "plans" / "data.json"
+            jobs.append(Job("prepare", str(file), training(self.comparison, self.runs[0].entry)))
+        if missing := [job for job in jobs if job.load() is None]:
+            activity = "planning how many steps fit into the time" if budget.seconds else "preparing the data"
+            self.say(f"{activity} ({len(missing)} {'entry' if len(missing) == 1 else 'entries'})")
+            self._work("plan", jobs, activity)
+
+    def _plan(self, run: Run) -> Job:
+        file = self.comparison.out / "plans" / f"{run.entry.name}.json"
+        options = {"seconds": self.comparison.budget.seconds}
+        return Job("plan", str(file), training(self.comparison, run.entry), options=options)
 
     def _train(self) -> None:
         count = len(self.runs)
         left = [run for run in self.runs if not complete(run.folder)]
         self.done = count - len(left)
-        said = f"{count} trainings" + (f", {self.done} of them done before" if self.done else "")
-        self.say(f"{said}; what they say is in {self.logs}")
+        done = f", {self.done} of them already done" if self.done else ""
+        self.say(f"{count} trainings{done}; their logs are in {self.logs}")
         processes = Processes(self.logs, at_once=self.comparison.at_once)
-        self._side_by_side([partial(self.train, run, processes) for run in self.runs], processes, self._status)
+        self._in_parallel([partial(self.train, run, processes) for run in self.runs], processes, self._status)
 
     def train(self, run: Run, processes: Processes) -> None:
-        """Trains one of the runs, unless that is done. What fails is among the results; Stopped is raised."""
+        """Trains one run, unless it is already complete. A failure becomes part of the results; Stopped is raised."""
         before = complete(run.folder)
         if not before:
-            self.underway[run.name] = run
+            self.running[run.name] = run
             self.say(f"training {run}")
         try:
             train(self._training(run), run.folder, processes, run.name)
         except Failure as failure:
             self.errors[run.name] = str(failure)
         finally:
-            self.underway.pop(run.name, None)
+            self.running.pop(run.name, None)
         self.done += not before
         if run.name in self.errors:
             self.say(f"failed: {run}: {self.errors[run.name]}")
         elif not before:
-            self.took.append(records(run.folder)[-1]["seconds"])
+            self.durations.append(records(run.folder)[-1]["seconds"])
             self.say(f"trained {run} ({self.done} of {len(self.runs)})")
 
     def _training(self, run: Run) -> Training:
         budget = self.comparison.budget
         if not budget.seconds:
             return training(self.comparison, run.entry, f"train.steps={budget.steps}", f"train.seed={run.seed}")
-        plan = Job("plan", str(self.comparison.out / "plans" / f"{run.entry.name}.json"), options={"seconds": budget.seconds})
-        found = plan.found()
-        if found is None:
-            raise Failure(plan.error())
-        limits = (f"train.steps={found['steps']}", f"train.seconds={budget.seconds:g}", f"train.seed={run.seed}")
+        planned = self._plan(run).load()
+        if planned is None:
+            raise Failure(self._plan(run).error())
+        limits = (f"train.steps={planned['steps']}", f"train.seconds={budget.seconds:g}", f"train.seed={run.seed}")
         return training(self.comparison, run.entry, *limits)
 
     def _measure(self) -> None:
         trained = [run for run in self.runs if run.name not in self.errors]
         jobs = [self.job(run) for run in trained]
-        if missing := sum(job.found() is None for job in jobs):
-            self.say(f"measuring {missing} {'run' if missing == 1 else 'runs'}, one after the other")
+        if missing := sum(job.load() is None for job in jobs):
+            self.say(f"measuring {missing} {'run' if missing == 1 else 'runs'}, one at a time")
             self._work("measure", jobs, "measured")
         for run, job in zip(trained, jobs, strict=True):
             if error := job.error():
                 self.say(f"failed: {run}: {UNMEASURED}{error}")
 
     def job(self, run: Run) -> Job:
-        """What is measured of a run: speed and growth, which do not depend on the seed, of the first of each entry alone."""
-        asked = self.comparison
-        wanted = Wanted(asked.test, asked.sentences, asked.lengths, alone=asked.at_once > 1, look=True)
+        """The measurements of a run. Speed and growth do not depend on the seed: only the first run of an entry has them."""
+        plan = self.comparison
+        wanted = Wanted(plan.test, plan.sentences, plan.lengths, alone=plan.at_once > 1, look=True)
         if run.number:
-            wanted = Wanted(asked.test)
+            wanted = Wanted(plan.test)
         options = {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(wanted).items()}
-        return Job("measure", str(asked.out / "measures" / f"{run.name}.json"), folder=str(run.folder), options=options)
+        return Job("measure", str(plan.out / "measures" / f"{run.name}.json"), folder=str(run.folder), options=options)
 
-    def _work(self, name: str, jobs: Sequence[Job], what: str) -> None:
+    def _work(self, name: str, jobs: Sequence[Job], activity: str) -> None:
         processes = Processes(self.logs)
 
         def status() -> str:
-            return f"{what}: {sum(job.file.exists() for job in jobs)} of {len(jobs)}"
+            return f"{activity}: {sum(job.file.exists() for job in jobs)} of {len(jobs)}"
 
-        self._side_by_side([lambda: work(name, jobs, processes)], processes, status)
+        self._in_parallel([lambda: work(name, jobs, processes)], processes, status)
 
-    def _side_by_side(self, works: Sequence[Callable[[], None]], processes: Processes, status: Callable[[], str]) -> None:
-        """Does all of it, `at_once` at a time, in threads that wait for processes, while this one looks on."""
+    def _in_parallel(self, works: Sequence[Callable[[], None]], processes: Processes, status: Callable[[], str]) -> None:
+        """Does all works, `at_once` at a time, in threads that wait for processes, while this thread shows the status."""
         with ThreadPoolExecutor(self.comparison.at_once) as workers:
             waiting: set[Future[None]] = {workers.submit(one) for one in works}
             finished: set[Future[None]] = set()
@@ -155,7 +157,7 @@ class Sweep:
                 while waiting:
                     ended, waiting = wait(waiting, TICK, FIRST_COMPLETED)
                     finished |= ended
-                    if self._asked():
+                    if self._interrupted():
                         processes.stop()
                     self.show(status())
             except BaseException:
@@ -163,34 +165,34 @@ class Sweep:
                 raise
         problems = [each.exception() for each in finished]
         if any(isinstance(problem, Stopped) for problem in problems):
-            raise Interrupted("stopped; the same command goes on where it was")
+            raise Interrupted("stopped; run the same command again to continue")
         for problem in problems:
             if problem is not None:
                 raise problem
 
     def _status(self) -> str:
         parts = [f"{self.done} of {len(self.runs)} trained"]
-        lasts = {run: _last(run) for run in list(self.underway.values())}
+        lasts = {run: _last(run) for run in list(self.running.values())}
         parts += [f"{run}: step {last['step']:,}, loss {last['loss'] or 0:.3f}" for run, last in lasts.items() if last]
         if left := self._seconds_left(lasts):
             parts.append(f"about {duration(left)} left")
         return " · ".join(parts)
 
     def _seconds_left(self, lasts: dict[Run, dict[str, Any]]) -> float:
-        """By what trainings took that are done, or will take that are under way; 0 where nothing is known."""
-        took = self.took + [last["seconds"] + last["seconds_left"] for last in lasts.values() if last]
-        if not took:
+        """An estimate from the times of finished and running trainings; 0 if there are none."""
+        times = self.durations + [last["seconds"] + last["seconds_left"] for last in lasts.values() if last]
+        if not times:
             return 0.0
-        under_way = sum(last["seconds_left"] for last in lasts.values() if last)
+        running = sum(last["seconds_left"] for last in lasts.values() if last)
         waiting = max(0, len(self.runs) - self.done - len(lasts))
-        return (under_way + waiting * sum(took) / len(took)) / self.comparison.at_once
+        return (running + waiting * sum(times) / len(times)) / self.comparison.at_once
 
 
 def _unfinished(run: Run) -> str:
     last = _last(run)
-    return f"unfinished: stopped after step {last['step']:,}" if last else "not begun, or stopped before it said anything"
+    return f"unfinished: stopped after step {last['step']:,}" if last else "not started, or stopped before the first log line"
 
 
 def _last(run: Run) -> dict[str, Any]:
-    """The last line of a run's log about a step."""
+    """The last training line of a run's log."""
     return next((line for line in reversed(records(run.folder)) if line["event"] == "train"), {})

@@ -1,4 +1,4 @@
-"""One training as a user would type it: begun, gone on with, or found to be complete."""
+"""One training as a user would start it from the command line: started, resumed, or already complete."""
 
 from __future__ import annotations
 
@@ -8,14 +8,16 @@ from pathlib import Path
 from typing import Any
 
 from weft.compare.processes import Failure, Processes
-from weft.config import Config, load_config
+from weft.config.sections import Config, load_config
+from weft.runs.folder import CONFIG, LOG
+from weft.runs.opening import run_config
 
 Record = dict[str, Any]
 
 
 @dataclass(frozen=True)
 class Training:
-    """A recipe with changes, on data; where that is empty, on the recipe's own."""
+    """A recipe with changes and data; empty data means the data of the recipe."""
 
     recipe: str
     data: tuple[str, ...] = ()
@@ -23,45 +25,39 @@ class Training:
     sets: tuple[str, ...] = ()
 
     def config(self) -> Config:
-        config = load_config(self.recipe, self.sets)
-        config.data.train = list(self.data) or config.data.train
-        config.data.valid = list(self.valid) or config.data.valid
-        return config
+        given = {"data.train": list(self.data), "data.valid": list(self.valid)}
+        return load_config(self.recipe, self.sets).replaced({key: files for key, files in given.items() if files})
 
     def words(self, folder: Path) -> list[str]:
-        """The arguments of `weft` that begin it."""
+        """The arguments of `weft` that start it."""
         given = [("--data", self.data), ("--valid", self.valid), ("--set", self.sets)]
         options = [word for flag, values in given for value in values for word in (flag, value)]
         return ["train", self.recipe, "--out", str(folder), *options]
 
 
 def train(training: Training, folder: Path, processes: Processes, log: str) -> None:
-    """Trains into `folder`. What is complete there is left as it is, and what was interrupted goes on."""
-    begun = (folder / "config.yaml").exists()
-    wanted = training.config()
-    if begun and _settled(load_config(folder / "config.yaml"), wanted) != wanted:
+    """Trains in `folder`. Resumes an interrupted run, and does nothing if the run is complete."""
+    started = (folder / CONFIG).exists()
+    if started and not _matches(run_config(folder), training.config()):
         raise Failure(f"{folder} holds a run with other settings; remove it, or choose another --out")
-    if not (begun and complete(folder)):
-        processes(log, ["train", "--resume", str(folder)] if begun else training.words(folder))
+    if not (started and complete(folder)):
+        processes(log, ["train", "--resume", str(folder)] if started else training.words(folder))
 
 
 def complete(folder: Path) -> bool:
-    """Whether a run has ended by itself."""
-    found = records(folder)
-    return bool(found) and found[-1]["event"] == "summary"
+    """Whether the training of a run has finished."""
+    lines = records(folder)
+    return bool(lines) and lines[-1]["event"] == "summary"
 
 
 def records(folder: Path) -> list[Record]:
-    """The whole lines of a run's log."""
-    log = folder / "log.jsonl"
+    """The complete lines of a run's log."""
+    log = folder / LOG
     lines = log.read_text("utf-8").splitlines() if log.exists() else []
     return [json.loads(line) for line in lines if line.endswith("}")]
 
 
-def _settled(saved: Config, wanted: Config) -> Config:
-    """What a run has saved, but for what it was left to settle by itself."""
-    if wanted.train.packed == "auto":
-        saved.train.packed = "auto"
-    if wanted.train.rounded == "auto":
-        saved.train.rounded = "auto"
-    return saved
+def _matches(saved: Config, wanted: Config) -> bool:
+    """Whether a run has the wanted settings, apart from those it resolved from `auto`."""
+    resolved = [key for key in ("packed", "rounded") if getattr(wanted.train, key) == "auto"]
+    return saved.replaced({f"train.{key}": "auto" for key in resolved}) == wanted

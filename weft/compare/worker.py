@@ -1,14 +1,13 @@
-"""Jobs of a comparison that are done one after the other in a process of their own: `python -m weft.compare.worker JOBS.json`.
+"""Runs the jobs of a comparison one after the other in a separate process: `python -m weft.compare.worker JOBS.json`.
 
-Each leaves a file with what it found, or with the error that ended it, and the next one is begun. Loading torch and waking
-a GPU take longer than most jobs, so there is one process for all of them.
+Each job writes a file with its result or its error. One process runs all jobs, because importing torch and starting a GPU
+take longer than most of them.
 """
 
 from __future__ import annotations
 
 import gc
 import json
-import os
 import sys
 import tempfile
 import traceback
@@ -19,15 +18,16 @@ from typing import Any
 
 from weft.compare.processes import Failure, Processes
 from weft.compare.trainings import Training
+from weft.config.document import replace_file
 
 Result = dict[str, Any]
 
 
 @dataclass(frozen=True)
 class Job:
-    """kind: prepare (make a training's data ready), plan (steps for the seconds) or measure (a run's folder).
+    """A job of the kind "prepare" (the data of a training), "plan" (steps for a time budget) or "measure" (a run folder).
 
-    options: what `measure.Wanted` takes, or seconds.
+    options: the fields of `measure.Wanted`, or seconds.
     """
 
     kind: str
@@ -40,28 +40,26 @@ class Job:
     def file(self) -> Path:
         return Path(self.result)
 
-    def found(self) -> Result | None:
-        """What the job has left, if that is what is wanted now and no error."""
+    def load(self) -> Result | None:
+        """The result of the job, if it succeeded with the same options."""
         if not self.file.exists():
             return None
         document: Result = json.loads(self.file.read_text("utf-8"))
         return document if document["options"] == self.options and "error" not in document else None
 
     def error(self) -> str:
-        """Why the job failed, if it did; nothing is said of one that is still to be done."""
+        """Why the job failed; empty if it succeeded or has not run yet."""
         return str(json.loads(self.file.read_text("utf-8")).get("error", "")) if self.file.exists() else ""
 
-    def leave(self, **values: Any) -> None:
-        """Written aside and renamed, so that there is never half a result."""
+    def save(self, **values: Any) -> None:
+        """Writes the result, or the error, of the job."""
         self.file.parent.mkdir(parents=True, exist_ok=True)
-        aside = self.file.with_name(f".tmp-{self.file.name}")
-        aside.write_text(json.dumps({"options": self.options, **values}, ensure_ascii=False), "utf-8")
-        os.replace(aside, self.file)
+        replace_file(self.file, json.dumps({"options": self.options, **values}, ensure_ascii=False))
 
 
 def work(name: str, jobs: Sequence[Job], processes: Processes) -> None:
-    """Has the jobs done whose results are not there yet. If the process dies, its job has failed, and the rest go on."""
-    left = [job for job in jobs if job.found() is None]
+    """Runs the jobs that have no result yet. If the process dies, its current job has failed, and the others continue."""
+    left = [job for job in jobs if job.load() is None]
     for job in left:
         job.file.unlink(missing_ok=True)
     while left:
@@ -70,36 +68,35 @@ def work(name: str, jobs: Sequence[Job], processes: Processes) -> None:
             file.flush()
             try:
                 processes(name, [file.name], module="weft.compare.worker")
-                said = "gave no result"
+                error = "the job wrote no result"
             except Failure as failure:
-                said = str(failure)
+                error = str(failure)
         left = [job for job in left if not job.file.exists()]
         for job in left[:1]:
-            job.leave(error=said)
+            job.save(error=error)
         left = left[1:]
 
 
 def main(file: str) -> None:
-    """Does the jobs of a file."""
+    """Runs the jobs of a file."""
     from weft.errors import Interrupted
 
     for values in json.loads(Path(file).read_text("utf-8")):
         job = Job(**{**values, "training": Training(**_tuples(values["training"]))})
         try:
-            job.leave(**_do(job))
+            job.save(**_do(job))
         except Interrupted:
             sys.exit(130)
-        except Exception as error:  # whatever is wrong with one entry must not keep the others from being measured
+        except Exception as error:  # an error in one entry must not prevent measuring the others
             traceback.print_exc()
-            job.leave(error=str(error) or type(error).__name__)
-        gc.collect()  # the memory of one must not be missing for the next
+            job.save(error=str(error) or type(error).__name__)
+        gc.collect()  # free the memory of this job for the next one
 
 
 def _do(job: Job) -> Result:
     from weft.compare.measure import Wanted, measure
     from weft.compare.probe import probe, probe_seconds
-    from weft.registry import build
-    from weft.tasks.base import Setting
+    from weft.runs.opening import build_task
 
     options = job.options or {}
     if job.kind == "measure":
@@ -107,14 +104,13 @@ def _do(job: Job) -> Result:
     if job.kind == "plan":
         speed = probe(job.training.config(), probe_seconds(options["seconds"]))
         return {"steps": speed.planned(options["seconds"]), **asdict(speed)}
-    config = job.training.config()
     with tempfile.TemporaryDirectory() as folder:
-        build("weft.tasks:TASKS", config.task, Setting(config, Path(folder)), where="task").prepare()
+        build_task(job.training.config(), Path(folder)).prepare()
     return {}
 
 
 def _tuples(values: dict[str, Any]) -> dict[str, Any]:
-    """JSON has lists for them."""
+    """Converts lists, as JSON stores tuples, back to tuples."""
     return {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
 
 

@@ -1,4 +1,4 @@
-"""From files to batches. Knows `weft.batch` and nothing of models."""
+"""Reads files, tokenises them, and makes batches. Independent of models."""
 
 TOKENIZERS = {
     "bpe": "weft.data.subword:BpeTokenizer",

@@ -1,4 +1,4 @@
-"""Which target tokens go with which source tokens, learned from pairs of texts."""
+"""Lexical translation probabilities: which target tokens translate which source tokens."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ Ids = NDArray[np.int32]
 Numbers = NDArray[np.int64]
 
 CHUNK = 4096
-"""Pairs counted at once."""
+"""Number of pairs processed at once."""
 
 PASSES = 3
-"""Times that all pairs are looked at again after they have been counted."""
+"""Passes of expectation maximisation over all pairs, after they have been counted."""
 
 
 def companions(corpus: Corpus, sources: int, targets: int, *, most: int, frequent: int, pairs: int) -> tuple[Ids, Ids]:
-    """For each source token the `most` target tokens it leads to, [sources, most], and the most frequent ones, [frequent].
+    """The `most` best target tokens for each source token, [sources, most], and the most frequent target tokens, [frequent].
 
-    The best come first, the frequent ones are left out, and −1 stands where no more were seen. Of a large corpus `pairs` pairs
-    are looked at, evenly spread over it. A token counts once a text. Translation probabilities of IBM Model 1 (Brown et al.
-    1993) rank them, which begin as Dice's coefficients, so that few passes do.
+    The best come first, without the frequent ones; −1 fills the rows of tokens with fewer. Of a large corpus, `pairs` evenly
+    spaced pairs are used. A token counts once per text. Tokens are ranked by translation probabilities of IBM Model 1 (Brown
+    et al. 1993), initialised with Dice's coefficients, so that few passes suffice.
     """
     rows = np.linspace(0, len(corpus) - 1, min(pairs, len(corpus))).round().astype(np.int64)
     chunks = [rows[start : start + CHUNK] for start in range(0, len(rows), CHUNK)]
@@ -50,24 +50,24 @@ def companions(corpus: Corpus, sources: int, targets: int, *, most: int, frequen
 
 
 def _best(source: Numbers, target: Numbers, chance: NDArray[np.float64], sources: int, most: int) -> Ids:
-    """The `most` targets of each source whose chance is highest and not negative."""
+    """The `most` targets of each source with the highest probability that is not negative."""
     order = np.lexsort((target, -chance, source))
     source, target, chance = source[order], target[order], chance[order]
     rank = np.arange(len(source)) - np.searchsorted(source, source)
     kept = (rank < most) & (chance >= 0)
-    found = np.full((sources, most), -1, np.int32)
-    found[source[kept], rank[kept]] = target[kept]
-    return found
+    best = np.full((sources, most), -1, np.int32)
+    best[source[kept], rank[kept]] = target[kept]
+    return best
 
 
 def _vocabularies(corpus: Corpus, rows: Numbers) -> Iterator[tuple[Numbers, Numbers]]:
-    """The tokens of each side of some pairs, each once."""
+    """The distinct tokens of each side of the given pairs."""
     for row in rows.tolist():
         yield np.unique(corpus.row("source", row)).astype(np.int64), np.unique(corpus.row("target", row)).astype(np.int64)
 
 
 def _cells(corpus: Corpus, rows: Numbers, targets: int) -> tuple[Numbers, Numbers]:
-    """Every source token with every target token of its pair, as one number, and the number of the target word it is for."""
+    """Every combination of a source and a target token of a pair, as one number, and the index of its target word."""
     cells, words, count = [], [], 0
     for source, target in _vocabularies(corpus, rows):
         cells.append((source[:, None] * targets + target).ravel())
@@ -77,7 +77,7 @@ def _cells(corpus: Corpus, rows: Numbers, targets: int) -> tuple[Numbers, Number
 
 
 class _Counts:
-    """How often each number was met. What was added last is merged only when it is half as much as what is before it."""
+    """Counts of numbers. A part is merged into the one before it only when it is at least half as large."""
 
     def __init__(self) -> None:
         self._parts: list[tuple[Numbers, Numbers]] = []

@@ -1,7 +1,7 @@
-"""Words outside the vocabulary that a model may copy: inside one pair they have ids of their own.
+"""Temporary ids for words outside the vocabulary that a model may copy. They are valid within one pair.
 
-The unknown words of a source are numbered size, size + 1, … in the order in which they come, a word that comes again by its
-first number. In the target the same words have the same ids; what is unknown there and not in the source stays UNK.
+The unknown words of a source get the ids size, size + 1, … in order of first occurrence. The same words have the same ids in
+the target; other unknown words there stay UNK.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from weft.data.tokenizer import Tokenizer
 
 
 class Numbering:
-    """The ids that the unknown words of one source have. It encodes like its tokenizer, and numbers what it meets."""
+    """The temporary ids of one source. It encodes like its tokenizer and assigns an id to each new unknown word."""
 
     def __init__(self, tokenizer: Tokenizer, words: Sequence[str] = ()) -> None:
         self.tokenizer = tokenizer
@@ -30,21 +30,21 @@ class Numbering:
         return [self.number(text, ids) for text, ids in zip(texts, self.tokenizer.encode_batch(texts), strict=True)]
 
     def number(self, text: str, ids: list[int]) -> list[int]:
-        """The ids of a source with a number for each unknown word."""
+        """The ids of a source, with a temporary id for each unknown word."""
         if UNK in ids:
             for word in self.tokenizer.unknown(text):
                 self.ids.setdefault(word, self.tokenizer.size + len(self.ids))
         return self.find(text, ids)
 
     def find(self, text: str, ids: list[int]) -> list[int]:
-        """The ids of a target, in which only words that were numbered have a number."""
+        """The ids of a target, with the temporary ids of words that have one; other unknown words stay UNK."""
         if UNK not in ids or not self.ids:
             return ids
         unknown = iter(self.tokenizer.unknown(text))
         return [self.ids.get(next(unknown), UNK) if token == UNK else token for token in ids]
 
     def alone(self, ids: list[int]) -> tuple[list[int], list[str]]:
-        """A part of the source with its unknown words numbered anew, as if nothing stood before it; and these words."""
+        """A part of the source with temporary ids as if it were a whole source, and its unknown words."""
         size, words = self.tokenizer.size, self.words
         again: dict[int, int] = {}
         part = [token if token < size else again.setdefault(token, size + len(again)) for token in ids]
@@ -54,7 +54,7 @@ class Numbering:
 def number_pairs(
     tokenizer: Tokenizer, texts: Sequence[tuple[str, str]], sources: list[list[int]], targets: list[list[int]]
 ) -> tuple[list[list[int]], list[list[int]]]:
-    """The ids of pairs with their unknown words numbered. Both sides have one vocabulary."""
+    """The ids of pairs with temporary ids for unknown words. Both sides share one vocabulary."""
     numbered: tuple[list[list[int]], list[list[int]]] = ([], [])
     for (source, target), read, written in zip(texts, sources, targets, strict=True):
         numbering = Numbering(tokenizer)

@@ -1,13 +1,13 @@
-"""Pairs of texts out of files, named by one short string.
+"""Pairs of texts from files, Hugging Face datasets and generators, named by one short string.
 
-    a.en,a.de                     two text files, line by line
-    pairs.tsv   pairs.tsv#3,1     columns between tabs, the first two or those of the given numbers
-    pairs.jsonl pairs.jsonl#en,de one JSON object a line, the keys `source` and `target` or those given (a.b: b inside a)
+    a.en,a.de                     two text files, aligned line by line
+    pairs.tsv   pairs.tsv#3,1     tab-separated columns: the first two, or those with the given numbers
+    pairs.jsonl pairs.jsonl#en,de one JSON object per line: the keys `source` and `target`, or those given (a.b: b inside a)
     …each also as .gz
     hf:NAME[:CONFIG][@SPLIT]#SOURCE,TARGET         a Hugging Face dataset (needs `pip install weft[datasets]`)
-    generated:dates?count=20000&seed=1&split=test  one of the tasks of `weft.data.generated`
+    generated:dates?count=20000&seed=1&split=test  one of the generators of `weft.data.generated`
 
-Everything is read one line at a time, as often as asked.
+Data is streamed line by line and can be read any number of times.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
-from weft.data.generated import Generated, parse_generated
+from weft.data.generated import parse_generator
 from weft.data.lines import check_file, file_digest, read_lines
 from weft.data.mismatch import explain_mismatch
 from weft.errors import DataError
@@ -30,11 +30,11 @@ __all__ = ["Pairs", "open_pairs", "read_lines"]
 FORMS = "'a.en,a.de', 'pairs.tsv', 'pairs.jsonl' (each also .gz), 'hf:NAME#SOURCE,TARGET' or 'generated:dates?count=1000'"
 
 KEPT = 50_000
-"""The most generated pairs that are kept in memory: long ones take a while to make, and training reads them several times."""
+"""Maximum number of generated pairs kept in memory: long ones take time to make, and training reads them repeatedly."""
 
 
 class Pairs(ABC):
-    """Pairs (source, target) of texts that can be read any number of times, in constant memory."""
+    """(source, target) pairs that can be read any number of times, in constant memory."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -44,12 +44,14 @@ class Pairs(ABC):
 
     @abstractmethod
     def digest(self) -> str:
-        """A hash of everything that iterating depends on."""
+        """A hash of everything that the pairs depend on."""
 
 
 def open_pairs(spec: str) -> Pairs:
-    """The pairs that `spec` names (see the top of this file). What is wrong with a name or a file's presence is said here,
-    what is wrong inside a file when it is read."""
+    """Opens the pairs that `spec` names (see the top of this file).
+
+    A wrong name or a missing file is an error here; an error inside a file is raised when it is read.
+    """
     if spec.startswith("generated:"):
         return GeneratedPairs(spec)
     if spec.startswith("hf:"):
@@ -63,11 +65,11 @@ def open_pairs(spec: str) -> Pairs:
     if spec.count(",") == 1 and all(part.strip() for part in spec.split(",")):
         source, target = spec.split(",")
         return TextPairs(spec, source.strip(), target.strip())
-    raise DataError(f"{spec!r} does not say where the pairs are. Write {FORMS}.")
+    raise DataError(f"{spec!r} is not a known data format. Write {FORMS}.")
 
 
 def _columns(spec: str) -> tuple[str, tuple[str, str] | None]:
-    """`path#source,target` in its two parts. A path may itself hold a '#': only one that two names follow counts."""
+    """Splits `path#source,target`. A path may itself contain '#': only one that is followed by two names counts."""
     path, mark, names = spec.rpartition("#")
     if not mark or names.count(",") != 1 or not path.removesuffix(".gz").endswith((".tsv", ".jsonl")):
         return spec, None
@@ -76,7 +78,7 @@ def _columns(spec: str) -> tuple[str, tuple[str, str] | None]:
 
 
 class TextPairs(Pairs):
-    """Two text files; line n of one belongs to line n of the other."""
+    """Two text files, aligned line by line."""
 
     def __init__(self, name: str, source: str, target: str) -> None:
         super().__init__(name)
@@ -85,14 +87,14 @@ class TextPairs(Pairs):
             check_file(path)
 
     def __iter__(self) -> Iterator[tuple[str, str]]:
-        found = False
+        empty = True
         for source, target in zip_longest(read_lines(self.source), read_lines(self.target)):
             if source is None or target is None:
-                empty = self.source if source is None else self.target
-                raise DataError(explain_mismatch(self.source, self.target) if found else f"{empty} is empty.")
-            found = True
+                shorter = self.source if source is None else self.target
+                raise DataError(f"{shorter} is empty." if empty else explain_mismatch(self.source, self.target))
+            empty = False
             yield source, target
-        if not found:
+        if empty:
             raise DataError(f"{self.source} and {self.target} are empty.")
 
     def digest(self) -> str:
@@ -100,9 +102,9 @@ class TextPairs(Pairs):
 
 
 class TsvPairs(Pairs):
-    """One file with a pair a line, tabs between its columns. Blank lines are passed over.
+    """One file with tab-separated columns and a pair per line. Blank lines are skipped.
 
-    Every line must have as many columns as the first: a stray tab inside a text would otherwise cut it in silence.
+    Every line must have as many columns as the first; otherwise a stray tab inside a text would silently truncate it.
     """
 
     def __init__(self, name: str, path: str, columns: tuple[str, str] | None) -> None:
@@ -112,7 +114,7 @@ class TsvPairs(Pairs):
 
     def _number(self, column: str) -> int:
         if not column.isdecimal() or int(column) < 1:
-            raise DataError(f"{self.name}: columns of a .tsv are given by number, counted from 1, not {column!r}.")
+            raise DataError(f"{self.name}: the columns of a .tsv are numbers from 1 on, not {column!r}.")
         return int(column) - 1
 
     def __iter__(self) -> Iterator[tuple[str, str]]:
@@ -133,12 +135,12 @@ class TsvPairs(Pairs):
         where = f"{self.path}, line {number:,}"
         if expected:
             raise DataError(
-                f"{where}: {width} columns, where the lines before it have {expected}: {line[:80]!r}. "
-                "Look for a missing tab, or a tab inside a text."
+                f"{where}: {width} columns, but the lines before it have {expected}: {line[:80]!r}. "
+                "Check for a missing tab, or a tab inside a text."
             )
         if max(self.columns) >= width:
             raise DataError(
-                f"{where}: there is no column {max(self.columns) + 1}, only {width}: {line[:80]!r}. Columns are parted by tabs."
+                f"{where}: there is no column {max(self.columns) + 1}, only {width}: {line[:80]!r}. Separate columns by tabs."
             )
 
     def digest(self) -> str:
@@ -146,7 +148,7 @@ class TsvPairs(Pairs):
 
 
 class JsonPairs(Pairs):
-    """One JSON object a line. Blank lines are passed over."""
+    """One JSON object per line. Blank lines are skipped."""
 
     def __init__(self, name: str, path: str, columns: tuple[str, str] | None) -> None:
         super().__init__(name)
@@ -155,7 +157,7 @@ class JsonPairs(Pairs):
 
     def __iter__(self) -> Iterator[tuple[str, str]]:
         source, target = self.keys
-        found = False
+        empty = True
         for number, line in enumerate(read_lines(self.path), start=1):
             if not line.strip():
                 continue
@@ -164,9 +166,9 @@ class JsonPairs(Pairs):
                 record = json.loads(line)
             except ValueError as error:
                 raise DataError(f"{where}: not valid JSON ({error}): {line[:80]!r}.") from None
-            found = True
+            empty = False
             yield _text(record, source, where), _text(record, target, where)
-        if not found:
+        if empty:
             raise DataError(f"{self.path} is empty.")
 
     def digest(self) -> str:
@@ -174,7 +176,7 @@ class JsonPairs(Pairs):
 
 
 class HuggingFacePairs(Pairs):
-    """Two columns of a dataset of the Hugging Face hub, or of a local folder that `datasets` can load."""
+    """Two columns of a dataset on the Hugging Face hub, or in a local folder that `datasets` can load."""
 
     def __init__(self, spec: str) -> None:
         super().__init__(spec)
@@ -194,21 +196,21 @@ class HuggingFacePairs(Pairs):
             try:
                 import datasets
             except ImportError:
-                raise DataError(f"{self.name} needs a package that is not installed: pip install 'weft[datasets]'.") from None
+                raise DataError(f"{self.name}: the package `datasets` is missing: pip install 'weft[datasets]'.") from None
             try:
                 self._loaded = datasets.load_dataset(self.dataset, self.config or None, split=self.split or "train")
-            except Exception as error:  # whatever a dataset's own loader may raise
+            except Exception as error:  # the loader of a dataset may raise anything
                 raise DataError(f"{self.name}: the dataset could not be loaded: {error}") from None
         return self._loaded
 
     def __iter__(self) -> Iterator[tuple[str, str]]:
         source, target = self.columns
-        found = False
+        empty = True
         for number, record in enumerate(self._load(), start=1):
             where = f"{self.name}, record {number:,}"
-            found = True
+            empty = False
             yield _text(record, source, where), _text(record, target, where)
-        if not found:
+        if empty:
             raise DataError(f"{self.name} is empty.")
 
     def digest(self) -> str:
@@ -216,36 +218,36 @@ class HuggingFacePairs(Pairs):
 
 
 class GeneratedPairs(Pairs):
-    """A generated task: a small one is made once and kept, a large one is made anew whenever it is read."""
+    """Generated pairs. Small sets are generated once and kept in memory, large ones every time they are read."""
 
     def __init__(self, spec: str) -> None:
         super().__init__(spec)
-        self.task: Generated = parse_generated(spec.removeprefix("generated:"))
+        self.generator = parse_generator(spec.removeprefix("generated:"))
         self._kept: list[tuple[str, str]] = []
 
     def __iter__(self) -> Iterator[tuple[str, str]]:
-        if not self._kept and len(self.task) <= KEPT:
-            self._kept = list(self.task)
-        return iter(self._kept or self.task)
+        if not self._kept and len(self.generator) <= KEPT:
+            self._kept = list(self.generator)
+        return iter(self._kept or self.generator)
 
     def digest(self) -> str:
-        return _combine("generated", self.task.digest())
+        return _combine("generated", self.generator.digest())
 
 
 def _text(record: Any, key: str, where: str) -> str:
-    """The text at `key` of a record; dots in the key lead into records inside it."""
+    """The text at `key` of a record; dots in the key lead into nested records."""
     if isinstance(record, dict) and isinstance(record.get(key), str):
         return str(record[key])
     value = record
     for step in key.split("."):
         if not isinstance(value, dict) or step not in value:
-            known = ", ".join(map(repr, value)) if isinstance(value, dict) else f"a {type(value).__name__}"
-            raise DataError(f"{where}: there is no {key!r}; found {known or 'nothing'}.")
+            present = ", ".join(map(repr, value)) if isinstance(value, dict) else f"a {type(value).__name__}"
+            raise DataError(f"{where}: there is no {key!r}; found {present or 'nothing'}.")
         value = value[step]
     if isinstance(value, int | float) and not isinstance(value, bool):
         return str(value)  # labels are often numbers
     if not isinstance(value, str):
-        raise DataError(f"{where}: {key!r} is not a text but {value!r}.")
+        raise DataError(f"{where}: {key!r} must be text, not {value!r}.")
     return value
 
 

@@ -1,12 +1,12 @@
-"""Tasks made by a program: data for demonstrations and tests, with no file and no licence.
+"""Generated data for demonstrations and tests, which needs no files and no licence.
 
-    dates     "Dienstag, 3. März 2026" → "2026-03-03", in forty languages, several formats each
+    dates     "Dienstag, 3. März 2026" → "2026-03-03", in forty languages with several formats each
     copy      "k d q" → "k d q"        reverse  "k d q" → "q d k"        sort  "k d q" → "d k q"
     addition  "417+85" → "502"
     listops, recall, distant_copy: see `weft.data.longrange`
 
-Pair number i is a function of the kind, the seed and i alone. What a pair is about (the day, the letters, the numbers)
-decides by its hash whether it belongs to train, valid or test, so these never share one, whatever the seeds.
+Pair i depends only on the kind, the seed and i. A hash of the subject of a pair (the day, the letters, the numbers) decides
+whether the pair belongs to train, valid or test, so that these never share a subject, whatever the seeds.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from random import Random
 from typing import Any, Literal, get_args
 from urllib.parse import parse_qsl
 
+from weft.config.registry import suggest
 from weft.data.longrange import distant_copy, listops, recall
 from weft.errors import DataError
-from weft.registry import suggest
 
 Split = Literal["train", "valid", "test"]
 
@@ -33,10 +33,10 @@ LANGUAGES = [
     "it", "ja", "ka", "ko", "lt", "lv", "nb", "nl", "pl", "pt", "ro", "ru", "sk", "sv", "sw", "th", "tr", "uk", "vi", "zh",
 ]
 # fmt: on
-"""Croatian is not among them: its October is called almost like November in Polish and Czech."""
+"""Croatian is missing: its name for October is almost that of November in Polish and Czech."""
 
 DIGITS = {"ar": "٠١٢٣٤٥٦٧٨٩", "bn": "০১২৩৪৫৬৭৮৯", "fa": "۰۱۲۳۴۵۶۷۸۹", "hi": "०१२३४५६७८९", "th": "๐๑๒๓๔๕๖๗๘๙"}
-"""Digits that a language writes in every other date, besides the European ones."""
+"""Native digits, which a language uses in half of its dates instead of the European ones."""
 
 FIRST_DAY, LAST_DAY = date(1900, 1, 1), date(2099, 12, 31)
 
@@ -44,13 +44,13 @@ ATTEMPTS = 1000
 
 
 @dataclass(frozen=True)
-class Generated:
-    """`count` pairs of the given kind, the same at every reading.
+class PairGenerator:
+    """`count` pairs of the given kind, the same on every iteration.
 
-    longest   the most symbols of a sequence (copy, reverse, sort; by default 10), digits of a number (addition; by default 4)
-              or tokens of a source (listops, recall, distant_copy); has no meaning for dates.
-    shortest  the fewest symbols of a sequence (by default 1) or tokens of a source (by default a quarter of the most); has no
-              meaning for dates and addition.
+    longest   maximum number of symbols (copy, reverse, sort; default 10), of digits (addition; default 4) or of source
+              tokens (listops, recall, distant_copy); ignored for dates
+    shortest  minimum number of symbols (default 1) or of source tokens (default: a quarter of the maximum); ignored for
+              dates and addition
     """
 
     kind: str
@@ -62,13 +62,13 @@ class Generated:
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
-            raise DataError(f"generated:{self.kind}: there is no such task; {suggest(self.kind, KINDS)}.")
+            raise DataError(f"generated:{self.kind}: there is no such generator; {suggest(self.kind, KINDS)}.")
         if self.split not in get_args(Split):
             raise DataError(f"generated:{self.kind}: there is no split {self.split!r}; {suggest(self.split, get_args(Split))}.")
         if self.count < 1 or self.longest < 0 or self.shortest < 0:
-            raise DataError(f"generated:{self.kind}: count must be at least 1, longest and shortest positive.")
+            raise DataError(f"generated:{self.kind}: count must be at least 1, longest and shortest at least 0.")
         if self.shortest > self.longest:
-            raise DataError(f"generated:{self.kind}: with shortest={self.shortest}, give a longest of at least as much.")
+            raise DataError(f"generated:{self.kind}: longest must be at least shortest={self.shortest}.")
 
     def __iter__(self) -> Iterator[tuple[str, str]]:
         return (self.pair(index) for index in range(self.count))
@@ -77,42 +77,37 @@ class Generated:
         return self.count
 
     def pair(self, index: int) -> tuple[str, str]:
-        """Pair number `index`: drawn again and again until what it is about belongs to this split."""
+        """Pair number `index`, drawn repeatedly until its subject belongs to this split."""
         random = Random(int.from_bytes(_hash(f"{self.kind} {self.seed} {index}")[:8], "little"))
         for _ in range(ATTEMPTS):
             subject, source, target = KINDS[self.kind](random, self.shortest, self.longest)
             if split_of(f"{self.kind} {subject}") == self.split:
                 return source, target
-        raise DataError(f"generated:{self.kind}: no pair found for {self.split!r}; give a larger `longest`.")
+        raise DataError(f"generated:{self.kind}: no pair found for {self.split!r}; increase `longest`.")
 
     def digest(self) -> str:
-        """Changes with everything the pairs depend on: the options and, for dates, the version of the calendar data."""
+        """A hash of everything that the pairs depend on: the options and, for dates, the version of the calendar data."""
         import babel
 
         return _hash(repr((asdict(self), babel.__version__, LANGUAGES))).hex()
 
 
-def parse_generated(spec: str) -> Generated:
-    """The task that "dates?count=20000&seed=1" names."""
+def parse_generator(spec: str) -> PairGenerator:
+    """Parses a generator such as "dates?count=20000&seed=1"."""
     kind, _, query = spec.partition("?")
-    known = {field.name: field for field in fields(Generated) if field.name != "kind"}
+    known = {field.name: field for field in fields(PairGenerator) if field.name != "kind"}
     options: dict[str, Any] = {}
     for name, value in parse_qsl(query, keep_blank_values=True):
         if name not in known:
             raise DataError(f"generated:{spec}: there is no option {name!r}; {suggest(name, known)}.")
         if name != "split" and not value.isdecimal():
-            raise DataError(f"generated:{spec}: {name} must be a whole number, not {value!r}.")
+            raise DataError(f"generated:{spec}: {name} must be an integer, not {value!r}.")
         options[name] = value if name == "split" else int(value)
-    return Generated(kind, **options)
-
-
-def dates(count: int, seed: int = 1, split: Split = "train") -> Generated:
-    """Dates as people write them, and as ISO 8601 writes them."""
-    return Generated("dates", count, seed, split)
+    return PairGenerator(kind, **options)
 
 
 def split_of(subject: str) -> Split:
-    """Where a subject belongs: one in ten is for validation, one in ten for the test."""
+    """The split of a subject: one in ten is for validation, one in ten for testing."""
     tenth = _hash(subject)[0] % 10
     return "test" if tenth == 0 else "valid" if tenth == 1 else "train"
 
@@ -138,7 +133,7 @@ def write_date(day: date, language: str, pattern: str) -> str:
 
 @functools.cache
 def patterns(language: str) -> tuple[str, ...]:
-    """The formats of a language that leave no doubt about what is day, month and year."""
+    """The date formats of a language in which day, month and year are unambiguous."""
     from babel import Locale
 
     locale = Locale.parse(language)
@@ -148,7 +143,7 @@ def patterns(language: str) -> tuple[str, ...]:
 
 
 def _clear(pattern: str) -> bool:
-    """Whether a pattern can be read without knowing the country: 4/3/2026 is two days, and '26 two years."""
+    """Whether a pattern is unambiguous in every country: 4/3/2026 may be two days, and '26 two years."""
     if "y" not in pattern or "yy" in pattern:
         return False
     if "MMM" in pattern:
@@ -192,4 +187,4 @@ KINDS: dict[str, Callable[[Random, int, int], tuple[str, str, str]]] = {
     "recall": recall,
     "distant_copy": distant_copy,
 }
-"""kind → a function that draws (what the pair is about, source, target), given the shortest and the longest length."""
+"""kind → function that draws (subject, source, target), given the minimum and maximum length."""

@@ -1,7 +1,7 @@
-"""Lines of text out of files and streams, read one at a time, with errors that say where.
+"""Reads lines of text from files and streams, one at a time, with errors that name the line.
 
-A line ends with a line feed, or a carriage return and a line feed. Nothing else ends a line: a text may well hold U+2028
-or a lone carriage return, and splitting there would shift every line after it against the other side of the corpus.
+Only a line feed, with or without a carriage return before it, ends a line. A text may contain U+2028 or a lone carriage
+return, and splitting there would misalign all following lines with the other side of the corpus.
 """
 
 from __future__ import annotations
@@ -15,15 +15,14 @@ from typing import IO, cast
 
 from weft.errors import DataError
 
-BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
 BLOCK = 1 << 20
 
 
 def read_lines(source: str | Path | IO[bytes] | IO[str], name: str | None = None) -> Iterator[str]:
-    """The lines of a UTF-8 text file (also .gz) or of an open stream, without their line ends.
+    """The lines of a UTF-8 text file (also .gz) or of an open stream, without line endings.
 
-    A byte order mark at the beginning is dropped. `name` is what errors call a stream. The caller closes a stream.
+    A byte order mark at the beginning is dropped. Errors call a stream `name`. The caller closes the stream.
     """
     if isinstance(source, str | Path):
         with open_file(source) as file:
@@ -33,34 +32,34 @@ def read_lines(source: str | Path | IO[bytes] | IO[str], name: str | None = None
 
 
 def open_file(path: str | Path) -> IO[bytes]:
-    """The file opened for reading, unpacked if its name ends in .gz."""
+    """Opens a file for reading, and decompresses it if its name ends in .gz."""
     path = check_file(path)
     try:
         return cast(IO[bytes], gzip.open(path, "rb")) if path.suffix == ".gz" else path.open("rb")
     except OSError as error:
-        raise DataError(f"{path}: cannot be read: {error.strerror or error}.") from None
+        raise DataError(f"{path}: the file cannot be read: {error.strerror or error}.") from None
 
 
 def check_file(path: str | Path) -> Path:
-    """`path`, if it is a file; otherwise an error that says what is wrong with it."""
+    """Returns `path` if it is a file; raises DataError otherwise."""
     path = Path(path)
     if path.is_dir():
-        raise DataError(f"{path} is a folder; a file of text is wanted.")
+        raise DataError(f"{path} is a folder; give a text file.")
     if not path.exists():
         raise DataError(f"{path}: there is no such file (looked for it in {path.absolute().parent}).")
     return path
 
 
 def file_digest(path: str | Path) -> str:
-    """A hash of the bytes of a file, read block by block."""
-    found = hashlib.blake2b(digest_size=16)
+    """A hash of the bytes of a file, read in blocks."""
+    digest = hashlib.blake2b(digest_size=16)
     try:
         with check_file(path).open("rb") as file:
             while block := file.read(BLOCK):
-                found.update(block)
+                digest.update(block)
     except OSError as error:
-        raise DataError(f"{path}: cannot be read: {error.strerror or error}.") from None
-    return found.hexdigest()
+        raise DataError(f"{path}: the file cannot be read: {error.strerror or error}.") from None
+    return digest.hexdigest()
 
 
 def _lines(stream: IO[bytes] | IO[str], name: str) -> Iterator[str]:
@@ -71,7 +70,7 @@ def _lines(stream: IO[bytes] | IO[str], name: str) -> Iterator[str]:
             raw = next(lines, None)
         except (OSError, EOFError, zlib.error) as error:
             raise DataError(
-                f"{name}: cannot be read past line {number:,}: {error}. The file seems to be damaged or cut short."
+                f"{name}: the file cannot be read past line {number:,}: {error}. It seems to be damaged or cut short."
             ) from None
         if raw is None:
             return
@@ -92,7 +91,7 @@ def _lines(stream: IO[bytes] | IO[str], name: str) -> Iterator[str]:
 def _undecodable(name: str, number: int, offset: int, raw: bytes, error: UnicodeDecodeError) -> DataError:
     where = f"{name}, line {number:,} (byte {offset + error.start:,} of the file)"
     if number == 1 and raw.startswith(UTF16_MARKS):
-        advice = "The file begins like UTF-16; convert it, for example with `iconv -f UTF-16 -t UTF-8`."
+        advice = "The file seems to be UTF-16; convert it, for example with `iconv -f UTF-16 -t UTF-8`."
     else:
         advice = "Convert the file, for example with `iconv -f LATIN1 -t UTF-8`, or remove the line."
     before = raw[max(0, error.start - 30) : error.start].decode("utf-8", "replace")

@@ -1,11 +1,11 @@
-"""Generated tasks whose answer depends on tokens far apart, of any length.
+"""Generated data with long-range dependencies, of any length.
 
     listops       "[MAX 4 3 [MIN 2 3 ] 1 0 ]" → "4": nested operations on digits (Nangia & Bowman 2018), one of ten labels
-    recall        "k 3 q 7 d 1 ? q" → "7": the value that stood behind a key (Graves et al. 2014), one of ten labels
-    distant_copy  "k d q . . . . ?" → "k d q": what came before a long silence
+    recall        "k 3 q 7 d 1 ? q" → "7": the value of a key (Graves et al. 2014), one of ten labels
+    distant_copy  "k d q . . . . ?" → "k d q": the letters before a long gap
 
-A function draws what a pair is about, its source and its target. Sources have between `shortest` and `longest` tokens; 0
-stands for a length of the task's own, and for a quarter of the longest.
+A function draws the subject of a pair, its source and its target. Sources have `shortest` to `longest` tokens; 0 means the
+default length of the kind for `longest`, and a quarter of `longest` for `shortest`.
 """
 
 from __future__ import annotations
@@ -25,27 +25,27 @@ OPERATORS: dict[str, Callable[[list[int]], int]] = {
 }
 
 MOST_ARGUMENTS, MOST_DEPTH, NESTED = 10, 10, 0.25
-"""Of ListOps as the Long Range Arena has it (Tay et al. 2021); the last is the chance of an operation in a digit's place."""
+"""Parameters of ListOps in the Long Range Arena (Tay et al. 2021). NESTED: probability of an operation as an argument."""
 
 ATTEMPTS = 100_000
 
 KEPT = 8
-"""The most symbols that are copied over a distance."""
+"""Maximum number of symbols to copy over the gap."""
 
 
 class _TooLong(Exception):
-    """An expression has more tokens than it may have."""
+    """An expression has too many tokens."""
 
 
 class _Expression:
-    """An expression written token by token, given up as soon as it is too long."""
+    """An expression, written token by token; raises _TooLong when it exceeds `longest` tokens."""
 
     def __init__(self, random: Random, longest: int) -> None:
         self.random, self.longest = random, longest
         self.tokens: list[str] = []
 
     def operation(self, depth: int) -> int:
-        """Writes an operation with its arguments; gives its value."""
+        """Writes an operation with its arguments and returns its value."""
         name = self.random.choice(list(OPERATORS))
         self._write(f"[{name}")
         values = [self.argument(depth + 1) for _ in range(self.random.randint(2, MOST_ARGUMENTS))]
@@ -66,7 +66,7 @@ class _Expression:
 
 
 def listops(random: Random, shortest: int, longest: int) -> tuple[str, str, str]:
-    """An expression of the published grammar, drawn again until its length is between the two."""
+    """An expression of the published grammar, drawn repeatedly until its length is in range."""
     longest = longest or 200
     shortest = shortest or longest // 4
     for _ in range(ATTEMPTS):
@@ -79,26 +79,25 @@ def listops(random: Random, shortest: int, longest: int) -> tuple[str, str, str]
             text = " ".join(expression.tokens)
             return text, text, str(value)
     raise DataError(
-        f"generated:listops: no expression of {shortest} to {longest} tokens was found; give a larger `longest`, "
-        "or a smaller `shortest`."
+        f"generated:listops: no expression of {shortest} to {longest} tokens was found; increase `longest` or lower `shortest`."
     )
 
 
 def recall(random: Random, shortest: int, longest: int) -> tuple[str, str, str]:
-    """Keys, each with a digit behind it, and one of them once more. A key has as many letters as it takes to tell all apart."""
+    """Keys with a digit after each, and a question for one of them. Keys are long enough to be distinct."""
     longest = longest or 50
     most = max(1, (longest - 2) // 2)
     count = random.randint(min(most, max(1, ((shortest or longest // 4) - 1) // 2)), most)
     width = next(width for width in range(1, 9) if len(string.ascii_lowercase) ** width >= most)
     keys = [_word(number, width) for number in random.sample(range(len(string.ascii_lowercase) ** width), count)]
     values = [str(random.randrange(10)) for _ in keys]
-    asked = random.randrange(count)
-    text = " ".join([*(token for pair in zip(keys, values, strict=True) for token in pair), "?", keys[asked]])
-    return text, text, values[asked]
+    question = random.randrange(count)
+    text = " ".join([*(token for pair in zip(keys, values, strict=True) for token in pair), "?", keys[question]])
+    return text, text, values[question]
 
 
 def _word(number: int, width: int) -> str:
-    """The letters that stand for a number, `width` of them."""
+    """A number written with `width` letters."""
     letters = []
     for _ in range(width):
         number, letter = divmod(number, len(string.ascii_lowercase))
@@ -107,9 +106,9 @@ def _word(number: int, width: int) -> str:
 
 
 def distant_copy(random: Random, shortest: int, longest: int) -> tuple[str, str, str]:
-    """Letters, a silence that fills the text up to its length, and a question mark."""
+    """Letters, a gap that fills the text up to its length, and a question mark."""
     longest = longest or 100
     letters = " ".join(random.choices(string.ascii_lowercase, k=random.randint(1, max(1, min(KEPT, longest - 2)))))
     count = random.randint(min(longest, shortest or longest // 4), longest)
-    silence = max(1, count - len(letters.split()) - 1)
-    return letters, f"{letters} {'. ' * silence}?", letters
+    gap = max(1, count - len(letters.split()) - 1)
+    return letters, f"{letters} {'. ' * gap}?", letters

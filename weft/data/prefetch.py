@@ -1,4 +1,4 @@
-"""Making the next items in a background thread while the current one is used."""
+"""Prepares the next items of an iterator in a background thread."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from typing import TypeVar
 Item = TypeVar("Item")
 
 WAIT = 0.1
-"""Seconds between looks at whether the reader has gone."""
+"""Seconds between checks whether the consumer has gone."""
 
 
 class _End:
-    """Says that the items are finished, or why they broke off."""
+    """Marks the end of the items, with the error that ended them, if any."""
 
     def __init__(self, error: BaseException | None) -> None:
         self.error = error
 
 
 def prefetch(iterator: Iterator[Item], depth: int) -> Generator[Item, None, None]:
-    """The same items in the same order, up to `depth` of them made ahead by one thread.
+    """Yields the items of `iterator` in order, while one thread prepares up to `depth` of them ahead.
 
-    An exception of the iterator is raised where its item would have come. Closing the generator (or dropping it) ends the
-    thread. With a depth of 0 nothing is made ahead.
+    An exception of the iterator is raised in place of its item. Closing or dropping the generator ends the thread. A depth of
+    0 prepares nothing ahead.
     """
     if depth <= 0:
         yield from iterator
@@ -49,12 +49,12 @@ def _fill(iterator: Iterator[Item], ready: queue.Queue[Item | _End], gone: threa
             if not _put(item, ready, gone):
                 return
         _put(_End(None), ready, gone)
-    except BaseException as error:  # it belongs to whoever reads
+    except BaseException as error:  # raised again in the consumer
         _put(_End(error), ready, gone)
 
 
 def _put(item: Item | _End, ready: queue.Queue[Item | _End], gone: threading.Event) -> bool:
-    """Whether the item was handed over before the reader went away."""
+    """Passes an item on. Returns False if the consumer has gone."""
     while not gone.is_set():
         try:
             ready.put(item, timeout=WAIT)

@@ -1,4 +1,4 @@
-"""A SentencePiece model that already exists, with its pieces behind weft's own special ids."""
+"""Existing SentencePiece models, with their pieces numbered after the special ids of weft."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from weft.errors import ConfigError, DataError
 class SentencePieceTokenizer(Tokenizer):
     """An existing SentencePiece model (Kudo & Richardson, 2018, arXiv:1808.06226), copied into the run.
 
-    Its control and unknown pieces give way to the special ids of weft; all other pieces keep their order.
+    The special ids of weft replace its control and unknown pieces; all other pieces keep their order.
 
-    model  path of the .model file; after training the run's own copy is used
+    model  path of the .model file; a trained run uses its own copy
     """
 
     suffix: ClassVar[str] = ".model"
@@ -31,7 +31,7 @@ class SentencePieceTokenizer(Tokenizer):
         self._inner: Any = None
 
     def train(self, texts: Iterable[str], size: int) -> None:
-        """Read the model file. The texts and the size play no part: the vocabulary is what the model has."""
+        """Reads the model file. The texts and the size are ignored: the model determines the vocabulary."""
         path = check_file(Path(self.model))
         try:
             self.restore(path.read_bytes())
@@ -42,7 +42,7 @@ class SentencePieceTokenizer(Tokenizer):
         try:
             from sentencepiece import SentencePieceProcessor
         except ImportError:
-            raise ConfigError("the tokenizer 'sentencepiece' needs a package: pip install 'weft[sentencepiece]'.") from None
+            raise ConfigError("the package `sentencepiece` is missing: pip install 'weft[sentencepiece]'.") from None
         inner = SentencePieceProcessor()
         try:
             inner.LoadFromSerializedProto(content)
@@ -51,9 +51,9 @@ class SentencePieceTokenizer(Tokenizer):
         if inner.get_piece_size() == 0:
             raise ValueError("it is empty")
         self._inner, self._content = inner, content
-        every = range(inner.get_piece_size())
-        pieces = [i for i in every if not (inner.IsControl(i) or inner.IsUnknown(i) or inner.IsUnused(i))]
-        self._outer = np.full(len(every), UNK, np.int64)
+        numbers = range(inner.get_piece_size())
+        pieces = [i for i in numbers if not (inner.IsControl(i) or inner.IsUnknown(i) or inner.IsUnused(i))]
+        self._outer = np.full(len(numbers), UNK, np.int64)
         self._outer[pieces] = np.arange(len(pieces)) + RESERVED
         self._pieces = pieces
 

@@ -1,7 +1,7 @@
-"""How tokens are spelled, and automata that follow a term through them, however it is cut into tokens.
+"""Spellings of tokens, and automata that recognise a term however it is split into tokens.
 
-A term is found as whole words: letters before and after it would make it another word. Scripts that are written
-without spaces have no such words, so there a term is found anywhere.
+A term matches whole words only: a letter before or after it would make it another word. In scripts without spaces between
+words, a term matches anywhere.
 
 Shapes: S states · V vocabulary.
 """
@@ -21,40 +21,44 @@ from weft.data.tokenizer import RESERVED, Tokenizer
 from weft.errors import DataError
 
 MET, INSIDE, START = 0, 1, 2
-"""States of every automaton: the term has been said; the last letter belongs to some word; the term may begin here.
+"""States of every automaton: the term is complete; the last letter belongs to another word; the term may begin here.
 
-State START + p: the first p letters of the term have been said."""
+In state START + p, the first p letters of the term have been written."""
 
 LONGEST = 200
 NONE = -1
 FAR = 1000
-"""How far from its end a term is that cannot be continued."""
+"""The distance to the end of a term that cannot be continued."""
 
 UNSPACED = (
     (0x0E00, 0x0EFF),  # Thai, Lao
     (0x1000, 0x109F),  # Burmese
     (0x1780, 0x17FF),  # Khmer
-    (0x2E80, 0x2FDF),  # parts of Chinese characters
-    (0x3005, 0x3007),  # signs for one again, for an end, for zero
+    (0x2E80, 0x2FDF),  # CJK radicals
+    (0x3005, 0x3007),  # ideographic iteration mark, closing mark and zero
     (0x3021, 0x3029),  # Suzhou numerals
     (0x3040, 0x312F),  # Hiragana, Katakana, Bopomofo
-    (0x31A0, 0x31FF),  # more of them
+    (0x31A0, 0x31FF),  # extensions of these
     (0x3400, 0x4DBF),  # Chinese characters
     (0x4E00, 0x9FFF),
     (0xF900, 0xFAFF),
-    (0xFF66, 0xFF9F),  # Katakana of half width
+    (0xFF66, 0xFF9F),  # halfwidth Katakana
     (0x1AFF0, 0x1B16F),  # more Hiragana and Katakana
     (0x20000, 0x3FFFF),  # more Chinese characters
 )
-"""Scripts that put no spaces between words. Korean is not among them."""
+"""Scripts without spaces between words. Korean has spaces."""
 
 States = NDArray[np.uint8]
 
 
 @dataclass(frozen=True)
 class Automaton:
-    """follow [S, V]: the state after each token · force [S]: the token that brings the term on, NONE if none is needed or
-    there is none · left [S]: how many such tokens are missing; 0 where the text may end."""
+    """The automaton of a term.
+
+    follow  [S, V] the state after each token
+    force   [S] the token that continues the term; NONE if none is needed or possible
+    left    [S] the number of such tokens still missing; 0 where the text may end
+    """
 
     follow: States
     force: NDArray[np.int64]
@@ -62,13 +66,13 @@ class Automaton:
 
 
 class Spelling:
-    """The tokens of a vocabulary as letters."""
+    """The spellings of all tokens of a vocabulary."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
-        self._tokenizer = ref(tokenizer)  # no more than that: spellings are kept for as long as their tokenizers live
+        self._tokenizer = ref(tokenizer)  # a weak reference: a spelling lives as long as its tokenizer
         self.texts = ["" if number < RESERVED else tokenizer.spelling(number) for number in range(tokenizer.size)]
         self.ids = {text: number for number, text in reversed(list(enumerate(self.texts))) if text}
-        # The longest tokens first, so that a pass over letters k, k + 1, … goes over ever fewer of them.
+        # Longest tokens first, so that the passes over letters k, k + 1, … visit fewer and fewer tokens.
         self._order = np.argsort([-len(text) for text in self.texts], kind="stable")
         lengths = np.array([len(self.texts[number]) for number in self._order])
         self._counts = [int((lengths > place).sum()) for place in range(int(lengths.max(initial=0)))]
@@ -83,19 +87,19 @@ class Spelling:
         self.automaton = lru_cache(256)(self._automaton)
 
     def _automaton(self, term: str, early: bool = False) -> Automaton:
-        """The automaton of a term. Raises DataError for one that the vocabulary cannot spell.
+        """The automaton of a term. Raises DataError if the vocabulary cannot spell it.
 
-        early: a token of several letters that completes the term counts as saying it, although letters may follow: so long a
-        piece mostly ends a word, and once it is said, it is too late to avoid the term.
+        early: a token of several letters that completes the term counts as the term, although letters may follow. So long a
+        piece mostly ends a word, and after it, it would be too late to avoid the term.
         """
         tokenizer = self._tokenizer()
         assert tokenizer is not None
         ids = tokenizer.encode(" ".join(term.split()))
         word = "".join(self.texts[number] for number in ids).strip(" ")
         if UNK in ids:
-            raise DataError(f"the term {term!r} has parts that the model's vocabulary does not have; it can never be written")
+            raise DataError(f"the term {term!r} cannot be written: parts of it are not in the vocabulary of the model")
         if not word or len(word) > LONGEST:
-            raise DataError(f"the term {term!r} is {'empty' if not word else 'too long'}; a term has 1 to {LONGEST} letters")
+            raise DataError(f"the term {term!r} is {'too long' if word else 'empty'}; a term has 1 to {LONGEST} letters")
         follow = self._follow(word)
         if early:
             follow[(follow == START + len(word)) & self._long] = MET
@@ -117,7 +121,7 @@ class Spelling:
         return follow
 
     def _force(self, word: str, ids: list[int]) -> NDArray[np.int64]:
-        """Where the tokenizer's own way of cutting the term passes, its tokens; elsewhere the longest that fits."""
+        """The tokens of the tokenizer's own segmentation of the term; in other states the longest token that fits."""
         force = np.full(START + len(word) + 1, NONE, np.int64)
         if not self.texts[ids[0]].strip(" "):
             force[INSIDE], ids = ids[0], ids[1:]
@@ -137,7 +141,7 @@ class Spelling:
 
 
 def _step_table(word: str, letters: list[str]) -> States:
-    """[S, letters + 2]: the state after one letter of the term, after any other letter, after what is no letter."""
+    """[S, letters + 2]: the state after each letter of the term, after any other letter, and after a non-letter."""
     table = np.zeros((START + len(word) + 1, len(letters) + 2), np.uint8)
     for state in range(INSIDE, len(table)):
         for kind in range(len(letters) + 2):
@@ -147,13 +151,13 @@ def _step_table(word: str, letters: list[str]) -> States:
 
 
 def _step(word: str, state: int, letter: str | None, in_word: bool) -> int:
-    said = max(0, state - START)
-    if said == len(word) and not in_word:
+    written = max(0, state - START)
+    if written == len(word) and not in_word:
         return MET
-    recent: list[str | None] = [*word[:said], letter]
-    # What stands before the first of them: inside a word there is a letter, elsewhere none.
-    inside = [state == INSIDE, *(is_letter(each) for each in word[:said])]
-    for count in range(min(len(word), said + 1), 0, -1):
+    recent: list[str | None] = [*word[:written], letter]
+    # Whether there is a letter of the same word before each of them.
+    inside = [state == INSIDE, *(is_letter(each) for each in word[:written])]
+    for count in range(min(len(word), written + 1), 0, -1):
         begin = len(recent) - count
         if recent[begin:] == list(word[:count]) and not (is_letter(word[0]) and inside[begin]):
             return MET if count == len(word) and not is_letter(word[-1]) else START + count
@@ -161,7 +165,7 @@ def _step(word: str, state: int, letter: str | None, in_word: bool) -> int:
 
 
 def _distance(follow: States, force: NDArray[np.int64], length: int, pending: bool) -> NDArray[np.int64]:
-    """How many forced tokens each state is away from the end of the term."""
+    """The number of forced tokens from each state to the end of the term."""
     left = np.full(len(follow), FAR, np.int64)
     left[MET] = 0
     if pending:
@@ -173,16 +177,16 @@ def _distance(follow: States, force: NDArray[np.int64], length: int, pending: bo
 
 
 def is_unspaced(letter: str) -> bool:
-    """Whether this belongs to a script that puts no spaces between words."""
+    """Whether a character belongs to a script without spaces between words."""
     code = ord(letter)
     return code >= UNSPACED[0][0] and any(first <= code <= last for first, last in UNSPACED)
 
 
 def is_letter(letter: str) -> bool:
-    """Whether this belongs to the word it stands next to."""
+    """Whether a character is part of a word."""
     if is_unspaced(letter):
         return False
-    # Halves of surrogate pairs stand for the bytes of characters that have no token of their own.
+    # Halves of surrogate pairs represent the bytes of characters that are not in the vocabulary.
     return letter.isalnum() or letter == "_" or unicodedata.category(letter) in ("Mn", "Mc", "Cs")
 
 
@@ -190,7 +194,7 @@ _SPELLINGS: WeakKeyDictionary[Tokenizer, Spelling] = WeakKeyDictionary()
 
 
 def spelling_of(tokenizer: Tokenizer) -> Spelling:
-    """The spelling of this vocabulary, made when first asked for."""
+    """The spelling of a tokenizer's vocabulary, computed on first use."""
     if tokenizer not in _SPELLINGS:
         _SPELLINGS[tokenizer] = Spelling(tokenizer)
     return _SPELLINGS[tokenizer]

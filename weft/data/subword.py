@@ -1,10 +1,10 @@
-"""Subword vocabularies learnt from text, by the Hugging Face `tokenizers` library.
+"""Subword tokenizers, trained with the Hugging Face `tokenizers` library.
 
-A text is normalised, a space becomes "▁" at the head of the word after it, punctuation stands apart, and words are cut into
-pieces. Decoding puts the text together again but for a space at its beginning. The ids are: the special ones, 256 bytes
-if `byte_fallback` is on, then the pieces. The file is one that `tokenizers.Tokenizer.from_file` reads.
+A text is normalised, a space becomes "▁" at the start of the next word, punctuation is separated, and words are split into
+pieces. Decoding restores the text except for a space at its beginning. The ids are the special ones, 256 bytes if
+`byte_fallback` is set, and the pieces. `tokenizers.Tokenizer.from_file` can read the saved file.
 
-No text can give a special id: "</s>" holds punctuation, which stands apart, so it is cut like any other text.
+No text can produce a special id: "</s>" contains punctuation, so it is split like any other text.
 """
 
 from __future__ import annotations
@@ -20,20 +20,25 @@ import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 
 from weft.batch import SPECIALS, UNK
-from weft.data.symbols import BYTES, byte_name
+from weft.data.symbols import BYTES, NO_TEXT, OTHER_TOKENIZER, byte_name
 from weft.data.tokenizer import RESERVED, SPACE, Tokenizer
 from weft.errors import DataError
 
 REMEMBERED = 200_000
-"""Words whose pieces are remembered before all are forgotten again: some 60 MB."""
+"""Maximum number of words in the cache of encoded words, about 60 MB; a full cache is emptied."""
 
 Normalization = Literal["nfc", "nfkc", "none"]
 
 
 class _Subword(Tokenizer):
-    """What BPE and unigram share: everything but how the pieces are chosen."""
+    """The common base of BPE and unigram, which differ only in how they choose pieces."""
 
-    def __init__(self, *, lowercase: bool, normalize: Normalization, byte_fallback: bool) -> None:
+    def __init__(self, *, lowercase: bool = False, normalize: Normalization = "nfc", byte_fallback: bool = True) -> None:
+        """
+        lowercase      convert text to lower case
+        normalize      Unicode normalisation form
+        byte_fallback  encode a character outside the vocabulary as its UTF-8 bytes, which take 256 ids; otherwise as UNK
+        """
         self.lowercase, self.normalize, self.byte_fallback = lowercase, normalize, byte_fallback
         self.reserved = list(SPECIALS) + ([byte_name(value) for value in range(BYTES)] if byte_fallback else [])
         self._set(self._assemble(self._untrained()))
@@ -47,31 +52,31 @@ class _Subword(Tokenizer):
 
     @abstractmethod
     def _trained(self, texts: Iterable[str], size: int) -> Any:
-        """A model of at most `size` ids, the reserved ones first."""
+        """A model with at most `size` ids, including the reserved ones, which come first."""
 
     def train(self, texts: Iterable[str], size: int) -> None:
-        """Raises DataError when the texts do not hold enough different pieces for `size` ids.
+        """Trains on texts. Raises DataError if they do not contain enough different pieces for `size` ids.
 
-        The texts are read twice; those of an iterator are kept in memory.
+        The texts are read twice; an iterator is first read into memory.
         """
         if size <= len(self.reserved) + 1:
             with_bytes = f" ({BYTES} of them bytes; see byte_fallback)" if self.byte_fallback else ""
             raise DataError(f"a vocabulary of {size} is too small: {len(self.reserved)} ids are reserved{with_bytes}.")
         inner = self._assemble(self._trained(self._without_rare(texts, size), size))
-        found = int(inner.get_vocab_size())
-        if found == len(self.reserved):
-            raise DataError("there is no text to make a vocabulary from.")
-        if found < size:
+        possible = int(inner.get_vocab_size())
+        if possible == len(self.reserved):
+            raise DataError(NO_TEXT)
+        if possible < size:
             raise DataError(
-                f"a vocabulary of {size:,} is larger than the data allows: {found:,} is the largest possible here. "
-                f"Set data.vocabulary to {found} or less, or give more text."
+                f"a vocabulary of {size:,} is too large for this data: {possible:,} is the largest possible size. "
+                f"Set data.vocabulary to {possible} or less, or use more text."
             )
         self._set(inner)
 
     def _without_rare(self, texts: Iterable[str], size: int) -> Iterable[str]:
-        """The texts, with a space for characters too rare to get an id: at most three quarters of the pieces are characters.
+        """Replaces characters that are too rare to get an id by spaces: at most three quarters of the pieces are characters.
 
-        It is done here because the library breaks ties between equally rare characters at random.
+        The library could do this, but it breaks ties between equally rare characters at random.
         """
         texts = list(texts) if isinstance(texts, Iterator) else texts
         normal = self._inner.normalizer.normalize_str
@@ -87,7 +92,7 @@ class _Subword(Tokenizer):
         return (normal(text).translate(blank) for text in texts)
 
     def _assemble(self, model: Any) -> Any:
-        """A `tokenizers.Tokenizer` around the model."""
+        """A `tokenizers.Tokenizer` with this model."""
         inner = tokenizers.Tokenizer(model)
         steps = [] if self.normalize == "none" else [normalizers.NFKC() if self.normalize == "nfkc" else normalizers.NFC()]
         inner.normalizer = normalizers.Sequence(steps + ([normalizers.Lowercase()] if self.lowercase else []))
@@ -98,22 +103,22 @@ class _Subword(Tokenizer):
         return inner
 
     def _learn(self, model: Any, trainer: Any, texts: Iterable[str]) -> dict[str, Any]:
-        """Train `model` and return what it learnt as plain data."""
+        """Trains `model` and returns its parameters as plain data."""
         inner = self._assemble(model)
         inner.train_from_iterator(texts, trainer)
         learnt: dict[str, Any] = json.loads(inner.to_str())["model"]
         return learnt
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
-        """Word by word, as words do not touch each other in this tokenizer: most were cut before and are looked up."""
+        """Encodes texts. Words are encoded independently, so most are found in a cache."""
         words = [text.removeprefix(" ").split(" ") if text else [] for text in texts]
         known = self._known
         missing = list({word for line in words for word in line if word not in known})
-        found = self._inner.encode_batch_fast([word or " " for word in missing], add_special_tokens=False)
-        known.update(zip(missing, (tuple(encoding.ids) for encoding in found)))
+        encodings = self._inner.encode_batch_fast([word or " " for word in missing], add_special_tokens=False)
+        known.update(zip(missing, (tuple(encoding.ids) for encoding in encodings)))
         ids = [list(chain.from_iterable(map(known.__getitem__, line))) for line in words]
         if len(known) > REMEMBERED:
-            self._known = {}  # a new one, because another thread may be reading the old
+            self._known = {}  # a new dict, because another thread may still read the old one
         return ids
 
     def decode(self, ids: Sequence[int]) -> str:
@@ -135,22 +140,15 @@ class _Subword(Tokenizer):
         except Exception as error:  # the library raises bare Exception
             raise ValueError(str(error)) from None
         if type(inner.model) is not type(self._untrained()) or inner.token_to_id(SPECIALS[UNK]) != UNK:
-            raise ValueError("it was written by another tokenizer")
+            raise ValueError(OTHER_TOKENIZER)
         self._set(inner)
 
 
 class BpeTokenizer(_Subword):
-    """Byte pair encoding (Sennrich et al., 2016, arXiv:1508.07909): merge the most frequent pair, again and again.
+    """Byte pair encoding (Sennrich et al., 2016, arXiv:1508.07909): repeatedly merges the most frequent pair of pieces.
 
     At most three quarters of the pieces are single characters; a pair must occur twice to be merged.
-
-    lowercase      write everything in small letters
-    normalize      Unicode normal form of the text
-    byte_fallback  write a character outside the vocabulary as its UTF-8 bytes, which take 256 ids; otherwise it becomes UNK
     """
-
-    def __init__(self, *, lowercase: bool = False, normalize: Normalization = "nfc", byte_fallback: bool = True) -> None:
-        super().__init__(lowercase=lowercase, normalize=normalize, byte_fallback=byte_fallback)
 
     def _untrained(self) -> Any:
         return models.BPE()
@@ -166,15 +164,7 @@ class BpeTokenizer(_Subword):
 
 
 class UnigramTokenizer(_Subword):
-    """Unigram language model (Kudo, 2018, arXiv:1804.10959): the most probable way to cut a word into pieces.
-
-    lowercase      write everything in small letters
-    normalize      Unicode normal form of the text
-    byte_fallback  write a character outside the vocabulary as its UTF-8 bytes, which take 256 ids; otherwise it becomes UNK
-    """
-
-    def __init__(self, *, lowercase: bool = False, normalize: Normalization = "nfc", byte_fallback: bool = True) -> None:
-        super().__init__(lowercase=lowercase, normalize=normalize, byte_fallback=byte_fallback)
+    """Unigram language model (Kudo, 2018, arXiv:1804.10959): the most probable segmentation of a word into pieces."""
 
     def _untrained(self) -> Any:
         return models.Unigram()
@@ -188,8 +178,8 @@ class UnigramTokenizer(_Subword):
             learnt = self._learn(models.Unigram(), trainer, texts)
         except Exception as error:  # the library raises bare Exception
             raise DataError(
-                f"a vocabulary of {size:,} cannot be learnt from this text: {str(error)[:1].lower()}{str(error)[1:]}. "
-                "Give a larger one, or the tokenizer bpe, which writes rare characters as bytes."
+                f"a vocabulary of {size:,} cannot be trained on this text: {str(error)[:1].lower()}{str(error)[1:]}. "
+                "Use a larger vocabulary, or the tokenizer bpe, which encodes rare characters as bytes."
             ) from None
         pieces = _in_order(piece for piece in learnt["vocab"] if piece[0] != SPECIALS[UNK])
         lowest = pieces[-1][1] if pieces else 0.0
@@ -197,10 +187,10 @@ class UnigramTokenizer(_Subword):
 
 
 def _in_order(pieces: Iterator[list[Any]]) -> list[tuple[str, float]]:
-    """Pieces by falling score, the same at every training.
+    """Pieces by decreasing score, in an order that is the same for every training.
 
-    The library numbers rare characters in the random order of a hash table, each 0.0001 above the last, beginning at the
-    lowest score of all: they get that score alike.
+    The library scores rare characters in the random order of a hash table, each 0.0001 above the last, starting at the
+    lowest score. Here they all get that lowest score.
     """
     scored = [(str(piece), float(score)) for piece, score in pieces]
     lowest = min((score for _, score in scored), default=0.0)

@@ -1,4 +1,4 @@
-"""Tokenizers whose vocabulary is counted rather than learnt: words, characters, bytes."""
+"""Tokenizers without a learned segmentation: words, characters, bytes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ from weft.errors import DataError
 
 BYTES = 256
 JOINED = "￭"
-"""Marks the side on which punctuation touches its neighbour, so that decoding can put the text together again."""
+"""Marks the sides on which punctuation touches its neighbours, so that decoding can restore the text."""
+
+NO_TEXT = "there is no text to train a vocabulary on."
+OTHER_TOKENIZER = "it was written by another tokenizer"
 
 WORD_OR_MARK = re.compile(r"\w+|[^\w\s]")
 
@@ -27,20 +30,20 @@ def byte_name(value: int) -> str:
 
 
 def byte_ids(text: str) -> list[int]:
-    """The UTF-8 bytes of a text as ids, which follow the special ones."""
+    """The UTF-8 bytes of a text as ids, which come after the special ids."""
     return [RESERVED + byte for byte in text.encode("utf-8")]
 
 
 def most_common(units: Iterable[Sequence[str]], limit: int) -> list[str]:
-    """The `limit` most frequent units, equally frequent ones in the order of their code points."""
+    """The `limit` most frequent units; equally frequent ones are ordered by code points."""
     counts = Counter(chain.from_iterable(units))
     if not counts:
-        raise DataError("there is no text to make a vocabulary from.")
+        raise DataError(NO_TEXT)
     return sorted(counts, key=lambda unit: (-counts[unit], unit))[:limit]
 
 
 class _Counted(Tokenizer):
-    """Keeps a list of units; a unit's id is its place in the list, after the special ids."""
+    """Keeps a list of units. The id of a unit is its index in the list, after the special ids."""
 
     units: list[str]
 
@@ -64,7 +67,7 @@ class _Counted(Tokenizer):
 
     @abstractmethod
     def options(self) -> dict[str, bool]:
-        """The options as they were given, saved with the units."""
+        """The options, which are saved with the units."""
 
     def dump(self) -> bytes:
         content = {"tokenizer": type(self).__name__, "options": self.options(), "units": self.units}
@@ -73,20 +76,20 @@ class _Counted(Tokenizer):
     def restore(self, content: bytes) -> None:
         saved = json.loads(content)
         if not isinstance(saved, dict) or saved.get("tokenizer") != type(self).__name__:
-            raise ValueError("it was written by another tokenizer")
+            raise ValueError(OTHER_TOKENIZER)
         if saved.get("options") != self.options():
             raise ValueError(f"it was trained with the options {saved.get('options')}, not {self.options()}")
         self._set(list(saved["units"]))
 
 
 class WordTokenizer(_Counted):
-    """Words between spaces, with punctuation as words of its own; a word outside the vocabulary becomes UNK.
+    """Words separated by spaces, with punctuation as separate tokens; a word outside the vocabulary becomes UNK.
 
-    Punctuation carries a mark on each side that touches its neighbour ("Oh, no" is cut into "Oh", "￭,", "no"), so
-    decoding gives the text back but for runs of spaces.
+    Punctuation carries a mark on each side that touches its neighbour ("Oh, no" becomes "Oh", "￭,", "no"), so that decoding
+    restores the text except for repeated spaces.
 
-    lowercase    write everything in small letters
-    punctuation  cut punctuation off the words; otherwise only spaces part them
+    lowercase    convert text to lower case
+    punctuation  separate punctuation from words; otherwise split at spaces only
     """
 
     def __init__(self, *, lowercase: bool = False, punctuation: bool = True) -> None:
@@ -97,9 +100,9 @@ class WordTokenizer(_Counted):
         return {"lowercase": self.lowercase, "punctuation": self.punctuation}
 
     def train(self, texts: Iterable[str], size: int) -> None:
-        """`size` is the most there may be; rare words beyond it are left out."""
+        """Keeps the most frequent words, up to `size` ids in total."""
         if size <= RESERVED:
-            raise DataError(f"a vocabulary of {size} leaves no place for words: {RESERVED} ids are special.")
+            raise DataError(f"a vocabulary of {size} leaves no room for words: {RESERVED} ids are special.")
         self._set(most_common(map(self.words, texts), size - RESERVED))
 
     def words(self, text: str) -> list[str]:
@@ -115,7 +118,7 @@ class WordTokenizer(_Counted):
         return words
 
     def spelling(self, number: int) -> str:
-        """Words are told apart by the spaces between them, and punctuation keeps its marks."""
+        """A word with the space before it; punctuation keeps its marks."""
         return f" {self.units[number - RESERVED]}"
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
@@ -134,22 +137,22 @@ class WordTokenizer(_Counted):
 
 
 def _marked(parts: list[str]) -> list[str]:
-    """Parts that touch each other, with marks on the punctuation; between two marks the second carries it."""
+    """Adjacent parts with marks on punctuation; between two punctuation marks, the second one carries the mark."""
     word = [part[0].isalnum() or part[0] == "_" or len(part) > 1 for part in parts]
     marked = []
-    for place, part in enumerate(parts):
-        if not word[place]:
-            left = JOINED if place > 0 else ""
-            right = JOINED if place + 1 < len(parts) and word[place + 1] else ""
+    for index, part in enumerate(parts):
+        if not word[index]:
+            left = JOINED if index > 0 else ""
+            right = JOINED if index + 1 < len(parts) and word[index + 1] else ""
             part = left + part + right
         marked.append(part)
     return marked
 
 
 class CharacterTokenizer(_Counted):
-    """One id a character (a code point), so any text comes back exactly as it was.
+    """One id per character (code point), so that decoding restores any text exactly.
 
-    byte_fallback  write a character outside the vocabulary as its UTF-8 bytes, which take 256 ids; otherwise it becomes UNK
+    byte_fallback  encode a character outside the vocabulary as its UTF-8 bytes, which take 256 ids; otherwise as UNK
     """
 
     def __init__(self, *, byte_fallback: bool = True) -> None:
@@ -164,10 +167,10 @@ class CharacterTokenizer(_Counted):
         return RESERVED + BYTES if self.byte_fallback else RESERVED
 
     def train(self, texts: Iterable[str], size: int) -> None:
-        """`size` is the most there may be; rare characters beyond it are left out."""
+        """Keeps the most frequent characters, up to `size` ids in total."""
         if size <= self.first:
             why = f"{RESERVED} ids are special" + (f" and {BYTES} are bytes (see byte_fallback)" if self.byte_fallback else "")
-            raise DataError(f"a vocabulary of {size} leaves no place for characters: {why}.")
+            raise DataError(f"a vocabulary of {size} leaves no room for characters: {why}.")
         self._set(most_common(texts, size - self.first))
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
@@ -204,15 +207,12 @@ class CharacterTokenizer(_Counted):
 
 
 class ByteTokenizer(Tokenizer):
-    """One id a byte of UTF-8: 260 ids, any text, nothing to train."""
+    """One id per UTF-8 byte: 260 ids for any text, without training."""
 
     learns: ClassVar[bool] = False
 
-    def __init__(self) -> None:
-        """There is nothing to set."""
-
     def train(self, texts: Iterable[str], size: int) -> None:
-        """There is nothing to learn, and the size is always the same."""
+        """There is nothing to train; the size is fixed."""
 
     @property
     def size(self) -> int:
@@ -232,7 +232,7 @@ class ByteTokenizer(Tokenizer):
 
     def restore(self, content: bytes) -> None:
         if content != self.dump():
-            raise ValueError("it was written by another tokenizer")
+            raise ValueError(OTHER_TOKENIZER)
 
 
 def _printable(byte: int) -> str:

@@ -1,6 +1,6 @@
-"""What every tokenizer offers, and the tokenizers of a run: trained, saved beside the model, loaded again.
+"""The interface of tokenizers, and training, saving and loading those of a run.
 
-Ids 0 to 3 are the special ones of `weft.batch` in every tokenizer; `encode` never gives BOS or EOS, which belong to batches.
+Ids 0 to 3 are the special ids of `weft.batch` in every tokenizer. `encode` never returns BOS or EOS, which batches add.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
-from weft import registry
 from weft.batch import SPECIALS
+from weft.config import registry
 from weft.data import TOKENIZERS
 from weft.data.formats import Pairs
 from weft.errors import RunError
 
 RESERVED = len(SPECIALS)
 SPACE = "▁"
-"""The mark of a space at the head of a piece."""
+"""Represents a space at the start of a piece."""
 
 BYTE = re.compile("<0x[0-9A-F]{2}>")
 
 SAMPLE = 1_000_000
-"""The most texts that a vocabulary is learnt from."""
+"""Maximum number of texts that a vocabulary is trained on."""
 
 VERSION = 1
-"""Changes when the same texts would give another vocabulary than before."""
+"""Changes when training on the same texts gives a different vocabulary than before."""
 
 
 class Tokenizer(ABC):
@@ -41,11 +41,11 @@ class Tokenizer(ABC):
 
     suffix: ClassVar[str] = ".json"
     learns: ClassVar[bool] = True
-    """Whether training looks at the texts."""
+    """Whether training uses the texts."""
 
     @abstractmethod
     def train(self, texts: Iterable[str], size: int) -> None:
-        """Learn a vocabulary of `size` ids, the special ones counted. The same texts always give the same vocabulary.
+        """Trains a vocabulary of `size` ids, including the special ones. The same texts always give the same vocabulary.
 
         The texts may be read more than once.
         """
@@ -56,39 +56,39 @@ class Tokenizer(ABC):
 
     @abstractmethod
     def decode(self, ids: Sequence[int]) -> str:
-        """The text of some ids; special ids are left out."""
+        """The text of ids; special ids are left out."""
 
     @abstractmethod
     def tokens(self, ids: Sequence[int]) -> list[str]:
-        """A piece of text for each id, special ones too, to show to people."""
+        """A readable piece of text for each id, including special ones."""
 
     @property
     @abstractmethod
     def size(self) -> int:
-        """How many ids there are."""
+        """The number of ids."""
 
     @abstractmethod
     def dump(self) -> bytes:
-        """Everything learnt, as the bytes of a file."""
+        """The trained tokenizer as the bytes of a file."""
 
     @abstractmethod
     def restore(self, content: bytes) -> None:
-        """Undo `dump`. Raises ValueError on anything else."""
+        """Restores the result of `dump`. Raises ValueError for anything else."""
 
     def spelling(self, number: int) -> str:
-        """What an id adds to a text, the space before it too. A byte that is no character by itself is half of a surrogate
-        pair, as Python's "surrogateescape" has it."""
+        """The text that an id adds, including a space before it. A byte that is not a character by itself becomes half of a
+        surrogate pair, as with Python's "surrogateescape"."""
         (piece,) = self.tokens([number])
         if BYTE.fullmatch(piece):
             return bytes([int(piece[3:5], 16)]).decode("utf-8", "surrogateescape")
         return piece.replace(SPACE, " ")
 
     def unknown(self, text: str) -> list[str]:
-        """What `encode` makes UNK of a text, in order; nothing where a tokenizer cannot tell."""
+        """The parts of a text that `encode` turns into UNK, in order; empty if a tokenizer cannot tell."""
         return []
 
     def named(self, words: Sequence[str]) -> Tokenizer:
-        """This tokenizer, to whose `decode` and `tokens` the ids from `size` on are these words; itself if it has no UNK."""
+        """A copy whose `decode` and `tokens` map the ids from `size` on to `words`; itself if it has no UNK."""
         return self
 
     def encode(self, text: str) -> list[int]:
@@ -96,35 +96,35 @@ class Tokenizer(ABC):
         return self.encode_batch([text])[0]
 
     def save(self, path: Path) -> None:
-        """Write one file, aside first, so that a crash leaves no half of it."""
+        """Writes one file atomically, so that a crash leaves no partial file."""
         aside = path.with_name(path.name + ".part")
         aside.write_bytes(self.dump())
         os.replace(aside, path)
 
     @classmethod
     def load(cls, path: Path, **options: Any) -> Self:
-        """The tokenizer that was saved at `path`, with the options it was trained with."""
+        """Loads the tokenizer saved at `path`. The options must be those it was trained with."""
         tokenizer = cls(**options)
         try:
             tokenizer.restore(path.read_bytes())
         except OSError as error:
             raise RunError(f"{path}: the tokenizer cannot be read: {error.strerror or error}.") from None
         except ValueError as error:
-            raise RunError(f"{path}: not a file of {cls.__name__}, or a damaged one: {error}.") from None
+            raise RunError(f"{path}: not a file of {cls.__name__}, or damaged: {error}.") from None
         return tokenizer
 
     def digest(self) -> str:
-        """A hash of the whole behaviour: equal digests mean equal ids for every text."""
+        """A hash of the tokenizer. Equal digests mean equal ids for every text."""
         return hashlib.blake2b(type(self).__name__.encode() + b"\0" + self.dump(), digest_size=16).hexdigest()
 
 
 def train_tokenizers(
     spec: Mapping[str, Any] | str, pairs: Sequence[Pairs], *, size: int, shared: bool, folder: Path | None = None
 ) -> tuple[Tokenizer, Tokenizer]:
-    """A tokenizer for the sources and one for the targets; the same object twice if they share a vocabulary.
+    """Trains a tokenizer for the sources and one for the targets; the same object twice if they share a vocabulary.
 
-    Of more than a million texts every n-th is read, so that at most a million are. With a cache `folder`, what was learnt
-    is kept there and found again when the texts and the options are the same.
+    Of more than a million texts, every n-th is used, so that at most a million are. With a cache `folder`, tokenizers are
+    saved there and used again for the same texts and options.
     """
     return _find_or_train(spec, pairs, size, [(0, 1)] if shared else [(0,), (1,)], folder)
 
@@ -132,14 +132,14 @@ def train_tokenizers(
 def train_tokenizer(
     spec: Mapping[str, Any] | str, pairs: Sequence[Pairs], *, size: int, folder: Path | None = None
 ) -> Tokenizer:
-    """A tokenizer for the sources alone, in the same way."""
+    """Trains a tokenizer for the sources only."""
     return _find_or_train(spec, pairs, size, [(0,)], folder)[0]
 
 
 def _find_or_train(
     spec: Mapping[str, Any] | str, pairs: Sequence[Pairs], size: int, sides: list[tuple[int, ...]], folder: Path | None
 ) -> tuple[Tokenizer, Tokenizer]:
-    """One tokenizer for each entry of `sides`, which says whose texts it learns from: 0 the sources', 1 the targets'."""
+    """One tokenizer per entry of `sides`, which lists the texts to train it on: 0 for sources, 1 for targets."""
     options = registry.fill("weft.data:TOKENIZERS", spec, where="data.tokenizer")
     if folder is None or not registry.load(TOKENIZERS, options["kind"]).learns:
         return _train(options, pairs, size, sides)
@@ -147,26 +147,26 @@ def _find_or_train(
     place = folder / f"tokenizer-{hashlib.blake2b(json.dumps(about).encode(), digest_size=16).hexdigest()}"
     with suppress(RunError):
         return load_tokenizers(place, options)
-    found = _train(options, pairs, size, sides)
-    with suppress(OSError):  # not being able to keep them costs time, not the run
+    trained = _train(options, pairs, size, sides)
+    with suppress(OSError):  # an unwritable cache costs time, but must not stop the run
         place.mkdir(parents=True, exist_ok=True)
-        save_tokenizers(place, *found)
-    return found
+        save_tokenizers(place, *trained)
+    return trained
 
 
 def _train(
     options: dict[str, Any], pairs: Sequence[Pairs], size: int, sides: list[tuple[int, ...]]
 ) -> tuple[Tokenizer, Tokenizer]:
-    found: list[Tokenizer] = []
+    trained: list[Tokenizer] = []
     for side in sides:
         tokenizer: Tokenizer = registry.build("weft.data:TOKENIZERS", options)
         tokenizer.train(_Sample(pairs, side) if tokenizer.learns else [], size)
-        found.append(tokenizer)
-    return found[0], found[-1]
+        trained.append(tokenizer)
+    return trained[0], trained[-1]
 
 
 class _Sample:
-    """The texts of the given sides, at most `SAMPLE` of them, spread evenly over the pairs. Can be read again and again."""
+    """The texts of the given sides, at most `SAMPLE`, evenly spaced over the pairs. Can be read repeatedly."""
 
     def __init__(self, pairs: Sequence[Pairs], sides: Sequence[int]) -> None:
         self.pairs, self.sides = pairs, sides
@@ -179,7 +179,7 @@ class _Sample:
 
 
 def save_tokenizers(folder: Path, source: Tokenizer, target: Tokenizer) -> None:
-    """Write one file into a run folder if the tokenizers are the same object, otherwise two."""
+    """Writes the tokenizers into a run folder: one file if they are the same object, otherwise two."""
     if source is target:
         source.save(folder / f"tokenizer{source.suffix}")
     else:
@@ -188,13 +188,13 @@ def save_tokenizers(folder: Path, source: Tokenizer, target: Tokenizer) -> None:
 
 
 def has_tokenizers(folder: Path) -> bool:
-    """Whether a run folder holds all that `save_tokenizers` writes; half of it is left by a process that died."""
+    """Whether a run folder has all files of `save_tokenizers`. A crash may leave only one of two."""
     names = {path.name.removesuffix(path.suffix) for path in folder.glob("tokenizer*") if path.suffix != ".part"}
     return "tokenizer" in names or {"tokenizer.source", "tokenizer.target"} <= names
 
 
 def load_tokenizers(folder: Path, spec: Mapping[str, Any] | str) -> tuple[Tokenizer, Tokenizer]:
-    """What `save_tokenizers` wrote; `spec` is the run's own description of its tokenizer."""
+    """Loads the tokenizers that `save_tokenizers` wrote. `spec` is the tokenizer in the run's configuration."""
     options = registry.fill("weft.data:TOKENIZERS", spec, where="data.tokenizer")
     kind: type[Tokenizer] = registry.load(TOKENIZERS, options.pop("kind"))
     shared = folder / f"tokenizer{kind.suffix}"
@@ -204,6 +204,6 @@ def load_tokenizers(folder: Path, spec: Mapping[str, Any] | str) -> tuple[Tokeni
     paths = [folder / f"tokenizer.{side}{kind.suffix}" for side in ("source", "target")]
     missing = [path.name for path in paths if not path.exists()]
     if missing:
-        raise RunError(f"{folder}: no tokenizer here: neither {shared.name} nor {' and '.join(missing)} was found.")
+        raise RunError(f"{folder}: the tokenizer is missing: neither {shared.name} nor {' and '.join(missing)} was found.")
     source, target = (kind.load(path, **options) for path in paths)
     return source, target

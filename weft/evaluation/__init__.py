@@ -1,1 +1,1 @@
-"""How good a system is, and whether it is better than another."""
+"""Metrics, tests of significance, and evaluation reports."""

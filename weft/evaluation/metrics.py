@@ -1,9 +1,9 @@
-"""BLEU, chrF and TER by sacreBLEU with signatures, exact match and token accuracy; all from 0 to 100 (TER may be more).
+"""BLEU, chrF and TER by sacreBLEU with signatures, exact match and token accuracy; all from 0 to 100 (TER may be higher).
 
-A metric is computed in two steps: counts for each sentence, and the value from their sums. Tests of significance then
-need no second look at the text. sacreBLEU is imported where it is used, for whoever only translates need not wait for it.
+A metric is computed in two steps: counts for each sentence, and a value from their sums. Tests of significance can then
+resample the counts instead of the text. sacreBLEU is imported only where it is used, so that translating does not wait.
 
-Shapes: N sentences · S counts a sentence.
+Shapes: N sentences · S counts per sentence.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from weft.config.registry import suggest
 from weft.errors import ConfigError, DataError
-from weft.registry import suggest
 
 Counts = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class Score:
-    """One number, with the signature that lets others compute the same one."""
+class MetricScore:
+    """A value with the signature that makes it reproducible."""
 
     name: str
     value: float
@@ -33,7 +33,7 @@ class Score:
 
 
 class Metric(ABC):
-    """A number made from counts that add up over sentences."""
+    """A metric that is a function of counts summed over sentences."""
 
     name: ClassVar[str]
     higher_is_better: ClassVar[bool] = True
@@ -41,30 +41,30 @@ class Metric(ABC):
     @property
     @abstractmethod
     def signature(self) -> str:
-        """Everything that has to be equal for two values to be comparable."""
+        """Everything that must be equal for two values to be comparable."""
 
     @abstractmethod
     def count(self, hypotheses: Sequence[str], references: Sequence[str]) -> Counts:
-        """[N, S]: what each sentence adds."""
+        """[N, S]: the counts of each sentence."""
 
     @abstractmethod
     def value(self, sums: Counts) -> Counts:
         """[…, S] → […]: the value of each row of sums."""
 
-    def score(self, counts: Counts) -> Score:
+    def score(self, counts: Counts) -> MetricScore:
         """The value over all sentences."""
-        return Score(self.name, float(self.value(counts.sum(0))), self.signature, self.higher_is_better)
+        return MetricScore(self.name, float(self.value(counts.sum(0))), self.signature, self.higher_is_better)
 
 
 class SacreMetric(Metric):
-    """A metric whose counts and signature are sacreBLEU's (Post 2018)."""
+    """A metric with the counts and signature of sacreBLEU (Post 2018)."""
 
     def __init__(self, inner: Any) -> None:
         self.inner = inner
 
     @property
     def signature(self) -> str:
-        # sacreBLEU learns the number of references only when it sees some; here there is always one.
+        # sacreBLEU sets the number of references only when it scores; here it is always one.
         self.inner.num_refs = 1
         return str(self.inner.get_signature().format())
 
@@ -73,7 +73,7 @@ class SacreMetric(Metric):
 
 
 class Bleu(SacreMetric):
-    """BLEU (Papineni et al. 2002), four orders, smoothed as in mteval-v13a."""
+    """BLEU (Papineni et al. 2002) with n-grams up to 4, smoothed as in mteval-v13a."""
 
     name = "BLEU"
 
@@ -87,7 +87,7 @@ class Bleu(SacreMetric):
     def value(self, sums: Counts) -> Counts:
         ours, theirs, correct, total = sums[..., 0], sums[..., 1], sums[..., 2:6], sums[..., 6:10]
         none = (correct == 0) & (total > 0)
-        halved = 0.5 ** np.cumsum(none, -1)  # each order without a match counts half as much as the one before
+        halved = 0.5 ** np.cumsum(none, -1)  # each further order without a match counts half as much
         with np.errstate(divide="ignore", invalid="ignore"):
             precision = np.where(none, halved, correct) / total
             brevity = np.where(ours < theirs, np.exp(1 - theirs / ours), 1.0)
@@ -97,7 +97,7 @@ class Bleu(SacreMetric):
 
 
 class Chrf(SacreMetric):
-    """chrF2 (Popović 2015): F-score of character n-grams up to 6, recall weighing twice as much as precision."""
+    """chrF2 (Popović 2015): F-score of character n-grams up to 6, with recall weighted twice as much as precision."""
 
     name = "chrF2"
 
@@ -119,7 +119,7 @@ class Chrf(SacreMetric):
 
 
 class Ter(SacreMetric):
-    """TER (Snover et al. 2006): edits and shifts for each word of the reference. Lower is better."""
+    """TER (Snover et al. 2006): edits and shifts per word of the reference. Lower is better."""
 
     name = "TER"
     higher_is_better = False
@@ -135,7 +135,7 @@ class Ter(SacreMetric):
 
 
 class ExactMatch(Metric):
-    """The share of sentences that equal their reference, white space at both ends aside."""
+    """The share of sentences that equal their reference, ignoring whitespace at both ends."""
 
     name = "exact"
     signature = "sentences equal to their reference|strip:yes"
@@ -148,7 +148,7 @@ class ExactMatch(Metric):
 
 
 class TokenAccuracy(Metric):
-    """The share of words that stand at the same place in the reference; missing and additional words count as wrong."""
+    """The share of words that equal the reference at the same position; missing and extra words count as wrong."""
 
     name = "accuracy"
     signature = "words equal to the reference at the same place|split:whitespace|of:the longer side"
@@ -168,7 +168,7 @@ METRICS: dict[str, type[Metric]] = {"bleu": Bleu, "chrf": Chrf, "ter": Ter, "exa
 
 
 def make_metrics(names: Sequence[str] = tuple(METRICS), *, tokenize: str = "13a", lowercase: bool = False) -> list[Metric]:
-    """The metrics of the given names; `tokenize` (for BLEU: 13a, zh, ja-mecab, char, …) and `lowercase` as in sacreBLEU."""
+    """The metrics with the given names. `tokenize` (for BLEU: 13a, zh, ja-mecab, char, …) and `lowercase` as in sacreBLEU."""
     for name in names:
         if name not in METRICS:
             raise ConfigError(f"there is no metric {name!r}; {suggest(name, METRICS)}")
@@ -179,17 +179,17 @@ def make_metrics(names: Sequence[str] = tuple(METRICS), *, tokenize: str = "13a"
 def check_texts(
     hypotheses: Sequence[str], references: Sequence[str], names: tuple[str, str] = ("hypotheses", "references")
 ) -> None:
-    """Raises DataError unless there is something to score and it pairs up."""
+    """Raises DataError if the texts are empty or their numbers differ."""
     if len(hypotheses) != len(references):
-        raise DataError(
-            f"there are {len(hypotheses)} {names[0]} for {len(references)} {names[1]}; they must pair up line for line"
-        )
+        raise DataError(f"there are {len(hypotheses)} {names[0]} for {len(references)} {names[1]}; there must be one per line")
     if not hypotheses:
-        raise DataError(f"there is nothing to score: no {names[0]} and no {names[1]} were given")
+        raise DataError(f"there is nothing to score: the lists of {names[0]} and {names[1]} are empty")
 
 
-def score(hypotheses: Sequence[str], references: Sequence[str], metrics: Sequence[Metric] | None = None) -> dict[str, Score]:
-    """The scores of a system by name of the metric; by default all of them."""
+def score(
+    hypotheses: Sequence[str], references: Sequence[str], metrics: Sequence[Metric] | None = None
+) -> dict[str, MetricScore]:
+    """The scores of a system by metric name; by default under all metrics."""
     check_texts(hypotheses, references)
     chosen = make_metrics() if metrics is None else metrics
     return {metric.name: metric.score(metric.count(hypotheses, references)) for metric in chosen}
@@ -197,7 +197,7 @@ def score(hypotheses: Sequence[str], references: Sequence[str], metrics: Sequenc
 
 @dataclass(frozen=True)
 class Bucket:
-    """BLEU of the sentences whose source has at least `low` and fewer than `high` words; None where there are none."""
+    """BLEU of the sentences whose source has at least `low` and fewer than `high` words; None if there are none."""
 
     low: int
     high: int | None
@@ -208,11 +208,11 @@ class Bucket:
 def by_length(
     hypotheses: Sequence[str], references: Sequence[str], sources: Sequence[str], edges: Sequence[int] = (10, 20, 30, 40)
 ) -> list[Bucket]:
-    """BLEU by length of the source in words, cut at `edges`: fewer than 10, 10 to 19, …, 40 and more."""
+    """BLEU by source length in words, in buckets divided at `edges`: fewer than 10, 10 to 19, …, 40 and more."""
     check_texts(hypotheses, references)
     check_texts(sources, references, ("sources", "references"))
     if list(edges) != sorted(set(edges)) or any(edge <= 0 for edge in edges):
-        raise ConfigError(f"the edges of length buckets must be positive and grow, not {list(edges)}")
+        raise ConfigError(f"the edges of length buckets must be positive and increasing, not {list(edges)}")
     metric = Bleu()
     counts = metric.count(hypotheses, references)
     place = np.searchsorted(edges, [len(source.split()) for source in sources], side="right")

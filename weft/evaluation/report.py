@@ -1,4 +1,4 @@
-"""What an evaluation found: a table for people, a JSON document for programs."""
+"""Evaluates a system: a table for people, a JSON document for programs."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from rich.console import Group, RenderableType
 from rich.markup import escape
 from rich.table import Table
 
-from weft.evaluation.metrics import Bucket, Metric, Score, by_length, check_texts, make_metrics
-from weft.evaluation.significance import SEED, TESTS, Comparison, Test, confidence
+from weft.evaluation.metrics import Bucket, Metric, MetricScore, by_length, check_texts, make_metrics
+from weft.evaluation.significance import SEED, TESTS, Significance, Test, confidence
 
 FORMAT = 1
-"""Raised when a key of the JSON document changes its meaning or goes away; new keys do not raise it."""
+"""The version of the JSON document. It changes when a key changes its meaning or is removed, not when one is added."""
 
 
 @dataclass(frozen=True)
@@ -26,20 +26,20 @@ class Baseline:
 
 
 @dataclass(frozen=True)
-class Report:
-    """The scores of one system on one test set, and against a baseline where one was given."""
+class Evaluation:
+    """The scores of a system on a test set, compared with a baseline if there is one."""
 
     system: str
     data: str
     sentences: int
-    scores: list[Score]
+    scores: list[MetricScore]
     intervals: list[tuple[float, float]]
     baseline: str | None = None
-    comparisons: list[Comparison] = field(default_factory=list)
+    comparisons: list[Significance] = field(default_factory=list)
     lengths: list[Bucket] = field(default_factory=list)
 
     def document(self) -> dict[str, Any]:
-        """Plain data for JSON. The keys are stable; see FORMAT."""
+        """Plain data for JSON with stable keys; see FORMAT."""
         metrics = {
             score.name: {
                 "value": score.value,
@@ -66,14 +66,14 @@ class Report:
         if not self.comparisons:
             return None
         first = self.comparisons[0]
-        found = {
+        metrics = {
             item.metric: {"baseline": item.baseline, "delta": item.delta, "ci": list(item.ci), "p": item.p}
             for item in self.comparisons
         }
-        return {"baseline": self.baseline, "test": first.test, "samples": first.samples, "seed": first.seed, "metrics": found}
+        return {"baseline": self.baseline, "test": first.test, "samples": first.samples, "seed": first.seed, "metrics": metrics}
 
     def table(self) -> RenderableType:
-        """For a terminal, with rich."""
+        """The tables for the terminal, with rich."""
         tables = [self._scores()]
         if self.lengths:
             tables.append(self._lengths())
@@ -99,7 +99,7 @@ class Report:
         return table
 
     def _lengths(self) -> Table:
-        table = Table(title="BLEU by length of the source")
+        table = Table(title="BLEU by source length")
         for heading in ("words", "sentences", "BLEU"):
             table.add_column(heading, justify="right")
         for item in self.lengths:
@@ -108,7 +108,7 @@ class Report:
         return table
 
 
-def _compared(item: Comparison) -> tuple[str, ...]:
+def _compared(item: Significance) -> tuple[str, ...]:
     colour = "green" if item.better else "red"
     delta = f"{item.delta:+.2f}"
     shown = f"[bold {colour}]{delta}[/]" if item.p < 0.05 else delta
@@ -127,8 +127,8 @@ def evaluate(
     test: Test = "randomisation",
     samples: int = 1000,
     seed: int = SEED,
-) -> Report:
-    """Scores a system, with intervals, against a baseline and by length of the source where they are given."""
+) -> Evaluation:
+    """Scores a system with confidence intervals, against a baseline and by source length if these are given."""
     check_texts(hypotheses, references)
     if baseline:
         check_texts(baseline.hypotheses, references, (f"hypotheses of {baseline.name}", "references"))
@@ -141,4 +141,4 @@ def evaluate(
             comparisons.append(TESTS[test](metric, ours, metric.count(baseline.hypotheses, references), samples, seed))
     lengths = by_length(hypotheses, references, sources) if sources is not None else []
     name = baseline.name if baseline else None
-    return Report(system, data, len(references), scores, intervals, name, comparisons, lengths)
+    return Evaluation(system, data, len(references), scores, intervals, name, comparisons, lengths)

@@ -1,14 +1,14 @@
-"""Is one system better than another, or was it luck? Paired tests on the same sentences.
+"""Paired tests of significance between two systems on the same sentences.
 
-Both tests work on each sentence's counts (see `metrics`), so a resample is a row of a matrix product and not a second
-scoring of text. They follow sacreBLEU's, and agree with it.
+Both tests work on the counts of each sentence (see `metrics`), so a resample is a row of a matrix product and text is scored
+only once. They follow sacreBLEU, and agree with it.
 
-Shapes: N sentences · S counts a sentence · R resamples.
+Shapes: N sentences · S counts per sentence · R resamples.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -16,21 +16,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft.errors import ConfigError
-from weft.evaluation.metrics import Counts, Metric, check_texts, make_metrics
+from weft.evaluation.metrics import Counts, Metric
 
 Test = Literal["bootstrap", "randomisation"]
 SEED = 12345
 CELLS = 1 << 22
-"""Resamples are drawn in blocks of about so many numbers, whatever the size of the test set."""
+"""Resamples are drawn in blocks of about this many numbers, whatever the size of the test set."""
 
 
 @dataclass(frozen=True)
-class Comparison:
-    """A system against a baseline under one metric.
+class Significance:
+    """A system compared with a baseline under one metric.
 
-    delta  value minus baseline (for TER a negative delta is the better one)
-    ci     95 % of resampled test sets have a delta inside it
-    p      how often a difference this large would be seen if the systems were equally good
+    delta  value minus baseline (for TER, negative is better)
+    ci     interval that contains the delta of 95 % of resampled test sets
+    p      probability of a difference at least this large if the systems were equally good
     """
 
     metric: str
@@ -50,27 +50,27 @@ class Comparison:
 
 
 def confidence(metric: Metric, counts: Counts, samples: int = 1000, seed: int = SEED) -> tuple[float, float]:
-    """The 95 % interval of a system's value over resampled test sets (Koehn 2004)."""
+    """The 95 % confidence interval of a system's value over resampled test sets (Koehn 2004)."""
     return _middle(metric.value(_resample(counts, _checked(samples), seed)))
 
 
-def paired_bootstrap(metric: Metric, ours: Counts, theirs: Counts, samples: int = 1000, seed: int = SEED) -> Comparison:
-    """Draws test sets of the same size with replacement, the same ones for both systems (Koehn 2004).
+def paired_bootstrap(metric: Metric, ours: Counts, theirs: Counts, samples: int = 1000, seed: int = SEED) -> Significance:
+    """Paired bootstrap: draws test sets of the same size with replacement, the same for both systems (Koehn 2004).
 
-    p is computed as in Moses and sacreBLEU, so that it can be set beside published ones. It is close to a one-sided p:
-    about half of what `approximate_randomisation` gives.
+    p is computed as in Moses and sacreBLEU, to be comparable with published values. It is close to a one-sided p: about half
+    of what `approximate_randomisation` gives.
     """
     sums = _resample(np.concatenate([ours, theirs], 1), _checked(samples), seed)
     width = ours.shape[1]
     deltas = metric.value(sums[:, :width]) - metric.value(sums[:, width:])
-    # The null hypothesis has the same spread around 0 that the resamples have around their mean.
-    return _comparison(metric, ours, theirs, np.abs(deltas) - np.abs(deltas).mean(), deltas, "bootstrap", seed)
+    # Under the null hypothesis the differences spread around 0 as the resamples spread around their mean.
+    return _significance(metric, ours, theirs, np.abs(deltas) - np.abs(deltas).mean(), deltas, "bootstrap", seed)
 
 
 def approximate_randomisation(
     metric: Metric, ours: Counts, theirs: Counts, samples: int = 1000, seed: int = SEED
-) -> Comparison:
-    """Exchanges the two systems' outputs sentence by sentence by the toss of a coin (Riezler and Maxwell 2005)."""
+) -> Significance:
+    """Swaps the outputs of the two systems for randomly chosen sentences (Riezler and Maxwell 2005)."""
     both, difference = ours + theirs, theirs - ours
 
     def exchange(rng: np.random.Generator, rows: int) -> Counts:
@@ -80,38 +80,16 @@ def approximate_randomisation(
     deltas = np.abs(metric.value(mixed) - metric.value(both.sum(0) - mixed))
     sums = _resample(np.concatenate([ours, theirs], 1), samples, seed)
     spread = metric.value(sums[:, : ours.shape[1]]) - metric.value(sums[:, ours.shape[1] :])
-    return _comparison(metric, ours, theirs, deltas, spread, "randomisation", seed)
+    return _significance(metric, ours, theirs, deltas, spread, "randomisation", seed)
 
 
-TESTS: dict[Test, Callable[[Metric, Counts, Counts, int, int], Comparison]] = {
+TESTS: dict[Test, Callable[[Metric, Counts, Counts, int, int], Significance]] = {
     "bootstrap": paired_bootstrap,
     "randomisation": approximate_randomisation,
 }
 
 
-def compare(
-    hypotheses: Sequence[str],
-    baseline: Sequence[str],
-    references: Sequence[str],
-    metrics: Sequence[Metric] | None = None,
-    *,
-    test: Test = "randomisation",
-    samples: int = 1000,
-    seed: int = SEED,
-) -> list[Comparison]:
-    """The system that wrote `hypotheses` against the one that wrote `baseline`, under each metric."""
-    check_texts(hypotheses, references)
-    check_texts(baseline, references, ("hypotheses of the baseline", "references"))
-    if test not in TESTS:
-        raise ConfigError(f"there is no test {test!r}; known are {', '.join(TESTS)}")
-    found = []
-    for metric in make_metrics() if metrics is None else metrics:
-        ours, theirs = metric.count(hypotheses, references), metric.count(baseline, references)
-        found.append(TESTS[test](metric, ours, theirs, samples, seed))
-    return found
-
-
-def _comparison(
+def _significance(
     metric: Metric,
     ours: Counts,
     theirs: Counts,
@@ -119,13 +97,13 @@ def _comparison(
     deltas: NDArray[np.float64],
     test: Test,
     seed: int,
-) -> Comparison:
-    """`chance` [R] holds differences as they come about by luck alone, `deltas` [R] those of resampled test sets."""
+) -> Significance:
+    """`chance` [R]: differences under the null hypothesis; `deltas` [R]: differences on resampled test sets."""
     value, baseline = float(metric.value(ours.sum(0))), float(metric.value(theirs.sum(0)))
     reached = int((chance >= abs(value - baseline) - 1e-9).sum())
-    # One is added for the test set itself, so that p never falls below what so many resamples can show.
+    # Add one for the test set itself, so that p is never lower than the number of resamples can support.
     p = (reached + 1) / (len(chance) + 1)
-    return Comparison(
+    return Significance(
         metric.name, value, baseline, value - baseline, _middle(deltas), p, test, len(chance), seed, metric.higher_is_better
     )
 
@@ -150,7 +128,7 @@ def _blocks(draw: Callable[[np.random.Generator, int], Counts], size: int, sampl
 
 
 def _middle(values: NDArray[np.float64]) -> tuple[float, float]:
-    """The interval that leaves out a fortieth of the values at each end."""
+    """The interval that leaves out 2.5 % of the values at each end."""
     ordered = np.sort(values)
     cut = len(ordered) // 40
     return float(ordered[cut]), float(ordered[len(ordered) - cut - 1])
@@ -158,5 +136,5 @@ def _middle(values: NDArray[np.float64]) -> tuple[float, float]:
 
 def _checked(samples: int) -> int:
     if samples < 1:
-        raise ConfigError(f"a test of significance needs at least 1 resample, not {samples}; 1000 is usual")
+        raise ConfigError(f"a test of significance needs at least 1 resample, not {samples}; 1000 is common")
     return samples

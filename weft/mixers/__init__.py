@@ -7,9 +7,9 @@ from typing import Any
 
 from weft.attention import ATTENTIONS
 from weft.attention.base import Site
+from weft.config.registry import build, fill
 from weft.errors import ConfigError
 from weft.mixers.base import Mixer, SelfAttention
-from weft.registry import build, fill
 
 MIXERS = {
     "recurrent": "weft.mixers.recurrent:RecurrentMixer",

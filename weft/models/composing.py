@@ -7,11 +7,11 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Annotated, Any
 
+from weft.config.registry import Among, build
 from weft.errors import ConfigError
 from weft.layers.embedding import Sharing
 from weft.models.base import Decoder, DecoderSite, Encoder, Front, FrontSite, Model, Network, Sizes, VectorEncoder
 from weft.models.fronts import TokenFront
-from weft.registry import Among, build
 
 Spec = Mapping[str, Any] | str
 

@@ -22,6 +22,7 @@ from weft.attention.core.dot_product import attend_memory
 from weft.attention.core.kv_store import Memory
 from weft.attention.core.packed_rows import packing
 from weft.batch import Layout
+from weft.config.registry import Among, build
 from weft.errors import ConfigError
 from weft.layers.autocast import computed_in
 from weft.layers.convolution import TokenWindow
@@ -32,7 +33,6 @@ from weft.layers.weightnorm import NormedLinear
 from weft.models.base import DecoderSite, Encoded, Features, LinearDecoder, VectorEncoder, least
 from weft.models.blocks import Rate
 from weft.models.composing import Composition
-from weft.registry import Among, build
 from weft.state import State, shared, spread
 
 CROSS = {"multistep": "weft.models.convs2s:MultistepAttention", **ATTENTIONS}

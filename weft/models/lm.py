@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from weft.attention.base import Attended, add_terms
 from weft.batch import Layout
+from weft.config.registry import Among
 from weft.layers.embedding import TokenEmbedding
 from weft.layers.feedforward import Activation
 from weft.layers.position import PositionKind, token_positions
@@ -23,7 +24,6 @@ from weft.mixers.base import Mixer
 from weft.models.base import DecoderSite, Encoded, Features, LinearDecoder, Network, Sizes, least
 from weft.models.blocks import Block, Residual
 from weft.models.composing import Family
-from weft.registry import Among
 from weft.state import State, together
 
 

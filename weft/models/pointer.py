@@ -18,10 +18,10 @@ from weft.attention.core.recording import observe
 from weft.attention.core.score_functions import at_least_float
 from weft.attention.core.single_head import fold, unfold
 from weft.batch import EOS, UNK, Layout, Source
+from weft.config.registry import Among
 from weft.errors import ConfigError
 from weft.models.base import Decoder, Encoded, Encoder, Features, Model, Sizes
 from weft.models.composing import Family, build_encoder_decoder
-from weft.registry import Among
 from weft.state import State, shared, spread
 
 NEVER = float("-inf")

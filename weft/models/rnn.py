@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from weft.attention.base import Attention, Site
 from weft.batch import Layout
+from weft.config.registry import Among, build
 from weft.errors import ConfigError
 from weft.layers.autocast import computed_in
 from weft.layers.embedding import Sharing
@@ -36,7 +37,6 @@ from weft.layers.recurrent import (
 from weft.models.base import DecoderSite, Encoded, Features, LinearDecoder, VectorEncoder
 from weft.models.blocks import Rate
 from weft.models.composing import Composition
-from weft.registry import Among, build
 from weft.state import State, shared, spread
 
 Style = Literal["fixed", "cho", "bahdanau", "luong"]

@@ -15,6 +15,7 @@ from pydantic import PositiveInt
 from torch import Tensor, nn
 
 from weft.batch import Layout
+from weft.config.registry import Among, build
 from weft.errors import ConfigError
 from weft.layers.dropout import dropout
 from weft.layers.embedding import Sharing, TokenEmbedding
@@ -25,7 +26,6 @@ from weft.mixers import build_self
 from weft.models.base import DecoderSite, Encoded, Features, LinearDecoder, VectorEncoder, least
 from weft.models.blocks import DecoderLayer, EncoderLayer, TransformerBlock, Unread
 from weft.models.composing import Composition
-from weft.registry import Among, build
 from weft.state import State, together
 
 Wiring = Literal["last", "same", "mix"]

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from weft.config import Config
+from weft.config.sections import Config
 from weft.errors import ConfigError
 from weft.explain.page import page
 from weft.serve.queries import Ask, Explain

@@ -12,7 +12,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from weft.batch import Batch, Position
-from weft.config import Config, DecodeSection
+from weft.config.sections import Config, DecodeSection
 from weft.data.batching import round_up
 from weft.data.pairs import random_pairs
 from weft.data.tokenizer import Tokenizer

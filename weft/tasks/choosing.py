@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from weft.batch import BOS, PAD, UNK
-from weft.config import DecodeSection
+from weft.config.sections import DecodeSection
 from weft.search.choosers import Beam, Chooser, Greedy, Sample
 from weft.search.constraints import Constraint, Forbid, NoRepeat
 

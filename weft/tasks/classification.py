@@ -13,7 +13,8 @@ from pydantic import NonNegativeFloat
 from torch import nn
 
 from weft.batch import NO_LABEL, LabelBatch, Position
-from weft.config import DecodeSection
+from weft.config.registry import Among, build
+from weft.config.sections import DecodeSection
 from weft.data.batching import Batches, evaluation_batches
 from weft.data.corpus import Corpus
 from weft.data.formats import Pairs, open_pairs
@@ -25,7 +26,6 @@ from weft.evaluation.metrics import Metric, score
 from weft.models.base import Network, Sizes
 from weft.models.classifier import Classifier, Vote
 from weft.models.composing import build_encoder
-from weft.registry import Among, build
 from weft.tasks.base import Headline, Loss, Setting, Share, TextTask
 from weft.tasks.corpora import cache_of, read_corpus
 from weft.tasks.labelling import Labelling

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from weft.config import Config
+from weft.config.sections import Config
 from weft.data.cache import cache_folder
 from weft.data.corpus import Corpus
 from weft.data.formats import Pairs

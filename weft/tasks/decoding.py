@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 
 from weft.batch import BOS, EOS, PAD, Layout, Source, power_of_two
-from weft.config import DecodeSection
+from weft.config.sections import DecodeSection
 from weft.data.copying import Numbering
 from weft.data.tokenizer import Tokenizer
 from weft.errors import ConfigError, DataError

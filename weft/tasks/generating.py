@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from weft.batch import EOS, Layout
-from weft.config import DecodeSection
+from weft.config.sections import DecodeSection
 from weft.data.tokenizer import Tokenizer
 from weft.models.lm import LanguageModel
 from weft.search.choosers import Choice, Chooser, Found, Limits

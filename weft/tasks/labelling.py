@@ -11,7 +11,7 @@ from torch import Tensor
 
 from weft.attention.core.recording import record
 from weft.batch import EOS, Layout, Source
-from weft.config import DecodeSection
+from weft.config.sections import DecodeSection
 from weft.data.labels import Labels
 from weft.data.tokenizer import RESERVED, Tokenizer
 from weft.errors import DataError

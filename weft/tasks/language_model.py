@@ -12,7 +12,7 @@ from pydantic import NonNegativeInt, PositiveInt
 from torch import Tensor, nn
 
 from weft.batch import Position, TextBatch
-from weft.config import DecodeSection
+from weft.config.sections import DecodeSection
 from weft.data.text import Streams, Text, TextFile, in_streams, keeps_lines, read_text, windows
 from weft.data.tokenizer import RESERVED, Tokenizer, has_tokenizers, load_tokenizers, save_tokenizers, train_tokenizer
 from weft.errors import ConfigError

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import torch
 
-from weft.config import DecodeSection
+from weft.config.sections import DecodeSection
 from weft.kernels.cpp import CannotBuild, Kernels, kernels
 
 TOKENS = 4096

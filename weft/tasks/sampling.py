@@ -18,9 +18,9 @@ from pydantic import Field, PositiveInt
 from torch import Tensor
 
 from weft.batch import PairBatch
+from weft.config.registry import Among, build
 from weft.errors import ConfigError
 from weft.models.base import Model
-from weft.registry import Among, build
 from weft.tasks.outputs import Choice, predictions
 
 Probability = Annotated[float, Field(ge=0, le=1)]

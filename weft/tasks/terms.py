@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from weft.config import DecodeSection
+from weft.config.sections import DecodeSection
 from weft.data.lines import read_lines
 from weft.data.spelling import spelling_of
 from weft.data.tokenizer import Tokenizer

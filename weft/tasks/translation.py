@@ -13,7 +13,8 @@ from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
 from torch import Tensor
 
 from weft.batch import PairBatch, Position
-from weft.config import DecodeSection
+from weft.config.registry import Among, build, load
+from weft.config.sections import DecodeSection
 from weft.data.batching import Batches, evaluation_batches
 from weft.data.corpus import Corpus
 from weft.data.formats import Pairs, open_pairs
@@ -24,7 +25,6 @@ from weft.evaluation.metrics import make_metrics, score
 from weft.models import MODELS
 from weft.models.base import Model, Network, Sizes
 from weft.models.ensemble import Ensemble
-from weft.registry import Among, build, load
 from weft.tasks.base import LOSS, Headline, Loss, Setting, Share, TextTask
 from weft.tasks.corpora import cache_of, read_corpus
 from weft.tasks.decoding import Decoding

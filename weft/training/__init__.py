@@ -1,4 +1,4 @@
-"""The training loop and what is handed to it."""
+"""The training loop, optimisers, schedules, checkpoints and logs."""
 
 OPTIMIZERS = {
     "adam": "weft.training.optimizer:adam",

@@ -1,14 +1,14 @@
-"""Checkpoints: everything that going on exactly needs, written aside and renamed, so that there is never half of one.
+"""Checkpoints: everything needed to resume exactly. They are written under a temporary name and renamed when complete.
 
 A checkpoint is the folder `checkpoints/step-00000500` of a run:
 
     model.safetensors      weights and buffers
     optimizer.safetensors  the optimisers' state, "<optimiser>/<parameter>/<entry>"
-    ema.safetensors        the moving average, if there is one
-    carried.safetensors    what the task carries from update to update, if anything
+    ema.safetensors        the moving average of the weights, if there is one
+    carried.safetensors    the tensors that the task carries from update to update, if any
     state.json             progress, the version of weft, the model's fingerprint, size and hash of each file
 
-No generator state is among them: the randomness of a micro-batch is a function of its place in the stream.
+There is no generator state: the seed of a micro-batch is a function of its position in the data stream.
 """
 
 from __future__ import annotations
@@ -17,9 +17,8 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -28,24 +27,26 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from weft.batch import Position
+from weft.config.document import ASIDE
+from weft.config.sections import weft_version
 from weft.errors import RunError
+from weft.runs.folder import CHECKPOINTS, MODEL
+from weft.runs.weights import disk_errors, fingerprint, put_tensors, read_tensors, sync, tensors_of, write_tensors
 from weft.training.ema import Ema
-from weft.training.folder import ASIDE, CHECKPOINTS
 from weft.training.optimizer import named_state, names_of, restore_state
-from weft.training.weights import disk_errors, fingerprint, put_tensors, read_tensors, sync, tensors_of, write_tensors
 
-MODEL, OPTIMIZER, EMA, STATE = "model.safetensors", "optimizer.safetensors", "ema.safetensors", "state.json"
-CARRIED = "carried.safetensors"
+OPTIMIZER, EMA, CARRIED = "optimizer.safetensors", "ema.safetensors", "carried.safetensors"
+STATE = "state.json"
 
 
 @dataclass
 class Progress:
-    """How far a run has come, beside its tensors.
+    """The state of a run besides its tensors.
 
     position  where the next update begins in the stream of batches
-    stale     validations since the best one
-    in_row    the last so many steps were skipped
-    memory    the most bytes that training needed, up to the first validation of each process
+    stale     number of validations since the best one
+    in_row    number of consecutive steps skipped most recently
+    memory    peak memory of training in bytes, up to the first validation of each process
     """
 
     update: int = 0
@@ -60,8 +61,8 @@ class Progress:
 
 
 @dataclass(frozen=True)
-class Trained:
-    """The tensors that training changes."""
+class TrainingState:
+    """The model, its optimisers and its moving average: everything that training changes."""
 
     model: nn.Module
     optimizers: Mapping[str, Optimizer]
@@ -73,19 +74,19 @@ def folder_of(run: Path, step: int) -> Path:
 
 
 def steps(run: Path) -> list[int]:
-    """The updates of which there are checkpoints, in order."""
-    found = (run / CHECKPOINTS).glob("step-*")
-    return sorted(int(folder.name[5:]) for folder in found if folder.name[5:].isdigit())
+    """The steps that have a checkpoint, in order."""
+    folders = (run / CHECKPOINTS).glob("step-*")
+    return sorted(int(folder.name[5:]) for folder in folders if folder.name[5:].isdigit())
 
 
 def latest(run: Path) -> Path | None:
     """The newest checkpoint, if there is one."""
-    found = steps(run)
-    return folder_of(run, found[-1]) if found else None
+    saved = steps(run)
+    return folder_of(run, saved[-1]) if saved else None
 
 
-def save(run: Path, trained: Trained, progress: Progress, carried: Mapping[str, Tensor] | None = None) -> Path:
-    """Write a checkpoint of this update. If it fails, what was there before is untouched and nothing half written stays."""
+def save(run: Path, trained: TrainingState, progress: Progress, carried: Mapping[str, Tensor] | None = None) -> Path:
+    """Writes a checkpoint. If this fails, earlier checkpoints are intact and no partial one remains."""
     final = folder_of(run, progress.update)
     aside = final.with_name(ASIDE + final.name)
     with disk_errors(final):
@@ -102,7 +103,7 @@ def save(run: Path, trained: Trained, progress: Progress, carried: Mapping[str, 
     return final
 
 
-def _write(folder: Path, trained: Trained, progress: Progress, carried: Mapping[str, Tensor]) -> None:
+def _write(folder: Path, trained: TrainingState, progress: Progress, carried: Mapping[str, Tensor]) -> None:
     tensors = tensors_of(trained.model)
     write_tensors(folder / MODEL, tensors)
     write_tensors(folder / OPTIMIZER, _optimizer_tensors(trained))
@@ -111,15 +112,15 @@ def _write(folder: Path, trained: Trained, progress: Progress, carried: Mapping[
     if carried:
         write_tensors(folder / CARRIED, carried)
     files = {file.name: {"bytes": file.stat().st_size, "sha256": _hash(file)} for file in sorted(folder.iterdir())}
-    state = {"weft": _version(), "fingerprint": fingerprint(tensors), "files": files, "progress": asdict(progress)}
+    state = {"weft": weft_version(), "fingerprint": fingerprint(tensors), "files": files, "progress": asdict(progress)}
     with open(folder / STATE, "w", encoding="utf-8") as out:
         json.dump(state, out, indent=1)
     sync(folder / STATE)
     sync(folder)
 
 
-def load(folder: Path, trained: Trained) -> Progress:
-    """Put a checkpoint's tensors into `trained` and give its progress."""
+def load(folder: Path, trained: TrainingState) -> Progress:
+    """Loads a checkpoint's tensors into `trained` and returns its progress."""
     state = check(folder)
     put_tensors(trained.model, read_tensors(folder / MODEL), folder / MODEL)
     names = names_of(trained.model)
@@ -129,26 +130,26 @@ def load(folder: Path, trained: Trained) -> Progress:
         restore_state(optimizer, names, mine)
     if trained.ema is not None:
         _load_average(folder, trained.ema)
-    found = dict(state["progress"])
-    return Progress(**{**found, "position": Position(*found["position"])})
+    progress = dict(state["progress"])
+    return Progress(**{**progress, "position": Position(*progress["position"])})
 
 
 def carried(folder: Path) -> dict[str, Tensor]:
-    """What the task carried when a checkpoint was written."""
+    """The tensors that the task carried when the checkpoint was written."""
     return read_tensors(folder / CARRIED) if (folder / CARRIED).exists() else {}
 
 
 @torch.no_grad()
 def _load_average(folder: Path, ema: Ema) -> None:
-    # A run that had no average so far begins one at the weights just loaded.
+    # A run that had no average so far starts one from the loaded weights.
     average = read_tensors(folder / (EMA if (folder / EMA).exists() else MODEL))
     for name, tensor in ema.average.items():
         tensor.copy_(average[name])
 
 
 def check(folder: Path) -> dict[str, Any]:
-    """Read a checkpoint's state.json and compare every file with what it says: a file cut short is not loaded."""
-    hint = f"delete {folder} to go on from the checkpoint before it"
+    """Reads a checkpoint's state.json and checks the size and hash of every file."""
+    hint = f"delete {folder} to continue from the previous checkpoint"
     try:
         state: dict[str, Any] = json.loads((folder / STATE).read_text(encoding="utf-8"))
         files = dict(state["files"])
@@ -160,58 +161,55 @@ def check(folder: Path) -> dict[str, Any]:
         if size != facts["bytes"]:
             raise RunError(f"{file}: the checkpoint was cut short ({size:,} of {facts['bytes']:,} bytes); {hint}")
         if _hash(file) != facts["sha256"]:
-            raise RunError(f"{file}: the checkpoint is damaged (its content has changed); {hint}")
+            raise RunError(f"{file}: the checkpoint is damaged (its hash is wrong); {hint}")
     return state
 
 
 def prune(run: Path, keep_last: int, best: int | None = None) -> None:
-    """Remove all checkpoints but the last `keep_last` and the best."""
+    """Removes all checkpoints except the last `keep_last` and the best."""
     for step in steps(run)[:-keep_last]:
         if step != best:
             _discard(folder_of(run, step))
 
 
 def _discard(folder: Path) -> None:
-    # Renamed first: a half-removed folder must not look like a checkpoint.
+    # Rename it first: a partly removed folder must not look like a checkpoint.
     aside = folder.with_name(f"{ASIDE}old-{folder.name}")
     os.rename(folder, aside)
     shutil.rmtree(aside, ignore_errors=True)
 
 
 def weights(folder: Path) -> dict[str, Tensor]:
-    """The weights with which a checkpoint was scored: the moving average where there is one."""
+    """The weights that were validated: the moving average if there is one, else the weights themselves."""
     tensors = read_tensors(folder / MODEL)
     return {**tensors, **read_tensors(folder / EMA)} if (folder / EMA).exists() else tensors
 
 
-def average(run: Path, last: int | None = None, chosen: Sequence[int] | None = None) -> dict[str, Tensor]:
-    """The mean of the weights of the `last` checkpoints, or of those of the `chosen` steps; summed in float64."""
-    available = steps(run)
-    taken = list(chosen) if chosen is not None else available[-last:] if last else available
-    unknown = [step for step in taken if step not in available]
-    if unknown or not taken:
-        there = ", ".join(map(str, available)) or "none"
-        raise RunError(f"{run}: no checkpoint of step {', '.join(map(str, unknown)) or '…'} to average; there are {there}")
+def average(run: Path, last: int) -> dict[str, Tensor]:
+    """The mean of the weights of the `last` checkpoints, summed in float64."""
+    averaged = steps(run)[-last:]
+    if not averaged:
+        raise RunError(f"{run}: there is no checkpoint to average")
     sums: dict[str, Tensor] = {}
-    for step in taken:
+    for step in averaged:
         check(folder_of(run, step))
         newest = read_tensors(folder_of(run, step) / MODEL)
         for name, tensor in newest.items():
             sums[name] = sums[name] + tensor.double() if name in sums else tensor.double()
-    # What is not a floating-point number (a counter) has no mean: the newest counts.
+    # Integer tensors, such as counters, have no mean: take the newest.
     return {
-        name: (sums[name] / len(taken)).to(tensor.dtype) if tensor.is_floating_point() else tensor
+        name: (sums[name] / len(averaged)).to(tensor.dtype) if tensor.is_floating_point() else tensor
         for name, tensor in newest.items()
     }
 
 
 def publish(run: Path, tensors: Mapping[str, Tensor], facts: Mapping[str, str]) -> Path:
-    """Make these weights the run's `model.safetensors`, all at once. `facts` become its metadata."""
+    """Replaces the run's `model.safetensors` atomically. `facts` become its metadata."""
     final = run / MODEL
     aside = run / f"{ASIDE}{MODEL}"
     with disk_errors(final):
         try:
-            write_tensors(aside, tensors, {"version": _version(), **facts})
+            write_tensors(aside, tensors, {"version": weft_version(), **facts})
             os.replace(aside, final)
             sync(run)
         except BaseException:
@@ -220,7 +218,7 @@ def publish(run: Path, tensors: Mapping[str, Tensor], facts: Mapping[str, str]) 
     return final
 
 
-def _optimizer_tensors(trained: Trained) -> dict[str, Tensor]:
+def _optimizer_tensors(trained: TrainingState) -> dict[str, Tensor]:
     names = names_of(trained.model)
     return {
         f"{kind}/{key}": tensor
@@ -232,10 +230,3 @@ def _optimizer_tensors(trained: Trained) -> dict[str, Tensor]:
 def _hash(file: Path) -> str:
     with open(file, "rb") as opened:
         return hashlib.file_digest(opened, "sha256").hexdigest()
-
-
-def _version() -> str:
-    try:
-        return metadata.version("weft")
-    except metadata.PackageNotFoundError:
-        return "not installed"

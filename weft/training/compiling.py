@@ -1,20 +1,20 @@
-"""Whether a model is compiled for training, and which parts of it."""
+"""Compiles the blocks of a model for training, where that pays."""
 
 from __future__ import annotations
 
 import torch
 from torch import nn
 
-from weft.config import TrainSection
+from weft.config.sections import TrainSection
 from weft.kernels import serve, try_out
 from weft.models.base import Network
 
 LARGE = 30_000_000
-"""Parameters from which compiling is worth its half minute: steps of smaller models are short, and so are their trainings."""
+"""Number of parameters from which compiling is worth half a minute. Smaller models have short steps and short trainings."""
 
 
 def compile_blocks(model: nn.Module, config: TrainSection, device: torch.device) -> bool:
-    """torch.compile, in place, of the blocks of a model that is on `device`, if the configuration wants it; whether it does."""
+    """Compiles the blocks of a model on `device` in place, if the configuration says so. Returns whether it did."""
     if not compiles(model, config, device):
         return False
     try_out(device)
@@ -24,10 +24,10 @@ def compile_blocks(model: nn.Module, config: TrainSection, device: torch.device)
 
 
 def compiles(model: nn.Module, config: TrainSection, device: torch.device) -> bool:
-    """What train.compile says; auto: where it is known to pay."""
+    """Resolves train.compile; "auto" means where compiling is known to pay."""
     if config.compile != "auto":
         return config.compile
-    # Rows of other sizes in every batch would make a compiler begin anew.
+    # Batches of ever different sizes would make the compiler recompile.
     if device.type != "cuda" or config.packed is not True or not isinstance(model, Network):
         return False
     return model.compiles and model.count_parameters() >= LARGE and serve(next(model.parameters()))

@@ -1,7 +1,7 @@
-"""Several processes that train one model, started by torchrun; and the choice of the device.
+"""Data-parallel training in several processes, started by torchrun.
 
-Gradients are sums until the last micro-batch of an update; then one pass adds them over the processes and divides by the
-number of tokens of all. So 2 processes × 2 micro-batches equal 1 × 4, whatever the sizes of the batches.
+Gradients are sums until the last micro-batch of an update. One pass then adds them over all processes and divides by the
+total number of tokens. So 2 processes × 2 micro-batches equal 1 × 4, whatever the batch sizes.
 """
 
 from __future__ import annotations
@@ -16,22 +16,23 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from weft.errors import ConfigError, DeviceError
+from weft.errors import ConfigError
+from weft.runs.device import choose_device
 
 T = TypeVar("T")
 
 PATIENCE = timedelta(days=7)
-"""How long processes wait for the first one, which may be validating. A dead one is noticed by its closed connection."""
+"""How long processes wait for the first one, which may be validating. A crash closes the connection and ends the wait."""
 
 BUCKET = 1 << 24
-"""Elements of the flat buffer in which gradients are summed: 64 MiB in float32, whatever the size of the model."""
+"""Size in elements of the flat buffer that sums gradients: 64 MiB in float32, whatever the model size."""
 
 
 @dataclass(frozen=True)
 class World:
-    """This process among all that train the model.
+    """This process among all processes that train the model.
 
-    control  connects the processes' hosts (gloo), so that agreeing on something never waits for the devices' work.
+    control  a gloo group between the hosts, so that control messages never wait for work on the devices
     """
 
     rank: int
@@ -41,16 +42,16 @@ class World:
 
     @property
     def first(self) -> bool:
-        """True in the one process that writes files, logs and validates."""
+        """True in the only process that writes files, logs and validates."""
         return self.rank == 0
 
     def any(self, flag: bool) -> bool:
         """True in every process if `flag` is true in one of them."""
         if self.size == 1:
             return flag
-        said = torch.tensor(int(flag))
-        dist.all_reduce(said, dist.ReduceOp.MAX, group=self.control)
-        return bool(said)
+        flags = torch.tensor(int(flag))
+        dist.all_reduce(flags, dist.ReduceOp.MAX, group=self.control)
+        return bool(flags)
 
     def broadcast(self, value: T) -> T:
         """The first process's `value`, in every process."""
@@ -61,7 +62,7 @@ class World:
         return box[0]
 
     def add(self, values: Mapping[str, float]) -> dict[str, float]:
-        """Sums over all processes by name; a name that a process does not have counts 0 there."""
+        """Sums values over all processes by name. A name that is missing in a process counts as 0 there."""
         if self.size == 1:
             return dict(values)
         every: list[dict[str, float]] = [{}] * self.size
@@ -70,7 +71,7 @@ class World:
         return {name: sum(one.get(name, 0.0) for one in every) for name in names}
 
     def collect(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """In the first process the tensors of all, by name; in the others their own."""
+        """Gathers the named tensors of all processes in the first one; the others get their own."""
         if self.size == 1:
             return dict(tensors)
         every: list[dict[str, Tensor]] | None = [{}] * self.size if self.first else None
@@ -78,24 +79,24 @@ class World:
         return {name: tensor for one in every or [dict(tensors)] for name, tensor in one.items()}
 
     def share(self, accumulate: int) -> range:
-        """Which of an update's `accumulate` micro-batches are this process's: every size-th."""
+        """The indices of this process's micro-batches among the `accumulate` ones of an update: every `size`-th."""
         if accumulate % self.size:
             wanted = -(-accumulate // self.size) * self.size
             raise ConfigError(
-                f"train.accumulate: {accumulate} micro-batches a step cannot be shared by {self.size} processes; "
-                f"set it to a multiple of {self.size}, such as {wanted} (with a train.batch_tokens that keeps the step's size)"
+                f"train.accumulate: {accumulate} micro-batches per step cannot be divided among {self.size} processes; "
+                f"set it to a multiple of {self.size}, such as {wanted} (adapt train.batch_tokens to keep the size of a step)"
             )
         return range(self.rank, accumulate, self.size)
 
     def close(self) -> None:
-        """Wait for the others and leave them."""
+        """Waits for all processes and leaves the group."""
         if self.size > 1:
             dist.barrier(group=self.control)
             dist.destroy_process_group()
 
 
 def start(device: str = "auto") -> World:
-    """Join the processes that torchrun started, or be the only one."""
+    """Joins the processes that torchrun started; without torchrun, a world of one process."""
     size = int(os.environ.get("WORLD_SIZE", "1"))
     if size == 1:
         return World(0, 1, choose_device(device))
@@ -106,20 +107,8 @@ def start(device: str = "auto") -> World:
     return World(dist.get_rank(), size, chosen, dist.new_group(backend="gloo", timeout=PATIENCE))
 
 
-def choose_device(name: str, local_rank: int | None = None) -> torch.device:
-    """The device that `train.device` names: "auto" is the GPU if there is one. Under torchrun each process has its own GPU."""
-    there = [f"cuda:{index}" for index in range(torch.cuda.device_count())] if torch.cuda.is_available() else []
-    if name == "auto":
-        name = "cuda" if there else "cpu"
-    if name == "cuda" and there:
-        name = f"cuda:{torch.cuda.current_device() if local_rank is None else local_rank}"
-    if name not in ["cpu", *there]:
-        raise DeviceError(f"train.device: there is no device {name!r}; this machine has {', '.join(['cpu', *there])}")
-    return torch.device(name)
-
-
 def same_start(model: nn.Module, world: World) -> None:
-    """Give every process the first one's weights and buffers."""
+    """Copies the weights and buffers of the first process to all others."""
     if world.size > 1:
         for tensor in model.state_dict().values():
             dist.broadcast(tensor, src=0)
@@ -127,12 +116,12 @@ def same_start(model: nn.Module, world: World) -> None:
 
 @torch.no_grad()
 def sum_gradients(groups: Mapping[str, Sequence[nn.Parameter]], sums: Tensor, world: World, bucket: int = BUCKET) -> Tensor:
-    """Add gradients and `sums` over all processes, and divide each group's gradients by its count.
+    """Adds gradients and `sums` over all processes, and divides each group's gradients by its count.
 
-    sums  [2, groups] float64: the groups' losses and counts in this update, this process's in, everyone's out.
+    sums  [2, groups] float64: losses and counts of each group in this update; of this process in, of all processes out
 
-    A gradient that is missing counts as zero, so that a parameter used in one process only is right in all. A count of
-    zero divides by 1. With one process nothing is copied.
+    A missing gradient counts as zero, so a parameter that only one process uses is still right in all. A count of zero
+    divides by 1. With one process nothing is copied.
     """
     for parameter in (parameter for group in groups.values() for parameter in group):
         if parameter.grad is None:
@@ -148,7 +137,7 @@ def sum_gradients(groups: Mapping[str, Sequence[nn.Parameter]], sums: Tensor, wo
 
 
 def _buckets(parameters: Sequence[nn.Parameter], size: int) -> Iterator[list[Tensor]]:
-    """Gradients in their order, cut into lists of one dtype and of at most `size` elements (or one larger tensor)."""
+    """Gradients in order, in lists of one dtype and at most `size` elements (or a single larger tensor)."""
     bundle: list[Tensor] = []
     filled = 0
     for parameter in parameters:

@@ -1,4 +1,4 @@
-"""A moving average of the weights, often better than the weights themselves: Polyak & Juditsky 1992."""
+"""An exponential moving average of the weights, often better than the weights themselves (Polyak & Juditsky 1992)."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from torch import Tensor, nn
 class Ema:
     """average ← decay · average + (1 − decay) · weights after every update.
 
-    The decay grows as min(decay, (1 + update) / (10 + update)), so that the random weights of the beginning are soon forgotten.
-    Only parameters are averaged; buffers are used as they are.
+    The decay grows as min(decay, (1 + update) / (10 + update)), so that the average soon forgets the initial weights. Only
+    parameters are averaged, not buffers.
     """
 
     def __init__(self, model: nn.Module, decay: float) -> None:
@@ -28,7 +28,7 @@ class Ema:
 
     @contextmanager
     def applied(self) -> Iterator[None]:
-        """The model holds the average inside the block, and its own weights, bit for bit, after it."""
+        """Inside the block the model holds the average; afterwards it has its own weights again, bit for bit."""
         self._swap()
         try:
             yield
@@ -37,7 +37,7 @@ class Ema:
 
     @torch.no_grad()
     def _swap(self) -> None:
-        # One tensor at a time and in place: no third copy of the weights, and no new addresses.
+        # One tensor at a time and in place, so that there is no third copy of the weights and addresses stay the same.
         for name, parameter in self._parameters.items():
             kept = parameter.clone()
             parameter.copy_(self.average[name])

@@ -1,6 +1,6 @@
-"""What a run says while it trains: to people on the terminal and in `train.log`, to programs in `log.jsonl` and TensorBoard.
+"""Training logs: for people on the terminal and in `train.log`, for programs in `log.jsonl` and TensorBoard.
 
-A record is a flat dict that becomes one line of `log.jsonl`. Its `event` is "train" (step, loss, lr, tokens_per_second,
+A record is a flat dict, written as one line of `log.jsonl`. Its `event` is "train" (step, loss, lr, tokens_per_second,
 grad_norm, seconds), "validation" (step and scores) or "summary".
 """
 
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -19,32 +18,31 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from weft.training.folder import ASIDE
+from weft.config import document
+from weft.runs.folder import LOG
 
 Record = Mapping[str, Any]
 
 
 class Sink(ABC):
-    """One place that records and notes go to."""
+    """A destination of records and notes."""
 
     @abstractmethod
     def begin(self, step: int) -> None:
-        """Training goes on after `step`: what was written of later steps did not happen."""
+        """Training continues after `step`: records of later steps are void."""
 
     @abstractmethod
     def record(self, record: Record) -> None: ...
 
-    @abstractmethod
-    def note(self, text: str) -> None:
-        """A sentence for people."""
+    def note(self, text: str) -> None:  # noqa: B027 — sinks for programs ignore notes
+        """Writes a message for people."""
 
-    @abstractmethod
-    def close(self) -> None:
-        """No more will come."""
+    def close(self) -> None:  # noqa: B027 — some sinks keep nothing open
+        """Ends the log."""
 
 
 class Log:
-    """Hands every record and note to its sinks. One without sinks is silent: that of every process but the first."""
+    """Passes every record and note to its sinks. Without sinks it is silent, as in every process but the first."""
 
     def __init__(self, sinks: Sequence[Sink] = ()) -> None:
         self.sinks = list(sinks)
@@ -64,7 +62,7 @@ class Log:
             sink.note(text)
 
     def summary(self, facts: Mapping[str, Any]) -> None:
-        """The end of the run: where things are, how good they are."""
+        """Records how the run ended."""
         self._record({"event": "summary", **facts})
 
     def close(self) -> None:
@@ -77,14 +75,11 @@ class Log:
 
 
 def open_log(run: Path, steps: int, *, tensorboard: bool = True, first: bool = True, terminal: bool | None = None) -> Log:
-    """The log of a run of `steps` updates, silent in every process but the first. `terminal`: is stderr one? (None: ask it)"""
+    """The log of a run of `steps` updates, silent unless `first`. `terminal`: whether stderr is one; None detects it."""
     if not first:
         return Log()
     live = sys.stderr.isatty() if terminal is None else terminal
-    sinks: list[Sink] = [
-        JsonLines(run / "log.jsonl"),
-        PlainLines(run / "train.log", steps),
-    ]
+    sinks: list[Sink] = [JsonLines(run / LOG), PlainLines(run / "train.log", steps)]
     sinks.append(LiveLine(steps) if live else PlainLines(None, steps))
     if tensorboard and (board := _board(run)):
         sinks.append(board)
@@ -92,32 +87,24 @@ def open_log(run: Path, steps: int, *, tensorboard: bool = True, first: bool = T
 
 
 class JsonLines(Sink):
-    """One JSON object a line. After a resume the lines of steps to be made again are gone, so no step is there twice."""
+    """One JSON object per line. On resume, lines of steps that will be repeated are removed, so no step occurs twice."""
 
     def __init__(self, file: Path) -> None:
         self.file = file
 
     def begin(self, step: int) -> None:
         lines = self.file.read_text(encoding="utf-8", errors="replace").splitlines() if self.file.exists() else []
-        aside = self.file.with_name(ASIDE + self.file.name)
-        aside.write_text("".join(f"{line}\n" for line in lines if _step_of(line) <= step), encoding="utf-8")
-        os.replace(aside, self.file)
+        document.replace_file(self.file, "".join(f"{line}\n" for line in lines if _step_of(line) <= step))
 
     def record(self, record: Record) -> None:
-        # JSON has no word for what is not finite.
+        # JSON cannot express numbers that are not finite.
         clean = {key: None if isinstance(value, float) and not math.isfinite(value) else value for key, value in record.items()}
         with open(self.file, "a", encoding="utf-8") as out:
             out.write(json.dumps(clean) + "\n")
 
-    def note(self, text: str) -> None:
-        """Sentences are for people."""
-
-    def close(self) -> None:
-        """Every line was closed when it was written."""
-
 
 def _step_of(line: str) -> float:
-    """The step of a line; infinite for one that a killed process left unfinished, and for the summary of an earlier end."""
+    """The step of a line; infinite for an incomplete line of a killed process, and for an earlier summary."""
     try:
         record = json.loads(line)
         return math.inf if record["event"] == "summary" else int(record["step"])
@@ -126,14 +113,14 @@ def _step_of(line: str) -> float:
 
 
 class PlainLines(Sink):
-    """A line of text for every record, added to a file or (None) printed to stderr."""
+    """One line of text per record, appended to a file or, if it is None, printed to stderr."""
 
     def __init__(self, file: Path | None, steps: int) -> None:
         self.file, self.steps = file, steps
 
     def begin(self, step: int) -> None:
         if step:
-            self.note(f"going on after step {step}")
+            self.note(f"resuming after step {step}")
 
     def record(self, record: Record) -> None:
         self.note(describe(record, self.steps))
@@ -145,12 +132,9 @@ class PlainLines(Sink):
         with open(self.file, "a", encoding="utf-8") as out:
             print(text, file=out)
 
-    def close(self) -> None:
-        """Every line was closed when it was written."""
-
 
 class LiveLine(Sink):
-    """On a terminal: one line that stays, with the last validation's scores; validations and notes scroll by above it."""
+    """A status line on a terminal, with the last validation scores. Validations and notes scroll above it."""
 
     def __init__(self, steps: int) -> None:
         self.steps = steps
@@ -195,16 +179,13 @@ class TensorBoard(Sink):
             if name not in ("event", "step"):
                 self._writer.add_scalar(f"{record['event']}/{name}", value, record["step"])
 
-    def note(self, text: str) -> None:
-        """TensorBoard shows numbers."""
-
     def close(self) -> None:
         if self._writer is not None:
             self._writer.close()
 
 
 def _board(run: Path) -> Sink | None:
-    """TensorBoard's sink if the package is there; loaded here, since that takes a second other commands need not pay."""
+    """The TensorBoard sink, if the package is installed. It is imported here because the import takes a second."""
     try:
         import torch.utils.tensorboard  # noqa: F401
     except ImportError:
@@ -213,16 +194,16 @@ def _board(run: Path) -> Sink | None:
 
 
 def describe(record: Record, steps: int) -> str:
-    """A record as a line for people."""
+    """A record as a readable line."""
     if record["event"] == "validation":
         return f"validation at step {record['step']}: {scores_text(record)}"
     if record["event"] == "summary":
         return "\n".join(f"{name:>12}: {value}" for name, value in record.items() if name != "event")
-    left = duration(record["seconds_left"]) if "seconds_left" in record else "?"
+    remaining = duration(record["seconds_left"]) if "seconds_left" in record else "?"
     skipped = f" · {record['skipped']} skipped" if record.get("skipped") else ""
     return (
         f"step {record['step']}/{steps} · loss {record['loss']:.4f} · lr {record['lr']:.2e} · "
-        f"{record['tokens_per_second']:,.0f} tok/s · {left} left{skipped}"
+        f"{record['tokens_per_second']:,.0f} tok/s · {remaining} left{skipped}"
     )
 
 

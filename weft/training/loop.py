@@ -14,13 +14,14 @@ from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 from torch.optim import Optimizer
 
 from weft.batch import Batch
-from weft.config import TrainSection
+from weft.config.registry import build
+from weft.config.sections import TrainSection
 from weft.data.prefetch import prefetch
 from weft.errors import DeviceError, Interrupted
 from weft.models.base import Network
-from weft.registry import build
+from weft.runs.device import autocast
 from weft.tasks.base import Loss, Task
-from weft.training.checkpoint import Trained
+from weft.training.checkpoint import TrainingState
 from weft.training.compiling import compile_blocks
 from weft.training.distributed import World, sum_gradients
 from weft.training.ema import Ema
@@ -36,7 +37,7 @@ from weft.training.stream import Update, seed_for, updates
 
 @runtime_checkable
 class Refreshes(Protocol):
-    """A module that changes its buffers (random features, centroids) between updates, and nowhere else."""
+    """A module that changes its buffers (random features, centroids) between updates only."""
 
     def refresh(self, generator: torch.Generator) -> None: ...
 
@@ -51,99 +52,97 @@ def fit(
     dim: int,
     resume: bool,
     log: Log,
-    begun: Callable[[], None] = lambda: None,
+    on_start: Callable[[], None] = lambda: None,
 ) -> Result:
-    """Train `model` until all steps are made, or time or patience ends; it then holds the weights that were published.
+    """Trains `model` until the last step, or until time or patience runs out. It then holds the published weights.
 
-    The caller holds the `RunLock` of the folder `run`. `dim` is the model's width, for schedules that depend on it.
-    `begun` is called when all is loaded and checked, before the first step.
-    Nothing waits for the device but the log, validating and saving. A step whose loss or gradient is not finite is
-    skipped on the device itself, so the weights are good at all times, and it is enough to look now and then how many
-    were skipped.
+    The caller holds the `RunLock` of the folder `run`. `dim` is the model width, for schedules that depend on it. `on_start`
+    is called before the first step, when everything is loaded and checked. Only logging, validating and saving wait for
+    the device. A step with a non-finite loss or gradient is skipped on the device itself, so the weights are always good.
     """
-    _place(model, world.device)
-    mine, groups = world.share(config.accumulate), task.parameters(model)
-    optimizers = {name: build("weft.training:OPTIMIZERS", config.optimizer, group) for name, group in groups.items()}
+    mine, groups = world.share(config.accumulate), task.parameters(_move(model, world.device))
     schedule: Schedule = build("weft.training:SCHEDULES", config.schedule, Plan(config.steps, dim))
-    ema = Ema(model, config.ema) if config.ema else None
+    trained = _training_state(model, groups, config)
     refreshed = [module for module in model.modules() if isinstance(module, Refreshes)]
-    session = Session(run, Trained(model, optimizers, ema), task, config, world, log)
-    session.begin(resume)
-    begun()
-    progress = session.progress
+    session = Session(run, trained, task, config, world, log)
+    progress = session.begin(resume)
+    on_start()
     meter = Meter(list(groups), world.device, progress.skipped, progress.in_row)
     compile_blocks(model, config, world.device)
     backward = worker(model, task, config, world.device)
+    replays = isinstance(backward, Replayed)
 
     with ExitStack() as stack:
         stack.enter_context(session.memory_errors())
         interrupts = stack.enter_context(Interrupts())
-        ready = stack.enter_context(closing(_ahead(session, mine)))
+        stream = stack.enter_context(closing(_prefetched(session, mine)))
         while not session.ended:
-            update, work = progress.update + 1, next(ready)
-            for place, batch in work.batches:
-                torch.manual_seed(seed_for(config.seed, *work.begin, place))
+            update, data = progress.update + 1, next(stream)
+            for index, batch in data.batches:
+                torch.manual_seed(seed_for(config.seed, *data.begin, index))
                 meter.add(backward(batch, update))
             sums = sum_gradients(groups, meter.take(), world)
             rate = schedule(update)
-            norms, bad = change_weights(groups, optimizers, sums, rate, config.clip, keep=isinstance(backward, Replayed))
-            if ema is not None:
-                ema.update(update)
-            _refresh(refreshed, seed_for(config.seed, update))
+            norms, bad = change_weights(groups, trained.optimizers, sums, rate, config.clip, keep=replays)
+            _follow(trained, refreshed, update, config.seed)
             meter.settle(sums, norms[0], bad)
-            progress.update, progress.position = update, work.after
-            session.look_at_clock()
+            progress.update, progress.position = update, data.after
+            session.check_time()
             _report(session, meter, rate)
             with meter.paused():
-                stop = _keep(session, meter, interrupts)
-            if stop and not session.ended:
-                raise Interrupted(f"stopped at step {update} of {config.steps}; go on with `weft train --resume {run}`")
+                _validate_and_save(session, meter, interrupts)
     return session.finish()
 
 
-def _place(model: nn.Module, device: torch.device) -> None:
+def _move(model: nn.Module, device: torch.device) -> nn.Module:
     try:
-        model.to(device).train()
+        return model.to(device).train()
     except torch.OutOfMemoryError:
         size = sum(tensor.nbytes for tensor in model.state_dict().values()) / 2**30
-        hint = "choose a smaller model (model.dim, the layers), or another train.device"
-        raise DeviceError(f"{device} has no room for the model's weights, {size:.1f} GiB: {hint}") from None
+        hint = "choose a smaller model (model.dim, number of layers), or another train.device"
+        raise DeviceError(f"{device} has too little memory for the model's weights, {size:.1f} GiB: {hint}") from None
 
 
-def _ahead(session: Session, mine: range) -> Generator[Update, None, None]:
-    """The updates from where the run stands, made ahead by a thread."""
+def _training_state(model: nn.Module, groups: Mapping[str, Sequence[nn.Parameter]], config: TrainSection) -> TrainingState:
+    """The model with its optimisers and moving average."""
+    optimizers = {name: build("weft.training:OPTIMIZERS", config.optimizer, group) for name, group in groups.items()}
+    return TrainingState(model, optimizers, Ema(model, config.ema) if config.ema else None)
+
+
+def _prefetched(session: Session, mine: range) -> Generator[Update, None, None]:
+    """The data of the next updates, prepared ahead by a thread."""
     stream = updates(session.task, session.progress.position, session.config.accumulate, mine)
-    pinned = (work.pin() for work in stream) if session.world.device.type == "cuda" else stream
-    # Only what was taken counts: what lies ready when training stops is made again after a resume.
+    pinned = (data.pin() for data in stream) if session.world.device.type == "cuda" else stream
+    # Data that was prepared but not used when training stops is prepared again on resume.
     return prefetch(pinned, 2)
 
 
 def worker(model: nn.Module, task: Task, config: TrainSection, device: torch.device) -> Work:
-    """What does forward and backward of a micro-batch: recorded where batches come in few sizes, else as usual."""
-    autocast = torch.autocast(device.type, torch.bfloat16, enabled=config.precision == "bf16")
+    """The forward and backward pass of a micro-batch: captured as CUDA graphs if batches come in few sizes, else eager."""
+    precision = autocast(device, config.precision)
 
     def work(batch: Batch, update: int) -> list[Loss]:
-        return forward_backward(task, model, batch.to(device, non_blocking=True), update, autocast)
+        return forward_backward(task, model, batch.to(device, non_blocking=True), update, precision)
 
     few = config.packed is True or (config.rounded is True and isinstance(model, Network) and model.replays)
     return Replayed(work, device) if device.type == "cuda" and few and task.steady else work
 
 
 def forward_backward(task: Task, model: nn.Module, batch: Batch, update: int, autocast: torch.autocast) -> list[Loss]:
-    """Forward and backward of one micro-batch: gradients are added to the parameters; the losses are given back, detached.
+    """Forward and backward of one micro-batch. Adds to the gradients of the parameters and returns the detached losses.
 
-    A loss is computed under autocast, its gradient outside of it.
+    Losses are computed under autocast, their gradients outside of it.
     """
-    found: list[Loss] = []
+    detached: list[Loss] = []
     losses = task.losses(model, batch, update)
     while True:
         with autocast:
             loss = next(losses, None)
         if loss is None:
-            return found
+            return detached
         loss.total.backward()
         metrics = {name: value.detach() for name, value in loss.metrics.items()}
-        found.append(replace(loss, total=loss.total.detach(), metrics=metrics))
+        detached.append(replace(loss, total=loss.total.detach(), metrics=metrics))
 
 
 def change_weights(
@@ -155,9 +154,9 @@ def change_weights(
     *,
     keep: bool,
 ) -> tuple[Tensor, Tensor]:
-    """One step of every optimiser, its gradients scaled down to the norm `largest`; none if a sum or a norm is not finite.
+    """One step of every optimiser with gradients clipped to the norm `largest`; no step if a sum or norm is not finite.
 
-    Gradients are dropped then, or (`keep`) set to zero. Gives the norms, one a group, and 1.0 if there was no step, else 0.0.
+    Afterwards gradients are None or, if `keep`, zero. Returns the norm of each group, and 1.0 if the step was skipped.
     """
     norms = torch.stack([_clip(group, largest) for group in groups.values()])
     bad = 1 - (sums.isfinite().all() & norms.isfinite().all()).float()
@@ -167,15 +166,17 @@ def change_weights(
     return norms, bad
 
 
-def _refresh(modules: Sequence[Refreshes], seed: int) -> None:
-    """Let modules change their buffers, by numbers that depend on the seed alone."""
-    generator = torch.Generator().manual_seed(seed)
-    for module in modules:
+def _follow(trained: TrainingState, refreshed: Sequence[Refreshes], update: int, seed: int) -> None:
+    """Updates everything that follows the weights: their moving average, and the buffers of `refreshed` modules."""
+    if trained.ema is not None:
+        trained.ema.update(update)
+    generator = torch.Generator().manual_seed(seed_for(seed, update))
+    for module in refreshed:
         module.refresh(generator)
 
 
 def _report(session: Session, meter: Meter, rate: float) -> None:
-    """Write a line of the log where one is due, and stop where too many steps in a row were skipped."""
+    """Writes a log line if one is due, and stops if too many consecutive steps were skipped."""
     config, progress = session.config, session.progress
     if session.ended or _due(min(config.log_every, config.max_bad_steps), progress.update):
         session.check(meter.health())
@@ -184,19 +185,21 @@ def _report(session: Session, meter: Meter, rate: float) -> None:
         session.log.train(progress.update, lr=rate, skipped=progress.skipped, seconds=session.seconds, **values)
 
 
-def _keep(session: Session, meter: Meter, interrupts: Interrupts) -> bool:
-    """Validate and save where it is due. True if a signal asked for the end, in which case the step was saved."""
+def _validate_and_save(session: Session, meter: Meter, interrupts: Interrupts) -> None:
+    """Validates and saves if it is time to. After a signal, raises Interrupted once a checkpoint is saved."""
     config, update = session.config, session.progress.update
     better = (session.ended or _due(config.validate_every, update)) and session.validate()
-    stop = session.world.any(interrupts.asked)
+    stop = session.world.any(interrupts.requested)
     if session.ended or stop or (better and config.keep_best) or _due(config.save_every, update):
         session.check(meter.health())
         session.save()
-    return stop
+    if stop and not session.ended:
+        hint = f"continue with `weft train --resume {session.run}`"
+        raise Interrupted(f"stopped at step {update} of {config.steps}; {hint}")
 
 
 def _clip(group: Sequence[nn.Parameter], largest: float) -> Tensor:
-    """Scale the gradients down to the norm `largest` (0: leave them). Gives the norm they had."""
+    """Clips the gradients to the norm `largest` (0: no clipping). Returns their norm before that."""
     norm = get_total_norm([parameter.grad for parameter in group if parameter.grad is not None])
     if largest:
         clip_grads_with_norm_(group, largest, norm)

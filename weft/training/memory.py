@@ -1,4 +1,4 @@
-"""How much memory a process has needed."""
+"""Peak memory of a process."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ import torch
 
 
 def peak_memory(device: torch.device) -> int:
-    """Bytes: on a GPU the most that tensors took at once; elsewhere the most the process had, the interpreter included."""
+    """Peak memory in bytes: of tensors on a GPU, elsewhere of the whole process including the interpreter."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
     status = Path("/proc/self/status")
-    # Not getrusage where it can be helped: on Linux a process begins with the peak of the one that started it.
-    if status.exists() and (found := re.search(r"^VmHWM:\s*(\d+) kB$", status.read_text("utf-8"), re.MULTILINE)):
-        return int(found[1]) * 1024
+    # Prefer this to getrusage: on Linux a process inherits the peak of its parent.
+    if status.exists() and (peak := re.search(r"^VmHWM:\s*(\d+) kB$", status.read_text("utf-8"), re.MULTILINE)):
+        return int(peak[1]) * 1024
     unit = 1 if sys.platform == "darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit

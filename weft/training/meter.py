@@ -1,4 +1,4 @@
-"""What losses add up to, on the device and unread, so that no step waits for the device."""
+"""Accumulates losses and metrics on the device, so that no step waits for the device."""
 
 from __future__ import annotations
 
@@ -16,7 +16,12 @@ from weft.training.distributed import World
 
 @dataclass(frozen=True)
 class Health:
-    """Steps that were skipped because something in them was not finite: in all, the last so many, and the most in a row."""
+    """Counts of steps skipped because a value was not finite.
+
+    skipped  in total
+    in_row   consecutive ones, up to the last step
+    worst    the longest sequence of consecutive ones
+    """
 
     skipped: int
     in_row: int
@@ -24,13 +29,13 @@ class Health:
 
 
 class Meter:
-    """Sums of losses, counts and metrics: of the update that is being made, and of those since the log was last written.
+    """Sums of losses, counts and metrics: of the current update, and of all updates since the last log line.
 
-    A step that was skipped is counted and leaves nothing in the sums.
+    A skipped step is counted but adds nothing to the sums.
     """
 
     def __init__(self, groups: Sequence[str], device: torch.device, skipped: int = 0, in_row: int = 0) -> None:
-        self._place = {name: index for index, name in enumerate(groups)}
+        self._index = {name: index for index, name in enumerate(groups)}
         self._update = torch.zeros(2, len(groups), dtype=torch.float64, device=device)
         self._window = torch.zeros_like(self._update)
         self._update_metrics: dict[tuple[str, str], Tensor] = {}
@@ -40,23 +45,23 @@ class Meter:
         self._clock, self._steps = time.perf_counter(), 0
 
     def add(self, losses: Iterable[Loss]) -> None:
-        """Count the losses, detached, of one of this process's micro-batches."""
+        """Adds the detached losses of one of this process's micro-batches."""
         for loss in losses:
-            place = self._place[loss.optimizer]
-            self._update[0, place] += loss.total
-            self._update[1, place] += loss.count
+            index = self._index[loss.optimizer]
+            self._update[0, index] += loss.total
+            self._update[1, index] += loss.count
             for name, value in loss.metrics.items():
                 key = (loss.optimizer, name)
                 self._update_metrics[key] = self._update_metrics.get(key, 0) + value
 
     def take(self) -> Tensor:
-        """[2, groups]: this process's losses and counts in the update; the next one begins at zero."""
+        """[2, groups]: this process's losses and counts in the update, which are reset."""
         sums = self._update
         self._update = torch.zeros_like(sums)
         return sums
 
     def settle(self, sums: Tensor, norm: Tensor, bad: Tensor) -> None:
-        """Close the update with the `sums` of all processes, the norm of its gradient, and whether it was skipped."""
+        """Ends the update with the `sums` of all processes, its gradient norm, and 1 in `bad` if it was skipped."""
         skipped, in_row, worst = self._health.unbind()
         now = bad.to(self._health.dtype)
         in_row = (in_row + 1) * now
@@ -73,18 +78,18 @@ class Meter:
         return Health(*self._health.tolist())
 
     def read(self, world: World, steps_left: int) -> dict[str, float]:
-        """The values of a line of the log, over all processes and all steps since the last. Waits for the device."""
+        """The values of a log line, over all processes and all steps since the last line. Waits for the device."""
         totals, counts = self._window.tolist()
         metrics = world.add({f"{group}/{name}": float(value) for (group, name), value in self._metrics.items()})
         seconds = max(time.perf_counter() - self._clock, 1e-9)
         values: dict[str, float] = {}
-        for group, place in self._place.items():
+        for group, index in self._index.items():
             suffix = "" if group == "model" else f"_{group}"
-            values[f"loss{suffix}"] = _ratio(totals[place], counts[place])
+            values[f"loss{suffix}"] = _ratio(totals[index], counts[index])
         for key, value in metrics.items():
             group, _, name = key.partition("/")
-            values[name] = _ratio(value, counts[self._place[group]])
-        values["tokens_per_second"] = counts[self._place.get("model", 0)] / seconds
+            values[name] = _ratio(value, counts[self._index[group]])
+        values["tokens_per_second"] = counts[self._index.get("model", 0)] / seconds
         values["grad_norm"] = float(self._norm)
         values["seconds_left"] = steps_left * seconds / max(self._steps, 1)
         self._window.zero_()
@@ -94,7 +99,7 @@ class Meter:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """What is done inside the block (validating, saving) does not count as time of training."""
+        """Time inside the block (validating, saving) does not count as training time."""
         began = time.perf_counter()
         yield
         self._clock += time.perf_counter() - began

@@ -1,4 +1,4 @@
-"""Optimisers by name. The learning rate is not an option here: the schedule sets it before every update."""
+"""Optimisers. The learning rate is not one of their options: the schedule sets it before every update."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from torch import Tensor, nn
 from torch.optim import Adam, AdamW, Optimizer
 
 Names = Mapping[Tensor, str]
-"""The names of a model's parameters."""
+"""Parameter → name."""
 
 FUSED = ("cpu", "cuda")
-"""Devices on which torch has fused Adam kernels. They are the fastest, and can skip a step without waiting for the device."""
+"""Devices with fused Adam kernels, which are the fastest and can skip a step without synchronising with the device."""
 
 
 def adam(
@@ -23,14 +23,14 @@ def adam(
     eps: float = 1e-9,
     weight_decay: float = 0.0,
 ) -> Optimizer:
-    """Adam: Kingma & Ba 2015, with the betas and eps of Vaswani et al. 2017. The decay, if any, is added to the gradient.
+    """Adam (Kingma & Ba 2015) with the betas and eps of Vaswani et al. 2017; weight decay is added to the gradient.
 
-    betas: how much of the past the means of the gradient and of its square keep
-    eps: keeps the division from zero
-    weight_decay: pull of every weight towards zero, added to the gradient
+    betas: decay rates of the moving averages of the gradient and its square
+    eps: added to the denominator for numerical stability
+    weight_decay: L2 penalty, added to the gradient
     """
-    found = list(parameters)
-    return Adam(found, lr=0.0, betas=betas, eps=eps, weight_decay=weight_decay, fused=_fused(found))
+    tensors = list(parameters)
+    return Adam(tensors, lr=0.0, betas=betas, eps=eps, weight_decay=weight_decay, fused=_fused(tensors))
 
 
 def adamw(
@@ -41,21 +41,21 @@ def adamw(
     weight_decay: float = 0.01,
     decay_biases: bool = False,
 ) -> Optimizer:
-    """AdamW, Adam with decoupled weight decay: Loshchilov & Hutter 2019.
+    """AdamW, Adam with decoupled weight decay (Loshchilov & Hutter 2019).
 
-    Biases and the gains of norms (every parameter of fewer than two dimensions) are not decayed, unless `decay_biases`.
+    Biases and the gains of norms (parameters with fewer than two dimensions) are not decayed, unless `decay_biases` is set.
 
-    betas: how much of the past the means of the gradient and of its square keep
-    eps: keeps the division from zero
-    weight_decay: pull of every weight towards zero, apart from the gradient
-    decay_biases: pull at biases and norms too
+    betas: decay rates of the moving averages of the gradient and its square
+    eps: added to the denominator for numerical stability
+    weight_decay: decoupled weight decay
+    decay_biases: also decay biases and norms
     """
-    found = list(parameters)
-    decayed = [parameter for parameter in found if parameter.ndim > 1 or decay_biases]
-    others = [parameter for parameter in found if parameter.ndim <= 1 and not decay_biases]
+    tensors = list(parameters)
+    decayed = [parameter for parameter in tensors if parameter.ndim > 1 or decay_biases]
+    others = [parameter for parameter in tensors if parameter.ndim <= 1 and not decay_biases]
     groups: list[dict[str, Any]] = [{"params": decayed, "weight_decay": weight_decay}, {"params": others, "weight_decay": 0.0}]
     groups = [group for group in groups if group["params"]]
-    return AdamW(groups, lr=0.0, betas=betas, eps=eps, fused=_fused(found))
+    return AdamW(groups, lr=0.0, betas=betas, eps=eps, fused=_fused(tensors))
 
 
 def _fused(parameters: list[nn.Parameter]) -> bool:
@@ -63,10 +63,10 @@ def _fused(parameters: list[nn.Parameter]) -> bool:
 
 
 def take_step(optimizer: Optimizer, rate: float, bad: Tensor) -> None:
-    """One step at learning rate `rate`; none, in weights and in the optimiser's state, where `bad` (a float scalar) is 1.
+    """One step at learning rate `rate`. If `bad` (a float scalar) is 1, neither weights nor optimiser state change.
 
-    Fused optimisers read `bad` on the device, by the same door that torch.amp.GradScaler uses, so the host never waits.
-    For any other optimiser the host has to look.
+    Fused optimisers read `bad` on the device, through the interface of torch.amp.GradScaler, so the host never waits. Other
+    optimisers make the host read it.
     """
     for group in optimizer.param_groups:
         group["lr"] = rate
@@ -82,7 +82,7 @@ def names_of(model: nn.Module) -> Names:
 
 
 def named_state(optimizer: Optimizer, names: Names) -> dict[str, Tensor]:
-    """The optimiser's state as flat tensors: "<parameter>/<entry>" → tensor."""
+    """The optimiser's state as a flat dict: "<parameter>/<entry>" → tensor."""
     return {
         f"{names[parameter]}/{entry}": torch.as_tensor(value)
         for parameter, entries in optimizer.state.items()
@@ -91,7 +91,7 @@ def named_state(optimizer: Optimizer, names: Names) -> dict[str, Tensor]:
 
 
 def restore_state(optimizer: Optimizer, names: Names, tensors: dict[str, Tensor]) -> None:
-    """Put back what `named_state` gave. The settings of the optimiser stay those it was built with."""
+    """Restores a state from `named_state`. The optimiser keeps the settings it was built with."""
     by_parameter: dict[str, dict[str, Tensor]] = {}
     for key, tensor in tensors.items():
         name, _, entry = key.rpartition("/")

@@ -1,4 +1,4 @@
-"""A run from a configuration to a trained model in its folder."""
+"""Trains a run: from a configuration to a trained model in its folder."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from typing import TypeVar
 
 import torch
 
-from weft.config import Config, save_config, save_schema
+from weft.config.sections import Config, save_config, save_schema
 from weft.errors import ConfigError, Interrupted, RunError
 from weft.kernels import modern
 from weft.models.base import Network, Sizes
-from weft.registry import build
-from weft.tasks.base import Setting, Task
+from weft.runs.folder import CONFIG, LOG, RunLock, prepare_folder
+from weft.runs.opening import build_task
+from weft.tasks.base import Task
 from weft.training import checkpoint
 from weft.training.distributed import World, start
-from weft.training.folder import RunLock, prepare_folder
 from weft.training.log import open_log
 from weft.training.loop import fit
 from weft.training.session import Result
@@ -28,18 +28,18 @@ T = TypeVar("T")
 
 
 def train_run(config: Config, out: Path, *, resume: bool = False, tell: Tell = lambda message: None) -> Result:
-    """Trains what `config` describes into the folder `out`; with `resume` goes on where it was stopped.
+    """Trains the model of `config` in the folder `out`, or resumes it where it stopped.
 
-    A run that fails before its first step leaves no folder behind; one that cannot be resumed stays as it was.
+    A new run that fails before its first step leaves no folder behind. A run that cannot be resumed stays unchanged.
     """
     if config.train.threads:
         torch.set_num_threads(config.train.threads)
     world = start(config.train.device)
-    out = world.broadcast(out)  # the others may have chosen another folder, seeing that the first had made this one
+    out = world.broadcast(out)  # other processes may have chosen another folder, because the first had created this one
     try:
         result = _train(config, out, resume, world, tell if world.first else (lambda message: None))
     except Interrupted:
-        world.close()  # the others wait here until the first has saved; after any other error nobody can be waited for
+        world.close()  # wait until the first process has saved; after any other error, waiting could last forever
         raise
     world.close()
     return result
@@ -48,79 +48,82 @@ def train_run(config: Config, out: Path, *, resume: bool = False, tell: Tell = l
 def _train(config: Config, out: Path, resume: bool, world: World, tell: Tell) -> Result:
     with contextlib.ExitStack() as stack:
 
-        def prepared() -> tuple[Network, Task]:
+        def prepare() -> tuple[Config, Task, Network]:
             if world.first:
-                stack.enter_context(_folder(config, out, resume))
-            task: Task = build("weft.tasks:TASKS", config.task, Setting(config, out, tell), where="task")
-            return _model(config, task, world.device), task
+                stack.enter_context(_locked_folder(config, out, resume))
+            return _prepare(config, out, world.device, tell)
 
-        def begun() -> None:
+        def on_start() -> None:
             if world.first:
-                save_config(config, out / "config.yaml")
+                save_config(resolved, out / CONFIG)
 
-        model, task = _in_turn(world, prepared)
-        log = open_log(out, config.train.steps, tensorboard=config.train.tensorboard, first=world.first)
+        resolved, task, model = _in_turn(world, prepare)
+        train = resolved.train
+        log = open_log(out, train.steps, tensorboard=train.tensorboard, first=world.first)
         stack.callback(log.close)
         log.note(_facts(model, task, world))
-        return fit(model, task, config.train, run=out, world=world, dim=model.dim, resume=resume, log=log, begun=begun)
+        return fit(model, task, train, run=out, world=world, dim=model.dim, resume=resume, log=log, on_start=on_start)
 
 
 def _in_turn(world: World, work: Callable[[], T]) -> T:
-    """`work` in the first process, then in the others, which find its files made. Where it fails, nobody is left waiting."""
+    """Does `work` in the first process, then in the others, which use its files. If it fails, no process waits forever."""
     if not world.first:
         if world.broadcast(False):
             return work()
-        raise RunError(f"process {world.rank} stops: the first process could not begin, and says why")
+        raise RunError(f"process {world.rank} stops because the first process failed to start; see its error message")
     ready = False
     try:
-        found = work()
+        result = work()
         ready = True
-        return found
+        return result
     finally:
         world.broadcast(ready)
 
 
-def _model(config: Config, task: Task, device: torch.device) -> Network:
-    """The model with its first weights, for the task's data, which is made ready here."""
+def _prepare(config: Config, out: Path, device: torch.device, tell: Tell) -> tuple[Config, Task, Network]:
+    """The resolved configuration, the task with its data, and the model with its initial weights."""
+    task = build_task(config, out, tell)
     with torch.device("meta"):
-        # A model without weights or data: what is wrong with it is said before a large corpus is read.
+        # A model without weights or data, so that errors in its configuration show before a large corpus is read.
         outline = task.build(config.model, Sizes(8, 8, config.data.shared_vocabulary))
     task.check_length(outline, config.data.max_length)
-    settle_batches(config, outline, task, device)
+    config = resolve_batches(config, outline, task, device)
+    task = build_task(config, out, tell)
     sizes = task.prepare()
     torch.manual_seed(config.train.seed)
-    return task.build(config.model, sizes)
+    return config, task, task.build(config.model, sizes)
 
 
-def settle_batches(config: Config, outline: Network, task: Task, device: torch.device) -> None:
-    """Whether rows are packed, or rounded, once and for all: where a resumed run goes on in its data depends on it."""
-    train = config.train
-    # The device and the task are such that work on batches of one size can be recorded.
-    repeats = task.steady and device.type == "cuda" and train.precision == "bf16"
+def resolve_batches(config: Config, outline: Network, task: Task, device: torch.device) -> Config:
+    """Resolves `auto` in train.packed and train.rounded. A resumed run keeps them: its position in the data depends on them."""
+    packed, rounded = config.train.packed, config.train.rounded
+    # Whether work on batches of one size can be captured on this device and for this task.
+    repeats = task.steady and device.type == "cuda" and config.train.precision == "bf16"
     fits = outline.longest is None or task.widest(config.data.max_length) <= outline.longest
-    if train.packed == "auto":
-        train.packed = repeats and modern(device) and outline.packs and not outline.packs_square
-    if train.rounded == "auto":
-        train.rounded = repeats and outline.replays and fits and not train.packed
-    if train.packed and not outline.packs:
-        raise ConfigError("train.packed: a part of this model does not work on packed rows; set train.packed: false")
-    if train.rounded and not fits:
+    if packed == "auto":
+        packed = repeats and modern(device) and outline.packs and not outline.packs_square
+    if rounded == "auto":
+        rounded = repeats and outline.replays and fits and not packed
+    if packed and not outline.packs:
+        raise ConfigError("train.packed: a part of this model does not support packed rows; set train.packed: false")
+    if rounded and not fits:
         raise ConfigError(
-            f"train.rounded: texts of {config.data.max_length} tokens would be given more places than the model's "
-            f"{outline.longest}; set train.rounded: false, or lower data.max_length"
+            f"train.rounded: texts of {config.data.max_length} tokens would be padded to more than the model's "
+            f"{outline.longest} positions; set train.rounded: false, or lower data.max_length"
         )
+    return config.replaced({"train.packed": packed, "train.rounded": rounded})
 
 
 @contextlib.contextmanager
-def _folder(config: Config, out: Path, resume: bool) -> Iterator[None]:
-    """The run's folder, locked. What a new run has written goes again if it fails before anything was trained."""
+def _locked_folder(config: Config, out: Path, resume: bool) -> Iterator[None]:
+    """Locks the folder of the run. If a new run fails before anything was trained, its files are removed again."""
     was_there = out.is_dir()
     prepare_folder(out, resume)
     with RunLock(out):
         try:
             if not resume:
                 save_schema(out)
-                save_config(config, out / "config.yaml")
+                save_config(config, out / CONFIG)
             yield
         except BaseException:
             if not resume and _untrained(out):
@@ -131,8 +134,8 @@ def _folder(config: Config, out: Path, resume: bool) -> Iterator[None]:
 
 
 def _untrained(run: Path) -> bool:
-    """Whether a run has neither a checkpoint nor a line in its log."""
-    log = run / "log.jsonl"
+    """Whether a run has neither a checkpoint nor a log line."""
+    log = run / LOG
     return checkpoint.latest(run) is None and not (log.exists() and log.stat().st_size)
 
 

@@ -1,6 +1,6 @@
-"""Learning rates as pure functions of the update, so that a resumed run needs nothing but the number of its update.
+"""Learning rate schedules: pure functions of the update number, so that resuming needs no other state.
 
-Updates count from 1. Every schedule is given the `Plan` of the run; its keyword-only parameters are the options of
+Updates count from 1. Every schedule gets the `Plan` of the run; its keyword-only parameters are the options of
 `train.schedule`.
 """
 
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Plan:
-    """What a schedule may know of the run: how many updates it will make, and the width of the model."""
+    """What a schedule knows about the run: the total number of updates and the model width."""
 
     steps: int
     dim: int
@@ -28,8 +28,8 @@ class Schedule(ABC):
 class Noam(Schedule):
     """scale · dim^-½ · min(update^-½, update · warmup^-1½): Vaswani et al. 2017, section 5.3.
 
-    scale: a factor on everything
-    warmup: updates of rising rate
+    scale: factor on the learning rate
+    warmup: number of warm-up updates
     """
 
     def __init__(self, plan: Plan, *, scale: float = 1.0, warmup: int = 4000) -> None:
@@ -42,9 +42,9 @@ class Noam(Schedule):
 class InverseSquareRoot(Schedule):
     """Linear from `start` to `rate` over `warmup` updates, then rate · √(warmup / update): Noam's form with a free peak.
 
-    rate: the highest learning rate
-    warmup: updates of rising rate
-    start: the rate before the first update
+    rate: peak learning rate
+    warmup: number of warm-up updates
+    start: learning rate before the first update
     """
 
     def __init__(self, plan: Plan, *, rate: float = 5e-4, warmup: int = 4000, start: float = 0.0) -> None:
@@ -61,9 +61,9 @@ class Cosine(Schedule):
 
     floor + (rate − floor) · (1 + cos(π · (update − warmup) / (steps − warmup))) / 2
 
-    rate: the highest learning rate
-    warmup: updates of rising rate
-    floor: the rate at the end
+    rate: peak learning rate
+    warmup: number of warm-up updates
+    floor: final learning rate
     """
 
     def __init__(self, plan: Plan, *, rate: float = 5e-4, warmup: int = 1000, floor: float = 0.0) -> None:
@@ -79,8 +79,8 @@ class Cosine(Schedule):
 class Constant(Schedule):
     """Linear to `rate` over `warmup` updates, then `rate`.
 
-    rate: the learning rate
-    warmup: updates of rising rate
+    rate: learning rate
+    warmup: number of warm-up updates
     """
 
     def __init__(self, plan: Plan, *, rate: float = 1e-4, warmup: int = 0) -> None:
@@ -93,13 +93,13 @@ class Constant(Schedule):
 class SlantedTriangular(Schedule):
     """A short rise and a long fall between rate / ratio and rate: Howard & Ruder 2018, section 3.2.
 
-    With T updates in all and cut = ⌊T · cut_frac⌋, p = t / cut while t < cut and 1 − (t − cut) / (T − cut) after it; the
-    rate is rate · (1 + p · (ratio − 1)) / ratio. The paper divides by cut · (1 / cut_frac − 1), which is the same where
-    T · cut_frac is a whole number, and falls below zero in short runs where it is not.
+    With T updates in total and cut = ⌊T · cut_frac⌋, p = t / cut for t < cut, and 1 − (t − cut) / (T − cut) afterwards; the
+    rate is rate · (1 + p · (ratio − 1)) / ratio. The paper divides by cut · (1 / cut_frac − 1), which is the same if
+    T · cut_frac is an integer; otherwise it becomes negative in short runs.
 
-    rate: the highest learning rate
-    cut_frac: the share of updates with rising rate
-    ratio: how much smaller the lowest rate is than the highest
+    rate: peak learning rate
+    cut_frac: fraction of updates with rising learning rate
+    ratio: ratio of the highest to the lowest learning rate
     """
 
     def __init__(self, plan: Plan, *, rate: float = 0.01, cut_frac: float = 0.1, ratio: float = 32.0) -> None:

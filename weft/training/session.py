@@ -1,4 +1,4 @@
-"""What surrounds the steps of a run: beginning, validating, saving, publishing, ending."""
+"""Everything around the steps of a run: starting, validating, saving, publishing, finishing."""
 
 from __future__ import annotations
 
@@ -12,25 +12,27 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from weft.config import TrainSection
+from weft.config.sections import TrainSection
 from weft.errors import ConfigError, DeviceError, RunError
+from weft.runs.device import autocast
+from weft.runs.folder import MODEL, remove_stale
+from weft.runs.weights import put_tensors, read_metadata
 from weft.tasks.base import Task
 from weft.training import checkpoint
-from weft.training.checkpoint import Progress, Trained, folder_of
+from weft.training.checkpoint import Progress, TrainingState, folder_of
 from weft.training.distributed import World, same_start
-from weft.training.folder import remove_stale
 from weft.training.log import Log
 from weft.training.memory import peak_memory
 from weft.training.meter import Health
-from weft.training.weights import put_tensors, read_metadata
 
 
 @dataclass(frozen=True)
 class Result:
     """How training ended.
 
-    stopped  "steps" if all were made, "time" if it was used up, "patience" if the score did not get better any more
-    weights  which weights `model.safetensors` holds: "best", "average", "ema" or "last"; `scores` are theirs
+    stopped  "steps" after the last step, "time" if the time ran out, "patience" if the score stopped improving
+    weights  the weights in `model.safetensors`: "best", "average", "ema" or "last"
+    scores   validation scores of these weights
     """
 
     update: int
@@ -43,10 +45,10 @@ class Result:
 
 @dataclass
 class Session:
-    """One process's part in a run: what is trained, how far it has come, and where it is kept."""
+    """The state of a run in one process."""
 
     run: Path
-    trained: Trained
+    trained: TrainingState
     task: Task
     config: TrainSection
     world: World
@@ -56,16 +58,16 @@ class Session:
     out_of_time: bool = False
 
     def __post_init__(self) -> None:
-        self.autocast = torch.autocast(self.world.device.type, torch.bfloat16, enabled=self.config.precision == "bf16")
+        self.autocast = autocast(self.world.device, self.config.precision)
         self._began = time.perf_counter()
 
-    def begin(self, resume: bool) -> None:
-        """Go to the newest checkpoint when a run is resumed, else to step 0."""
+    def begin(self, resume: bool) -> Progress:
+        """Loads the newest checkpoint if the run is resumed, else starts at step 0. Returns the progress."""
         if self.world.first:
             remove_stale(self.run)
         newest = self.world.broadcast(checkpoint.latest(self.run))
         if newest is not None and not resume:
-            hint = f"go on with `weft train --resume {self.run}`, or choose another folder"
+            hint = f"continue it with `weft train --resume {self.run}`, or choose another folder"
             raise RunError(f"{self.run}: there are checkpoints of an earlier training; {hint}")
         if newest is not None:
             self.progress = checkpoint.load(newest, self.trained)
@@ -73,14 +75,15 @@ class Session:
         same_start(self.trained.model, self.world)
         self._began = time.perf_counter() - self.progress.seconds
         if newest is not None:
-            self.look_at_clock()
+            self.check_time()
         self.log.begin(self.progress.update)
         if resume and newest is None:
-            self.log.note("no checkpoint had been saved: training begins at the beginning")
+            self.log.note("there is no checkpoint yet: training starts from the beginning")
+        return self.progress
 
     @property
     def seconds(self) -> float:
-        """How long this run has been trained, over all its processes one after the other."""
+        """Training time of this run so far, including the time before it was resumed."""
         return time.perf_counter() - self._began
 
     @property
@@ -91,34 +94,34 @@ class Session:
     def ended(self) -> bool:
         return self.progress.update >= self.config.steps or self.out_of_patience or self.out_of_time
 
-    def look_at_clock(self) -> None:
-        """Settle, once a step and for all processes alike, whether there is time for another."""
+    def check_time(self) -> None:
+        """Decides, once per step and for all processes together, whether the time has run out."""
         if self.config.seconds:
             self.out_of_time = self.world.any(self.seconds >= self.config.seconds)
 
     def check(self, health: Health) -> None:
-        """Note how many steps were skipped, and stop if too many in a row were."""
+        """Records the number of skipped steps, and raises RunError if too many consecutive steps were skipped."""
         self.progress.skipped, self.progress.in_row = health.skipped, health.in_row
         if health.worst >= self.config.max_bad_steps:
             raise RunError(
                 f"training stopped at step {self.progress.update}: the loss or its gradient was not finite in {health.worst} "
-                f"steps in a row. {self._kept()} Try a lower learning rate (train.schedule), a smaller train.clip, or "
-                "train.precision: float32"
+                f"steps in a row. {self._last_checkpoint()} Try a lower learning rate (train.schedule), a smaller "
+                "train.clip, or train.precision: float32"
             )
 
     def validate(self) -> bool:
-        """Score the model in the first process while the others wait. True in all of them if it is the best so far.
+        """Scores the model in the first process while the others wait. Returns whether it is the best so far.
 
-        A task without validation data gives no scores.
+        A task without validation data has no scores.
         """
         by, progress = self.config.best_by, self.progress
         self._note_memory()
         self.scores = self.world.broadcast(self._evaluate() if self.world.first else {})
         if not self.scores:
-            return False  # there is nothing to validate on, so nothing is ranked, and the newest weights are published
+            return False  # without validation data the newest weights are published
         self.log.validation(progress.update, self.scores)
         if by not in self.scores:
-            raise ConfigError(f"train.best_by: the task gives no score {by!r}; it gives {', '.join(sorted(self.scores))}")
+            raise ConfigError(f"train.best_by: the task has no score {by!r}; choose from {', '.join(sorted(self.scores))}")
         better = _rank(self.scores, by) > _rank(progress.best, by)
         if better:
             progress.best, progress.best_step, progress.stale = self.scores, progress.update, 0
@@ -127,7 +130,7 @@ class Session:
         return better
 
     def save(self) -> None:
-        """Write a checkpoint, remove those that are too old, and keep the run's model up to date."""
+        """Writes a checkpoint, removes old ones, and publishes the run's model."""
         self.progress.seconds = self.seconds
         self._note_memory()
         carried = self.world.collect(self.task.carried())
@@ -138,7 +141,7 @@ class Session:
             self._publish(average=False)
 
     def finish(self) -> Result:
-        """Publish what the configuration asks for, and leave it in the model."""
+        """Publishes the weights that the configuration selects, and loads them into the model."""
         weights, scores = "", self.progress.best
         if self.world.first:
             weights, tensors = self._publish(average=self.config.average_last > 0)
@@ -160,12 +163,12 @@ class Session:
         return "patience" if self.out_of_patience else "time"
 
     def _note_memory(self) -> None:
-        """Keep how much memory training needed. From the first validation on, the peak may be the validation's."""
+        """Records the peak memory of training. After the first validation, the peak may be that of validation."""
         if not self.scores:
             self.progress.memory = max(self.progress.memory, peak_memory(self.world.device))
 
     def _publish(self, average: bool) -> tuple[str, dict[str, Tensor]]:
-        """Make the run's model: an average, else the best weights, else the newest. Gives which it is and the tensors."""
+        """Publishes an average, else the best weights, else the newest. Returns which, and the tensors."""
         step, best = self.progress.update, self.progress.best_step
         if average:
             weights, tensors = "average", checkpoint.average(self.run, last=self.config.average_last)
@@ -174,13 +177,13 @@ class Session:
         else:
             weights, tensors = "ema" if self.trained.ema else "last", checkpoint.weights(folder_of(self.run, step))
         facts = {"weights": weights, "step": str(step)}
-        published = self.run / checkpoint.MODEL
+        published = self.run / MODEL
         if not published.exists() or facts.items() - read_metadata(published).items():
             checkpoint.publish(self.run, tensors, facts)
         return weights, tensors
 
     def _evaluate(self, plain: bool = False) -> dict[str, float]:
-        """The task's scores of the moving average if there is one, or of the weights as they are (`plain`)."""
+        """The task's scores of the moving average, or of the model's own weights if there is none or if `plain`."""
         model, ema = self.trained.model, self.trained.ema
         with ExitStack() as stack:
             stack.enter_context(torch.no_grad())
@@ -195,7 +198,7 @@ class Session:
 
     @contextmanager
     def memory_errors(self) -> Iterator[None]:
-        """Say what to do when the device has not enough memory."""
+        """Turns an out-of-memory error into one that says what to do."""
         try:
             yield
         except torch.OutOfMemoryError:
@@ -203,15 +206,15 @@ class Session:
             raise DeviceError(
                 f"{self.world.device} ran out of memory in step {self.progress.update + 1}: lower train.batch_tokens (now "
                 f"{config.batch_tokens}), and raise train.accumulate (now {config.accumulate}) by the same factor to keep the "
-                f"size of a step. {self._kept()}"
+                f"size of a step. {self._last_checkpoint()}"
             ) from None
 
-    def _kept(self) -> str:
+    def _last_checkpoint(self) -> str:
         newest = checkpoint.latest(self.run)
-        return f"The last good checkpoint is {newest}." if newest else "No checkpoint had been saved yet."
+        return f"The last good checkpoint is {newest}." if newest else "There is no checkpoint yet."
 
 
 def _rank(scores: Mapping[str, float], by: str) -> float:
-    """Larger is better; a score that is missing or not a number is worse than any."""
+    """The score by which models are ranked, larger is better. A missing score or NaN ranks last."""
     value = scores.get(by, math.nan)
     return -math.inf if math.isnan(value) else -value if by == "loss" else value

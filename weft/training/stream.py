@@ -1,4 +1,4 @@
-"""The micro-batches of each update, and the seeds that belong to them."""
+"""Divides the stream of batches into updates, and derives the seed of each micro-batch."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from weft.tasks.base import Task
 
 @dataclass(frozen=True)
 class Update:
-    """What one process needs for one update.
+    """The data of one process for one update.
 
-    begin    where the update begins in the stream of all batches
-    batches  this process's micro-batches, each with its place 0 … accumulate − 1 in the update
-    after    where the next update begins
+    begin    position of the update in the stream of all batches
+    batches  this process's micro-batches, each with its index 0 … accumulate − 1 in the update
+    after    position of the next update
     """
 
     begin: Position
@@ -26,12 +26,12 @@ class Update:
     after: Position
 
     def pin(self) -> Update:
-        """In memory from which the copy to a GPU runs beside its work."""
+        """A copy in pinned memory, for asynchronous copies to a GPU."""
         return Update(self.begin, [(place, batch.pin()) for place, batch in self.batches], self.after)
 
 
 def updates(task: Task, position: Position, accumulate: int, mine: range) -> Iterator[Update]:
-    """Cut the stream from `position` on into updates of `accumulate` batches, of which those in `mine` are kept."""
+    """Divides the stream from `position` on into updates of `accumulate` batches, and keeps those with an index in `mine`."""
     stream = task.batches(position)
     begin = position
     while True:
@@ -39,7 +39,7 @@ def updates(task: Task, position: Position, accumulate: int, mine: range) -> Ite
         for place in range(accumulate):
             item = next(stream, None)
             if item is None:
-                raise DataError(f"the task gave no more training batches after {begin}; a training stream has to be endless")
+                raise DataError(f"the task ran out of training batches after {begin}; the stream of batches must be endless")
             batch, after = item
             if place in mine:
                 kept.append((place, batch))
@@ -48,5 +48,5 @@ def updates(task: Task, position: Position, accumulate: int, mine: range) -> Ite
 
 
 def seed_for(seed: int, *place: int) -> int:
-    """A seed for torch that depends on `seed` and a place alone: the same in every process and after a resume."""
+    """A seed for torch that depends only on `seed` and a position: the same in every process and after resuming."""
     return int(np.random.SeedSequence([seed, *place]).generate_state(1, np.uint64)[0] >> 1)

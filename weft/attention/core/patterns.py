@@ -18,7 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from weft.registry import Among, build
+from weft.config.registry import Among, build
 
 PATTERNS = {
     "full": "weft.attention.core.patterns:Everything",

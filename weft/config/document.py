@@ -1,11 +1,13 @@
-"""YAML text to plain data with the line of every key, and back.
+"""Reads YAML into plain data with the line of every key, and writes it.
 
-Values follow YAML 1.2: `1e-4` is a number, and `no`, `on`, `12:30` and `2026-01-31` are text. Nothing but
-mappings, lists, text, numbers, true, false and null can be read or written.
+Values follow YAML 1.2: `1e-4` is a number, and `no`, `on`, `12:30` and `2026-01-31` are text. Only mappings, lists, text,
+numbers, true, false and null are supported.
 """
 
 from __future__ import annotations
 
+import os
+import pathlib
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -16,7 +18,10 @@ import yaml
 from weft.errors import ConfigError
 
 Path = tuple[str, ...]
-"""The keys (and places in lists) that lead to a value."""
+"""The keys and list indices that lead to a value."""
+
+ASIDE = ".tmp-"
+"""Prefix of files that are still being written. After a crash such a file may remain."""
 
 _PLAIN = {
     "null": (r"~|null|Null|NULL|", "~nN\0"),
@@ -31,7 +36,7 @@ class _Loader(yaml.SafeLoader):
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
         if self.check_event(yaml.AliasEvent):
-            # An alias may hold itself, and a few of them can stand for billions of values.
+            # An alias may contain itself, and a few nested aliases can expand to billions of values.
             raise yaml.MarkedYAMLError(
                 problem="an alias (*name) is not supported; write the value out", problem_mark=self.peek_event().start_mark
             )
@@ -67,35 +72,35 @@ _Loader.add_constructor("tag:yaml.org,2002:float", _number)
 
 @dataclass
 class Document:
-    """What a YAML text says, and on which line it says it."""
+    """The data of a YAML text, and the line of each key."""
 
     name: str
     data: dict[str, Any]
     lines: dict[Path, int] = field(default_factory=dict)
 
     def nearest(self, path: Path) -> Path:
-        """`path`, or the nearest key above it that is written; () if none is."""
+        """`path`, or its nearest parent that is written in the text; () if none is."""
         while path not in self.lines and path:
             path = path[:-1]
         return path
 
     def forget(self, path: Path) -> None:
-        """Takes away the lines of what stood at `path`, which no longer counts."""
+        """Drops the lines of the value at `path`, which was replaced."""
         self.lines = {key: line for key, line in self.lines.items() if key[: len(path)] != path}
 
 
 def read(text: str, name: str) -> Document:
-    """`text` as a Document. `name` is what messages call it."""
+    """Parses `text`. Error messages call it `name`."""
     try:
         root = yaml.compose(text, Loader=_Loader)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line = mark.line + 1 if mark else 1
-        raise ConfigError(f"{name}, line {line}: this is not valid YAML: {error.problem or error.context}") from None
+        raise ConfigError(f"{name}, line {line}: not valid YAML: {error.problem or error.context}") from None
     except yaml.YAMLError as error:
-        raise ConfigError(f"{name}: this is not valid YAML: {error}") from None
+        raise ConfigError(f"{name}: not valid YAML: {error}") from None
     if root is None:
-        raise ConfigError(f"{name}: the file is empty; `weft new` writes one to start from")
+        raise ConfigError(f"{name}: the file is empty; `weft new` writes a complete one")
     if not isinstance(root, yaml.MappingNode):
         line = root.start_mark.line + 1
         raise ConfigError(f"{name}, line {line}: expected sections such as `data:` and `model:`, each with its options")
@@ -103,7 +108,7 @@ def read(text: str, name: str) -> Document:
     for path, line in _keys(root, (), name):
         if path in lines:
             raise ConfigError(
-                f"{name}, line {line}: {'.'.join(path)} is given twice, first in line {lines[path]}; keep one of them"
+                f"{name}, line {line}: {'.'.join(path)} occurs twice, first on line {lines[path]}; remove one of them"
             )
         lines[path] = line
     return Document(name, _construct(root, name), lines)
@@ -114,7 +119,7 @@ def _keys(node: yaml.Node, path: Path, name: str) -> Iterator[tuple[Path, int]]:
         for key, value in node.value:
             line = key.start_mark.line + 1
             if not isinstance(key, yaml.ScalarNode):
-                raise ConfigError(f"{name}, line {line}: a key must be a plain word")
+                raise ConfigError(f"{name}, line {line}: a key must be a plain scalar")
             yield (*path, key.value), line
             yield from _keys(value, (*path, key.value), name)
     elif isinstance(node, yaml.SequenceNode):
@@ -129,28 +134,28 @@ def _construct(root: yaml.Node, name: str) -> Any:
         return loader.construct_document(root)
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 1
-        raise ConfigError(f"{name}, line {line}: this value cannot be used here: {error.problem}") from None
+        raise ConfigError(f"{name}, line {line}: this value is not supported: {error.problem}") from None
     finally:
         loader.dispose()
 
 
 def value(text: str, name: str) -> Any:
-    """One value as it would stand after a key. `name` is what messages call it."""
+    """Parses the value of one key. Error messages call it `name`."""
     try:
         return yaml.load(text, Loader=_Loader)
     except yaml.YAMLError as error:
         problem = error.problem if isinstance(error, yaml.MarkedYAMLError) else error
-        raise ConfigError(f"{name}: the value is not valid YAML: {problem}; put quotes around it if it is text") from None
+        raise ConfigError(f"{name}: the value is not valid YAML: {problem}; quote it if it is text") from None
 
 
 def scalar(item: Any) -> str:
-    """One value written on one line; lists as `[a, b]`."""
+    """Writes one value on one line, with lists as `[a, b]`."""
     text = yaml.dump(item, Dumper=_Dumper, default_flow_style=True, width=float("inf"), allow_unicode=True, sort_keys=False)
     return text.removesuffix("\n").removesuffix("...").rstrip("\n")
 
 
 def write(data: Mapping[str, Any], depth: int = 0) -> str:
-    """`data` as YAML: a key a line, keys in the order given, lists on one line."""
+    """Writes `data` as YAML with one key per line, in the given order, and lists on one line."""
     rows = []
     for key, item in data.items():
         if isinstance(item, Mapping) and item:
@@ -158,3 +163,10 @@ def write(data: Mapping[str, Any], depth: int = 0) -> str:
         else:
             rows.append(f"{'  ' * depth}{scalar(key)}: {scalar(item)}")
     return "\n".join(rows) + "\n"
+
+
+def replace_file(file: pathlib.Path, text: str) -> None:
+    """Writes a text file atomically: a crash leaves either the old file or the new one."""
+    aside = file.with_name(f"{ASIDE}{file.name}")
+    aside.write_text(text, "utf-8")
+    os.replace(aside, file)

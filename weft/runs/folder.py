@@ -1,4 +1,4 @@
-"""A run's folder: never overwritten in silence, and used by one process at a time."""
+"""The folder of a run: never overwritten silently, and used by one process at a time."""
 
 from __future__ import annotations
 
@@ -8,39 +8,41 @@ import shutil
 from pathlib import Path
 from types import TracebackType
 
+from weft.config.document import ASIDE
 from weft.errors import RunError
 
-LOCK = "run.lock"
+CONFIG = "config.yaml"
+MODEL = "model.safetensors"
 CHECKPOINTS = "checkpoints"
-ASIDE = ".tmp-"
-"""How names begin of what is still being written. What has such a name when a run starts was left by a process that died."""
+LOG = "log.jsonl"
+LOCK = "run.lock"
 
 
 def prepare_folder(out: Path, resume: bool = False) -> None:
-    """Make the folder of a new run, or check that there is one to resume."""
+    """Creates the folder of a new run, or checks that there is a run to resume."""
     if resume:
         if not out.is_dir():
             raise RunError(f"{out}: there is no such run to resume; start it without --resume")
-        if not (out / "config.yaml").is_file():
-            raise RunError(f"{out}: this folder is not a run (it has no config.yaml), so there is nothing to resume")
+        if not (out / CONFIG).is_file():
+            raise RunError(f"{out}: this folder is not a run (it has no {CONFIG}), so there is nothing to resume")
         return
     if out.exists() and not out.is_dir():
-        raise RunError(f"{out}: is a file; a run needs a folder of its own")
+        raise RunError(f"{out}: this is a file; a run needs its own folder")
     if out.is_dir() and any(entry.name != LOCK for entry in out.iterdir()):
-        hint = f"go on with `weft train --resume {out}`, or choose another folder"
-        raise RunError(f"{out}: the folder is not empty, and nothing in it is overwritten; {hint}")
+        hint = f"continue the run with `weft train --resume {out}`, or choose another folder"
+        raise RunError(f"{out}: the folder is not empty, and weft does not overwrite files; {hint}")
     out.mkdir(parents=True, exist_ok=True)
 
 
 def remove_stale(run: Path) -> None:
-    """Remove what a process that died had half written."""
+    """Removes files that a crashed process left half written."""
     for folder in (run, run / CHECKPOINTS):
         for entry in folder.glob(f"{ASIDE}*"):
             shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
 
 
 class RunLock:
-    """Keeps other processes out of a run folder. The system lets go of it when the process ends, however it ends."""
+    """Keeps other processes out of a run folder. The operating system releases the lock when the process ends."""
 
     def __init__(self, folder: Path) -> None:
         self.file = folder / LOCK
@@ -53,14 +55,14 @@ class RunLock:
         except BlockingIOError:
             owner = os.read(handle, 32).decode().strip() or "unknown"
             os.close(handle)
-            raise RunError(f"run folder {self.file.parent} is in use by process {owner}; wait for it or stop it") from None
+            raise RunError(f"{self.file.parent}: the run folder is in use by process {owner}; wait or stop it") from None
         os.ftruncate(handle, 0)
         os.write(handle, f"{os.getpid()}\n".encode())
         self._handle = handle
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        # The file stays: removing it would let two processes hold locks on two files of the same name.
+        # Keep the file: if it were removed, two processes could lock two different files of the same name.
         if self._handle is not None:
             os.close(self._handle)
             self._handle = None

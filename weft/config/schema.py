@@ -1,6 +1,6 @@
-"""What can be written in a configuration: as a JSON schema for editors, as a list of options, as a commented YAML text.
+"""The options of a configuration as a JSON schema for editors, as a list, and as commented YAML.
 
-Works on any pydantic model whose fields are sections, plain values, and parts marked with `weft.registry.Among`.
+Works on any pydantic model whose fields are sections, plain values, and parts marked with `weft.config.registry.Among`.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from annotated_types import Ge, Gt, Le, Lt
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from weft import document
-from weft.registry import TABLE_MARK, Among, default_of, find_table, inside, members, nested, options_of
+from weft.config import document
+from weft.config.registry import TABLE_MARK, Among, default_of, find_table, inside, members, nested, options_of
 
 Json = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Option:
-    """One key: where it stands, what it takes, what it is without being written, and what it does."""
+class OptionInfo:
+    """One key of a configuration."""
 
     path: str
     type: str
@@ -32,25 +32,25 @@ class Option:
     description: str
 
 
-def describe(root: type[BaseModel], data: Mapping[str, Any], path: str = "") -> Iterator[Option]:
-    """Every option of `root`, following the parts whose kinds are written in `data` (complete, as a config dumps it)."""
+def describe(root: type[BaseModel], data: Mapping[str, Any], path: str = "") -> Iterator[OptionInfo]:
+    """Every option of `root` and of the parts in `data`, which has every default, as in a dumped config."""
     for name, field in root.model_fields.items():
         place, within, item = f"{path}{name}", nested(field), data.get(name)
         if name != "kind":
             default = default_of(field)
-            yield Option(place, type_name(field), default, field.is_required(), field.description or "")
+            yield OptionInfo(place, type_name(field), default, field.is_required(), field.description or "")
         model = inside(within, item)
         if model is not None and isinstance(item, Mapping):
             yield from describe(model, item, f"{place}.")
 
 
-def options(table: str, kind: str) -> list[Option]:
-    """The options of one kind of a table ("module:NAME"), without those of the parts inside it."""
+def options(table: str, kind: str) -> list[OptionInfo]:
+    """The options of one kind of a table ("module:NAME"), without those of nested parts."""
     return list(describe(options_of(table, kind), {}))
 
 
 def type_name(field: FieldInfo) -> str:
-    """What may be written for an option, in words: "integer > 0", "number or null", "one of float32, bf16"."""
+    """The values that an option takes, in words: "integer > 0", "number or null", "one of float32, bf16"."""
     part = nested(field)
     if isinstance(part, Among):
         optional = " or null" if NoneType in typing.get_args(field.annotation) else ""
@@ -97,7 +97,7 @@ def _bounds(marks: Any) -> Iterator[str]:
 
 
 def commented(root: type[BaseModel], data: Mapping[str, Any]) -> str:
-    """`data` as YAML with the description of each option behind it, and the other kinds behind each kind."""
+    """`data` as YAML with a comment on each option; the comment on a kind lists the other kinds."""
     return "\n".join(_rows(root, data, 0)) + "\n"
 
 
@@ -120,7 +120,7 @@ def _rows(root: type[BaseModel], data: Mapping[str, Any], depth: int) -> Iterato
 
 
 def _note(field: FieldInfo) -> str:
-    """The description of an option, and its choices where it has some."""
+    """The description of an option, and its choices if it has any."""
     choices = type_name(field) if any(typing.get_origin(member) is Literal for member in members(field.annotation)) else ""
     return "; ".join(filter(None, [field.description, choices]))
 
@@ -136,9 +136,9 @@ def _row(text: str, note: str | None) -> str:
 
 
 def json_schema(root: type[BaseModel]) -> Json:
-    """A JSON schema (draft 2020-12) of what may be written for `root`.
+    """The JSON schema (draft 2020-12) of `root`.
 
-    A part is one of its kinds, in full or by name alone. Kinds that need an option cannot be given by name alone.
+    A part is a mapping, or the name of a kind if that kind has no required options.
     """
     schema = root.model_json_schema()
     shared: Json = schema.pop("$defs", {})
@@ -166,12 +166,12 @@ def json_schema(root: type[BaseModel]) -> Json:
 
 
 def _name(table: str) -> str:
-    """ "weft.attention:ATTENTIONS" → "attention.ATTENTIONS": two tables may hold kinds of one name."""
+    """ "weft.attention:ATTENTIONS" → "attention.ATTENTIONS". Two tables may have kinds of the same name."""
     return table.removeprefix("weft.").replace(":", ".")
 
 
 def _link(node: Any) -> Iterator[str]:
-    """Replaces each mark of a table by a reference to its definition, in place, and tells the tables."""
+    """Replaces each table mark by a reference to its definition, in place, and yields the tables."""
     if isinstance(node, list):
         for item in node:
             yield from _link(item)

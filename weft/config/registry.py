@@ -4,14 +4,14 @@ A table is a literal dict, so that a search for a name finds its file::
 
     ATTENTIONS = {"full": "weft.attention.full:FullAttention", …}
 
-The constructor is the schema: its positional parameters are given by the program (width, place in the model), its
-keyword-only parameters are the options a user may set in YAML. A keyword-only parameter whose type is a dataclass is a
-group: its fields are options too, so parts can share them. `fill` checks a user's options against it and writes out
-every default; `build` makes the part. What `fill` returns is saved with a run, so a changed default never changes
-an old model.
+The constructor is the schema. The program passes its positional parameters (width, place in the model); its keyword-only
+parameters are the options that a user may set in YAML. A keyword-only parameter whose type is a dataclass is a group: its
+fields are options too, so several parts can share them. `fill` checks a user's options against the constructor and adds
+every default; `build` constructs the part. A run saves the result of `fill`, so a changed default never changes an old
+model.
 
-Only the kinds that are used are imported, and only when options are checked: a module may declare an option that is
-`Among` a table it is itself part of.
+Only the kinds in use are imported, and only when their options are checked. So a module may declare an option `Among` a
+table that lists the module itself.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ Table = Mapping[str, str]
 
 
 def load(table: Table, kind: str, where: str = "kind") -> Any:
-    """The class (or function) that `kind` names in `table`."""
+    """The class or function that `table` lists under `kind`."""
     if kind not in table:
         raise ConfigError(f"{where}: there is no {kind!r}; {suggest(kind, table)}")
     module, _, name = table[kind].partition(":")
@@ -53,20 +53,18 @@ def find_table(path: str) -> Table:
 
 
 def suggest(word: str, known: Iterable[str]) -> str:
-    """A half-sentence that names the nearest known word, or all of them."""
+    """A clause for error messages that names the nearest known word, or all of them."""
     names = sorted(known)
     near = difflib.get_close_matches(word, names, n=1, cutoff=0.6)
     if near:
         return f"did you mean {near[0]!r}?"
-    return f"known are {', '.join(names)}" if names else "there are none here"
+    return f"choose from {', '.join(names)}" if names else "there are none to choose from"
 
 
 class Options(BaseModel):
-    """Named options, strictly checked: an unknown key is an error, true is not a number, and numbers are finite."""
+    """Named options, immutable and strictly checked: no unknown keys, booleans are not numbers, numbers are finite."""
 
-    model_config = ConfigDict(
-        extra="forbid", validate_default=True, validate_assignment=True, protected_namespaces=(), allow_inf_nan=False
-    )
+    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True, protected_namespaces=(), allow_inf_nan=False)
 
     @field_validator("*", mode="before")
     @classmethod
@@ -79,9 +77,9 @@ class Options(BaseModel):
 
 @dataclass(frozen=True)
 class Among:
-    """Marks an option that is itself a part: `Annotated[dict[str, Any], Among("weft.attention:ATTENTIONS")]`.
+    """Marks an option whose value is a part: `Annotated[dict[str, Any], Among("weft.attention:ATTENTIONS")]`.
 
-    A user writes `{kind: local, window: 32}`, or just `local` for the defaults. The value is the dict with every default.
+    A user writes `{kind: local, window: 32}`, or `local` for the defaults. The value is a dict with every default.
     """
 
     table: str
@@ -95,14 +93,14 @@ class Among:
         return {TABLE_MARK: self.table}
 
     def check(self, spec: Any) -> dict[str, Any]:
-        """`spec` with every default. Raises pydantic's ValidationError."""
+        """Returns `spec` with every default. Raises pydantic's ValidationError."""
         if isinstance(spec, str):
             spec = {"kind": spec}
         if not isinstance(spec, Mapping):
             raise PydanticCustomError("part", "must be one of {kinds}, with its options", {"kinds": ", ".join(self.entries)})
         kind = spec.get("kind")
         if kind is None:
-            raise PydanticCustomError("part", "say which one with `kind: …`; {known}", {"known": suggest("", self.entries)})
+            raise PydanticCustomError("part", "name one with `kind: …`; {known}", {"known": suggest("", self.entries)})
         if kind not in self.entries:
             text = PydanticCustomError(
                 "part", "there is no {kind}; {near}", {"kind": repr(kind), "near": suggest(str(kind), self.entries)}
@@ -116,11 +114,11 @@ class Among:
 
 
 TABLE_MARK = "x-weft-table"
-"""Stands in a JSON schema in place of a part until `weft.schema` writes out the kinds of its table."""
+"""Placeholder for a part in a JSON schema, until `weft.config.schema` fills in the kinds of its table."""
 
 
 def options_of(table: str, kind: str) -> type[Options]:
-    """The options of one kind as a strict pydantic model, read off the keyword-only parameters of its constructor."""
+    """The options of one kind as a strict pydantic model, made from the keyword-only parameters of its constructor."""
     return _options(load(find_table(table), kind), kind)
 
 
@@ -139,7 +137,7 @@ def _options(part: Any, kind: str) -> type[Options]:
 
 
 def _keywords(part: Any) -> Iterator[tuple[str, Any, Any]]:
-    """(name, type, default) of each keyword-only parameter; the default is `...` where there is none."""
+    """(name, type, default) of each keyword-only parameter; the default is `...` if there is none."""
     target = part.__init__ if inspect.isclass(part) else part
     hints = get_type_hints(target, include_extras=True)
     for name, parameter in inspect.signature(target).parameters.items():
@@ -149,16 +147,16 @@ def _keywords(part: Any) -> Iterator[tuple[str, Any, Any]]:
 
 def _with_description(part: Any, name: str, hint: Any) -> Any:
     """The type of an option, with its description from the docstring of `part`."""
-    return Annotated[hint, Field(description=text)] if (text := _described(part, name)) else hint
+    return Annotated[hint, Field(description=text)] if (text := _option_description(part, name)) else hint
 
 
-def _described(part: Any, name: str) -> str | None:
-    """What the part's docstring says of an option, in a line `name: …` or `name  …` and the deeper lines after it."""
+def _option_description(part: Any, name: str) -> str | None:
+    """The description of an option in the part's docstring: a line `name: …` or `name  …`, and indented lines after it."""
     text = inspect.getdoc(part) or ""
     if inspect.isclass(part):
-        text += "\n" + (inspect.getdoc(part.__init__) or "" if "__init__" in vars(part) else "")
-    found = re.search(rf"^( *)`?{name}`?(?::| {{2,}}) *(\S.*(?:\n\1 +\S.*)*)", text, re.MULTILINE)
-    return " ".join(found[2].split()) if found else None
+        text += "\n" + (inspect.getdoc(part.__init__) or "" if part.__init__ is not object.__init__ else "")
+    match = re.search(rf"^( *)`?{name}`?(?::| {{2,}}) *(\S.*(?:\n\1 +\S.*)*)", text, re.MULTILINE)
+    return " ".join(match[2].split()) if match else None
 
 
 def first_line(part: Any) -> str:
@@ -167,20 +165,20 @@ def first_line(part: Any) -> str:
 
 
 def fill(table: str, spec: Mapping[str, Any] | str, where: str = "") -> dict[str, Any]:
-    """`spec` checked and with every default written out. `table` is the table's import path, "module:NAME"."""
+    """Checks `spec` and adds every default. `table` is the table's import path, "module:NAME"."""
     root = Among(table)
     given = expand(root, spec)
     try:
         return root.check(given)
     except ValidationError as error:
-        found = problems(error, root, given)
+        wrong = problems(error, root, given)
     except PydanticCustomError as error:
-        found = [([], error.message())]
-    raise ConfigError("\n".join(f"{'.'.join(filter(None, [where, *path])) or 'options'}: {text}" for path, text in found))
+        wrong = [([], error.message())]
+    raise ConfigError("\n".join(f"{'.'.join(filter(None, [where, *path])) or 'options'}: {text}" for path, text in wrong))
 
 
 def build(table: str, spec: Mapping[str, Any] | str, *context: Any, where: str = "") -> Any:
-    """The part that `spec` describes, given `context` as the positional arguments of its constructor."""
+    """Builds the part that `spec` describes, with `context` as the positional arguments of its constructor."""
     options = fill(table, spec, where)
     part = load(find_table(table), options.pop("kind"))
     for name, hint, _ in _keywords(part):
@@ -190,9 +188,9 @@ def build(table: str, spec: Mapping[str, Any] | str, *context: Any, where: str =
 
 
 def expand(root: type[BaseModel] | Among | None, data: Any, default: Any = None) -> Any:
-    """`data` for `root` with every part written as a mapping that has its kind; nothing is checked.
+    """Returns `data` for `root` with every part written as a mapping with its kind. Does not check anything.
 
-    `local` becomes `{kind: local}`. A mapping without a kind changes options of the default, where there is one.
+    `local` becomes `{kind: local}`. A mapping without a kind changes options of the default part, if there is one.
     """
     if isinstance(data, list) and root is not None:
         return [expand(root, item) for item in data]
@@ -210,12 +208,12 @@ def expand(root: type[BaseModel] | Among | None, data: Any, default: Any = None)
 def _expand_field(field: FieldInfo | None, data: Any) -> Any:
     within = nested(field)
     if field and data is None and inspect.isclass(within) and NoneType not in plain_types(field.annotation):
-        return {}  # `train:` with nothing below it, as after commenting out all of it
+        return {}  # `train:` with nothing below it, for instance because all its keys are commented out
     return expand(within, data, default_of(field))
 
 
 def inside(root: type[BaseModel] | Among | None, data: Any) -> type[BaseModel] | None:
-    """The model that the keys of `data` belong to; None where `root` is a plain value or the kind is not known."""
+    """The model that the keys of `data` belong to; None if `root` is a plain value or the kind is unknown."""
     if not isinstance(root, Among):
         return root
     kind = data.get("kind") if isinstance(data, Mapping) else data
@@ -223,7 +221,7 @@ def inside(root: type[BaseModel] | Among | None, data: Any) -> type[BaseModel] |
 
 
 def nested(field: FieldInfo | None) -> type[BaseModel] | Among | None:
-    """What an option holds if it has options itself: a section or a part, also one that may be absent or a list of them."""
+    """The section or part that an option holds, if any. The option may also be optional, or a list of parts."""
     for item in (*field.metadata, *members(field.annotation)) if field else ():
         if isinstance(item, Among) or (inspect.isclass(item) and issubclass(item, BaseModel)):
             return item
@@ -231,19 +229,19 @@ def nested(field: FieldInfo | None) -> type[BaseModel] | Among | None:
 
 
 def members(annotation: Any) -> Iterator[Any]:
-    """A type and all the types it is made of."""
+    """A type and, recursively, all its type arguments."""
     yield annotation
     for member in typing.get_args(annotation):
         yield from members(member)
 
 
 def default_of(field: FieldInfo | None) -> Any:
-    """The default of an option; None where there is none."""
+    """The default of an option; None if it has none."""
     return None if field is None or field.is_required() else field.get_default(call_default_factory=False)
 
 
 def plain_types(annotation: Any) -> set[Any]:
-    """The types a value may have: {int, NoneType} for `Annotated[int, …] | None`."""
+    """The types that a value may have: {int, NoneType} for `Annotated[int, …] | None`."""
     if typing.get_origin(annotation) is Annotated:
         return plain_types(typing.get_args(annotation)[0])
     if typing.get_origin(annotation) is Literal:
@@ -256,7 +254,7 @@ def plain_types(annotation: Any) -> set[Any]:
 
 
 def problems(error: ValidationError, root: type[BaseModel] | Among, data: Any) -> list[tuple[list[str], str]]:
-    """(path of keys, what is wrong and what to do) for each problem pydantic found in `data`, which `expand` returned."""
+    """(path of keys, message) for each problem that pydantic found in `data`, which `expand` returned."""
     return [
         ([str(step) for step in item["loc"]], _sentence(item, _siblings(root, data, item["loc"]))) for item in error.errors()
     ]
@@ -270,9 +268,9 @@ def _sentence(item: Any, siblings: Iterable[str]) -> str:
         known = re.findall(r"'([^']*)'", str(context.get("expected", "")))
         return f"there is no {given!r}; {suggest(str(given), known)}"
     if problem == "missing":
-        return "is required and was not given"
+        return "is required but missing"
     if problem == "model_type":
-        return f"must be options, each as `key: value` (given: {given!r})"
+        return f"must be a mapping of options, each written as `key: value` (given: {given!r})"
     if problem == "part":
         return str(item["msg"])
     text = str(context.get("error", "")) or item["msg"]
@@ -280,7 +278,7 @@ def _sentence(item: Any, siblings: Iterable[str]) -> str:
 
 
 def _siblings(root: type[BaseModel] | Among | None, data: Any, loc: tuple[str | int, ...]) -> list[str]:
-    """The keys known where the last step of `loc` stands."""
+    """The valid keys at the level of the last step of `loc`."""
     for step in loc[:-1]:
         if isinstance(data, list) and isinstance(step, int):
             data = data[step]

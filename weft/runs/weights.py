@@ -1,4 +1,4 @@
-"""Weights in files: safetensors only, so that nothing is ever unpickled; every file is on the disk before it counts."""
+"""Weight files. They are safetensors, so nothing is ever unpickled, and they are synced to disk before they are used."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from torch.overrides import TorchFunctionMode
 from weft.errors import RunError
 
 DRAWING = {"uniform_", "normal_", "kaiming_uniform_", "kaiming_normal_", "xavier_uniform_", "xavier_normal_", "orthogonal_"}
-"""Functions of torch that write random numbers into a tensor: those of tensors, and those of torch.nn.init."""
+"""Tensor methods and functions of torch.nn.init that fill a tensor with random numbers."""
 
 
 def tensors_of(model: nn.Module) -> dict[str, Tensor]:
-    """The model's weights and buffers by name. Tied tensors, which share their memory, appear once, by their first name."""
+    """The weights and buffers of a model by name. Tied tensors, which share memory, appear once, under their first name."""
     return without_ties(model.state_dict())
 
 
@@ -33,29 +33,29 @@ def without_ties(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     seen: set[tuple[int, torch.Size, tuple[int, ...]]] = set()
     kept: dict[str, Tensor] = {}
     for name, tensor in tensors.items():
-        place = (tensor.data_ptr(), tensor.shape, tensor.stride())
-        if tensor.numel() == 0 or place not in seen:
+        memory = (tensor.data_ptr(), tensor.shape, tensor.stride())
+        if tensor.numel() == 0 or memory not in seen:
             kept[name] = tensor
-            seen.add(place)
+            seen.add(memory)
     return kept
 
 
 def fingerprint(tensors: Mapping[str, Tensor]) -> str:
-    """A hash of names and shapes: two models with the same one have the same architecture."""
+    """A hash of names and shapes. Models with the same fingerprint have the same architecture."""
     described = sorted((name, list(tensor.shape)) for name, tensor in tensors.items())
     return hashlib.sha256(json.dumps(described).encode()).hexdigest()[:16]
 
 
 def write_tensors(file: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None) -> None:
-    """Write a safetensors file and wait until the disk has it. Equal tensors and metadata give equal bytes."""
+    """Writes a safetensors file and syncs it to disk. Equal tensors and metadata give equal bytes."""
     ready = {name: tensor.detach().contiguous() for name, tensor in without_ties(tensors).items()}
-    # One entry: safetensors writes several in an order that changes from call to call.
+    # All metadata is one entry, because safetensors writes several entries in random order.
     save_file(ready, file, {"weft": json.dumps(dict(metadata), sort_keys=True)} if metadata else None)
     sync(file)
 
 
 def sync(path: Path) -> None:
-    """Wait until the disk has this file, or the names in this folder."""
+    """Syncs a file, or the entries of a folder, to disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -72,15 +72,11 @@ RENAMED = [
 
 def read_tensors(file: Path) -> dict[str, Tensor]:
     """The tensors of a file by name; names of earlier versions are translated."""
-    try:
+    with _read_errors(file):
         tensors = load_file(file)
-        if any("encoder.front." in name or "encoder.base.front." in name for name in tensors):
-            return tensors
-        return {_current(name): tensor for name, tensor in tensors.items()}
-    except FileNotFoundError:
-        raise RunError(f"{file}: there is no such file") from None
-    except (SafetensorError, OSError) as error:
-        raise RunError(f"{file}: not a whole safetensors file ({error}); it was cut short or damaged") from None
+    if any("encoder.front." in name or "encoder.base.front." in name for name in tensors):
+        return tensors
+    return {_current(name): tensor for name, tensor in tensors.items()}
 
 
 def _current(name: str) -> str:
@@ -90,28 +86,36 @@ def _current(name: str) -> str:
 
 
 def read_metadata(file: Path) -> dict[str, str]:
-    """What `publish` wrote beside the weights: which ones they are, their step, their scores."""
+    """The metadata of published weights: which weights they are, their step, their scores."""
+    with _read_errors(file), safe_open(file, framework="pt") as opened:
+        written = (opened.metadata() or {}).get("weft", "{}")
     try:
-        with safe_open(file, framework="pt") as opened:
-            written = (opened.metadata() or {}).get("weft", "{}")
-            return dict(json.loads(written))
-    except (SafetensorError, OSError) as error:
-        raise RunError(f"{file}: not a whole safetensors file ({error}); it was cut short or damaged") from None
+        return dict(json.loads(written))
     except (ValueError, TypeError):
         raise RunError(
-            f"{file}: its metadata was not written by this version of weft; publish it anew from a checkpoint"
+            f"{file}: the metadata was not written by this version of weft; publish the weights again from a checkpoint"
         ) from None
+
+
+@contextmanager
+def _read_errors(file: Path) -> Iterator[None]:
+    try:
+        yield
+    except FileNotFoundError:
+        raise RunError(f"{file}: there is no such file") from None
+    except (SafetensorError, OSError) as error:
+        raise RunError(f"{file}: the safetensors file is cut short or damaged ({error})") from None
 
 
 @torch.no_grad()
 def put_tensors(model: nn.Module, tensors: Mapping[str, Tensor], where: Path) -> None:
-    """Copy `tensors` into the model, in place. They have to be those of its architecture exactly."""
+    """Copies `tensors` into the model, in place. Names and shapes must match exactly."""
     expected = tensors_of(model)
     differences = _differences(expected, tensors)
     if differences:
         shown = "; ".join(differences[:4]) + (f"; and {len(differences) - 4} more" if len(differences) > 4 else "")
         raise RunError(
-            f"{where}: made by a model of another architecture: {shown}. Use the configuration that it was trained with"
+            f"{where}: the weights belong to a different architecture: {shown}. Use the configuration they were trained with"
         )
     for name, tensor in expected.items():
         tensor.copy_(tensors[name])
@@ -128,8 +132,8 @@ def _differences(expected: Mapping[str, Tensor], given: Mapping[str, Tensor]) ->
     return shapes + missing + unknown
 
 
-class blank(TorchFunctionMode):  # noqa: N801 — a context, named as those of torch are
-    """Inside, first weights are 0 instead of drawn: for models that are about to be given those of a file."""
+class blank(TorchFunctionMode):  # noqa: N801 — a context manager, named in the style of torch
+    """Inside this context, weights are initialised to 0 instead of randomly: for models that then load a file."""
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -143,20 +147,20 @@ class blank(TorchFunctionMode):  # noqa: N801 — a context, named as those of t
 
 
 def load_weights(model: nn.Module, file: Path) -> dict[str, str]:
-    """Read a run's `model.safetensors` into the model; gives the file's metadata."""
+    """Loads a run's `model.safetensors` into the model and returns the file's metadata."""
     put_tensors(model, read_tensors(file), file)
     return read_metadata(file)
 
 
 @contextmanager
 def disk_errors(target: Path) -> Iterator[None]:
-    """Turn a failure to write into a message that says where and what to do."""
+    """Turns a failed write into an error that says where it happened and what to do."""
     try:
         yield
     except (OSError, SafetensorError) as error:
-        there = next(folder for folder in target.absolute().parents if folder.is_dir())
-        free = shutil.disk_usage(there).free / 2**20
+        parent = next(folder for folder in target.absolute().parents if folder.is_dir())
+        free = shutil.disk_usage(parent).free / 2**20
         raise RunError(
-            f"could not save {target}: {error}. {free:,.0f} MiB are free there. What was saved before is untouched: make room "
-            "on that disk (older runs, other files) or set a smaller train.keep_last, and go on with --resume"
+            f"could not save {target}: {error}. {free:,.0f} MiB are free on that disk. Earlier checkpoints are intact: free "
+            "some space (old runs, other files) or lower train.keep_last, and continue with --resume"
         ) from error

@@ -1,0 +1,257 @@
+"""The configuration of a run: one YAML file with the sections data, model, task, train and decode.
+
+Validation is strict: an unknown key is an error that names its line and the nearest known key. A configuration is immutable;
+`Config.replaced` returns a changed copy. The `config.yaml` that a run saves spells out every default.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from importlib import metadata, resources
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, PositiveFloat, PositiveInt, ValidationError, model_validator
+
+from weft.config import document, schema
+from weft.config.overrides import apply_overrides, locate, parse_override, put
+from weft.config.registry import Among, Options, expand, problems, suggest
+from weft.errors import ConfigError
+
+SCHEMA_FILE = "weft.schema.json"
+"""Editors use this file, next to a configuration, to complete and check keys."""
+
+
+class Section(Options):
+    """A section of the configuration."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _expand(cls, data: Any) -> Any:
+        return expand(cls, data)
+
+
+class DataSection(Section):
+    """Training data and tokenisation."""
+
+    train: list[str] = Field(
+        default=[], description="training data: 'source,target' text files, a .tsv or a .jsonl; all may be .gz"
+    )
+    valid: list[str] = Field(default=[], description="validation data, in the same formats")
+    tokenizer: Annotated[dict[str, Any], Among("weft.data:TOKENIZERS")] = Field(
+        default={"kind": "bpe"}, description="how text is split into tokens"
+    )
+    vocabulary: PositiveInt = Field(default=8000, description="vocabulary size (of each vocabulary, if they are separate)")
+    shared_vocabulary: bool = Field(default=True, description="use one vocabulary for source and target")
+    max_length: PositiveInt = Field(
+        default=256, description="leave out training pairs with more tokens than this on either side"
+    )
+    max_ratio: PositiveFloat | None = Field(
+        default=None, description="leave out pairs whose lengths differ by more than this factor"
+    )
+    drop_duplicates: bool = Field(default=False, description="keep only the first of identical pairs")
+    source_language: str | None = Field(default=None, description="source language code for weft serve, such as en")
+    target_language: str | None = Field(default=None, description="target language code for weft serve, such as de")
+    cache: str | None = Field(default=None, description="folder for tokenised data; default: the user's cache folder")
+
+
+class TrainSection(Section):
+    """Optimisation, validation and checkpoints."""
+
+    steps: PositiveInt = Field(default=10_000, description="number of optimiser steps")
+    seconds: float = Field(
+        default=0.0, ge=0, description="stop after this many seconds, even before the last step; 0: no limit"
+    )
+    batch_tokens: PositiveInt = Field(default=4096, description="tokens per micro-batch on the longer side, including padding")
+    accumulate: PositiveInt = Field(
+        default=1, description="micro-batches per step; they are divided among processes, so use a multiple of their number"
+    )
+    packed: bool | Literal["auto"] = Field(
+        default="auto",
+        description="concatenate sentences into one row instead of padding; auto: on a GPU in bf16, if the model supports it",
+    )
+    rounded: bool | Literal["auto"] = Field(
+        default="auto",
+        description="pad to a few fixed sizes and replay CUDA graphs; auto: on a GPU in bf16, if supported and not packed",
+    )
+    optimizer: Annotated[dict[str, Any], Among("weft.training:OPTIMIZERS")] = Field(
+        default={"kind": "adamw"}, description="optimiser"
+    )
+    schedule: Annotated[dict[str, Any], Among("weft.training:SCHEDULES")] = Field(
+        default={"kind": "inverse_sqrt"}, description="learning rate schedule"
+    )
+    clip: float = Field(default=1.0, ge=0, description="maximum gradient norm; 0: no clipping")
+    ema: float = Field(
+        default=0.0, ge=0, lt=1, description="decay of a moving average of the weights, used for validation; 0: none"
+    )
+    precision: Literal["float32", "bf16"] = Field(default="float32", description="bf16: autocast with float32 weights")
+    device: str = Field(default="auto", description="auto, cpu, cuda, cuda:1, …")
+    threads: int = Field(default=0, ge=0, description="number of CPU threads; 0: one per core")
+    compile: bool | Literal["auto"] = Field(
+        default="auto",
+        description="torch.compile the model; auto: for packed Transformers with full attention and ≥ 30M weights on a GPU",
+    )
+    seed: int = Field(default=1, ge=0, lt=1 << 63, description="random seed of initial weights, data order and dropout")
+    log_every: PositiveInt = Field(default=50, description="steps between log lines")
+    validate_every: int = Field(default=500, ge=0, description="steps between validations; 0: only at the end")
+    validate_bleu: bool = Field(default=True, description="also decode the validation data and score the output")
+    validate_sentences: int = Field(default=500, ge=0, description="sentences to decode per validation; 0: all")
+    save_every: PositiveInt = Field(default=500, description="steps between checkpoints")
+    keep_last: PositiveInt = Field(default=3, description="checkpoints to keep besides the best one")
+    keep_best: bool = Field(default=True, description="keep the best checkpoint and publish it as the run's model")
+    average_last: int = Field(
+        default=0, ge=0, description="at the end, publish the average of this many last checkpoints; 0: none"
+    )
+    best_by: Literal["bleu", "loss", "exact", "accuracy", "macro_f1"] = Field(
+        default="loss", description="metric that decides which checkpoint is best; accuracy and macro_f1: classification only"
+    )
+    patience: int = Field(default=0, ge=0, description="stop after this many validations without improvement; 0: never")
+    max_bad_steps: PositiveInt = Field(default=10, description="stop after this many consecutive steps with a non-finite loss")
+    tensorboard: bool = Field(default=True, description="write TensorBoard events if the package is installed")
+
+
+class DecodeSection(Section):
+    """How text is found when translating."""
+
+    beam: PositiveInt = Field(default=4, description="hypotheses kept; 1: greedy")
+    length_penalty: float = Field(
+        default=1.0, description="a finished score is the log-probability divided by length to this power"
+    )
+    stop: Literal["exact", "length", "first"] = Field(
+        default="exact",
+        description="when a beam search ends: when nothing better can come, or by a heuristic, sooner and less sure",
+    )
+    max_length: PositiveInt = Field(default=256, description="most tokens of a translation")
+    max_ratio: PositiveFloat = Field(default=3.0, description="and most tokens for each source token, 10 added")
+    max_source: PositiveInt = Field(default=1024, description="a line of more tokens is cut into parts, translated one by one")
+    min_length: int = Field(default=0, ge=0, description="fewest tokens of a translation")
+    n_best: PositiveInt = Field(default=1, description="hypotheses given for each source, at most the beam")
+    no_repeat_ngram: int = Field(default=0, ge=0, description="no sequence of so many tokens twice; 0: off")
+    sample: bool = Field(default=False, description="draw instead of search")
+    temperature: float = Field(default=1.0, ge=0, description="of sampling: below 1 safer, above 1 bolder")
+    top_k: int = Field(default=0, ge=0, description="sample among so many likeliest tokens; 0: all")
+    top_p: float = Field(
+        default=1.0, gt=0, le=1, description="sample among the likeliest tokens that have this probability together"
+    )
+    seed: int = Field(default=1, ge=0, lt=1 << 63, description="of sampling")
+    batch_tokens: PositiveInt | Literal["auto"] = Field(
+        default="auto", description="source tokens decoded at once; auto: 4096, on a GPU up to 32768, by its memory"
+    )
+    precision: Literal["auto", "float32", "bf16", "int8"] = Field(
+        default="auto",
+        description="of the arithmetic when decoding; auto: bf16 on a GPU, else float32; int8: in eight bits, on a CPU alone",
+    )
+    shortlist: int = Field(
+        default=0,
+        ge=0,
+        le=100,
+        description="choose among so many tokens for each source token, as weft shortlist counted them; 0: among all",
+    )
+    workers: PositiveInt | Literal["auto"] = Field(
+        default="auto",
+        description="processes that decode side by side on a CPU; auto: one a core in weft translate and weft evaluate, else 1",
+    )
+    compile: bool = Field(
+        default=False,
+        description="faster steps; on a GPU, torch.compile the search: seconds for each size of batch; on a CPU, compile "
+        "kernels of our own once: three seconds, for which a C++ compiler and a CPU with AVX512-VNNI are needed",
+    )
+
+
+class Config(Section):
+    """The complete configuration of a run."""
+
+    data: DataSection = Field(default_factory=DataSection)
+    model: Annotated[dict[str, Any], Among("weft.models:MODELS")] = Field(default={"kind": "transformer"})
+    task: Annotated[dict[str, Any], Among("weft.tasks:TASKS")] = Field(default={"kind": "translation"})
+    train: TrainSection = Field(default_factory=TrainSection)
+    decode: DecodeSection = Field(default_factory=DecodeSection)
+
+    def replaced(self, changes: Mapping[str, Any]) -> Config:
+        """A copy with other values, by path: `config.replaced({"train.steps": 500})`. The result is validated."""
+        data = self.model_dump()
+        for path, value in changes.items():
+            put(data, tuple(path.split(".")), value, path)
+        return Config.model_validate(data)
+
+
+def load_config(path_or_recipe: str | Path, sets: Sequence[str] = ()) -> Config:
+    """Loads a YAML file or a named recipe and applies `sets` ("train.steps=500").
+
+    Raises ConfigError with the file, the line and the nearest known key.
+    """
+    base = _read(path_or_recipe)
+    overrides = [parse_override(text) for text in sets]
+    data = expand(Config, base.data)
+    apply_overrides(data, overrides, base)
+    given = expand(Config, data)
+    try:
+        return Config.model_validate(given)
+    except ValidationError as error:
+        wrong = problems(error, Config, given)
+    raise ConfigError("\n".join(locate(tuple(path), text, base, overrides) for path, text in wrong))
+
+
+def recipes() -> dict[str, Path]:
+    """The recipes that come with weft, by name."""
+    folder = resources.files("weft").joinpath("recipes")
+    files = sorted((Path(str(file)) for file in folder.iterdir()), key=lambda file: file.name) if folder.is_dir() else []
+    return {file.stem: file for file in files if file.suffix == ".yaml"}
+
+
+def recipe_summary(path: Path) -> str:
+    """The first line of a recipe, which summarises it."""
+    return path.read_text("utf-8").split("\n")[0].removeprefix("#").strip()
+
+
+def save_config(config: Config, path: str | Path) -> None:
+    """Writes `config` with every default, so that a later version with other defaults builds the same model."""
+    path = Path(path)
+    document.replace_file(path, _header(path.parent) + document.write(config.model_dump()))
+
+
+def commented_yaml(config: Config) -> str:
+    """`config` as YAML with every default and a comment on each key."""
+    return _header(None) + schema.commented(Config, config.model_dump())
+
+
+def json_schema() -> dict[str, Any]:
+    """The JSON schema of a configuration file, for editors and other programs."""
+    return {"title": "weft configuration", **schema.json_schema(Config)}
+
+
+def save_schema(folder: str | Path) -> Path:
+    """Writes the JSON schema into `folder`. Configurations saved there afterwards refer to it."""
+    path = Path(folder) / SCHEMA_FILE
+    path.write_text(json.dumps(json_schema(), indent=1, ensure_ascii=False) + "\n", "utf-8")
+    return path
+
+
+def weft_version() -> str:
+    """The version of the installed package."""
+    try:
+        return metadata.version("weft")
+    except metadata.PackageNotFoundError:
+        return "not installed"
+
+
+def _header(folder: Path | None) -> str:
+    lines = [f"# written by weft {weft_version()}"]
+    if folder is not None and (folder / SCHEMA_FILE).exists():
+        lines.append(f"# yaml-language-server: $schema={SCHEMA_FILE}")
+    return "\n".join(lines) + "\n"
+
+
+def _read(path_or_recipe: str | Path) -> document.Document:
+    known = recipes()
+    name = str(path_or_recipe)
+    path = known[name] if name in known and isinstance(path_or_recipe, str) else Path(path_or_recipe)
+    if not path.exists():
+        raise ConfigError(f"{name}: there is no such file or recipe; {suggest(name, known)}")
+    try:
+        return document.read(path.read_text("utf-8"), name)
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{name}: byte {error.start} is not UTF-8; save the file as UTF-8") from None
+    except OSError as error:
+        raise ConfigError(f"{name}: the file cannot be read: {error.strerror}") from None
