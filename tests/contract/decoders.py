@@ -35,16 +35,36 @@ SOURCE, TARGET = (27, 5, 22, 1), (21, 30, 1, 24)
 CHOOSING = ("hard", "monotonic")
 """Attentions that choose one key: if rounding changes the choice, a decoder that feeds contexts back diverges."""
 
+PARTS: dict[str, dict[str, Any]] = {
+    "transformer": {"dim": 16, "heads": 4, "feedforward": 24, "layers": 2},
+    "convs2s": {"dim": 16, "channels": 20, "layers": 2},
+    "bytenet": {"dim": 16, "dilations": [1, 2, 4], "sets": 1},
+    "rnn": {"dim": 20, "embedding": 12},
+}
+DECODERS: dict[str, dict[str, Any]] = {
+    **PARTS,
+    "convs2s": {**PARTS["convs2s"], "cross": "full"},
+    "rnn": {"dim": 16, "style": "luong", "attention": "general"},
+}
 SMALL: dict[str, dict[str, Any]] = {
     "transformer": {"dim": 16, "heads": 4, "feedforward": 24, "encoder_layers": 2, "decoder_layers": 2},
     "convs2s": {"dim": 16, "channels": 20, "encoder_layers": 2, "decoder_layers": 2},
     "bytenet": {"dim": 16, "dilations": [1, 2, 4], "encoder_sets": 1, "decoder_sets": 1},
     "rnn": {"dim": 16, "embedding": 12, "encoder_dim": 20, "heads": 4},
+    "composed": {part: {"kind": "transformer", **PARTS["transformer"]} for part in ("encoder", "decoder")},
     "pointer": {"base": {"kind": "rnn", "dim": 16, "embedding": 12, "encoder_dim": 20}},
 }
 
 SHORT: dict[str, dict[str, Any]] = {"lsh": {"buckets": 2}, "routing": {"clusters": 1}, "sinkhorn": {"block": 4, "noise": False}}
 """Options of mixers that group tokens: short rows are divided, neighbours see each other, and nothing is random."""
+
+COMPOSED = [
+    *(("transformer", decoder) for decoder in ("convs2s", "bytenet", "rnn")),
+    *((encoder, "transformer") for encoder in ("convs2s", "bytenet", "rnn")),
+    ("convs2s", "rnn"),
+    ("rnn", "convs2s"),
+]
+"""Encoders and decoders of different families that are tested together."""
 
 VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
     "transformer": {
@@ -109,6 +129,13 @@ VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
             if "cross" in load(ATTENTIONS, kind).uses
         },
     },
+    "composed": {
+        f"{encoder}-{decoder}": {
+            "encoder": {**PARTS[encoder], "kind": encoder},
+            "decoder": {**DECODERS[decoder], "kind": decoder},
+        }
+        for encoder, decoder in COMPOSED
+    },
     "pointer": {
         "network": {"base": {"kind": "rnn", "style": "luong", **SMALL["rnn"]}, "generate": False},
         "transformer": {"base": {"kind": "transformer", **SMALL["transformer"]}, "layer": 0},
@@ -132,10 +159,10 @@ class DecoderEntry:
     def make(self, *, seed: int = 0, train: bool = False, dropout: float = 0.0) -> Model:
         torch.manual_seed(seed)
         spec = {"kind": self.kind, **SMALL.get(self.kind, {}), **self.options}
-        if "base" in spec:
-            spec["base"] = {"dropout": dropout, **spec["base"]}
-        else:
-            spec = {"dropout": dropout, **spec}
+        parts = [part for part in ("base", "encoder", "decoder") if part in spec]
+        for part in parts:
+            spec[part] = {"dropout": dropout, **spec[part]}
+        spec = spec if parts else {"dropout": dropout, **spec}
         # To a copying model, the last id is a word outside the vocabulary.
         size = VOCABULARY - load(MODELS, self.kind).copies
         model: Model = build_model(spec, Sizes(size, size, shared=True))
@@ -147,7 +174,7 @@ class DecoderEntry:
     def steps(self) -> DecoderSteps:
         model, layout = self.make(), Layout.padded(SOURCE)
         with torch.no_grad():
-            return DecoderSteps(model, model.encode(ids(len(SOURCE), layout.longest, seed=2), layout))
+            return DecoderSteps(model, model.encode(Source(ids(len(SOURCE), layout.longest, seed=2), layout)))
 
 
 @dataclass
@@ -176,7 +203,7 @@ class DecoderSteps:
 
 
 def decoders() -> Iterator[DecoderEntry]:
-    for kind in (kind for kind in MODELS if issubclass(load(MODELS, kind), Model)):
+    for kind in (kind for kind in MODELS if kind != "language_model"):
         for variant, options in {"": {}, **VARIANTS.get(kind, {})}.items():
             yield DecoderEntry(kind, variant, options)
 
