@@ -1,0 +1,1 @@
+"""Run folders: their files, their lock, their weights, and opening a trained run."""

@@ -1,0 +1,55 @@
+"""Opens the folder of a trained run. Every command that uses a trained model starts here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from weft.config.registry import build
+from weft.config.sections import Config, load_config
+from weft.errors import RunError
+from weft.models.base import Network, Sizes
+from weft.runs.device import choose_device
+from weft.runs.folder import CONFIG, MODEL
+from weft.runs.weights import blank, load_weights
+from weft.tasks.base import Setting, Task
+
+
+@dataclass(frozen=True)
+class TrainedRun:
+    """A trained model with its configuration, its task and the sizes of its vocabularies."""
+
+    folder: Path
+    config: Config
+    task: Task
+    sizes: Sizes
+    model: Network
+
+
+def run_config(folder: Path, sets: Sequence[str] = ()) -> Config:
+    """The configuration of a run folder, with `sets` ("train.steps=500") applied."""
+    if not folder.is_dir():
+        raise RunError(f"{folder}: there is no such run folder")
+    if not (folder / CONFIG).is_file():
+        raise RunError(f"{folder}: this is not a run folder: it has no {CONFIG}")
+    return load_config(folder / CONFIG, sets)
+
+
+def build_task(config: Config, folder: Path, tell: Callable[[str], None] = lambda message: None) -> Task:
+    """The task of a configuration, for a run in `folder`."""
+    task: Task = build("weft.tasks:TASKS", config.task, Setting(config, folder, tell), where="task")
+    return task
+
+
+def open_run(folder: Path, sets: Sequence[str] = (), *, device: str = "cpu") -> TrainedRun:
+    """Loads a trained run, with `sets` applied to its configuration, onto `device`."""
+    config = run_config(folder, sets)
+    if not (folder / MODEL).is_file():
+        raise RunError(f"{folder}: there is no {MODEL} yet; training saves the first one after train.save_every steps")
+    task = build_task(config, folder)
+    sizes = task.reopen()
+    with blank():
+        model = task.build(config.model, sizes)
+    load_weights(model, folder / MODEL)
+    return TrainedRun(folder, config, task, sizes, model.to(choose_device(device)))
