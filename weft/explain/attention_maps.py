@@ -7,12 +7,11 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from weft.attention import ATTENTIONS
 from weft.attention.base import Facts
+from weft.config.registry import find_table
 from weft.explain.explanation import AttentionMap
 from weft.explain.influence import inputs_of, mixer_influence, source_influence
 from weft.explain.text import Weights
-from weft.mixers import MIXERS
 from weft.mixers.base import Mixer, SelfAttention
 from weft.models.base import Model
 from weft.tasks.forcing import Forced, force
@@ -46,7 +45,7 @@ class Slot:
         """The name of the mechanism in a configuration."""
         part = self.part.attention if isinstance(self.part, SelfAttention) else self.part
         path = f"{type(part).__module__}:{type(part).__name__}"
-        return next((kind for kind, entry in {**ATTENTIONS, **MIXERS}.items() if entry == path), type(part).__name__)
+        return next((kind for kind, entry in find_table("weft.mixers:SELF").items() if entry == path), type(part).__name__)
 
 
 def find_slots(model: Model) -> list[Slot]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from weft.attention import ATTENTIONS
-from weft.attention.base import Site
+from weft.attention.base import Attention, Site
 from weft.config.registry import build, fill
 from weft.errors import ConfigError
 from weft.mixers.base import Mixer, SelfAttention
@@ -35,4 +35,4 @@ def build_self(spec: Mapping[str, Any] | str, site: Site) -> Mixer:
         part = build("weft.mixers:SELF", options, site)
     except ConfigError as error:
         raise ConfigError(f"{options['kind']}: {error}") from None
-    return SelfAttention(part) if options["kind"] in ATTENTIONS else part
+    return SelfAttention(part) if isinstance(part, Attention) else part

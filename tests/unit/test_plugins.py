@@ -1,0 +1,106 @@
+"""Parts of installed packages: found by name, built, listed and saved like those of weft; nothing else is ever imported."""
+
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import tiny
+
+import weft
+from weft.attention.base import Attention, Site
+from weft.config.plugins import installed_parts
+from weft.config.registry import build, find_table
+from weft.config.sections import load_config
+from weft.errors import ConfigError, WeftError
+
+CODE = """
+from weft.attention.full import FullAttention
+
+class GentleAttention(FullAttention):
+    \"\"\"Full attention from elsewhere.\"\"\"
+"""
+
+Install = Callable[..., Path]
+
+
+@pytest.fixture
+def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install]:
+    """Installs a package of one module, as pip would lay it out."""
+
+    def put(package: str, entries: dict[str, str], code: str = CODE) -> Path:
+        about = tmp_path / "site" / f"{package}-1.0.dist-info"
+        about.mkdir(parents=True)
+        (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.0\n")
+        (about / "entry_points.txt").write_text("[weft.parts]\n" + "".join(f"{k} = {v}\n" for k, v in entries.items()))
+        (tmp_path / "site" / f"{package}.py").write_text(code)
+        installed_parts.cache_clear()
+        return tmp_path / "site"
+
+    monkeypatch.syspath_prepend(tmp_path / "site")
+    yield put
+    installed_parts.cache_clear()
+    for name in [name for name in sys.modules if name.startswith("parts_of_")]:
+        del sys.modules[name]
+
+
+def test_an_installed_attention_is_built_by_name(install: Install) -> None:
+    install("parts_of_ann", {"attention.gentle": "parts_of_ann:GentleAttention"})
+    part = build("weft.attention:ATTENTIONS", "gentle", Site("cross", 16, 4))
+    assert isinstance(part, Attention) and type(part).__module__ == "parts_of_ann"
+    assert "gentle" in find_table("weft.mixers:SELF") and "gentle" in find_table("weft.models.convs2s:CROSS")
+    assert "gentle" not in find_table("weft.pooling:POOLINGS")
+
+
+def test_a_run_saves_an_installed_part_by_name_and_needs_it_again(
+    install: Install, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site = install("parts_of_ann", {"attention.gentle": "parts_of_ann:GentleAttention"})
+    short = {"train.steps": 2, "train.save_every": 2, "model.encoder_self": "gentle"}
+    tiny.train(tmp_path / "run", settings=short)
+    assert load_config(tmp_path / "run" / "config.yaml").model["encoder_self"]["kind"] == "gentle"
+    assert weft.load(tmp_path / "run", device="cpu").translate("a b").text is not None
+    monkeypatch.setattr(sys, "path", [path for path in sys.path if path != str(site)])
+    installed_parts.cache_clear()
+    with pytest.raises(WeftError, match=r"encoder_self.*there is no 'gentle'"):
+        weft.load(tmp_path / "run", device="cpu")
+
+
+@pytest.mark.parametrize("kind", ["os:system", "evil", "evil:Part", "weft.attention.full:FullAttention"])
+def test_a_run_folder_cannot_make_weft_import_anything(
+    kind: str, reverse_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = tmp_path / "run"
+    run.mkdir()
+    for file in reverse_run.iterdir():
+        if file.is_file():
+            (run / file.name).write_bytes(file.read_bytes())
+    (run / "evil.py").write_text("raise SystemExit('imported')\n")
+    config = (run / "config.yaml").read_text()
+    (run / "config.yaml").write_text(config.replace("kind: full", f"kind: '{kind}'", 1))
+    monkeypatch.chdir(run)
+    with pytest.raises(WeftError, match="there is no"):
+        weft.load(run, device="cpu")
+    assert "evil" not in sys.modules
+
+
+@pytest.mark.parametrize(
+    ("entries", "message"),
+    [
+        ({"attention.full": "parts_of_bob:GentleAttention"}, "parts_of_bob: its part 'attention.full' has the name of a built-in"),
+        ({"gentle": "parts_of_bob:GentleAttention"}, r"parts_of_bob: .*'gentle' .* KIND\.NAME"),
+        ({"attention.gentle": "parts_of_bob:Missing"}, "'gentle' of the package parts_of_bob cannot be imported"),
+        ({"attention.gentle": "no_such_module:Part"}, "'gentle' of the package parts_of_bob cannot be imported"),
+    ],
+)
+def test_a_bad_package_is_named(entries: dict[str, str], message: str, install: Install) -> None:
+    install("parts_of_bob", entries)
+    with pytest.raises(ConfigError, match=message):
+        build("weft.attention:ATTENTIONS", "gentle", Site("cross", 16, 4))
+
+
+def test_two_packages_with_one_name_are_both_named(install: Install) -> None:
+    for name in ("parts_of_ann", "parts_of_bob"):
+        install(name, {"attention.gentle": f"{name}:GentleAttention"})
+    with pytest.raises(ConfigError, match="parts_of_ann and parts_of_bob both|parts_of_bob and parts_of_ann both"):
+        build("weft.attention:ATTENTIONS", "gentle", Site("cross", 16, 4))
