@@ -31,7 +31,7 @@ def check_weights(entry: Entry) -> None:
     keys = part.keys()
     asked, plain = part.look(keys, layout, need_weights=True), part.look(keys, layout)
     same(part.real(asked.context, layout), part.real(plain.context, layout), "context with and without weights")
-    assert plain.weights is None, f"{entry}: weights nobody asked for"
+    assert plain.weights is None, f"{entry}: weights without a request"
     if part.part.weights_sum is None:
         assert asked.weights is None, f"{entry}: declares no weights but gives some"
         return
