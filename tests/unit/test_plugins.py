@@ -87,7 +87,7 @@ def test_a_run_folder_cannot_make_weft_import_anything(
 @pytest.mark.parametrize(
     ("entries", "message"),
     [
-        ({"attention.full": "parts_of_bob:GentleAttention"}, "parts_of_bob: its part 'attention.full' has the name of a built-in"),
+        ({"attention.full": "parts_of_bob:GentleAttention"}, "parts_of_bob: its part 'attention.full' has the name of"),
         ({"gentle": "parts_of_bob:GentleAttention"}, r"parts_of_bob: .*'gentle' .* KIND\.NAME"),
         ({"attention.gentle": "parts_of_bob:Missing"}, "'gentle' of the package parts_of_bob cannot be imported"),
         ({"attention.gentle": "no_such_module:Part"}, "'gentle' of the package parts_of_bob cannot be imported"),
@@ -102,5 +102,5 @@ def test_a_bad_package_is_named(entries: dict[str, str], message: str, install: 
 def test_two_packages_with_one_name_are_both_named(install: Install) -> None:
     for name in ("parts_of_ann", "parts_of_bob"):
         install(name, {"attention.gentle": f"{name}:GentleAttention"})
-    with pytest.raises(ConfigError, match="parts_of_ann and parts_of_bob both|parts_of_bob and parts_of_ann both"):
+    with pytest.raises(ConfigError, match=r"parts_of_(ann and parts_of_bob|bob and parts_of_ann) both"):
         build("weft.attention:ATTENTIONS", "gentle", Site("cross", 16, 4))

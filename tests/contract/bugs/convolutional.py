@@ -29,8 +29,8 @@ CONVOLUTIONAL = [
     Bug(
         "the decoder of ConvS2S sees the future",
         "models.convs2s",
-        "GatedConvolution(channels, width, dropout, causal=True)",
-        "GatedConvolution(channels, width, dropout, causal=False)",
+        "convolutions.layer(causal=True)",
+        "convolutions.layer(causal=False)",
         ("convs2s-causality",),
     ),
     Bug(
@@ -43,8 +43,8 @@ CONVOLUTIONAL = [
     Bug(
         "ConvS2S loses the terms of its attention",
         "models.convs2s",
-        "Features(hidden, DecoderState(tails, looks, state.fed + fed), terms)",
-        "Features(hidden, DecoderState(tails, looks, state.fed + fed))",
+        "Features(hidden, ConvS2SState(tails, looks, state.fed + fed), terms)",
+        "Features(hidden, ConvS2SState(tails, looks, state.fed + fed))",
         ("convs2s-cross-hard-loss",),
     ),
     Bug(

@@ -8,8 +8,8 @@ MODELS = [
     Bug(
         "the decoder is an encoder",
         "models.transformer",
-        'build_self(decoder_self, block.site("causal"))',
-        'build_self(decoder_self, block.site("encoder"))',
+        'build_self(mixer, block.site("causal"))',
+        'build_self(mixer, block.site("encoder"))',
         ("transformer-causality",),
     ),
     Bug(
@@ -66,8 +66,8 @@ MODELS = [
     Bug(
         "cross-attention replaces the residual stream",
         "models.blocks",
-        "x = self.around_cross.leave(x, looked.context)",
-        "x = self.around_cross.leave(0 * x, looked.context)",
+        "x = self.around_cross.leave(x, attended.context)",
+        "x = self.around_cross.leave(0 * x, attended.context)",
         ("limits: decoder_layer_equals_torch(post)",),
     ),
     Bug(

@@ -158,8 +158,8 @@ REVERSIBLE = [
     Bug(
         "the source gets no gradient",
         "models.blocks",
-        "SubLayer(look, [self.cross, self.project, self.around_cross], memory)",
-        "SubLayer(look, [self.cross, self.project, self.around_cross])",
+        "SubLayer(attend, [self.cross, self.project, self.around_cross], memory)",
+        "SubLayer(attend, [self.cross, self.project, self.around_cross])",
         ("reversible: gradients_are_those_of_the_plain_streams(full, float64)", "transformer-reversible-loss"),
     ),
     Bug(
