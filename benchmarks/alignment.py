@@ -29,8 +29,8 @@ from numpy.typing import NDArray
 from weft import api
 from weft.cli.demo import TRAIN, VALID
 from weft.data.generated import DIGITS, FIRST_DAY, LANGUAGES, LAST_DAY, Split, patterns, split_of, write_date
-from weft.tasks.decoding import Decoding
-from weft.tasks.forcing import force
+from weft.inference.translation import Decoding
+from weft.inference.teacher_forcing import force
 from weft.translator import load
 
 Span = tuple[int, int]

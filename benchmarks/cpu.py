@@ -41,8 +41,8 @@ from weft.registry import build
 from weft.search.choosers import Beam, Chooser, Greedy, Limits
 from weft.search.constraints import Forbid
 from weft.search.loop import generate
-from weft.tasks.placing import autocasts
-from weft.tasks.workers import Workers
+from weft.inference.resolve import autocasts
+from weft.inference.workers import Workers
 
 CASES = {"1": (1, 1), "32": (32, 1), "32x4": (32, 4)}
 """name → sentences, beam."""

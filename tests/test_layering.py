@@ -1,8 +1,8 @@
 """Imports go one way. Walks the source with ast, so that imports inside functions count too.
 
-From the bottom: errors, registry, batch, state and kernels, layers, attention with mixers and pooling, models, search, tasks,
-explain, training and translator, api, serve, bench, compare, cli. Beside the ladder stand packages that know almost nothing and
-that only tasks and what is above them may know: data, evaluation, and the configuration.
+From the bottom: errors, registry, batch, state and kernels, layers, attention with mixers and pooling, models, search and
+objectives, inference, tasks, explain, training and translator, api, serve, bench, compare, cli. Three kinds of packages are not
+part of this ladder, import almost nothing, and may be imported from inference upwards: data, evaluation, and the configuration.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ LADDER = (
     {"layers"},
     {"attention", "mixers", "pooling"},
     {"models"},
-    {"search"},
+    {"search", "objectives"},
+    {"inference"},
     {"tasks"},
     {"explain"},
     {"training", "translator", "generator"},
@@ -38,7 +39,8 @@ BESIDE = {
     "evaluation": {"errors", "registry"},
     "document": {"errors"},
     "schema": {"errors", "registry", "document"},
-    "config": {"errors", "registry", "document", "schema"},
+    "shorthands": {"errors", "registry"},
+    "config": {"errors", "registry", "document", "schema", "shorthands"},
 }
 RANK = {name: rank for rank, group in enumerate(LADDER) for name in group}
 VAGUE = {"utils", "util", "helpers", "helper", "common", "misc", "manager"}
@@ -70,7 +72,7 @@ def may_import(importer: str, imported: str) -> bool:
     if importer in BESIDE:
         return imported in BESIDE[importer]
     if imported in BESIDE:
-        return RANK[importer] >= RANK["tasks"]
+        return RANK[importer] >= RANK["inference"]
     return RANK[imported] <= RANK[importer]
 
 
@@ -89,8 +91,8 @@ def problem(importer: tuple[str, ...], imported: tuple[str, ...]) -> str | None:
     if imported[0] == "models" and imported[1:2] not in ((), ("base",)):
         if importer[0] == "models" and importer != imported and imported[1] != "blocks":
             return "a model family imports another"
-        if importer[0] == "search":
-            return "search must know no model family, only models.base"
+        if importer[0] in ("search", "objectives"):
+            return f"{importer[0]} must know no model family, only models.base"
     return None
 
 
@@ -136,7 +138,8 @@ GOOD = {
     "attention/full.py": "from weft.mixers.base import Mixer\n",
     "mixers/base.py": "from ..attention import full\n",
     "search/loop.py": "from weft.models.base import Model\n",
-    "tasks/base.py": "from weft.config import Config\nfrom weft.data import cache\nfrom weft.evaluation import metrics\n",
+    "inference/predictor.py": "from weft.search import loop\nfrom weft.config import Config\n",
+    "tasks/base.py": "from weft.inference.predictor import Predictor\nfrom weft.config import Config\nfrom weft.data import cache\nfrom weft.evaluation import metrics\n",
     "training/loop.py": "from weft.tasks.base import Task\n",
     "translator.py": "from weft.models.rnn import Rnn\n",
     "cli/__init__.py": "from weft.cli.train import train\nfrom weft.training.loop import run\n",
@@ -172,6 +175,7 @@ def test_a_clean_tree_has_no_breach(tmp_path: Path) -> None:
         ("data/cache.py", "from weft.layers import norm", "data must not know layers"),
         ("data/cache.py", "from weft.config import Config", "data must not know config"),
         ("evaluation/metrics.py", "from weft.tasks.base import Task", "evaluation must not know tasks"),
+        ("inference/predictor.py", "from weft.tasks.base import Task", "inference must not know tasks"),
         ("config.py", "from weft.models import base", "config must not know models"),
         ("layers/norm.py", "from weft import attention", "layers must not know attention"),
         ("training/loop.py", "from weft.cli.train import train", "imports the command line"),

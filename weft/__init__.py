@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from weft.api import train
     from weft.errors import WeftError
     from weft.generator import Generator, load_generator
-    from weft.tasks.decoding import Translation
+    from weft.inference.translation import Translation
     from weft.translator import Translator, load
 
 _PLACES = {
@@ -25,7 +25,7 @@ _PLACES = {
     "WeftError": "weft.errors",
     "Generator": "weft.generator",
     "load_generator": "weft.generator",
-    "Translation": "weft.tasks.decoding",
+    "Translation": "weft.inference.translation",
     "Translator": "weft.translator",
     "load": "weft.translator",
 }

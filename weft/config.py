@@ -11,13 +11,14 @@ import os
 from collections.abc import Mapping, Sequence
 from importlib import metadata, resources
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, PositiveFloat, PositiveInt, ValidationError, model_validator
 
 from weft import document, schema
 from weft.errors import ConfigError
 from weft.registry import Among, Options, expand, problems, suggest
+from weft.shorthands import SHORTHANDS, fold, fold_saved, is_shorthand
 
 SCHEMA_FILE = "weft.schema.json"
 """Where it lies beside a configuration, editors complete and check as you type."""
@@ -101,38 +102,34 @@ class TrainSection(Section):
     average_last: int = Field(
         default=0, ge=0, description="at the end, average this many last checkpoints into the run's model"
     )
-    best_by: Literal["bleu", "loss", "exact", "accuracy", "macro_f1"] = Field(
-        default="loss", description="what 'best' means; accuracy and macro_f1 are measured in classification"
-    )
+    best_by: str = Field(default="loss", description="the metric that 'best' means, one of those that the task declares")
     patience: int = Field(default=0, ge=0, description="stop after so many validations without a better score; 0: never")
     max_bad_steps: PositiveInt = Field(default=10, description="stop after so many steps in a row whose loss is not finite")
     tensorboard: bool = Field(default=True, description="write TensorBoard events where the package is installed")
 
 
 class DecodeSection(Section):
-    """How text is found when translating."""
+    """How a trained model answers."""
 
-    beam: PositiveInt = Field(default=4, description="hypotheses kept; 1: greedy")
-    length_penalty: float = Field(
-        default=1.0, description="a finished score is the log-probability divided by length to this power"
+    shorthands: ClassVar[tuple[str, ...]] = SHORTHANDS
+
+    @model_validator(mode="before")
+    @classmethod
+    def _expand(cls, data: Any) -> Any:
+        return expand(cls, fold_saved(data)[0])
+
+    search: Annotated[dict[str, Any], Among("weft.search:SEARCHES")] = Field(
+        default={"kind": "beam"}, description="how a text is found"
     )
-    stop: Literal["exact", "length", "first"] = Field(
-        default="exact",
-        description="when a beam search ends: when nothing better can come, or by a heuristic, sooner and less sure",
+    rerank: Annotated[dict[str, Any], Among("weft.inference:RERANKS")] = Field(
+        default={"kind": "none"}, description="how the texts that the search finds are ranked again"
     )
     max_length: PositiveInt = Field(default=256, description="most tokens of a translation")
     max_ratio: PositiveFloat = Field(default=3.0, description="and most tokens for each source token, 10 added")
     max_source: PositiveInt = Field(default=1024, description="a line of more tokens is cut into parts, translated one by one")
     min_length: int = Field(default=0, ge=0, description="fewest tokens of a translation")
-    n_best: PositiveInt = Field(default=1, description="hypotheses given for each source, at most the beam")
-    no_repeat_ngram: int = Field(default=0, ge=0, description="no sequence of so many tokens twice; 0: off")
-    sample: bool = Field(default=False, description="draw instead of search")
-    temperature: float = Field(default=1.0, ge=0, description="of sampling: below 1 safer, above 1 bolder")
-    top_k: int = Field(default=0, ge=0, description="sample among so many likeliest tokens; 0: all")
-    top_p: float = Field(
-        default=1.0, gt=0, le=1, description="sample among the likeliest tokens that have this probability together"
-    )
-    seed: int = Field(default=1, ge=0, lt=1 << 63, description="of sampling")
+    n_best: PositiveInt = Field(default=1, description="answers per input; a beam search becomes as wide as this")
+    no_repeat_ngram: int = Field(default=0, ge=0, description="never write a sequence of this many tokens twice; 0: off")
     batch_tokens: PositiveInt | Literal["auto"] = Field(
         default="auto", description="source tokens decoded at once; auto: 4096, on a GPU up to 32768, by its memory"
     )
@@ -175,17 +172,23 @@ def load_config(path_or_recipe: str | Path, sets: Sequence[str] = ()) -> Config:
     base = _read(path_or_recipe)
     changes = [_change(text) for text in sets]
     data = expand(Config, base.data)
+    data["decode"], written = fold_saved(data.get("decode", {}))
+    short = {path: value for path, value, _ in changes if path[:1] == ("decode",) and is_shorthand(".".join(path[1:]))}
     # Shorter paths first, so that `model.encoder_self=local` never undoes `model.encoder_self.window=8`.
     for path, value, text in sorted(changes, key=lambda change: len(change[0])):
-        if _put(data, path, value, text):
+        if path not in short and put(data, path, value, f"--set {text}"):
             base.forget(path)
+    if short:
+        chosen = any(path == ("decode", "search") for path, _, _ in changes)
+        data["decode"], again = fold(data["decode"], {path[1]: value for path, value in short.items()}, chosen=chosen)
+        written |= again
     places = {path: f"--set {text}" for path, _, text in changes}
-    return _check(data, base, places)
+    return _check(data, base, places, {("decode", *path): ("decode", key) for path, key in written.items()})
 
 
 def make_config(data: Mapping[str, Any], name: str = "configuration") -> Config:
     """A configuration from plain data. Raises ConfigError where it is not right."""
-    return _check(data, document.Document(name, dict(data)), {})
+    return _check(data, document.Document(name, dict(data)), {}, {})
 
 
 def recipes() -> dict[str, Path]:
@@ -269,15 +272,15 @@ def _change(text: str) -> tuple[document.Path, Any, str]:
     return path, document.value(value, f"--set {text}"), text
 
 
-def _put(data: dict[str, Any], path: document.Path, value: Any, text: str) -> bool:
-    """Writes one change into data whose parts are all mappings. False if it changes nothing."""
+def put(data: dict[str, Any], path: document.Path, value: Any, where: str) -> bool:
+    """Writes one change into data whose parts are all mappings. False if it changes nothing. `where` names it in errors."""
     *parents, last = path
     for depth, key in enumerate(parents, 1):
         below = data.setdefault(key, {})
         if isinstance(below, str):
             below = data[key] = {"kind": below}
         if not isinstance(below, dict):
-            raise ConfigError(f"--set {text}: {'.'.join(path[:depth])} is {document.scalar(below)}, which has no options")
+            raise ConfigError(f"{where}: {'.'.join(path[:depth])} is {document.scalar(below)}, which has no options")
         data = below
     old = data.get(last)
     if isinstance(old, dict) and isinstance(value, str) and old.get("kind") == value:
@@ -286,13 +289,19 @@ def _put(data: dict[str, Any], path: document.Path, value: Any, text: str) -> bo
     return True
 
 
-def _check(data: Mapping[str, Any], base: document.Document, places: Mapping[document.Path, str]) -> Config:
+def _check(
+    data: Mapping[str, Any],
+    base: document.Document,
+    places: Mapping[document.Path, str],
+    written: Mapping[document.Path, document.Path],
+) -> Config:
     given = expand(Config, data)
     try:
         return Config.model_validate(given)
     except ValidationError as error:
         found = problems(error, Config, given)
-    raise ConfigError("\n".join(_complaint(tuple(path), text, base, places) for path, text in found))
+    paths = [(written.get(tuple(path), tuple(path)), text) for path, text in found]
+    raise ConfigError("\n".join(_complaint(path, text, base, places) for path, text in paths))
 
 
 def _complaint(path: document.Path, text: str, base: document.Document, places: Mapping[document.Path, str]) -> str:

@@ -270,4 +270,4 @@ def _siblings(root: type[BaseModel] | Among | None, data: Any, loc: tuple[str | 
         root = nested(model.model_fields.get(str(step))) if model else None
         data = data.get(step) if isinstance(data, Mapping) else None
     model = inside(root, data)
-    return list(model.model_fields) if model else []
+    return [*model.model_fields, *getattr(model, "shorthands", ())] if model else []

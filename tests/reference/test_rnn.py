@@ -19,8 +19,8 @@ from weft.models.rnn import RNN
 from weft.registry import build
 from weft.search.choosers import Beam, Limits
 from weft.search.loop import generate
-from weft.tasks.decoding import Translation
-from weft.tasks.forcing import attention_of
+from weft.inference.translation import Translation
+from weft.inference.teacher_forcing import attention_of
 
 WORDS, LENGTHS = 17, [7, 3, 0, 9, 1]
 SIZES = {"dim": 8, "embedding": 6, "encoder_dim": 10, "dropout": 0.0}

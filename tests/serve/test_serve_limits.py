@@ -18,7 +18,7 @@ from weakref import ref
 import pytest
 
 from weft.serve.models import Models, Place, Served
-from weft.tasks.decoding import Translation
+from weft.inference.translation import Translation
 
 
 class Slow:

@@ -150,7 +150,7 @@ def test_what_cannot_be_learnt_is_said(files: tuple[Path, Path], tmp_path: Path)
 
 
 def test_what_cannot_be_labelled_is_said(run: Path, files: tuple[Path, Path], tmp_path: Path, weft: tiny.Shell) -> None:
-    weft.fails("translate", run, "--prefix", files[0], stdin="a\n", says=["leave them away"])
+    weft.fails("translate", run, "--prefix", files[0], stdin="a\n", says=["leave them out"])
     (tmp_path / "test.tsv").write_text("a red\tred\na blue\tblu\n")
     weft.fails("evaluate", run, "--data", tmp_path / "test.tsv", says=["'blu' of pair 2", "did you mean 'blue'"])
 

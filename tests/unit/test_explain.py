@@ -23,7 +23,8 @@ from weft.explain.picture import View, draw, view_of
 from weft.explain.text import fed, find_words, join_words, make_side, right_to_left, token_texts
 from weft.models.base import Sizes
 from weft.registry import build
-from weft.tasks.decoding import Decoding
+from weft.inference.resolve import resolve
+from weft.inference.translation import TranslationPredictor
 
 TEXT = "a b c d"
 SMALL = {"dim": 16, "heads": 2, "feedforward": 16, "encoder_layers": 2, "decoder_layers": 2}
@@ -44,14 +45,14 @@ def letters() -> WordTokenizer:
     return tokenizer
 
 
-def decoding(model: str | dict[str, Any] = "transformer", tokenizer: Tokenizer | None = None, **options: Any) -> Decoding:
+def decoding(model: str | dict[str, Any] = "transformer", tokenizer: Tokenizer | None = None, **options: Any) -> TranslationPredictor:
     """An untrained model over letters, with a search of its own."""
     chosen = tokenizer or letters()
     torch.manual_seed(1)
     spec = MODELS[model] if isinstance(model, str) else model
     network = build("weft.models:MODELS", spec, Sizes(chosen.size, chosen.size, shared=True)).eval()
     section = DecodeSection(**{"beam": 3, "n_best": 3, "max_length": 12, **options})
-    return Decoding(network, chosen, chosen, section)
+    return TranslationPredictor(network, chosen, chosen, resolve(section, network.device))
 
 
 @pytest.mark.parametrize("model", MODELS)

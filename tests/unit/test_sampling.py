@@ -16,8 +16,8 @@ from weft.models.base import Model
 from weft.registry import build
 from weft.search.choosers import Greedy, Limits
 from weft.search.loop import generate
-from weft.tasks.outputs import predictions
-from weft.tasks.sampling import Sampling
+from weft.objectives.likelihoods import predictions
+from weft.objectives.scheduled_sampling import Sampling
 
 MODELS: dict[str, dict[str, Any]] = {
     "bahdanau": {},
@@ -33,7 +33,7 @@ SCHEDULED = ["steps", "two_pass", "parallel"]
 def make_sampling(kind: str, truth: float | None = None, **options: Any) -> Sampling:
     """With `truth`, that share of the truth in every update."""
     decay = {} if truth is None else {"decay": {"kind": "linear", "start": truth, "slope": 0}}
-    sampling: Sampling = build("weft.tasks:SAMPLINGS", {"kind": kind, **decay, **options})
+    sampling: Sampling = build("weft.objectives:SAMPLINGS", {"kind": kind, **decay, **options})
     return sampling
 
 
@@ -54,9 +54,9 @@ def unsure(name: str) -> Model:
 
 @pytest.mark.parametrize("i", [0, 1, 10, 4000, 10**7])
 def test_decays_follow_their_formulas(i: int) -> None:
-    linear = build("weft.tasks:DECAYS", {"kind": "linear", "start": 0.9, "slope": 0.01, "floor": 0.2})
-    exponential = build("weft.tasks:DECAYS", {"kind": "exponential", "base": 0.99})
-    sigmoid = build("weft.tasks:DECAYS", {"kind": "inverse_sigmoid", "k": 20.0})
+    linear = build("weft.objectives:DECAYS", {"kind": "linear", "start": 0.9, "slope": 0.01, "floor": 0.2})
+    exponential = build("weft.objectives:DECAYS", {"kind": "exponential", "base": 0.99})
+    sigmoid = build("weft.objectives:DECAYS", {"kind": "inverse_sigmoid", "k": 20.0})
     assert linear(i + 1) == pytest.approx(max(0.2, 0.9 - 0.01 * i))
     assert exponential(i + 1) == pytest.approx(0.99**i)
     assert sigmoid(i + 1) == pytest.approx(20 / (20 + math.exp(min(i / 20, 700))))

@@ -23,7 +23,7 @@ from weft.search.choosers import Beam, Chooser, Greedy
 from weft.search.constraints import Forbid
 from weft.search.loop import generate
 from weft.search.terms import Avoid, Require
-from weft.tasks.terms import Terms, book, read_glossary
+from weft.inference.terms import Terms, book, read_glossary
 
 TEXT = ["das Haus am See", "ein Hausboot, das Haus-Tor", "E-Mail an alle (Haus)", "Bauhaus und Haus", "Höhe 20 m, Bäume"]
 TERMS = ["Haus", "E-Mail", "das Haus", "See", "Höhe", "Bäume", "20 m"]

@@ -15,7 +15,7 @@ from weft.bench.machine import about
 from weft.bench.profile import Profile, see
 from weft.bench.subject import Subject
 from weft.bench.timing import timed
-from weft.bench.work import TrainingStep, Work, at_work
+from weft.bench.work import TrainingStep, Work, inference_work
 
 WITHIN = 5.0
 """Seconds after which work is not done again to be timed."""
@@ -110,7 +110,7 @@ def bench(
     say("the ceilings of this machine")
     ceilings = Ceilings({"float32": measure_products(device, "float32", rounds)}, measure_copies(device, rounds))
     # One after the other: both are of the same model, in training and not.
-    makers: list[Callable[[], Work]] = [lambda: TrainingStep(subject), lambda: at_work(subject, batch, beam, say)]
+    makers: list[Callable[[], Work]] = [lambda: TrainingStep(subject), lambda: inference_work(subject, batch, beam, say)]
     for make in makers:
         work = make()
         if work.precision not in ceilings.products:
@@ -125,7 +125,7 @@ def bench(
 
 
 def _figures(subject: Subject, work: Work, cost: Cost, ceilings: Ceilings, rounds: int) -> Figures:
-    work.settle(subject.device)
+    work.warm_up(subject.device)
     seconds = [each / work.steps for each in timed(work, subject.device, times=rounds, within=WITHIN)]
     by_flops, by_bytes = (each / work.steps for each in ceilings.seconds(cost, work.precision))
     return Figures(
@@ -145,7 +145,7 @@ def _figures(subject: Subject, work: Work, cost: Cost, ceilings: Ceilings, round
 
 def count(work: Work) -> Cost:
     """What the work comes to, after it has been done once: what is made once for all times is not counted."""
-    work.plainly()
+    work.eagerly()
     with Counting() as counting:
-        work.plainly()
+        work.eagerly()
     return counting.cost

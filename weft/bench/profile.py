@@ -78,7 +78,7 @@ def see(work: Work, subject: Subject) -> Seen:
     activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if cuda else [])]
     with torch.profiler.profile(activities=activities, record_shapes=True, acc_events=True) as profiler:
         began = time.perf_counter()
-        work.plainly()
+        work.eagerly()
         finish(subject.device)
         seconds = time.perf_counter() - began
     busy: Counter[str] = Counter()

@@ -11,15 +11,14 @@ import typer
 def shortlist(
     run: Path = typer.Argument(help="Folder of a trained run."),
     data: list[str] = typer.Option(
-        [], "--data", help="Pairs to count in; default: the run's training data.", metavar="FILES", show_default=False
+        [], "--data", help="Pairs to count; default: the run's training data.", metavar="FILES", show_default=False
     ),
 ) -> None:
-    """Count which target tokens go with which source tokens, for faster decoding with decode.shortlist."""
+    """Count the likely target tokens of each source token, for faster decoding with decode.shortlist."""
     from weft.config import load_config
-    from weft.errors import ConfigError, RunError
+    from weft.errors import RunError
     from weft.registry import build
     from weft.tasks.base import Setting
-    from weft.tasks.translation import TranslationTask
 
     if not (run / "config.yaml").is_file():
         raise RunError(f"{run}: this is not a run folder: it has no config.yaml")
@@ -27,7 +26,5 @@ def shortlist(
     section = config.data.model_copy(update={"valid": [], **({"train": data} if data else {})})
     config = config.model_copy(update={"data": section})
     task = build("weft.tasks:TASKS", config.task, Setting(config, run, lambda text: print(text, file=sys.stderr)), where="task")
-    if not isinstance(task, TranslationTask):
-        raise ConfigError(f"{run}: its task is {config.task['kind']}; only translation has a shortlist")
     file = task.count_shortlist()
-    typer.echo(f"{file} is written; use it with --set decode.shortlist=100")
+    typer.echo(f"wrote {file}; use it with --set decode.shortlist=100")

@@ -19,11 +19,11 @@ from weft.evaluation.metrics import score
 from weft.explain.picture import View, views
 from weft.models.base import Network, Sizes
 from weft.registry import build
-from weft.tasks.base import Setting, Task, TextTask
+from weft.tasks.base import Setting, Task
 from weft.training.checkpoint import MODEL
 from weft.training.distributed import choose_device
 from weft.training.weights import load_weights
-from weft.translator import Translator
+from weft.translator import Trained
 
 MOMENT = 1.5
 """Seconds of training for a speed that nothing beside it disturbs."""
@@ -90,18 +90,19 @@ def _open(folder: Path) -> Opened:
 
 
 def _at_work(run: Opened, wanted: Wanted) -> dict[str, Any]:
-    """Test scores, decoding speed and pictures, where the task answers lines of text; elsewhere test scores alone."""
-    if not isinstance(run.task, TextTask):
+    """Test scores, decoding speed and pictures if the task scores predictions line by line; otherwise test scores only."""
+    metrics = run.task.metrics()
+    if not metrics:
         return {"test": _validated(run, wanted.test) if wanted.test else {}, "decoding": None, "views": []}
-    translator = Translator(run.model, run.task, run.config)
+    translator = Trained(run.model, run.task, run.config)
     test = _pairs(wanted.test)
     valid = _pairs(run.config.data.valid, max(wanted.sentences, LOOKED_AT))
     pairs = test or valid[: wanted.sentences]
     texts, seconds = _decode(translator, [source for source, _ in pairs])
-    scores = score(texts, [target for _, target in test], run.task.metrics()) if test else {}
+    scores = score(texts, [target for _, target in test], metrics) if test else {}
     drawn = _look(translator, [source for source, _ in valid or test]) if wanted.look else []
     return {
-        "test": {name.lower().replace(" ", "_"): each.value for name, each in scores.items()},
+        "test": {each.key: each.value for each in scores.values()},
         "decoding": {"sentences": len(texts), "seconds": seconds, "per_second": len(texts) / seconds} if texts else None,
         "views": [_plain(view) for view in drawn],
     }
@@ -111,7 +112,7 @@ def _pairs(data: Sequence[str], most: int | None = None) -> list[tuple[str, str]
     return list(islice((pair for spec in data for pair in open_pairs(spec)), most))
 
 
-def _decode(translator: Translator, sources: list[str]) -> tuple[list[str], float]:
+def _decode(translator: Trained, sources: list[str]) -> tuple[list[str], float]:
     """Texts and the seconds they took, with the run's own settings of decoding."""
     list(translator.stream(sources[:WARM]))
     began = time.perf_counter()
@@ -119,13 +120,13 @@ def _decode(translator: Translator, sources: list[str]) -> tuple[list[str], floa
     return texts, time.perf_counter() - began
 
 
-def _look(translator: Translator, sources: Sequence[str]) -> list[View]:
+def _look(translator: Trained, sources: Sequence[str]) -> list[View]:
     """Of one sentence, the same for all who read the same data."""
     written = [source for source in sources[:LOOKED_AT] if source.strip()]
     if not written:
         return []
     sentence = min(written, key=lambda source: abs(len(source.split()) - WORDS))
-    found = views(translator.translate(sentence, attention=True))
+    found = views(next(translator.stream([sentence], attention=True)))
     return [view for view in found if max(view.weights.shape) <= MOST_TOKENS]
 
 
@@ -135,10 +136,6 @@ def _plain(view: View) -> dict[str, Any]:
 
 
 def _validated(run: Opened, test: Sequence[str]) -> dict[str, float]:
-    """The scores of a validation on other data."""
-    config = run.config.model_copy(deep=True)
-    config.data.valid = list(test)
-    task: Task = build("weft.tasks:TASKS", config.task, Setting(config, run.folder), where="task")
-    task.prepare()
+    """The scores that the task declares, on other data than its own."""
     with torch.no_grad(), run.autocast:
-        return {name: float(value) for name, value in task.evaluate(run.model.eval()).items()}
+        return {name: float(value) for name, value in run.task.score(run.model.eval(), test).items()}

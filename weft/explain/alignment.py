@@ -16,7 +16,7 @@ from weft.explain.explain import given_ids, read, read_target
 from weft.explain.explanation import Look
 from weft.explain.looks import look_closely
 from weft.explain.text import Span, Weights, find_words, join_words, token_texts
-from weft.tasks.decoding import Decoding
+from weft.inference.translation import TranslationPredictor
 
 Link = tuple[int, int]
 LINK = re.compile(r"(\d+)([-p?])(\d+)", re.IGNORECASE)
@@ -39,16 +39,16 @@ class Agreement:
     recall: float
 
 
-def align(decoding: Decoding, source: str, target: str) -> list[tuple[Look, set[Link]]]:
+def align(predictor: TranslationPredictor, source: str, target: str) -> list[tuple[Look, set[Link]]]:
     """The links (source word, target word) that each layer's look at the source gives, on the mean over its heads.
 
     The target is given, not searched for. A model that shows no weights is asked what each token depends on.
     """
-    piece = read(decoding, source)
-    ids = read_target(decoding, target, piece)
-    _, looks = look_closely(decoding.model, piece.ids, ids, uses=("cross",))
-    read_words = _words(*given_ids(decoding.source, source))
-    written = _words(*given_ids(decoding.target, target, piece.words))
+    piece = read(predictor, source)
+    ids = read_target(predictor, target, piece)
+    _, looks = look_closely(predictor.model, piece.ids, ids, uses=("cross",))
+    read_words = _words(*given_ids(predictor.source, source))
+    written = _words(*given_ids(predictor.target, target, piece.words))
     return [(look, word_links(look.weights.mean(0), read_words, written)) for look in looks if look.aligned]
 
 

@@ -17,10 +17,10 @@ from weft.explain.explanation import Explanation, Node, Option, Step
 from weft.explain.looks import find_slots, look_closely
 from weft.explain.text import make_side, shown
 from weft.explain.tree import BeamTree
+from weft.inference.translation import Piece, TranslationPredictor
 from weft.models.base import Model
 from weft.models.pointer import PointerDecoder
 from weft.search.tables import Tables
-from weft.tasks.decoding import Decoding, Piece
 
 OPTIONS = 5
 """The likeliest tokens that are named for each place."""
@@ -30,57 +30,58 @@ WAYS = 12
 
 
 def explain(
-    decoding: Decoding, text: str, *, target: str | None = None, run: str = "", influence: bool | None = None
+    predictor: TranslationPredictor, text: str, *, target: str | None = None, run: str = "", influence: bool | None = None
 ) -> Explanation:
     """What a model writes for a text, or thinks of a given `target`, token by token.
 
     `influence`: also how much each target token depends on each source token, by taking these away one by one; None: only
     where the model shows no weights over the source.
     """
-    model, piece = decoding.model, read(decoding, text)
-    tables = decoding.search([piece], trace=True)
-    if target is None and not piece.found:
+    model, piece = predictor.model, read(predictor, text)
+    predictor.resolved.search.check(["trace"])
+    (found,), tables = predictor.search([piece], trace=True)
+    if target is None and not found:
         raise DataError("the search found no translation to explain; raise decode.max_length")
-    ids = piece.found[0].ids if target is None else read_target(decoding, target, piece)
+    ids = found[0].ids if target is None else read_target(predictor, target, piece)
     with _gates(model) as gates:
         forced, looks = look_closely(model, piece.ids, ids, influence=influence)
-    named = decoding.target.named(piece.words)
+    named = predictor.target.named(piece.words)
     steps = _steps(forced.logp, ids, named, gates)
-    score = sum(step.logp for step in steps) / len(ids) ** decoding.options.length_penalty
+    score = sum(step.logp for step in steps) / len(ids) ** predictor.resolved.search.length_penalty
     if target is not None:
-        steps = _other_ways(decoding, piece, ids, forced.logp, steps)
+        steps = _other_ways(predictor, piece, ids, forced.logp, steps)
     return Explanation(
         run=run,
         model=type(model).__name__,
-        source=make_side(*given_ids(decoding.source, text)),
-        target=make_side(named, ids) if target is None else make_side(*given_ids(decoding.target, target, piece.words)),
-        score=piece.found[0].score if target is None else score,
+        source=make_side(*given_ids(predictor.source, text)),
+        target=make_side(named, ids) if target is None else make_side(*given_ids(predictor.target, target, piece.words)),
+        score=found[0].score if target is None else score,
         steps=steps,
         looks=looks,
-        best=piece.found,
-        tree=_tree(decoding, piece, tables, named),
+        best=found,
+        tree=_tree(predictor, piece, tables, named),
         forced=target is not None,
-        notes=[*_unread(decoding, text), *_unseen(model)],
+        notes=[*_unread(predictor, text), *_unseen(model)],
     )
 
 
-def read(decoding: Decoding, text: str) -> Piece:
+def read(predictor: TranslationPredictor, text: str) -> Piece:
     """A text as the model reads it; an error if it is blank, or too long to be read in one go."""
-    pieces = decoding.pieces([text], [""], 1)[0]
+    pieces = predictor.pieces([text], [""], 1)[0]
     if not pieces:
         raise DataError("there is nothing to explain in an empty text; give a sentence")
     if len(pieces) > 1:
         raise DataError(
-            f"the text has more than {decoding.max_source - 1:,} tokens, which the model reads at most in one go; "
+            f"the text has more than {predictor.max_source - 1:,} tokens, which the model reads at most in one go; "
             "give its sentences one by one"
         )
     return pieces[0]
 
 
-def read_target(decoding: Decoding, target: str, piece: Piece) -> list[int]:
+def read_target(predictor: TranslationPredictor, target: str, piece: Piece) -> list[int]:
     """A given target as the model would write it, EOS included; words of the source that can only be copied have its ids."""
-    ids = [*Numbering(decoding.target, piece.words).find(target, decoding.target.encode(target)), EOS]
-    most = decoding.model.max_target
+    ids = [*Numbering(predictor.target, piece.words).find(target, predictor.target.encode(target)), EOS]
+    most = predictor.model.max_target
     if most is not None and len(ids) > most:
         raise DataError(f"the target has {len(ids):,} tokens, and the model has {most:,} positions; give a shorter one")
     return ids
@@ -115,25 +116,27 @@ def _options(scores: Sequence[float], tokens: Sequence[str]) -> list[Option]:
     return [Option(shown(token), score) for token, score in zip(tokens, scores, strict=True) if score > float("-inf")]
 
 
-def _other_ways(decoding: Decoding, piece: Piece, ids: Sequence[int], logp: Tensor, steps: list[Step]) -> list[Step]:
+def _other_ways(
+    predictor: TranslationPredictor, piece: Piece, ids: Sequence[int], logp: Tensor, steps: list[Step]
+) -> list[Step]:
     """The steps of a given target, with the text that the model would have written where its likeliest token is another."""
     likeliest = _sayable(logp).argmax(-1).tolist()
     places = [place for place, (token, own) in enumerate(zip(ids, likeliest, strict=True)) if token != own][:WAYS]
-    names = decoding.target.named(piece.words)
+    names = predictor.target.named(piece.words)
     ended = {place: names.decode(ids[:place]) for place in places if likeliest[place] == EOS}
     going = [place for place in places if place not in ended]
     if going:
         pieces = [Piece(piece.ids, [*ids[:place], likeliest[place]], piece.words) for place in going]
-        decoding.search(pieces)
-        ended |= {place: each.found[0].text for place, each in zip(going, pieces, strict=True) if each.found}
+        results, _ = predictor.search(pieces)
+        ended |= {place: found[0].text for place, found in zip(going, results, strict=True) if found}
     return [replace(step, instead=ended.get(place)) for place, step in enumerate(steps)]
 
 
-def _tree(decoding: Decoding, piece: Piece, tables: Tables, names: Tokenizer) -> list[Node]:
+def _tree(predictor: TranslationPredictor, piece: Piece, tables: Tables, names: Tokenizer) -> list[Node]:
     if tables.candidates is None:
         return []
-    width, penalty = tables.tokens.size(-1), decoding.options.length_penalty
-    longest = int(decoding.limits([piece], 1).longest)
+    width, penalty = tables.tokens.size(-1), predictor.resolved.search.length_penalty
+    longest = int(predictor.limits([piece], 1).longest)
     return BeamTree(tables, lambda token: shown(names.tokens([token])[0]), width, penalty, longest).nodes()
 
 
@@ -151,9 +154,9 @@ def _gates(model: Model) -> Iterator[list[Tensor]]:
         gates += found.values()
 
 
-def _unread(decoding: Decoding, text: str) -> list[str]:
+def _unread(predictor: TranslationPredictor, text: str) -> list[str]:
     """A note on words that the model does not know."""
-    words = [] if decoding.model.copies else decoding.source.unknown(text)
+    words = [] if predictor.model.copies else predictor.source.unknown(text)
     return [f"not in the vocabulary, so read as <unk>: {', '.join(dict.fromkeys(words))}"] if words else []
 
 

@@ -14,10 +14,10 @@ from weft.attention.base import Facts
 from weft.explain.explanation import Look
 from weft.explain.influence import inputs_of, mixer_influence, source_influence
 from weft.explain.text import Weights
+from weft.inference.teacher_forcing import Forced, force
 from weft.mixers import MIXERS
 from weft.mixers.base import Mixer, SelfAttention
 from weft.models.base import Model
-from weft.tasks.forcing import Forced, force
 
 LESS = "{kind}: the weights of a row sum to one or less"
 MOVED = (

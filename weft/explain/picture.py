@@ -19,7 +19,7 @@ from weft.errors import ConfigError
 from weft.explain.explanation import Explanation, Look, Use
 from weft.explain.fonts import fonts_for
 from weft.explain.text import shown
-from weft.tasks.decoding import Translation
+from weft.inference.predictor import Prediction
 
 Weights = NDArray[np.float32]
 
@@ -83,7 +83,7 @@ def _uses(explanation: Explanation) -> str:
     return " and ".join(dict.fromkeys(look.use for look in explanation.looks)) or "nothing"
 
 
-def cross_attention(found: Translation) -> Weights:
+def cross_attention(found: Prediction) -> Weights:
     """[target tokens, source tokens]: how much each written token looked at each read one, over all layers and heads."""
     mean = _mean(found, lambda name: ".cross" in name)
     if mean is None:
@@ -93,7 +93,7 @@ def cross_attention(found: Translation) -> Weights:
     return mean
 
 
-def views(found: Translation) -> list[View]:
+def views(found: Prediction) -> list[View]:
     """Every kind of looking that a translation (or a label) has weights of: among what was read, at it, at what was written."""
     read, written = found.source_tokens, found.tokens
     fed = [SPECIALS[BOS], *written[:-1]]
@@ -114,7 +114,7 @@ def views(found: Translation) -> list[View]:
     ]
 
 
-def draw_attention(found: Translation, path: str | Path) -> None:
+def draw_attention(found: Prediction, path: str | Path) -> None:
     """Writes a heat map of the cross-attention as PNG, SVG or PDF, by the path's ending."""
     draw(View("cross", cross_attention(found), found.tokens, found.source_tokens), path)
 
@@ -155,7 +155,7 @@ def draw(view: View, file: str | Path | IO[bytes], dpi: int = 150, warn: Callabl
         figure.savefig(file, dpi=dpi)
 
 
-def _mean(found: Translation, chosen: Callable[[str], bool]) -> Weights | None:
+def _mean(found: Prediction, chosen: Callable[[str], bool]) -> Weights | None:
     """[rows, columns]: over the layers that are chosen by name and their heads. None where there are none of one shape."""
     layers = [weights.mean(0) for name, weights in found.attention.items() if chosen(name)]
     if not layers or len({layer.shape for layer in layers}) > 1:

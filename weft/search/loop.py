@@ -17,6 +17,7 @@ from weft.models.base import Decoder
 from weft.native import used
 from weft.search.choosers import NEVER, Choice, Chooser, Found, Limits
 from weft.search.constraints import Constraint
+from weft.search.control import Control
 from weft.search.tables import Hypothesis, Tables, read_back
 from weft.state import State, grow, select
 
@@ -151,7 +152,7 @@ class Stepping(Protocol):
     def step(self, step: Step, now: Running) -> Running: ...
 
 
-class Plainly:
+class Eager:
     """Everything as it is."""
 
     def opening(self, key: Hashable, work: Callable[[Given], Running], given: Given) -> Running:
@@ -161,7 +162,7 @@ class Plainly:
         return step(now)
 
 
-PLAINLY = Plainly()
+EAGER = Eager()
 
 
 @torch.inference_mode()
@@ -177,7 +178,8 @@ def generate(
     check: int = CHECK,
     best: int | None = None,
     trace: bool = False,
-    stepping: Stepping = PLAINLY,
+    stepping: Stepping = EAGER,
+    control: Control | None = None,
 ) -> tuple[list[list[Hypothesis]], Tables]:
     """Finds texts for each source, the best first.
 
@@ -197,6 +199,8 @@ def generate(
     for i in range(1, steps):
         if i > 1:
             now = stepping.step(step, now)
+        if control is not None and i % check == 0:
+            control.stop_unwanted(now.owner, now.limits.longest)
         alive = watch(i, now.found.done)
         if alive == 0:
             break

@@ -13,15 +13,15 @@ from dataclasses import dataclass, field
 
 import torch
 
+from weft.inference.predictor import Prediction
 from weft.serve.ask import Ask, Explain
 from weft.serve.metrics import Metrics
 from weft.serve.refusal import Refusal
 from weft.serve.settings import Settings
-from weft.tasks.decoding import Translation
 
 Question = Ask | Explain
-Answer = Translation | str
-"""A translation, or the page that explains one."""
+Answer = Prediction | str
+"""A prediction, or the page that explains one."""
 
 
 @dataclass(eq=False)
@@ -166,7 +166,7 @@ class Batcher:
 def _answers(batch: Sequence[_Job]) -> Sequence[Answer | Exception]:
     """Those of a batch. If it fails, each is tried alone, so that one bad text harms no other."""
     try:
-        return batch[0].ask.model.answer([job.ask for job in batch])
+        return batch[0].ask.model.answer([job.ask for job in batch], lambda number: not batch[number].future.cancelled())
     except Exception as error:
         if len(batch) == 1:
             return [error]

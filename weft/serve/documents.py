@@ -11,8 +11,8 @@ from pydantic import BaseModel
 from weft.batch import EOS
 from weft.explain.picture import cross_attention
 from weft.explain.text import Side, join_words, make_side, token_texts
+from weft.inference.predictor import Prediction
 from weft.serve.models import Served
-from weft.tasks.decoding import Translation
 
 LETTERS = 1.5
 """Letters a token, up to which words are shown letter by letter."""
@@ -82,7 +82,7 @@ ERRORS: dict[int | str, dict[str, Any]] = {
 }
 
 
-def document(model: Served, text: str, found: Translation, *, attention: bool, alignment: bool) -> TranslationDocument:
+def document(model: Served, text: str, found: Prediction, *, attention: bool, alignment: bool) -> TranslationDocument:
     """A translation as data, with as much of it as was asked for."""
     plain = TranslationDocument(text=found.text, score=found.score, tokens=found.tokens, source_tokens=found.source_tokens)
     if found.alternatives:
@@ -96,7 +96,7 @@ def document(model: Served, text: str, found: Translation, *, attention: bool, a
     return plain
 
 
-def _aligned(model: Served, text: str, found: Translation) -> AlignmentDocument | None:
+def _aligned(model: Served, text: str, found: Prediction) -> AlignmentDocument | None:
     """Between words; between tokens where they are letters. Nothing where the text was read otherwise than it is written."""
     translator, weights = model.translator, cross_attention(found)
     ids = [*translator.source.encode(text), EOS]

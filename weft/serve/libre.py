@@ -8,6 +8,7 @@ from typing import Any
 
 from fastapi import APIRouter, Request
 
+from weft.inference.predictor import Prediction
 from weft.serve.ask import Ask
 from weft.serve.detect import Detector, language_name
 from weft.serve.documents import ERRORS
@@ -16,7 +17,6 @@ from weft.serve.html import Page
 from weft.serve.models import Served
 from weft.serve.refusal import Refusal
 from weft.serve.service import Service, note
-from weft.tasks.decoding import Translation
 
 ENDS = re.compile(r"(\r\n|[\n\r\v\f\x1c-\x1e\x85\u2028\u2029])")
 
@@ -115,9 +115,7 @@ def _named(code: str) -> Fields:
     return {"code": code, "name": language_name(code)}
 
 
-def _answer(
-    pages: Sequence[Lines | Page], found: Sequence[Translation], many: bool, count: int, guess: Fields | None
-) -> Fields:
+def _answer(pages: Sequence[Lines | Page], found: Sequence[Prediction], many: bool, count: int, guess: Fields | None) -> Fields:
     following = iter(found)
     groups = [[next(following) for _ in page.parts] for page in pages]
     best = [page.filled([each.text for each in group]) for page, group in zip(pages, groups, strict=True)]
@@ -130,7 +128,7 @@ def _answer(
     return answer
 
 
-def _others(page: Lines | Page, group: Sequence[Translation], count: int) -> list[str]:
+def _others(page: Lines | Page, group: Sequence[Prediction], count: int) -> list[str]:
     """The second best of every part together, the third best, and so on; a part that has no more keeps its best."""
     ranks = range(min(count, max((len(each.alternatives) for each in group), default=0)))
     ranked = [[each.alternatives[k] if k < len(each.alternatives) else each for each in group] for k in ranks]

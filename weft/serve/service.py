@@ -11,13 +11,13 @@ from typing import Any
 
 from starlette.requests import Request
 
+from weft.inference.predictor import Prediction
 from weft.serve.ask import Ask, Explain
 from weft.serve.batcher import Answer, Batcher
 from weft.serve.metrics import Metrics
 from weft.serve.models import Models
 from weft.serve.refusal import Refusal
 from weft.serve.settings import Settings
-from weft.tasks.decoding import Translation
 
 LEFT = 499
 """The status, usual in logs, of a request whose client did not wait for the answer."""
@@ -86,7 +86,7 @@ class Service:
         for text in texts:
             check_unicode(text)
 
-    async def answer(self, request: Request, asks: Sequence[Ask]) -> list[Translation]:
+    async def answer(self, request: Request, asks: Sequence[Ask]) -> list[Prediction]:
         """A translation for each ask; ends when the client leaves or the time is up, and then takes the asks back."""
         note(request, texts=len(asks), characters=sum(len(ask.text) for ask in asks))
         if self.settings.log_text:
@@ -94,7 +94,7 @@ class Service:
         if asks:
             note(request, model=asks[0].model.name)
         found = await self._in_time(request, self.batcher.answer(asks))
-        return [each for each in found if isinstance(each, Translation)]
+        return [each for each in found if isinstance(each, Prediction)]
 
     async def explain(self, request: Request, ask: Explain) -> str:
         """A page, within the same limits."""

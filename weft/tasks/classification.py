@@ -12,7 +12,6 @@ from pydantic import NonNegativeFloat
 from torch import Tensor, nn
 
 from weft.batch import PAD, Batch, Position
-from weft.config import DecodeSection
 from weft.data.batching import Batches, collate, evaluation_batches
 from weft.data.cache import Corpus
 from weft.data.formats import Pairs, open_pairs
@@ -21,30 +20,31 @@ from weft.data.tokenizer import RESERVED, Tokenizer, has_tokenizers, load_tokeni
 from weft.errors import ConfigError, DataError
 from weft.evaluation.labels import LabelAccuracy, MacroF1
 from weft.evaluation.metrics import Metric, score
+from weft.inference.classification import ClassificationPredictor
+from weft.inference.resolve import Resolved
 from weft.models.base import Network, Sizes, with_source
 from weft.models.classifier import Classifier, Vote
 from weft.registry import Among, build
-from weft.tasks.base import Headline, Loss, Setting, Share, TextTask, made_up_pairs
+from weft.tasks.base import LOSS, Loss, Measure, Setting, Share, TextTask, made_up_pairs
 from weft.tasks.corpora import cache_of, read_corpus
-from weft.tasks.labelling import Labelling
 
 LABELS = "labels.json"
 NONE = PAD - RESERVED
-"""In place of the label of a row that is no text."""
+"""The label of a row that only fills up a batch."""
 
 
 class ClassificationTask(TextTask):
-    """Text to label: the model's encoder, a pooling and a linear layer. The label is the second column of the data.
+    """Text to label: an encoder, a pooling and a linear layer. The label is the second column of the data.
 
-    Texts of more than data.max_length tokens are cut there.
+    Texts are cut after data.max_length tokens.
 
     pooling: how the encoder's vectors become one
-    label_smoothing: share of the probability that is moved evenly over the labels
-    dropout: share dropped of the pooled vector
-    diversity_weight: penalty on questions of a self-attentive pooling that ask the same (Lin et al. 2017)
+    label_smoothing: share of the probability that is spread evenly over the labels
+    dropout: share of the pooled vector that is dropped
+    diversity_weight: penalty on hops of a self-attentive pooling that attend to the same tokens (Lin et al. 2017)
     """
 
-    headline = Headline("accuracy", "accuracy")
+    measures = (Measure("accuracy", "accuracy"), Measure("macro_f1", "macro F1"), LOSS)
     counts = "texts"
     steady = True
 
@@ -91,9 +91,11 @@ class ClassificationTask(TextTask):
     def join(self, models: Sequence[Network]) -> Network:
         return Vote(models)
 
-    def decoding(self, model: Network, options: DecodeSection, warn: Callable[[str], None] | None = None) -> Labelling:
+    def predictor(
+        self, model: Network, resolved: Resolved, warn: Callable[[str], None] | None = None
+    ) -> ClassificationPredictor:
         longest = self.config.data.max_length
-        return Labelling(model, self.source, self.target, options, longest=longest, warn=warn)
+        return ClassificationPredictor(model, self.source, self.target, resolved, longest=longest, warn=warn)
 
     def metrics(self, *, tokenize: str = "13a", lowercase: bool = False) -> list[Metric]:
         return [LabelAccuracy(), MacroF1(self.target.names)]
@@ -127,26 +129,29 @@ class ClassificationTask(TextTask):
             true += _labels(batch).tolist()
         names = self.target.names
         found = score([names[label] for label in said], [names[label] for label in true], self.metrics())
-        values = {name.replace(" ", "_").lower(): each.value for name, each in found.items()}
-        return {"loss": total / len(true), **values}
+        return {"loss": total / len(true), **{each.key: each.value for each in found.values()}}
+
+    @property
+    def typical_length(self) -> int:
+        return min(256, self.config.data.max_length)
 
     def describe(self) -> dict[str, Any]:
         facts = {"ids": self.source.size, "labels": len(self.target.names), "training texts": len(self.train)}
         return facts | ({} if self.valid is None else {"validation texts": len(self.valid)})
 
     def made_up(self, length: int, sizes: Sizes, rows: int = 1, *, packed: bool = False, rounded: bool = False) -> Batch:
-        """The label is the first."""
+        """All rows have the first label."""
         return made_up_pairs((length, 1), replace(sizes, target=RESERVED + 1), rows, rounded=rounded)
 
     def _learn(self, train: list[Pairs]) -> None:
-        """Finds the labels and trains the tokenizer, and saves both, so that resuming never changes them."""
+        """Collects the labels, trains the tokenizer and saves both, so that resuming never changes them."""
         data, labels = self.config.data, Labels()
         labels.train((label for _, label in chain.from_iterable(train)), 0)
         if len(labels.names) < 2:
             found = f"only the label {labels.names[0]!r}" if labels.names else "no label"
             raise DataError(
-                f"{', '.join(some.name for some in train)}: there is {found}, and a classifier needs at least two. Labels are "
-                "the second column; write FILE.tsv#2,1 if they are the first."
+                f"{', '.join(some.name for some in train)}: there is {found}, and a classifier needs at least two. "
+                "The label is the second column; write FILE.tsv#2,1 if it is the first."
             )
         self.tell(f"{len(labels.names):,} labels; training {data.tokenizer['kind']} tokenizer")
         tokenizer = train_tokenizer(data.tokenizer, train, size=data.vocabulary, folder=cache_of(self.config))
@@ -160,5 +165,5 @@ class ClassificationTask(TextTask):
 
 
 def _labels(batch: Batch) -> Tensor:
-    """[B]: the place of each row's label among all labels; `NONE` where a row only fills a batch up."""
+    """[B]: the index of each row's label; `NONE` if the row only fills up the batch."""
     return batch.labels[:, 0] - RESERVED

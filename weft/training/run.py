@@ -86,6 +86,8 @@ def _model(config: Config, task: Task, device: torch.device) -> Network:
         # A model without weights or data: what is wrong with it is said before a large corpus is read.
         outline = task.build(config.model, Sizes(8, 8, config.data.shared_vocabulary))
     task.check_length(outline, config.data.max_length)
+    if config.data.valid:
+        task.measure(config.train.best_by)
     settle_batches(config, outline, task, device)
     sizes = task.prepare()
     torch.manual_seed(config.train.seed)

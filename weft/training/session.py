@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -117,9 +117,10 @@ class Session:
         if not self.scores:
             return False  # there is nothing to validate on, so nothing is ranked, and the newest weights are published
         self.log.validation(progress.update, self.scores)
+        measure = self.task.measure(by)
         if by not in self.scores:
-            raise ConfigError(f"train.best_by: the task gives no score {by!r}; it gives {', '.join(sorted(self.scores))}")
-        better = _rank(self.scores, by) > _rank(progress.best, by)
+            raise ConfigError(f"train.best_by: {by} was not measured; choose one of {', '.join(sorted(self.scores))}")
+        better = measure.better(self.scores[by], progress.best.get(by, math.nan))
         if better:
             progress.best, progress.best_step, progress.stale = self.scores, progress.update, 0
         else:
@@ -209,9 +210,3 @@ class Session:
     def _kept(self) -> str:
         newest = checkpoint.latest(self.run)
         return f"The last good checkpoint is {newest}." if newest else "No checkpoint had been saved yet."
-
-
-def _rank(scores: Mapping[str, float], by: str) -> float:
-    """Larger is better; a score that is missing or not a number is worse than any."""
-    value = scores.get(by, math.nan)
-    return -math.inf if math.isnan(value) else -value if by == "loss" else value

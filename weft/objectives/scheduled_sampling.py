@@ -20,11 +20,11 @@ from torch import Tensor
 from weft.batch import Batch
 from weft.errors import ConfigError
 from weft.models.base import Model
+from weft.objectives.likelihoods import Choice, predictions
 from weft.registry import Among, build
-from weft.tasks.outputs import Choice, predictions
 
 Probability = Annotated[float, Field(ge=0, le=1)]
-Decaying = Annotated[dict[str, Any], Among("weft.tasks:DECAYS")]
+Decaying = Annotated[dict[str, Any], Among("weft.objectives:DECAYS")]
 
 
 class Decay(ABC):
@@ -110,7 +110,7 @@ class StepSampling(Sampling):
     """
 
     def __init__(self, *, decay: Decaying = {"kind": "inverse_sigmoid"}, choice: Choice = "best") -> None:  # noqa: B006
-        self.decay: Decay = build("weft.tasks:DECAYS", decay)
+        self.decay: Decay = build("weft.objectives:DECAYS", decay)
         self.choice: Choice = choice
 
     def inputs(self, model: Model, batch: Batch, update: int) -> list[Tensor]:
@@ -145,7 +145,7 @@ class TwoPassSampling(Sampling):
         choice: Choice = "best",
         both: bool = False,
     ) -> None:
-        self.decay: Decay = build("weft.tasks:DECAYS", decay)
+        self.decay: Decay = build("weft.objectives:DECAYS", decay)
         self.choice: Choice = choice
         self.both = both
 
@@ -171,7 +171,7 @@ class ParallelSampling(Sampling):
         choice: Choice = "best",
         passes: PositiveInt = 2,
     ) -> None:
-        self.decay: Decay = build("weft.tasks:DECAYS", decay)
+        self.decay: Decay = build("weft.objectives:DECAYS", decay)
         self.choice: Choice = choice
         self.passes = passes
 

@@ -21,7 +21,7 @@ Kind = Literal["nothing", "memory", "state"]
 
 
 @dataclass(frozen=True)
-class Carrying:
+class Recurrence:
     """How segments follow each other.
 
     nothing: each segment begins anew. memory: every layer remembers what it was given in the last `memory` tokens, without
