@@ -144,7 +144,7 @@ def test_what_cannot_be_learnt_is_said(files: tuple[Path, Path], tmp_path: Path)
         train(tmp_path / "run", files[0], valid=str(tmp_path / "other.tsv"))
     with pytest.raises(ConfigError, match="packed rows"):
         train(tmp_path / "run", files[0], {"train.packed": True})
-    with pytest.raises(ConfigError, match="gives no score 'bleu'; it gives accuracy, loss, macro_f1"):
+    with pytest.raises(ConfigError, match="does not measure 'bleu'; it measures accuracy, macro_f1, loss"):
         train(tmp_path / "late", files[0], {"train.best_by": "bleu", "train.steps": 1}, valid=str(files[1]))
     assert not (tmp_path / "run").exists()
 

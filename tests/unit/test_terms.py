@@ -234,7 +234,7 @@ def test_terms_for_each_text_from_python(reverse_run: Path) -> None:
     assert "p" in translator.translate("a b", terms=Terms(("p",)), beam=1).text.split()
     with pytest.raises(ConfigError, match="3 texts and terms for 2"):
         translator.translate(texts, terms=terms[:2])
-    with pytest.raises(ConfigError, match="need a search"):
+    with pytest.raises(ConfigError, match="sample does not support terms that must be used"):
         translator.translate("a", terms=Terms(("b",)), sample=True)
     with pytest.raises(DataError, match="cut into"):
         translator.translate("a b c d e f g", terms=Terms(("b",)), max_source=3)

@@ -38,7 +38,7 @@ def train(
             "name a recipe or a YAML file to train, or a run to --resume (one of the two); `weft list recipes` shows recipes"
         )
     if resume is not None and out is not None:
-        raise ConfigError("--resume continues in the run's own folder; leave --out out")
+        raise ConfigError("--resume continues in the run's own folder; remove --out")
     folder = resume or out or api.free_folder(recipe)
     result = api.train(recipe or "", data=data, valid=valid, out=folder, resume=resume is not None, set=set, tell=_tell)
     if os.environ.get("RANK", "0") != "0":
