@@ -22,15 +22,15 @@ def train(
     set: Mapping[str, Any] | Sequence[str] = (),
     tell: Callable[[str], None] = lambda message: None,
 ) -> Result:
-    """Trains a model and gives back how it went; the run folder `out` then holds it.
+    """Trains a model into the run folder `out` and returns how training ended.
 
-    `recipe` is the name of a recipe, a YAML file or a `Config`; with `resume`, `out` is the run to go on with. `set` writes
-    over it, as `--set` does: {"train.steps": 500} or ["train.steps=500"]. `tell` hears what happens before training begins.
+    `recipe` is the name of a recipe, a YAML file or a `Config`. With `resume`, `out` is the run to continue. `set` changes
+    settings, as `--set` does: {"train.steps": 500} or ["train.steps=500"]. `tell` receives messages before training begins.
     """
     sets = [f"{key}={_yaml(value)}" for key, value in set.items()] if isinstance(set, Mapping) else list(set)
     if resume:
         if out is None:
-            raise ConfigError("say with `out` which run to go on with")
+            raise ConfigError("`out` is missing: name the run to continue")
         config = load_config(Path(out) / "config.yaml", sets)
     elif isinstance(recipe, Config):
         config = recipe.model_copy(deep=True)

@@ -142,7 +142,8 @@ def test_explain_shows_the_search_without_reranking(translator: Translator) -> N
 
 
 def test_32_candidates_are_ranked_in_milliseconds() -> None:
-    words = "the quick brown fox jumps over a lazy dog while seven other animals watch it from afar with great interest".split()
+    text = "the quick brown fox jumps over a lazy dog while seven other animals watch it from afar with great interest"
+    words = list(text.split())
     texts = [" ".join(words[k % 7 :] + words[: k % 5] + [str(k)]) for k in range(32)]
     pairwise(texts, "chrf")
     for utility in ("chrf", "bleu"):

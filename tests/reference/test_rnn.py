@@ -12,6 +12,8 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from weft.batch import Layout
 from weft.errors import ConfigError
 from weft.explain.picture import cross_attention
+from weft.inference.teacher_forcing import attention_of
+from weft.inference.translation import Translation
 from weft.layers.recurrent import RecurrentStack, StepDropout, turn_round
 from weft.models.base import Model, Sizes
 from weft.models.ensemble import Ensemble
@@ -19,8 +21,6 @@ from weft.models.rnn import RNN
 from weft.registry import build
 from weft.search.choosers import Beam, Limits
 from weft.search.loop import generate
-from weft.inference.translation import Translation
-from weft.inference.teacher_forcing import attention_of
 
 WORDS, LENGTHS = 17, [7, 3, 0, 9, 1]
 SIZES = {"dim": 8, "embedding": 6, "encoder_dim": 10, "dropout": 0.0}

@@ -21,10 +21,10 @@ from weft.explain import fonts
 from weft.explain.explain import explain
 from weft.explain.picture import View, draw, view_of
 from weft.explain.text import fed, find_words, join_words, make_side, right_to_left, token_texts
-from weft.models.base import Sizes
-from weft.registry import build
 from weft.inference.resolve import resolve
 from weft.inference.translation import TranslationPredictor
+from weft.models.base import Sizes
+from weft.registry import build
 
 TEXT = "a b c d"
 SMALL = {"dim": 16, "heads": 2, "feedforward": 16, "encoder_layers": 2, "decoder_layers": 2}
@@ -45,7 +45,9 @@ def letters() -> WordTokenizer:
     return tokenizer
 
 
-def decoding(model: str | dict[str, Any] = "transformer", tokenizer: Tokenizer | None = None, **options: Any) -> TranslationPredictor:
+def decoding(
+    model: str | dict[str, Any] = "transformer", tokenizer: Tokenizer | None = None, **options: Any
+) -> TranslationPredictor:
     """An untrained model over letters, with a search of its own."""
     chosen = tokenizer or letters()
     torch.manual_seed(1)

@@ -21,14 +21,14 @@ from weft.config import load_config
 from weft.data.symbols import ByteTokenizer
 from weft.data.text import Streams, TextFile, in_streams, read_text, windows
 from weft.errors import ConfigError, DataError, RunError
+from weft.inference.generation import Scribe
 from weft.models.base import Sizes
 from weft.models.lm import LanguageModel
 from weft.registry import build
 from weft.state import leaves
 from weft.tasks.base import Setting
-from weft.tasks.recurrence import Recurrence
-from weft.inference.generation import Scribe
 from weft.tasks.language_model import LanguageModelTask
+from weft.tasks.recurrence import Recurrence
 from weft.training import checkpoint
 from weft.training.session import Result
 from weft.training.weights import read_tensors

@@ -150,7 +150,16 @@ def test_equal_inputs_are_one_key(translator: Translator) -> None:
     assert first == second and len({first, second, predictor.parse("a b")}) == 2
 
 
-OLD = {"beam": 7, "length_penalty": 0.6, "stop": "first", "sample": False, "temperature": 0.5, "top_k": 3, "top_p": 0.9, "seed": 4}
+OLD = {
+    "beam": 7,
+    "length_penalty": 0.6,
+    "stop": "first",
+    "sample": False,
+    "temperature": 0.5,
+    "top_k": 3,
+    "top_p": 0.9,
+    "seed": 4,
+}
 
 
 def test_flat_keys_of_saved_runs_are_folded_in_silence(tmp_path: Path) -> None:

@@ -13,11 +13,11 @@ from torch import Tensor
 from weft.batch import BOS, EOS, Batch, Layout
 from weft.errors import ConfigError
 from weft.models.base import Model
+from weft.objectives.likelihoods import predictions
+from weft.objectives.scheduled_sampling import Sampling
 from weft.registry import build
 from weft.search.choosers import Greedy, Limits
 from weft.search.loop import generate
-from weft.objectives.likelihoods import predictions
-from weft.objectives.scheduled_sampling import Sampling
 
 MODELS: dict[str, dict[str, Any]] = {
     "bahdanau": {},
@@ -130,7 +130,7 @@ def test_packed_sentences_begin_with_bos_each() -> None:
     row = Batch(tokens[0], source, tokens[1], target, tokens[2], batch.rows)
     padded = the_inputs(make_sampling("two_pass", 0.0), model, batch)
     assert torch.equal(the_inputs(make_sampling("two_pass", 0.0), model, row)[0, :-3], padded[batch.target_layout.ok])
-    with pytest.raises(ConfigError, match=r"task.sampling: token by token.*train.packed: false"):
+    with pytest.raises(ConfigError, match=r"task.sampling: sampling token by token.*train.packed: false"):
         the_inputs(make_sampling("steps", 0.0), model, row)
 
 

@@ -19,11 +19,11 @@ from weft.data.cooccurrence import companions
 from weft.data.formats import open_pairs
 from weft.data.symbols import CharacterTokenizer
 from weft.errors import ConfigError, RunError
+from weft.inference.shortlist import Shortlist
+from weft.inference.terms import Terms
 from weft.layers.int8 import in_int8
 from weft.models.base import Sizes
 from weft.registry import build
-from weft.inference.shortlist import Shortlist
-from weft.inference.terms import Terms
 from weft.translator import Translator
 
 eight_bits = pytest.mark.skipif(torch.backends.quantized.engine not in ("x86", "fbgemm"), reason="no kernel for eight bits")

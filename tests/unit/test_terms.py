@@ -19,11 +19,11 @@ from weft.data.subword import BpeTokenizer
 from weft.data.symbols import ByteTokenizer, CharacterTokenizer, WordTokenizer
 from weft.data.tokenizer import Tokenizer
 from weft.errors import ConfigError, DataError
+from weft.inference.terms import Terms, book, read_glossary
 from weft.search.choosers import Beam, Chooser, Greedy
 from weft.search.constraints import Forbid
 from weft.search.loop import generate
 from weft.search.terms import Avoid, Require
-from weft.inference.terms import Terms, book, read_glossary
 
 TEXT = ["das Haus am See", "ein Hausboot, das Haus-Tor", "E-Mail an alle (Haus)", "Bauhaus und Haus", "Höhe 20 m, Bäume"]
 TERMS = ["Haus", "E-Mail", "das Haus", "See", "Höhe", "Bäume", "20 m"]

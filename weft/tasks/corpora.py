@@ -1,4 +1,4 @@
-"""Pairs of texts made ready for training, as every task on text wants them."""
+"""Corpora of text pairs, tokenised for training."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from weft.data.tokenizer import Tokenizer
 
 
 def cache_of(config: Config) -> Path:
-    """Where a run keeps tokenised data."""
+    """The folder for tokenised data."""
     cache = config.data.cache
     return Path(cache).expanduser() if cache else cache_folder()
 
@@ -29,7 +29,7 @@ def read_corpus(
     drop_duplicates: bool = False,
     copying: bool = False,
 ) -> Corpus:
-    """The corpus of `pairs`, tokenised now or found in the cache; `tell` hears how it goes and what was left out."""
+    """The corpus of `pairs`, tokenised now or read from the cache. `tell` receives progress and what was left out."""
     tell(f"reading {what} data: {', '.join(some.name for some in pairs)}")
 
     def progress(read: int) -> None:
