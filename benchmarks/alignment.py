@@ -29,8 +29,8 @@ from numpy.typing import NDArray
 from weft import api
 from weft.cli.demo import TRAIN, VALID
 from weft.data.generated import DIGITS, FIRST_DAY, LANGUAGES, LAST_DAY, Split, patterns, split_of, write_date
-from weft.inference.translation import Decoding
 from weft.inference.teacher_forcing import force
+from weft.inference.translation import TranslationPredictor
 from weft.translator import load
 
 Span = tuple[int, int]
@@ -70,12 +70,12 @@ def draw_dates(count: int, seed: int, split: Split) -> Iterator[Dated]:
         yield Dated(text.translate(str.maketrans(string.digits, DIGITS[language])) if foreign else text, day.isoformat(), parts)
 
 
-def pointed(decoding: Decoding, dated: Dated) -> dict[str, NDArray[np.bool_]]:
+def pointed(predictor: TranslationPredictor, dated: Dated) -> dict[str, NDArray[np.bool_]]:
     """For each layer, [heads + 1, 3]: whether year, month and day point right, by each head and by their mean."""
-    source = [*decoding.source.encode(dated.text), 2]
-    target = [*decoding.target.encode(dated.iso), 2]
+    source = [*predictor.source.encode(dated.text), 2]
+    target = [*predictor.target.encode(dated.iso), 2]
     found = {}
-    for name, weights in force(decoding.model, source, target).weights.items():
+    for name, weights in force(predictor.model, source, target).weights.items():
         if ".cross" not in name:
             continue
         looks = np.concatenate([weights, weights.mean(0, keepdims=True)])[:, :, : len(source) - 1]
@@ -86,9 +86,9 @@ def pointed(decoding: Decoding, dated: Dated) -> dict[str, NDArray[np.bool_]]:
     return found
 
 
-def rates(decoding: Decoding, dates: list[Dated]) -> dict[tuple[str, str], NDArray[np.float64]]:
+def rates(predictor: TranslationPredictor, dates: list[Dated]) -> dict[tuple[str, str], NDArray[np.float64]]:
     """(layer, head) → the share of dates whose year, month and day point right."""
-    each = [pointed(decoding, dated) for dated in dates]
+    each = [pointed(predictor, dated) for dated in dates]
     found = {}
     for layer in each[0]:
         right = np.mean([one[layer] for one in each], axis=0)
@@ -109,12 +109,11 @@ def main() -> None:
     if not (run / "model.safetensors").exists():
         api.train(options.recipe, data=TRAIN, valid=VALID, out=run, tell=print)
     translator = load(run)
-    decoding = translator.decoding(beam=1)
-    assert isinstance(decoding, Decoding)
-    tuned = rates(decoding, list(draw_dates(TUNING, 1, "train")))
+    predictor = translator.translation_predictor("alignment", beam=1)
+    tuned = rates(predictor, list(draw_dates(TUNING, 1, "train")))
     chosen = max(tuned, key=lambda key: float(tuned[key].mean()))
     tests = list(draw_dates(options.count, 2, "test"))
-    measured = rates(decoding, tests)
+    measured = rates(predictor, tests)
     exact = np.mean([found.text == dated.iso for found, dated in zip(translator.translate([d.text for d in tests]), tests)])
     result = {
         "exact match": float(exact),

@@ -139,7 +139,7 @@ GOOD = {
     "mixers/base.py": "from ..attention import full\n",
     "search/loop.py": "from weft.models.base import Model\n",
     "inference/predictor.py": "from weft.search import loop\nfrom weft.config import Config\n",
-    "tasks/base.py": "from weft.inference import predictor\nfrom weft.config import Config\nfrom weft.data import cache\nfrom weft.evaluation import metrics\n",
+    "tasks/base.py": "from weft.inference import predictor\nfrom weft.data import cache\nfrom weft.evaluation import metrics\n",
     "training/loop.py": "from weft.tasks.base import Task\n",
     "translator.py": "from weft.models.rnn import Rnn\n",
     "cli/__init__.py": "from weft.cli.train import train\nfrom weft.training.loop import run\n",
