@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -47,19 +46,6 @@ SET = typer.Option(
 )
 
 
-@dataclass(frozen=True)
-class Question:
-    """What is evaluated: the run, the run to compare it with, and the test data."""
-
-    run: str
-    against: str | None
-    data: Sequence[str]
-
-    @property
-    def names(self) -> list[str]:
-        return [name for name in (self.run, self.against) if name]
-
-
 def evaluate(
     run: str = RUN,
     data: list[str] = DATA,
@@ -83,13 +69,12 @@ def evaluate(
 
     task_sets = [text for text in set if text.startswith("task.")]
     options = decode_options([text for text in set if text not in task_sets], beam=beam)
-    question = Question(run, against, data)
-    systems = {name: load_trained(runs(name), device=device, set=task_sets) for name in question.names}
+    systems = {name: load_trained(runs(name), device=device, set=task_sets) for name in (run, against) if name}
     metrics = systems[run].task.metrics(tokenize=tokenize, lowercase=lowercase)
     if not metrics:
         _show_scores({name: system.score(data) for name, system in systems.items()}, data, as_json)
         return
-    found = _report(question, systems, metrics, options, output, (test, samples))
+    found = _report(systems, data, metrics, options, output, (test, samples))
     if as_json:
         typer.echo(json.dumps(found.document(), indent=2, ensure_ascii=False))
     else:
@@ -97,31 +82,30 @@ def evaluate(
 
 
 def _report(
-    question: Question,
     systems: dict[str, Trained],
+    data: Sequence[str],
     metrics: Sequence[Metric],
     options: dict[str, Any],
     output: Path | None,
     test: tuple[Test, int],
 ) -> Report:
-    """Predicts all lines with each system and scores them against the references."""
+    """Predicts all lines with each system and scores the first; a second one is its baseline."""
     from weft.data.formats import open_pairs
     from weft.evaluation import report
 
-    pairs = [pair for spec in question.data for pair in open_pairs(spec)]
+    pairs = [pair for spec in data for pair in open_pairs(spec)]
     sources, references = [source for source, _ in pairs], [target for _, target in pairs]
     with opened(output) if output else nullcontext() as written:
-        texts = {name: _texts(name, system, sources, options) for name, system in systems.items()}
+        (name, texts), *others = [(name, _texts(name, system, sources, options)) for name, system in systems.items()]
         if written is not None:
-            written.writelines(f"{' '.join(line.splitlines())}\n" for line in texts[question.run])
-    baseline = report.Baseline(question.against, texts[question.against]) if question.against else None
+            written.writelines(f"{' '.join(line.splitlines())}\n" for line in texts)
     return report.evaluate(
-        texts[question.run],
+        texts,
         references,
-        system=question.run,
-        data=" ".join(question.data),
+        system=name,
+        data=" ".join(data),
         sources=sources if any(metric.name == "BLEU" for metric in metrics) else None,
-        baseline=baseline,
+        baseline=report.Baseline(*others[0]) if others else None,
         metrics=metrics,
         test=test[0].value,
         samples=test[1],
