@@ -1,4 +1,4 @@
-"""weft: sequence-to-sequence models from a file of pairs.
+"""weft trains sequence-to-sequence models and runs them.
 
 >>> import weft
 >>> weft.train("transformer-small", data="train.en,train.de", valid="val.en,val.de", out="runs/ende")  # doctest: +SKIP
@@ -32,7 +32,7 @@ _PLACES = {
 
 
 def __getattr__(name: str) -> Any:
-    """Loads what is asked for when it is asked for, so that `weft --help` does not wait for torch."""
+    """Imports names on first use, so that `weft --help` does not wait for torch."""
     if name not in _PLACES:
         raise AttributeError(f"module 'weft' has no attribute {name!r}")
     return getattr(import_module(_PLACES[name]), name)

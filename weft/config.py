@@ -178,10 +178,9 @@ def load_config(path_or_recipe: str | Path, sets: Sequence[str] = ()) -> Config:
     for path, value, text in sorted(changes, key=lambda change: len(change[0])):
         if path not in short and put(data, path, value, f"--set {text}"):
             base.forget(path)
-    if short:
-        chosen = any(path == ("decode", "search") for path, _, _ in changes)
-        data["decode"], again = fold(data["decode"], {path[1]: value for path, value in short.items()}, chosen=chosen)
-        written |= again
+    chosen = any(path == ("decode", "search") for path, _, _ in changes)
+    data["decode"], again = fold(data["decode"], {path[1]: value for path, value in short.items()}, chosen=chosen)
+    written |= again
     places = {path: f"--set {text}" for path, _, text in changes}
     return _check(data, base, places, {("decode", *path): ("decode", key) for path, key in written.items()})
 

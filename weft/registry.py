@@ -102,7 +102,7 @@ class Among:
         kind = spec.get("kind")
         if kind is None:
             raise PydanticCustomError("part", "say which one with `kind: …`; {known}", {"known": suggest("", self.entries)})
-        if kind not in self.entries:
+        if not isinstance(kind, str) or kind not in self.entries:
             text = PydanticCustomError(
                 "part", "there is no {kind}; {near}", {"kind": repr(kind), "near": suggest(str(kind), self.entries)}
             )

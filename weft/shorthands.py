@@ -23,15 +23,15 @@ def is_shorthand(key: str) -> bool:
     return key in SHORTHANDS
 
 
-def fold(decode: Mapping[str, Any], changes: Mapping[str, Any], *, chosen: bool = False) -> tuple[dict[str, Any], Written]:
+def fold(decode: Any, changes: Mapping[str, Any], *, chosen: bool = False) -> tuple[Any, Written]:
     """The section `decode` with shorthands written into its search.
 
     chosen: the kind of search was named together with the changes, so `beam` does not change it. Raises ConfigError for a
     shorthand that the search does not use.
     """
     search = _search(decode)
-    if not changes:
-        return dict(decode), {}
+    if not changes or search is None:
+        return decode, {}
     sample, kind = _flag(changes), search["kind"]
     if sample:
         kind = "sample"
@@ -48,18 +48,20 @@ def fold(decode: Mapping[str, Any], changes: Mapping[str, Any], *, chosen: bool 
 
 def fold_saved(decode: Any) -> tuple[Any, Written]:
     """The section as it was saved, with shorthands written into its search; those that it does not use are ignored."""
-    if not isinstance(decode, Mapping) or not any(is_shorthand(key) for key in decode):
+    search = _search(decode)
+    if search is None or not any(is_shorthand(key) for key in decode):
         return decode, {}
     rest = {key: value for key, value in decode.items() if not is_shorthand(key)}
     flat = {key: value for key, value in decode.items() if is_shorthand(key)}
-    search = _search(rest)
     folded, written, _ = _merge(search, flat, "sample" if _flag(flat) else search["kind"])
     return {**rest, "search": folded}, written
 
 
-def _search(decode: Mapping[str, Any]) -> dict[str, Any]:
-    search = decode.get("search") or {}
-    return {"kind": search} if isinstance(search, str) else {"kind": "beam", **search}
+def _search(decode: Any) -> dict[str, Any] | None:
+    """The search of a section as a mapping; None if it is something else, which is for the schema to refuse."""
+    search = (decode.get("search") or {}) if isinstance(decode, Mapping) else None
+    named = {"kind": search} if isinstance(search, str) else search
+    return {"kind": "beam", **named} if isinstance(named, Mapping) and isinstance(named.get("kind", ""), str) else None
 
 
 def _flag(changes: Mapping[str, Any]) -> bool | None:

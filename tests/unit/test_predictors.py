@@ -196,6 +196,8 @@ def test_shorthands_on_the_command_line() -> None:
         (["decode.search=beam", "decode.sample=true"], r"decode\.sample: decode\.search is beam; leave one of the two out"),
         (["decode.sample=maybe"], r"decode\.sample: must be true or false"),
         (["decode.search=baem"], r"decode\.search=baem: .*did you mean 'beam'"),
+        (["decode.search=5", "decode.beam=3"], r"decode\.search=5: must be one of greedy, beam, sample"),
+        (["decode.search={kind: [1]}", "decode.beam=3"], r"decode\.search"),
         (["decode.search.widht=3"], r"--set decode\.search\.widht=3: .*did you mean 'width'"),
         (["decode.rerank={kind: mbr, utility: ter}"], r"decode\.rerank.*'ter'"),
     ],
