@@ -13,17 +13,14 @@ import torch
 
 from weft.compare.growth import measure_growth
 from weft.compare.probe import probe
-from weft.config import Config, load_config
+from weft.config import Config
 from weft.data.formats import open_pairs
 from weft.evaluation.metrics import score
 from weft.explain.picture import View, views
 from weft.models.base import Network, Sizes
-from weft.registry import build
-from weft.tasks.base import Setting, Task
-from weft.training.checkpoint import MODEL
+from weft.tasks.base import Task
 from weft.training.distributed import choose_device
-from weft.training.weights import load_weights
-from weft.translator import Trained
+from weft.translator import Trained, open_run
 
 MOMENT = 1.5
 """Seconds of training for a speed that nothing beside it disturbs."""
@@ -79,14 +76,10 @@ def measure(folder: Path, wanted: Wanted) -> dict[str, Any]:
 
 
 def _open(folder: Path) -> Opened:
-    config = load_config(folder / "config.yaml")
+    task, config, model = open_run(folder)
     if config.train.threads:
         torch.set_num_threads(config.train.threads)
-    task: Task = build("weft.tasks:TASKS", config.task, Setting(config, folder), where="task")
-    sizes = task.reopen()
-    model = task.build(config.model, sizes)
-    load_weights(model, folder / MODEL)
-    return Opened(folder, config, task, sizes, model.to(choose_device(config.train.device)))
+    return Opened(folder, config, task, task.reopen(), model.to(choose_device(config.train.device)))
 
 
 def _at_work(run: Opened, wanted: Wanted) -> dict[str, Any]:
