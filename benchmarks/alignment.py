@@ -30,8 +30,8 @@ from weft import api
 from weft.batch import EOS
 from weft.cli.demo import TRAIN, VALID
 from weft.data.generated import DIGITS, FIRST_DAY, LANGUAGES, LAST_DAY, Split, patterns, split_of, write_date
-from weft.tasks.decoding import Decoding
-from weft.tasks.forcing import force
+from weft.inference.teacher_forcing import force
+from weft.inference.translation import TranslationPredictor
 from weft.translator import load
 
 Span = tuple[int, int]
@@ -71,12 +71,12 @@ def draw_dates(count: int, seed: int, split: Split) -> Iterator[Dated]:
         yield Dated(text.translate(str.maketrans(string.digits, DIGITS[language])) if foreign else text, day.isoformat(), parts)
 
 
-def points_right(decoding: Decoding, dated: Dated) -> dict[str, NDArray[np.bool_]]:
+def points_right(predictor: TranslationPredictor, dated: Dated) -> dict[str, NDArray[np.bool_]]:
     """Layer → bool [heads + 1, 3]: whether year, month and day point right, for each head and their mean."""
-    source = [*decoding.source.encode(dated.text), EOS]
-    target = [*decoding.target.encode(dated.iso), EOS]
+    source = [*predictor.source.encode(dated.text), EOS]
+    target = [*predictor.target.encode(dated.iso), EOS]
     right = {}
-    for name, weights in force(decoding.model, source, target).weights.items():
+    for name, weights in force(predictor.model, source, target).weights.items():
         if ".cross" not in name:
             continue
         heads = np.concatenate([weights, weights.mean(0, keepdims=True)])[:, :, : len(source) - 1]
@@ -87,9 +87,9 @@ def points_right(decoding: Decoding, dated: Dated) -> dict[str, NDArray[np.bool_
     return right
 
 
-def rates(decoding: Decoding, dates: list[Dated]) -> dict[tuple[str, str], NDArray[np.float64]]:
+def rates(predictor: TranslationPredictor, dates: list[Dated]) -> dict[tuple[str, str], NDArray[np.float64]]:
     """(layer, head) → the share of dates whose year, month and day point right."""
-    each = [points_right(decoding, dated) for dated in dates]
+    each = [points_right(predictor, dated) for dated in dates]
     shares = {}
     for layer in each[0]:
         right = np.mean([one[layer] for one in each], axis=0)
@@ -110,12 +110,11 @@ def main() -> None:
     if not (run / "model.safetensors").exists():
         api.train(options.recipe, data=TRAIN, valid=VALID, out=run, tell=print)
     translator = load(run)
-    decoding = translator.decoding(beam=1)
-    assert isinstance(decoding, Decoding)
-    tuned = rates(decoding, list(draw_dates(TUNING, 1, "train")))
+    predictor = translator.translation_predictor("alignment", beam=1)
+    tuned = rates(predictor, list(draw_dates(TUNING, 1, "train")))
     chosen = max(tuned, key=lambda key: float(tuned[key].mean()))
     tests = list(draw_dates(options.count, 2, "test"))
-    measured = rates(decoding, tests)
+    measured = rates(predictor, tests)
     translations = translator.translate([dated.text for dated in tests])
     exact = np.mean([translation.text == dated.iso for translation, dated in zip(translations, tests)])
     result = {

@@ -21,6 +21,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from copy import deepcopy
+from dataclasses import replace
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -33,6 +34,8 @@ from gpu import DIM, HEADS, HIDDEN, LAYERS, SHAPE, SOURCE, STEPS, VOCABULARY
 
 from weft.batch import BOS, PAD, Source
 from weft.config.sections import DecodeSection
+from weft.inference.resolve import resolve
+from weft.inference.workers import Workers
 from weft.kernels.cpp import CannotBuild, kernels, using
 from weft.layers.int8 import in_int8
 from weft.models.base import Model, Sizes
@@ -41,8 +44,6 @@ from weft.models.narrowed import NarrowedDecoder
 from weft.search.choosers import Beam, Chooser, Greedy, Limits
 from weft.search.constraints import Forbid
 from weft.search.loop import generate
-from weft.tasks.placing import autocasts
-from weft.tasks.workers import Workers
 
 CASES = {"1": (1, 1), "32": (32, 1), "32x4": (32, 4)}
 """Name → sentences, beam."""
@@ -79,8 +80,9 @@ def search(model: Model, setting: str, beam: int, shortlist: bool, source: Rows)
     decoder, bias = model.decoder, None
     column = torch.full((rows,), STEPS)
     chooser: Chooser = Beam(beam) if beam > 1 else Greedy()
-    options = DecodeSection(beam=beam, precision=precision)  # type: ignore[arg-type]
-    half = autocasts(options, next(model.parameters()).dtype, native)
+    options = DecodeSection(search={"kind": "beam", "width": beam}, precision=precision)  # type: ignore[arg-type]
+    resolved = replace(resolve(options, model.device), kernels=native)
+    half = resolved.autocasts(next(model.parameters()).dtype, resolved.beams)
     with torch.inference_mode(), torch.autocast("cpu", torch.bfloat16, enabled=half), using(native):
         if shortlist:
             size = SHORTLISTS[min(SHORTLISTS, key=lambda known: abs(known - rows))]

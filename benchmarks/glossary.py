@@ -24,7 +24,7 @@ from weft import load
 from weft.data.formats import open_pairs
 from weft.errors import DataError
 from weft.evaluation.metrics import make_metrics, score
-from weft.tasks.terms import Terms, book
+from weft.inference.terms import Terms, book
 from weft.translator import Translator
 
 LETTERS = 4

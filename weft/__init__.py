@@ -1,4 +1,4 @@
-"""weft: sequence-to-sequence models from a file of pairs.
+"""weft trains sequence-to-sequence models and runs them.
 
 >>> import weft
 >>> weft.train("transformer-small", data="train.en,train.de", valid="val.en,val.de", out="runs/ende")  # doctest: +SKIP
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from weft.api import train
     from weft.errors import WeftError
     from weft.generator import Generator, load_generator
-    from weft.tasks.decoding import Translation
+    from weft.inference.translation import Translation
     from weft.translator import Translator, load
 
 _PLACES = {
@@ -25,14 +25,14 @@ _PLACES = {
     "WeftError": "weft.errors",
     "Generator": "weft.generator",
     "load_generator": "weft.generator",
-    "Translation": "weft.tasks.decoding",
+    "Translation": "weft.inference.translation",
     "Translator": "weft.translator",
     "load": "weft.translator",
 }
 
 
 def __getattr__(name: str) -> Any:
-    """Loads what is asked for when it is asked for, so that `weft --help` does not wait for torch."""
+    """Imports names on first use, so that `weft --help` does not wait for torch."""
     if name not in _PLACES:
         raise AttributeError(f"module 'weft' has no attribute {name!r}")
     return getattr(import_module(_PLACES[name]), name)

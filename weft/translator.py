@@ -1,43 +1,115 @@
-"""Trained runs at work: what `weft.load` gives back."""
+"""Trained runs at work: what `weft.load` returns."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from copy import deepcopy
+from itertools import repeat
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
-from pydantic import ValidationError
+import torch
 
-from weft.config.registry import problems
 from weft.config.sections import Config, DecodeSection
-from weft.errors import ConfigError, RunError
+from weft.data.tokenizer import Tokenizer
+from weft.errors import ConfigError, DataError, RunError
+from weft.inference.predictor import Prediction, Predictor
+from weft.inference.rerank import Scorer
+from weft.inference.resolve import Resolved, changed, resolve
+from weft.inference.terms import Terms
+from weft.inference.translation import TranslationPredictor
 from weft.kernels.cpp import Kernels
 from weft.layers.int8 import in_int8
 from weft.models.base import Network
 from weft.runs.device import choose_device
 from weft.runs.opening import open_run
-from weft.tasks.base import Decodes, TextTask
-from weft.tasks.decoding import Decoding, Translation
-from weft.tasks.placing import native, settled
-from weft.tasks.terms import Terms
+from weft.tasks.base import Task, TextTask
 
 if TYPE_CHECKING:
     from weft.explain.explanation import Explanation
 
+Warn = Callable[[str], None]
 
-class Translator:
-    """A trained model and the task it was trained for, ready to translate; a classifier's translations are labels."""
 
-    def __init__(self, model: Network, task: TextTask, config: Config, warn: Callable[[str], None] | None = None) -> None:
+class Trained:
+    """A trained model and the task it was trained for."""
+
+    def __init__(self, model: Network, task: Task, config: Config, warn: Warn | None = None) -> None:
         self.model, self.task, self.config, self.warn = model.eval(), task, config, warn
-        self.source, self.target = task.source, getattr(task, "target", task.source)
-        self._made: dict[tuple[str, bool], Network] = {}
+        self._converted: dict[tuple[str, bool], Network] = {}
+        self._scorers: dict[str, Scorer] = {}
+
+    def predictor(self, *, auto_workers: int = 1, **options: Any) -> Predictor[Any, Any]:
+        """The predictor, with these options of the section decode changed: beam=4, search="sample", n_best=3, …
+
+        auto_workers: the number of worker processes on a CPU if the options leave it to `auto`.
+        """
+        return self._predictor(changed(self.config.decode, options), auto_workers)
+
+    def _predictor(self, section: DecodeSection, auto_workers: int = 1) -> Predictor[Any, Any]:
+        warn = self.warn or (lambda message: None)
+        resolved = resolve(section, self.model.device, auto_workers=auto_workers, warn=warn, open_scorer=self._open_scorer)
+        return self.task.predictor(self._convert(resolved), resolved, self.warn)
+
+    def stream(
+        self,
+        lines: Iterable[str],
+        *,
+        attention: bool = False,
+        prefixes: Iterable[str] | None = None,
+        terms: Iterable[Terms] | None = None,
+        auto_workers: int = 1,
+        **options: Any,
+    ) -> Iterator[Any]:
+        """A prediction for each line, in order, for any number of lines in constant memory.
+
+        `prefixes` and `terms` have one item per line. Lines in a list are read ahead, which is faster.
+        """
+        predictor = self.predictor(auto_workers=auto_workers, **options)
+        inputs = _inputs(predictor, lines, attention, prefixes, terms)
+        return predictor.predict(inputs, together=isinstance(lines, Sequence))
+
+    @torch.inference_mode()
+    def score(self, data: str | Sequence[str]) -> dict[str, float]:
+        """The scores that the task declares, on the data of these files."""
+        return self.task.score(self.model, [data] if isinstance(data, str) else data)
+
+    def _convert(self, resolved: Resolved) -> Network:
+        """The model with its weights in the chosen precision. Each conversion is made once."""
+        if resolved.precision == "bf16" and not self.task.bf16_weights:
+            return self.model
+        kernels = resolved.kernels if resolved.precision == "int8" else None
+        key = resolved.precision, kernels is not None
+        if key not in self._converted:
+            self._converted[key] = in_precision(self.model, resolved.precision, kernels)
+        return self._converted[key]
+
+    def _open_scorer(self, run: str) -> Scorer:
+        """The run that reranks translations. It is loaded once, onto the device of this one."""
+        if run not in self._scorers:
+            other = load(run, device=str(self.model.device))
+            self._scorers[run] = other.translation_predictor("decode.rerank", rerank="none")
+        return self._scorers[run]
+
+
+class Translator(Trained):
+    """A trained model that answers lines of text, by translations or labels."""
+
+    task: TextTask
+
+    def __init__(self, model: Network, task: TextTask, config: Config, warn: Warn | None = None) -> None:
+        super().__init__(model, task, config, warn)
+        self.source = task.source
+
+    @property
+    def target(self) -> Tokenizer:
+        """The target tokenizer; a classifier has none."""
+        return self.task.target
 
     @overload
     def translate(
         self, texts: str, *, attention: bool = ..., prefix: str | None = ..., terms: Terms | None = ..., **options: Any
-    ) -> Translation: ...
+    ) -> Prediction: ...
     @overload
     def translate(
         self,
@@ -47,7 +119,7 @@ class Translator:
         prefix: Sequence[str] | None = ...,
         terms: Terms | Sequence[Terms] | None = ...,
         **options: Any,
-    ) -> list[Translation]: ...
+    ) -> list[Prediction]: ...
 
     def translate(
         self,
@@ -57,77 +129,81 @@ class Translator:
         prefix: str | Sequence[str] | None = None,
         terms: Terms | Sequence[Terms] | None = None,
         **options: Any,
-    ) -> Translation | list[Translation]:
-        """Translates one text or several. `options` are those of the section decode: beam=4, n_best=3, sample=True, …
+    ) -> Prediction | list[Prediction]:
+        """Translates one text or several; a classifier gives labels. `options` are those of the section decode: beam=4, …
 
-        `prefix` forces how translations begin; `attention` adds the weights of every layer that has any; `terms` are words that
-        translations have to use and to avoid, the same for all texts or some for each.
+        `prefix` forces how translations begin. `attention` adds the weights of every layer that has any. `terms` are words that
+        translations must use or avoid, the same for all texts or one item per text. One text gives a `Translation` (or a
+        `Label`), several give a list.
         """
-        wanted = _for_each(terms, 1 if isinstance(texts, str) else len(texts))
         if isinstance(texts, str):
             if not (prefix is None or isinstance(prefix, str)):
                 raise ConfigError("with one text, give one prefix, not a list")
             forced = None if prefix is None else [prefix]
-            return next(self.stream([texts], attention=attention, prefixes=forced, terms=wanted, **options))
+            wanted = _for_each(terms, 1)
+            only: Prediction = next(self.stream([texts], attention=attention, prefixes=forced, terms=wanted, **options))
+            return only
         if isinstance(prefix, str):
             raise ConfigError("with several texts, give a list with one prefix for each")
         if prefix is not None and len(prefix) != len(texts):
             raise ConfigError(f"there are {len(texts)} texts and {len(prefix)} prefixes; give one for each")
+        wanted = _for_each(terms, len(texts))
         return list(self.stream(texts, attention=attention, prefixes=prefix, terms=wanted, **options))
-
-    def stream(
-        self,
-        lines: Iterable[str],
-        *,
-        attention: bool = False,
-        prefixes: Iterable[str] | None = None,
-        terms: Iterable[Terms] | None = None,
-        **options: Any,
-    ) -> Iterator[Translation]:
-        """The same for any number of lines in constant memory, in order, as they are done."""
-        return self.decoding(**options).translate(lines, prefixes=prefixes, terms=terms, attention=attention)
 
     def explain(
         self, text: str, *, target: str | None = None, influence: bool | None = None, run: str = "", **options: Any
     ) -> Explanation:
-        """All that can be seen of how one text is translated; a notebook shows it as a page.
+        """Everything that can be seen of how one text is translated; a notebook shows it as a page.
 
-        `target`: look at this translation instead of the model's own · `influence`: also how much each token depends on each of
-        the source · `run`: what the page calls the model · `options` are those of the section decode.
+        `target`: explain this translation instead of the model's own · `influence`: also how much each token depends on each
+        source token · `run`: what the page calls the model · `options`: those of the section decode. Nothing is reranked.
         """
-        from weft.explain.explain import explain  # who only translates need not wait for it
+        from weft.explain.explain import explain  # slow to import, and not needed to translate
 
-        section = changed(self.config.decode, options)
-        if "n_best" not in options and not section.sample:
-            section = section.model_copy(update={"n_best": max(section.n_best, section.beam)})
-        decoding = self.task.decoding(self._in(section), section, self.warn)
-        if not isinstance(decoding, Decoding):
-            raise ConfigError(
-                f"explain shows how a text is translated; the task {self.config.task['kind']} gives labels. "
-                "What they were given for is in translate(text, attention=True)"
-            )
-        return explain(decoding, text, target=target, run=run, influence=influence)
+        section = changed(self.config.decode, {"rerank": "none", **options})
+        if "n_best" not in options:
+            section = section.model_copy(update={"n_best": max(section.n_best, section.search.get("width", 1))})
+        predictor = self._translating(self._predictor(section), "explain")
+        return explain(predictor, text, target=target, run=run, influence=influence)
 
-    def decoding(self, **options: Any) -> Decodes:
-        """The search with these options written over the run's own."""
-        section = changed(self.config.decode, options)
-        return self.task.decoding(self._in(section), section, self.warn)
+    def translation_predictor(self, purpose: str, **options: Any) -> TranslationPredictor:
+        """The predictor, for a purpose that needs translations. Raises ConfigError if the model gives labels."""
+        return self._translating(self.predictor(**options), purpose)
 
-    def _in(self, section: DecodeSection) -> Network:
-        """The model with its weights in the precision asked for; all but float32 are made when first asked for."""
-        precision = settled(section, self.model.device).precision
-        kernels = native(section, self.model.device) if precision == "int8" else None
-        key = precision, kernels is not None
-        if key not in self._made:
-            self._made[key] = in_precision(self.model, precision, kernels)
-        return self._made[key]
+    def _translating(self, predictor: Predictor[Any, Any], purpose: str) -> TranslationPredictor:
+        if isinstance(predictor, TranslationPredictor):
+            return predictor
+        raise ConfigError(
+            f"{purpose} needs a run that translates; the task {self.config.task['kind']} gives labels. "
+            "See translate(text, attention=True) for what a label is based on"
+        )
 
 
 def in_precision(model: Network, precision: str, kernels: Kernels | None = None) -> Network:
-    """A copy of the model for decoding with its weights in bf16 or int8; for float32 the model itself."""
+    """A copy of the model with its weights in bf16 or int8; for float32, the model itself."""
     if precision == "float32":
         return model
     return in_int8(model, kernels) if precision == "int8" else deepcopy(model).bfloat16()
+
+
+def _inputs(
+    predictor: Predictor[Any, Any],
+    lines: Iterable[str],
+    attention: bool,
+    prefixes: Iterable[str] | None,
+    terms: Iterable[Terms] | None,
+) -> Iterator[Any]:
+    """Lines with their prefixes and terms as inputs of the predictor."""
+    starts = repeat("") if prefixes is None else iter(prefixes)
+    wishes = repeat(None) if terms is None else iter(terms)
+    number = 0
+    for number, line in enumerate(lines, start=1):
+        fields = {"prefix": next(starts, None), "terms": next(wishes, None), "attention": attention}
+        if fields["prefix"] is None:
+            raise DataError(f"line {number} has no prefix: give one for every line, which may be empty")
+        yield predictor.parse(line, **{name: value for name, value in fields.items() if value})
+    if prefixes is not None and next(starts, None) is not None:
+        raise DataError(f"there are more prefixes than lines to translate: line {number + 1} is missing")
 
 
 def _for_each(terms: Terms | Sequence[Terms] | None, count: int) -> list[Terms] | None:
@@ -136,47 +212,39 @@ def _for_each(terms: Terms | Sequence[Terms] | None, count: int) -> list[Terms] 
     if isinstance(terms, Terms):
         return [terms] * count
     if len(terms) != count:
-        raise ConfigError(f"there are {count} texts and terms for {len(terms)}; give them once, or for each")
+        raise ConfigError(f"there are {count} texts and terms for {len(terms)}; give them once, or for each text")
     return list(terms)
 
 
-def changed(section: DecodeSection, options: Mapping[str, Any]) -> DecodeSection:
-    """The section with these options written over its own."""
-    wanted = {**section.model_dump(), **options}
-    try:
-        return DecodeSection(**wanted)
-    except ValidationError as error:
-        found = problems(error, DecodeSection, wanted)
-        raise ConfigError("; ".join(f"decode.{'.'.join(path)}: {text}" for path, text in found)) from None
-
-
-def load(
-    run: str | Path | Sequence[str | Path], *, device: str = "auto", warn: Callable[[str], None] | None = None
-) -> Translator:
+def load(run: str | Path | Sequence[str | Path], *, device: str = "auto", warn: Warn | None = None) -> Translator:
     """The model of a run folder; of several, an ensemble that averages their probabilities."""
+    trained = load_trained(run, device=device, warn=warn)
+    if not isinstance(trained, Translator):
+        raise RunError(
+            f"{run}: its task, {trained.config.task['kind']}, does not translate lines of text; "
+            f"a language model continues a text: weft generate {run} 'a beginning'"
+        )
+    return trained
+
+
+def load_trained(
+    run: str | Path | Sequence[str | Path], *, device: str = "auto", warn: Warn | None = None, set: Sequence[str] = ()
+) -> Trained:
+    """The model of a run folder of any task, with `set` written over its configuration; of several folders, an ensemble."""
     folders = [Path(run)] if isinstance(run, str | Path) else [Path(each) for each in run]
     if not folders:
         raise RunError("there is no run to load; name at least one folder")
-    parts = [_open(folder) for folder in folders]
-    task, config, _ = parts[0]
-    for folder, (other, theirs, _) in zip(folders[1:], parts[1:], strict=True):
-        if theirs.task["kind"] != config.task["kind"]:
-            raise RunError(f"{folder}: its task is {theirs.task['kind']}, that of {folders[0]} is {config.task['kind']}")
-        if task.vocabularies() != other.vocabularies():
+    first, *others = (open_run(folder, set) for folder in folders)
+    task, config = first.task, first.config
+    for other in others:
+        if other.config.task["kind"] != config.task["kind"]:
             raise RunError(
-                f"{folder}: its tokenizer differs from that of {folders[0]}; an ensemble needs the same one in all runs"
+                f"{other.folder}: its task is {other.config.task['kind']}, that of {first.folder} is {config.task['kind']}"
             )
-    models = [model for _, _, model in parts]
-    model = models[0] if len(models) == 1 else task.join(models)
-    return Translator(model.to(choose_device(device)), task, config, warn)
-
-
-def _open(folder: Path) -> tuple[TextTask, Config, Network]:
-    run = open_run(folder)
-    task, config, model = run.task, run.config, run.model
-    if not isinstance(task, TextTask):
-        raise RunError(
-            f"{folder}: its task, {config.task['kind']}, is not one on lines of text; "
-            f"a language model goes on with a text: weft generate {folder} 'a beginning'"
-        )
-    return task, config, model
+        if task.vocabularies() != other.task.vocabularies():
+            raise RunError(
+                f"{other.folder}: its tokenizer differs from that of {first.folder}; the runs of an ensemble share one"
+            )
+    model = task.join([run.model for run in (first, *others)]) if others else first.model
+    model = model.to(choose_device(device))
+    return Translator(model, task, config, warn) if isinstance(task, TextTask) else Trained(model, task, config, warn)

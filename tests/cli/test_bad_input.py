@@ -252,9 +252,9 @@ def test_translating_what_cannot_be_translated(weft: tiny.Shell, reverse_run: Pa
         (["a.src", "--device", "cuda:99"], "there is no device 'cuda:99'"),
         (["a.src", "--beam", "0"], "decode.beam"),
         (["a.src", "--set", "decode.baem=3"], "beam"),
-        (["a.src", "--set", "train.steps=3"], "settings of decoding"),
+        (["a.src", "--set", "train.steps=3"], "decoding settings"),
         (["a.src", "--set", "decode.beam=[1"], "not valid YAML"),
-        (["a.src", "--set", "beam"], "settings of decoding"),
+        (["a.src", "--set", "beam"], "decoding settings"),
         (["a.src", "--set", "decode.max_length=10000000000000", "decode.max_ratio=1e12"], "out of memory; lower"),
     ]:
         weft.fails("translate", reverse_run, *arguments, says=[says])

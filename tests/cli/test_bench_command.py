@@ -60,7 +60,7 @@ def test_a_table_and_a_picture_of_a_run(weft: tiny.Shell, reverse_run: Path, tmp
     before = {path: path.stat().st_mtime_ns for path in reverse_run.rglob("*")}
     picture, options = tmp_path / "profile.png", ["--rounds", "1", "--batch", "2", "--beam", "3"]
     said = weft("bench", reverse_run, *options, "--profile", picture)
-    for text in ("share of products' ceiling", "FLOPs a token", "the nearer ceiling", "beam 3", "2 sources"):
+    for text in ("share of product limit", "FLOPs per token", "the closer limit", "beam 3", "2 sources"):
         assert text in said
     assert picture.read_bytes().startswith(b"\x89PNG") and f"written: {picture}" in weft.err
     assert {path: path.stat().st_mtime_ns for path in reverse_run.rglob("*")} == before

@@ -226,4 +226,4 @@ def test_exit_statuses(weft: tiny.Shell, tmp_path: Path) -> None:
     weft.fails("translate", tmp_path / "missing", says=["there is no such run folder"])
     weft.fails("train", says=["name a recipe"])
     weft.fails("train", "transformer-tiny", "--resume", tmp_path, says=["one of the two"])
-    weft.fails("train", "--resume", tmp_path, "--out", tmp_path / "x", says=["leave --out away"])
+    weft.fails("train", "--resume", tmp_path, "--out", tmp_path / "x", says=["remove --out"])

@@ -58,14 +58,14 @@ def test_pictures(weft: Shell, reverse_run: Path, tmp_path: Path) -> None:
         ([], "give a sentence to explain, or a file of them"),
         (["a", "--file", "x"], "one of the two"),
         (["  "], "nothing to explain in an empty text"),
-        (["a", "-o", "page.gif"], "page.gif: what to write is told by the ending"),
+        (["a", "-o", "page.gif"], "page.gif: the file name decides what is written"),
         (["a", "--head", "third", "-o", "x.png"], "--head third: give a number"),
         (["a", "--head", "7", "-o", "x.png"], "there is no head 7"),
         (["a", "--layer", "7", "-o", "x.png"], "there is no layer 7"),
         (["a", "--targets", "x"], "--targets goes with --file"),
         (["--file", "missing"], "missing: there is no such file"),
         (["a", "--against", "missing"], "missing: there is no such run folder"),
-        (["a", "--set", "train.steps=3"], "only be given settings of decoding"),
+        (["a", "--set", "train.steps=3"], "a trained run only takes decoding settings"),
     ],
 )
 def test_what_is_wrong_is_said(
@@ -94,7 +94,7 @@ def test_links_and_their_error_rate(weft: Shell, reverse_run: Path, tmp_path: Pa
     assert json.loads(weft.err) == {"layer 1 (full, weights)": {"aer": 0.0, "precision": 1.0, "recall": 1.0}}
     weft("align", reverse_run, "--data", pairs, "-o", tmp_path / "out")
     assert (tmp_path / "out").read_text() == "0-2 1-1 2-0\n\n0-1 1-0\n"
-    weft.fails("align", reverse_run, "--data", pairs, "--layer", "2", says=["--layer 2: there are 1 that look"])
+    weft.fails("align", reverse_run, "--data", pairs, "--layer", "2", says=["--layer 2: 1 layers attend to the source"])
     gold.write_text("0-0\n")
     weft.fails("align", reverse_run, "--data", pairs, "--gold", gold, says=["has 1 lines, and there are 3 pairs"])
     gold.write_text("0-0\n0_0\n\n")

@@ -72,10 +72,19 @@ def test_what_is_said_after_training(weft: tiny.Shell, run: Path, tmp_path: Path
 
 
 def test_what_a_language_model_cannot_do(weft: tiny.Shell, run: Path, reverse_run: Path, tmp_path: Path) -> None:
-    weft.fails("translate", run, stdin="a\n", says=["its task, language_model, is not one on lines of text", "weft generate"])
+    weft.fails("explain", run, "a", says=["its task, language_model, does not translate lines of text", "weft generate"])
     weft.fails("generate", reverse_run, "a", says=["its task, translation, is not language_model"])
     weft.fails("generate", tmp_path / "missing", "a", says=["there is no such run folder"])
     weft.fails("generate", run, "a", "--top-p", "2", says=["decode.top_p"])
     weft.fails("generate", run, stdin=b"\xff\xfe", says=["standard input: byte 0 is not UTF-8"])
     weft.fails("evaluate", run, "--data", tmp_path / "missing.txt", says=["there is no such file"])
     weft("generate", run, "a", "--tokens", "0", status=2)
+
+
+def test_predict_continues_each_line(weft: tiny.Shell, run: Path) -> None:
+    sets = ["--set", "decode.search=greedy", "decode.max_length=5"]
+    both = weft("predict", run, "--json", *sets, stdin="a b\nc\n").splitlines()
+    documents = [json.loads(line) for line in both]
+    assert [each["prompt"] for each in documents] == ["a b", "c"]
+    assert json.loads(weft("predict", run, "--json", *sets, stdin="c\n")) == documents[1]
+    assert weft("generate", run, "c", "--tokens", "5", "--beam", "1").rstrip("\n") == "c" + documents[1]["text"].rstrip("\n")

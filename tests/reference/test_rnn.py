@@ -12,14 +12,14 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from weft.batch import Layout, Source
 from weft.errors import ConfigError
 from weft.explain.picture import cross_attention
+from weft.inference.teacher_forcing import attention_of
+from weft.inference.translation import Translation
 from weft.layers.recurrent import RecurrentStack, StepDropout, turn_round
 from weft.models.base import Model, Sizes
 from weft.models.composing import build_model
 from weft.models.ensemble import Ensemble
 from weft.search.choosers import Beam, Limits
 from weft.search.loop import generate
-from weft.tasks.decoding import Translation
-from weft.tasks.forcing import attention_of
 
 WORDS, LENGTHS = 17, [7, 3, 0, 9, 1]
 SIZES = {"dim": 8, "embedding": 6, "encoder_dim": 10, "dropout": 0.0}

@@ -17,8 +17,8 @@ from weakref import ref
 
 import pytest
 
+from weft.inference.predictor import Wanted
 from weft.serve.models import Models, Place, Served
-from weft.tasks.decoding import Translation
 
 
 class Slow:
@@ -27,15 +27,17 @@ class Slow:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.go, self.began, self.batches = threading.Event(), threading.Event(), []
         self.pool = ThreadPoolExecutor(10)
-        real = Served.translate
+        self.wanted: list[Wanted] = []
+        real = Served.answer
 
-        def translate(model: Served, asks: Any) -> list[Translation]:
+        def answer(model: Served, asks: Any, wanted: Wanted) -> Any:
             self.batches.append([ask.text for ask in asks])
+            self.wanted.append(wanted)
             self.began.set()
             assert self.go.wait(30)
-            return real(model, asks)
+            return real(model, asks, wanted)
 
-        monkeypatch.setattr(Served, "translate", translate)
+        monkeypatch.setattr(Served, "answer", answer)
 
 
 @pytest.fixture
@@ -107,15 +109,30 @@ def test_texts_of_a_disconnected_client_are_dropped(serve: Any, slow: Slow) -> N
     wait_for(lambda: any(each.get("status") == 499 for each in shown.lines))
 
 
-def test_one_bad_text_fails_alone(serve: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = Served.translate
+def test_a_running_text_is_stopped_when_its_client_leaves_and_is_not_cached(serve: Any, slow: Slow) -> None:
+    shown = serve(window=0.2)
+    batcher = shown.server.service.batcher
+    with connected(shown) as line:
+        line.sendall(post(b'{"text": "c d", "model": "reverse"}'))
+        other = slow.pool.submit(shown.translate, "a b", model="reverse")
+        assert slow.began.wait(30)
+        assert [slow.wanted[0](row) for row in range(len(slow.batches[0]))] == [True] * len(slow.batches[0])
+    gone = slow.batches[0].index("c d")
+    wait_for(lambda: not slow.wanted[0](gone))
+    slow.go.set()
+    assert other.result()[0]["text"] == "b a"
+    assert [ask.text for ask in batcher.cache._known] == ["a b"]
 
-    def translate(model: Served, asks: Any) -> list[Translation]:
+
+def test_one_bad_text_fails_alone(serve: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = Served.answer
+
+    def answer(model: Served, asks: Any, wanted: Wanted) -> Any:
         if any(ask.text == "bad" for ask in asks):
             raise RuntimeError("no")
-        return real(model, asks)
+        return real(model, asks, wanted)
 
-    monkeypatch.setattr(Served, "translate", translate)
+    monkeypatch.setattr(Served, "answer", answer)
     shown = serve(window=0.05)
     with ThreadPoolExecutor(4) as pool:
         asked = [
@@ -138,6 +155,7 @@ def test_a_reloaded_model_is_freed(serve: Any, slow: Slow, reverse_run: Path) ->
     slow.go.set()
     assert asked.result()[0]["text"] == "b a"
     assert shown.translate("c d", headers=key)[0]["text"] == "d c"  # the model's thread still refers to its last batch
+    slow.wanted.clear()
     wait_for(lambda: gc.collect() >= 0 and old() is None, times=20)
 
 

@@ -19,7 +19,7 @@ from weft.bench.measure import count
 from weft.bench.profile import OUTPUT, OVERHEAD, see
 from weft.bench.subject import open_subject
 from weft.bench.table import amount, duration
-from weft.bench.work import TrainingStep, at_work
+from weft.bench.work import TrainingStep, inference_work
 from weft.layers.int8 import in_int8
 
 FLOAT = 4
@@ -139,12 +139,12 @@ def test_a_training_step_of_a_transformer() -> None:
 def test_a_decoding_step_reads_every_weight(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("weft.bench.work.STEPS", 4)
     subject = open_subject("transformer-tiny", PLAIN, length=8)
-    work = at_work(subject, 3, 2, print)
+    work = inference_work(subject, 3, 2, print)
     found = count(work)
     weights = sum(parameter.nbytes for parameter in subject.model.decoder.parameters())  # type: ignore[union-attr]
     assert work.steps == 4 and work.count == 3 * 4
     assert found.bytes / work.steps > weights
-    more = count(at_work(subject, 6, 2, print))
+    more = count(inference_work(subject, 6, 2, print))
     assert 1.9 < more.flops / found.flops <= 2.0
 
 

@@ -144,13 +144,13 @@ def test_what_cannot_be_learnt_is_said(files: tuple[Path, Path], tmp_path: Path)
         train(tmp_path / "run", files[0], valid=str(tmp_path / "other.tsv"))
     with pytest.raises(ConfigError, match="packed rows"):
         train(tmp_path / "run", files[0], {"train.packed": True})
-    with pytest.raises(ConfigError, match="has no score 'bleu'; choose from accuracy, loss, macro_f1"):
+    with pytest.raises(ConfigError, match="does not measure 'bleu'; it measures accuracy, macro_f1, loss"):
         train(tmp_path / "late", files[0], {"train.best_by": "bleu", "train.steps": 1}, valid=str(files[1]))
     assert not (tmp_path / "run").exists()
 
 
 def test_what_cannot_be_labelled_is_said(run: Path, files: tuple[Path, Path], tmp_path: Path, weft: tiny.Shell) -> None:
-    weft.fails("translate", run, "--prefix", files[0], stdin="a\n", says=["leave them away"])
+    weft.fails("translate", run, "--prefix", files[0], stdin="a\n", says=["leave them out"])
     (tmp_path / "test.tsv").write_text("a red\tred\na blue\tblu\n")
     weft.fails("evaluate", run, "--data", tmp_path / "test.tsv", says=["'blu' of pair 2", "did you mean 'blue'"])
 

@@ -229,7 +229,7 @@ def test_set_changes_defaults_that_are_not_written(example: str) -> None:
     config = load_config(
         example, ["train.steps=7", "model.dropout=0.3", "model.encoder_self.rotary=true", "train.optimizer.rate=1e-3"]
     )
-    assert (config.train.steps, config.model["dropout"], config.decode.beam) == (7, 0.3, 2)
+    assert (config.train.steps, config.model["dropout"], config.decode.search["width"]) == (7, 0.3, 2)
     assert config.model["encoder_self"] == {"kind": "full", "rotary": True}
     assert config.train.optimizer == {"kind": "adamw", "rate": 1e-3, "betas": (0.9, 0.98)}
 

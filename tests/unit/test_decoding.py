@@ -19,7 +19,7 @@ from weft.batch import BOS, EOS, Source
 from weft.data.formats import open_pairs
 from weft.data.symbols import CharacterTokenizer
 from weft.errors import DataError
-from weft.tasks.decoding import cut
+from weft.inference.cutting import cut
 from weft.translator import Translator
 
 
@@ -61,11 +61,11 @@ def test_a_text_does_not_depend_on_its_batch_or_place(translator: Translator, se
 
 def test_batches_of_these_budgets_have_one_to_64_sentences(translator: Translator, sentences: list[str]) -> None:
     """The test above would show nothing if the budgets did not change the batches."""
-    decoding = translator.decoding(batch_tokens=10_000)
-    pieces = [piece for group in decoding.pieces(sentences, [""] * 64, 1) for piece in group]
+    predictor = translator.predictor(batch_tokens=10_000)
+    pieces = [piece for group in predictor.read([predictor.parse(text) for text in sentences], 1) for piece in group]
     sizes = {}
     for budget in (1, 60, 10_000):
-        sizes[budget] = [len(batch) for batch in translator.decoding(batch_tokens=budget)._batches(pieces)]
+        sizes[budget] = [len(batch) for batch in translator.predictor(batch_tokens=budget)._batches(pieces)]
     assert set(sizes[1]) == {1}
     assert 2 <= max(sizes[60]) <= 40
     assert sizes[10_000] == [64]

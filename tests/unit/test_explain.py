@@ -21,9 +21,10 @@ from weft.explain import fonts
 from weft.explain.explain import explain
 from weft.explain.picture import View, draw, view_of
 from weft.explain.text import fed, find_words, join_words, make_side, right_to_left, token_texts
+from weft.inference.resolve import resolve
+from weft.inference.translation import TranslationPredictor
 from weft.models.base import Sizes
 from weft.models.composing import build_model
-from weft.tasks.decoding import Decoding
 
 TEXT = "a b c d"
 SMALL = {"dim": 16, "heads": 2, "feedforward": 16, "encoder_layers": 2, "decoder_layers": 2}
@@ -44,14 +45,16 @@ def letters() -> WordTokenizer:
     return tokenizer
 
 
-def decoding(model: str | dict[str, Any] = "transformer", tokenizer: Tokenizer | None = None, **options: Any) -> Decoding:
-    """An untrained model over letters, with search options."""
+def decoding(
+    model: str | dict[str, Any] = "transformer", tokenizer: Tokenizer | None = None, **options: Any
+) -> TranslationPredictor:
+    """An untrained model over letters, with a search of its own."""
     chosen = tokenizer or letters()
     torch.manual_seed(1)
     spec = MODELS[model] if isinstance(model, str) else model
     network = build_model(spec, Sizes(chosen.size, chosen.size, shared=True)).eval()
     section = DecodeSection(**{"beam": 3, "n_best": 3, "max_length": 12, **options})
-    return Decoding(network, chosen, chosen, section)
+    return TranslationPredictor(network, chosen, chosen, resolve(section, network.device))
 
 
 @pytest.mark.parametrize("model", MODELS)

@@ -22,15 +22,15 @@ from weft.config.sections import load_config
 from weft.data.symbols import ByteTokenizer
 from weft.data.text import Streams, TextFile, in_streams, read_text, windows
 from weft.errors import ConfigError, DataError, RunError
+from weft.inference.generation import Scribe
 from weft.models.base import Sizes
 from weft.models.composing import build_model
 from weft.models.lm import LanguageModel
 from weft.runs.weights import read_tensors
 from weft.state import leaves
 from weft.tasks.base import Setting
-from weft.tasks.carrying import Carrying
-from weft.tasks.generating import Scribe
 from weft.tasks.language_model import LanguageModelTask
+from weft.tasks.recurrence import Recurrence
 from weft.training import checkpoint
 from weft.training.session import Result
 
@@ -158,7 +158,7 @@ def test_with_memory_enough_segments_are_read_as_one_text() -> None:
     """One layer sees as far as its memory; two would see further, and so differ from one text only by what is cut off."""
     model, tokens = make(layers=1), torch.randint(4, 30, (2, 40))
     whole = model(tokens).hidden
-    carrying, carried, found = Carrying("memory", 40), None, []
+    carrying, carried, found = Recurrence("memory", 40), None, []
     for piece in tokens.split(10, 1):
         features, carried = carrying.read(model, piece, carried)
         found.append(features.hidden)
@@ -167,18 +167,18 @@ def test_with_memory_enough_segments_are_read_as_one_text() -> None:
 
 def test_memory_has_its_length_and_no_gradient() -> None:
     model, tokens = make(), torch.randint(4, 30, (2, 30))
-    carrying, carried = Carrying("memory", 12), None
+    carrying, carried = Recurrence("memory", 12), None
     for piece in tokens.split(10, 1):
         _, carried = carrying.read(model, piece, carried)
         assert not any(leaf.requires_grad for leaf in leaves(carried))
     assert [tuple(leaf.shape) for leaf in leaves(carried)] == [(2, 12, 16)] * 2
-    assert Carrying("memory", 0).read(model, tokens)[1] is None
+    assert Recurrence("memory", 0).read(model, tokens)[1] is None
 
 
 @pytest.mark.parametrize("kind", ["recurrent", "linear", "convolution"])
 def test_states_go_on_exactly(kind: str) -> None:
     model, tokens = make(kind), torch.randint(4, 30, (2, 30))
-    carrying, carried, found = Carrying("state"), None, []
+    carrying, carried, found = Recurrence("state"), None, []
     carrying.check(model, 10)
     for piece in tokens.split(10, 1):
         features, carried = carrying.read(model, piece, carried)
@@ -191,7 +191,7 @@ def test_states_go_on_exactly(kind: str) -> None:
 
 def test_carrying_nothing_begins_anew() -> None:
     model, piece = make(), torch.randint(4, 30, (2, 10))
-    carrying = Carrying("nothing")
+    carrying = Recurrence("nothing")
     first, carried = carrying.read(model, piece)
     assert carried is None
     assert torch.equal(carrying.read(model, piece, carried)[0].hidden, first.hidden)
@@ -301,8 +301,8 @@ def test_a_score_is_that_of_the_text_token_by_token(text: Path, tmp_path: Path) 
         ({"model.position": "sinusoidal"}, "model.position: sinusoidal positions count from the beginning of a segment"),
         ({"task.carry": "state"}, "the state grows with the text; use carry: memory"),
         ({"task.carry": "nothing", "model.position": "learned", "model.max_length": 8}, "more than the model's 8"),
-        ({"task.stride": 17}, "task.stride: 17 tokens at a time are more than the segment of 16"),
-        ({"model": "transformer"}, "model.kind: transformer reads a source, and running text has none"),
+        ({"task.stride": 17}, "task.stride: 17 is more than the segment of 16 tokens"),
+        ({"model": "transformer"}, "model.kind: transformer reads a source, but running text has none"),
         ({"train.packed": True}, "packed rows"),
     ],
 )
@@ -422,7 +422,7 @@ def test_subwords_are_put_together_again(tmp_path: Path) -> None:
     train(tmp_path / "run", path, {"data.tokenizer": {"kind": "bpe", "byte_fallback": False}, "data.vocabulary": 40})
     generator = weft.load_generator(tmp_path / "run", device="cpu")
     tokenizer = generator.task.tokenizer
-    generating = generator.task.generating(generator.model, generator.config.decode)
+    generating = generator.predictor()
     ids = generating.encode(TEXT[:200])
     scribe = Scribe(tokenizer, [])
     assert "".join(scribe(token) for token in ids).removeprefix(" ") == TEXT[:200]

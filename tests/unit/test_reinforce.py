@@ -112,5 +112,5 @@ def test_one_sentence_alone_in_its_batch_learns_without_a_baseline() -> None:
 
 
 def test_several_draws_of_a_model_that_draws_nothing_are_refused() -> None:
-    with pytest.raises(ConfigError, match=r"task.draws: 2 is for attention that draws, such as hard"):
+    with pytest.raises(ConfigError, match=r"task.draws: 2 is for attention that samples, such as hard"):
         the_loss(make_task(draws=2), make_model(), make_batch([[4]], [[5]]))

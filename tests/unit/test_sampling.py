@@ -14,10 +14,10 @@ from weft.batch import BOS, EOS, Layout, PairBatch, Source
 from weft.config.registry import build
 from weft.errors import ConfigError
 from weft.models.base import Model
+from weft.objectives.likelihoods import predictions
+from weft.objectives.scheduled_sampling import Sampling
 from weft.search.choosers import Greedy, Limits
 from weft.search.loop import generate
-from weft.tasks.outputs import predictions
-from weft.tasks.sampling import Sampling
 
 MODELS: dict[str, dict[str, Any]] = {
     "bahdanau": {},
@@ -33,7 +33,7 @@ SCHEDULED = ["steps", "two_pass", "parallel"]
 def make_sampling(kind: str, truth: float | None = None, **options: Any) -> Sampling:
     """With `truth`, that share of the truth in every update."""
     decay = {} if truth is None else {"decay": {"kind": "linear", "start": truth, "slope": 0}}
-    sampling: Sampling = build("weft.tasks:SAMPLINGS", {"kind": kind, **decay, **options})
+    sampling: Sampling = build("weft.objectives:SAMPLINGS", {"kind": kind, **decay, **options})
     return sampling
 
 
@@ -54,9 +54,9 @@ def unsure(name: str) -> Model:
 
 @pytest.mark.parametrize("i", [0, 1, 10, 4000, 10**7])
 def test_decays_follow_their_formulas(i: int) -> None:
-    linear = build("weft.tasks:DECAYS", {"kind": "linear", "start": 0.9, "slope": 0.01, "floor": 0.2})
-    exponential = build("weft.tasks:DECAYS", {"kind": "exponential", "base": 0.99})
-    sigmoid = build("weft.tasks:DECAYS", {"kind": "inverse_sigmoid", "k": 20.0})
+    linear = build("weft.objectives:DECAYS", {"kind": "linear", "start": 0.9, "slope": 0.01, "floor": 0.2})
+    exponential = build("weft.objectives:DECAYS", {"kind": "exponential", "base": 0.99})
+    sigmoid = build("weft.objectives:DECAYS", {"kind": "inverse_sigmoid", "k": 20.0})
     assert linear(i + 1) == pytest.approx(max(0.2, 0.9 - 0.01 * i))
     assert exponential(i + 1) == pytest.approx(0.99**i)
     assert sigmoid(i + 1) == pytest.approx(20 / (20 + math.exp(min(i / 20, 700))))
@@ -130,7 +130,7 @@ def test_packed_sentences_begin_with_bos_each() -> None:
     row = PairBatch(batch.rows, Source(tokens[0], source), tokens[1], target, tokens[2])
     padded = the_inputs(make_sampling("two_pass", 0.0), model, batch)
     assert torch.equal(the_inputs(make_sampling("two_pass", 0.0), model, row)[0, :-3], padded[batch.target_layout.ok])
-    with pytest.raises(ConfigError, match=r"task.sampling: token by token.*train.packed: false"):
+    with pytest.raises(ConfigError, match=r"task.sampling: sampling token by token.*train.packed: false"):
         the_inputs(make_sampling("steps", 0.0), model, row)
 
 

@@ -11,7 +11,7 @@ from weft.models.base import Model, Sizes
 from weft.models.composing import build_model
 from weft.search.choosers import Beam, Chooser, Greedy, Limits
 from weft.search.constraints import Forbid
-from weft.search.loop import PLAINLY, Stepping, generate
+from weft.search.loop import EAGER, Stepping, generate
 from weft.search.recorded import recorder_of
 from weft.search.tables import Hypothesis
 
@@ -27,7 +27,7 @@ def model() -> Model:
     return made
 
 
-def search(model: Model, chooser: Chooser, seed: int, stepping: Stepping = PLAINLY) -> list[list[Hypothesis]]:
+def search(model: Model, chooser: Chooser, seed: int, stepping: Stepping = EAGER) -> list[list[Hypothesis]]:
     """Sources and lengths depend on the seed, so that a replay with what was recorded would be seen."""
     torch.manual_seed(seed)
     source = torch.randint(4, SIZE, (ROWS, 32), device="cuda")

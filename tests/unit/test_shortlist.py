@@ -19,11 +19,11 @@ from weft.data.formats import open_pairs
 from weft.data.pairs import prepare_pairs
 from weft.data.symbols import CharacterTokenizer
 from weft.errors import ConfigError, RunError
+from weft.inference.shortlist import Shortlist
+from weft.inference.terms import Terms
 from weft.layers.int8 import in_int8
 from weft.models.base import Sizes
 from weft.models.composing import build_model
-from weft.tasks.shortlist import Shortlist
-from weft.tasks.terms import Terms
 from weft.translator import Translator
 
 eight_bits = pytest.mark.skipif(torch.backends.quantized.engine not in ("x86", "fbgemm"), reason="no kernel for eight bits")

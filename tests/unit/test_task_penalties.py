@@ -83,12 +83,12 @@ def test_only_the_layers_looked_at_are_asked_for_their_weights() -> None:
 
 @pytest.mark.parametrize("options", [{"kind": "bytenet", "dim": 8}, {"style": "fixed"}, {"style": "cho"}])
 def test_a_model_that_shows_no_weights_is_refused(options: dict[str, Any]) -> None:
-    with pytest.raises(ConfigError, match=r"task.coverage_weight needs a model whose attention to the source shows weights"):
+    with pytest.raises(ConfigError, match=r"task.coverage_weight needs a model whose cross-attention has weights"):
         the_loss(make_task(coverage_weight=0.1), make_model(**options), random_batch())
 
 
 def test_weights_without_a_gradient_are_refused() -> None:
-    with pytest.raises(ConfigError, match=r"task.guided_weight: the weights of this model's attention have no gradient"):
+    with pytest.raises(ConfigError, match=r"task.guided_weight: the attention weights of this model have no gradient"):
         the_loss(make_task(guided_weight=0.1), make_model(attention={"kind": "hard"}), random_batch())
 
 

@@ -19,11 +19,11 @@ from weft.data.subword import BpeTokenizer
 from weft.data.symbols import ByteTokenizer, CharacterTokenizer, WordTokenizer
 from weft.data.tokenizer import Tokenizer
 from weft.errors import ConfigError, DataError
+from weft.inference.terms import Terms, book, read_glossary
 from weft.search.choosers import Beam, Chooser, Greedy
 from weft.search.constraints import Forbid
 from weft.search.loop import generate
 from weft.search.terms import Avoid, Require
-from weft.tasks.terms import Terms, book, read_glossary
 
 TEXT = ["das Haus am See", "ein Hausboot, das Haus-Tor", "E-Mail an alle (Haus)", "Bauhaus und Haus", "Höhe 20 m, Bäume"]
 TERMS = ["Haus", "E-Mail", "das Haus", "See", "Höhe", "Bäume", "20 m"]
@@ -234,7 +234,7 @@ def test_terms_for_each_text_from_python(reverse_run: Path) -> None:
     assert "p" in translator.translate("a b", terms=Terms(("p",)), beam=1).text.split()
     with pytest.raises(ConfigError, match="3 texts and terms for 2"):
         translator.translate(texts, terms=terms[:2])
-    with pytest.raises(ConfigError, match="need a search"):
+    with pytest.raises(ConfigError, match="sample does not support terms that must be used"):
         translator.translate("a", terms=Terms(("b",)), sample=True)
     with pytest.raises(DataError, match="cut into"):
         translator.translate("a b c d e f g", terms=Terms(("b",)), max_source=3)

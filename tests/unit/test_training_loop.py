@@ -9,11 +9,12 @@ import pytest
 import torch
 from small_task import SmallModel, SmallTask, train
 from torch import Tensor
-from weft.runs.device import choose_device
 
 from weft.batch import Batch
 from weft.errors import ConfigError, DataError, DeviceError, Interrupted, RunError
+from weft.runs.device import choose_device
 from weft.runs.weights import load_weights, read_metadata, read_tensors
+from weft.tasks.base import LOSS, Measure
 from weft.training import checkpoint
 from weft.training.distributed import World
 from weft.training.ema import Ema
@@ -181,6 +182,8 @@ def test_patience_is_counted_across_a_resume(tmp_path: Path) -> None:
 
 def test_a_higher_bleu_is_better(tmp_path: Path) -> None:
     class Scored(SmallTask):
+        measures = (LOSS, Measure("bleu", "BLEU"))
+
         def evaluate(self, model):  # type: ignore[no-untyped-def]
             return {"loss": 1.0, "bleu": bleu.pop(0)}
 
@@ -188,7 +191,7 @@ def test_a_higher_bleu_is_better(tmp_path: Path) -> None:
     result, _ = train(tmp_path, task=Scored(), steps=6, best_by="bleu")
     assert result.scores["bleu"] == 12.0
     bleu.append(1.0)
-    with pytest.raises(ConfigError, match=r"train.best_by: the task has no score 'exact'; choose from bleu, loss"):
+    with pytest.raises(ConfigError, match=r"train.best_by: the task does not measure 'exact'; it measures loss, bleu"):
         train(tmp_path / "b", task=Scored(), steps=1, best_by="exact")
 
 

@@ -33,9 +33,10 @@ def test_one_text_gives_one_translation_and_several_a_list(reverse_run: Path) ->
         ({"beem": 3}, r"decode\.beem: .*beam"),
         ({"beam": 0}, r"decode\.beam: .*0"),
         ({"beam": "many"}, r"decode\.beam"),
-        ({"top_p": 1.5}, r"decode\.top_p"),
+        ({"sample": True, "top_p": 1.5}, r"decode\.top_p: .*1.5"),
+        ({"top_p": 0.5}, r"decode\.top_p: the search beam does not use it; set decode.search to sample"),
         ({"precision": "fp8"}, r"decode\.precision: .*float32"),
-        ({"beam": 2, "max_lenght": 9, "seed": -1}, r"max_length(.|\n)*seed|seed(.|\n)*max_length"),
+        ({"sample": True, "max_lenght": 9, "seed": -1}, r"max_length(.|\n)*seed|seed(.|\n)*max_length"),
     ],
 )
 def test_options_are_checked(reverse_run: Path, options: dict[str, object], message: str) -> None:

@@ -1,4 +1,4 @@
-"""What the machine can do at best, measured: products of large matrices, and copies of several sizes."""
+"""Measures the limits of the machine: products of large matrices, and copies of several sizes."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ PRODUCTS = {
     "cpu": ((512, 512, 512), (1024, 1024, 1024), (4096, 512, 2048)),
     "cuda": ((4096, 4096, 4096), (8192, 8192, 8192), (32768, 2048, 8192)),
 }
-"""Rows, inputs and outputs of the products that are tried; the best of them counts."""
+"""Rows, inputs and outputs of the measured products; the fastest counts."""
 
 COPIES = {"cpu": (1 << 16, 1 << 19, 1 << 22, 1 << 25, 1 << 28), "cuda": (1 << 24, 1 << 25, 1 << 26, 1 << 28, 1 << 31)}
-"""Bytes read and written by the copies that are tried: what a cache holds is moved faster than what memory holds."""
+"""Bytes read and written by the measured copies. Those that fit a cache are faster."""
 
 AT_ONCE = {"cpu": 1 << 26, "cuda": 1 << 30}
-"""Bytes moved in one round of copies, one after the other; by one copy if it is larger."""
+"""Bytes per round of copies; a larger copy is a round."""
 
 WITHIN = 0.5
 """Seconds for one measurement."""
@@ -38,19 +38,19 @@ class Ceilings:
 
     @property
     def memory(self) -> float:
-        """Bytes/s of what no cache holds."""
+        """Bytes/s of data that fits no cache."""
         return self.copies[max(self.copies)]
 
     def flops(self, precision: str) -> float:
-        """FLOP/s. What is not computed in a lower precision is in float32, which on some CPUs is the faster one."""
+        """FLOP/s. Some operations stay in float32, which is the faster precision on some CPUs."""
         return max(self.products[precision], self.products["float32"])
 
     def bandwidth(self, size: int) -> float:
-        """Bytes/s for an operation that moves so many: never more than the best of copies that are as large or larger."""
+        """Bytes/s for an operation that moves `size` bytes: the best of all copies of at least that size."""
         return max([rate for moved, rate in self.copies.items() if moved >= size], default=self.memory)
 
     def seconds(self, cost: Cost, precision: str) -> tuple[float, float]:
-        """(by FLOPs, by bytes): what the work takes at least. It cannot be done in less than the larger of the two."""
+        """(by FLOPs, by bytes): lower bounds of the time. The larger of the two is the limit."""
         moving = sum(moved / self.bandwidth(size) for size, moved in cost.moved.items())
         return cost.flops / self.flops(precision), moving
 
@@ -60,13 +60,13 @@ class Ceilings:
 
 @torch.inference_mode()
 def measure_products(device: torch.device, precision: str, rounds: int) -> float:
-    """FLOP/s of matrix products, the best of so many rounds."""
+    """FLOP/s of matrix products, the best of `rounds`."""
     return max(_product(shape, precision, device, rounds) for shape in PRODUCTS[device.type])
 
 
 @torch.inference_mode()
 def measure_copies(device: torch.device, rounds: int) -> dict[int, float]:
-    """Bytes/s of copies by their size, the best of so many rounds."""
+    """Bytes/s of copies by their size, the best of `rounds`."""
     return {size: _copy(size, device, rounds) for size in COPIES[device.type]}
 
 
@@ -90,7 +90,7 @@ def _multiply(x: Tensor, weight: Tensor, precision: str) -> Callable[[], object]
 def _copy(size: int, device: torch.device, rounds: int) -> float:
     source = torch.zeros(size // 2, dtype=torch.uint8, device=device)
     target, times = torch.ones_like(source), max(1, AT_ONCE[device.type] // size)
-    # A GPU is asked for several, or its answer would be the wait for it. On a CPU one that is not disturbed shows more.
+    # Several copies on a GPU, where one would mostly measure the launch. On a CPU, single ones are disturbed less.
     copies = times if device.type == "cuda" else 1
 
     def work() -> None:

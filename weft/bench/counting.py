@@ -1,4 +1,4 @@
-"""Counts what operations do while they run: FLOPs, and the bytes that each reads and writes by itself."""
+"""Counts the FLOPs of operations as they run, and the bytes that each reads and writes."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from weft.batch import power_of_two
 from weft.bench.formulas import flops
 
 WRITTEN_ONLY = {"copy_", "fill_", "zero_", "random_", "bernoulli_", "uniform_", "normal_", "exponential_", "_foreach_zero_"}
-"""Operations that do not read what they write over."""
+"""Operations that do not read what they overwrite."""
 
 PICKED = {"embedding": "weight", "_embedding_bag": "weight", "index": "self", "index_select": "self", "gather": "self"}
-"""Operations that read only some of one argument: as much as they give."""
+"""Operations that read only part of this argument: as much as they return."""
 
 PUT = {"index_put_": "values", "scatter_": "src", "index_copy_": "source", "index_add_": "source", "scatter_add_": "src"}
-"""Operations that write only as much as they are given in this argument."""
+"""Operations that write only as much as this argument holds."""
 
 AGAIN = {"weight_buf"}
-"""Arguments that hold what others hold too: the weights of a recurrent layer, in one piece."""
+"""Arguments that repeat others: the flat copy of a recurrent layer's weights."""
 
 UNTOUCHED = {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "_local_scalar_dense"}
-"""Operations that move nothing, or a number."""
+"""Operations that move nothing, or a single number."""
 
 
 @dataclass
 class Cost:
-    """What some work comes to. moved: bytes by the size, a power of two, up to which the operation's own bytes came."""
+    """The cost of some work. moved: bytes by the size of the operation that moved them, rounded up to a power of two."""
 
     flops: int = 0
     moved: Counter[int] = field(default_factory=Counter)
@@ -48,9 +48,9 @@ class Cost:
 
 
 class Counting(TorchDispatchMode):
-    """While it is entered, all operations of this thread and of its backward passes are counted in `cost`.
+    """Inside this context, all operations of this thread and of its backward passes are counted in `cost`.
 
-    An operation made of others is taken apart, so each counts once. What a kernel keeps to itself moves no bytes. FLOPs are
+    Composite operations are decomposed, so each part counts once. Data that stays inside a kernel moves no bytes. FLOPs are
     those of `weft.bench.formulas`.
     """
 
@@ -63,9 +63,9 @@ class Counting(TorchDispatchMode):
     ) -> Any:
         given = dict(kwargs or {})
         with self:
-            taken_apart = func.decompose(*args, **given)
-        if taken_apart is not NotImplemented:
-            return taken_apart
+            decomposed = func.decompose(*args, **given)
+        if decomposed is not NotImplemented:
+            return decomposed
         out = func(*args, **given)
         named = _named(func, args, given)
         self.cost.add(flops(func, named, args, given, out), moved(func, named, out))
@@ -95,7 +95,7 @@ def moved(func: OpOverload, named: Mapping[str, Any], out: Any) -> int:
 
 
 def size(tensor: Tensor) -> int:
-    """The bytes of a tensor; those of numbers that stand for many by being expanded count once."""
+    """The bytes of a tensor; expanded dimensions count once."""
     count = tensor.element_size()
     for extent, stride in zip(tensor.shape, tensor.stride(), strict=True):
         count *= extent if stride or extent == 0 else 1
@@ -103,7 +103,7 @@ def size(tensor: Tensor) -> int:
 
 
 def _packed(named: Mapping[str, Any], made: list[Tensor]) -> int:
-    """Weights in eight bits, which are no tensor: a byte for each input and output."""
+    """The bytes of packed int8 weights, which are not a tensor: one per input and output."""
     return made[0].size(-1) * int(named["X"].size(-1)) if "W_prepack" in named else 0
 
 

@@ -1,9 +1,8 @@
-"""FLOPs of the operations that do most of the work, from the shapes of what they are given. A multiplication and an addition
-are two.
+"""FLOPs of operations from the shapes of their arguments. A multiplication and an addition count as two.
 
-Matrix products and convolutions are torch's own formulas; here are those that torch has none for, or counts otherwise: fused
-attention (pairs that may look at each other, where torch counts all), recurrent layers, Fourier transforms, products in
-eight bits. Elementwise work is not counted: it shows in the bytes that are moved.
+Matrix products and convolutions use torch's formulas. This file has the others: fused attention (only pairs that are not
+masked, where torch counts all), recurrent layers, Fourier transforms, int8 products. Elementwise work is not counted: it shows
+in the bytes that are moved.
 """
 
 from __future__ import annotations
@@ -18,14 +17,14 @@ from torch._ops import OpOverload
 from torch.utils.flop_counter import flop_registry
 
 Named = Mapping[str, Any]
-"""The arguments of an operation by their names in its schema."""
+"""The arguments of an operation, by name."""
 
 FORWARD, BACKWARD = 2, 5
-"""Products of an attention: scores and sums; backwards the scores again, and the gradients of q, k, v and the weights."""
+"""Products of an attention: scores and sums; backward, the scores again and the gradients of q, k, v and the weights."""
 
 
 def flops(operation: OpOverload, named: Named, args: tuple[Any, ...], kwargs: Mapping[str, Any], out: Any) -> int:
-    """Those of one call; 0 for what has no formula."""
+    """The FLOPs of one call; 0 for operations without a formula."""
     own = FORMULAS.get(operation.overloadpacket.__name__)
     if own is not None:
         return own(named, out)
@@ -34,13 +33,13 @@ def flops(operation: OpOverload, named: Named, args: tuple[Any, ...], kwargs: Ma
 
 
 def attention(products: int, heads: int = 1) -> Callable[[Named, Any], int]:
-    """The formula of an attention that makes so many products; heads: the place of their number in q [B, …, width]."""
+    """The formula of an attention with `products` products; heads: the dimension of q [B, …, width] that counts heads."""
 
     def count(named: Named, out: Any) -> int:
         q, k = named["query"], named["key"]
         left, right = (_reach(named.get(f"window_size_{side}")) for side in ("left", "right"))
         right = 0 if named.get("is_causal") else right
-        if q.dim() == 3:  # [tokens, heads, width], cut into pieces
+        if q.dim() == 3:  # [tokens, heads, width], ragged
             sizes = (named[name].diff().tolist() for name in ("cum_seq_q", "cum_seq_k"))
             looks = sum(pairs(*each, left, right) for each in zip(*sizes, strict=True))
             return 2 * products * q.size(1) * q.size(2) * looks
@@ -52,14 +51,14 @@ def attention(products: int, heads: int = 1) -> Callable[[Named, Any], int]:
 
 @cache
 def pairs(queries: int, keys: int, left: float = math.inf, right: float = math.inf) -> int:
-    """Pairs of a query and a key that is at most so many places before or behind it."""
+    """Pairs of a query and a key that is at most `left` positions before it or `right` behind it."""
     if left == right == math.inf:
         return queries * keys
     return sum(max(0, int(min(keys - 1, i + right) - max(0, i - left)) + 1) for i in range(queries))
 
 
 def stepping(named: Named, out: Any) -> int:
-    """Scores and sums of single queries, over the cells that are filled."""
+    """Scores and sums of single queries over the filled cells."""
     query, cells, lengths = named["query"], named["key"].size(3), named.get("lengths")
     looks = cells if lengths is None else float(lengths.float().mean())
     return int(2 * FORWARD * query.numel() * looks)
@@ -70,7 +69,7 @@ def _reach(window: int | None) -> float:
 
 
 def recurrent(products: int) -> Callable[[Named, Any], int]:
-    """Every token meets every weight; backwards twice, for the gradients of what was read and of the weights."""
+    """Every token is multiplied with every weight; backward twice, for the gradients of the input and of the weights."""
 
     def count(named: Named, out: Any) -> int:
         weights = [each for name, value in named.items() if name.startswith("weight") for each in _tensors(value)]
@@ -86,14 +85,14 @@ def _tensors(value: Any) -> list[Tensor]:
 
 
 def fourier(named: Named, out: Tensor) -> int:
-    """5 n log₂ n for each complex transform of n numbers, half of it where one side is real."""
+    """5 n log₂ n per complex transform of n numbers, half of it if one side is real."""
     read = named["self"]
     whole = read if read.is_complex() else out
     share = 1.0 if read.is_complex() and out.is_complex() else 0.5
     return int(5 * share * whole.numel() * sum(math.log2(max(2, whole.size(place))) for place in named["dim"]))
 
 
-def in_eight_bits(named: Named, out: Tensor) -> int:
+def int8_product(named: Named, out: Tensor) -> int:
     return 2 * out.numel() * int(named["X"].size(-1))
 
 
@@ -118,7 +117,7 @@ FORMULAS: dict[str, Callable[[Named, Any], int]] = {
     "_fft_c2c": fourier,
     "_fft_r2c": fourier,
     "_fft_c2r": fourier,
-    "linear_with_input_q_dq_qweight_dq_output_fp32": in_eight_bits,
+    "linear_with_input_q_dq_qweight_dq_output_fp32": int8_product,
     "mv": lambda named, out: 2 * named["self"].numel(),
     "addmv": lambda named, out: 2 * named["mat"].numel(),
     "dot": lambda named, out: 2 * named["self"].numel(),

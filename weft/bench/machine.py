@@ -1,4 +1,4 @@
-"""Where and with what something was measured."""
+"""The machine and the versions that something was measured with."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 
 
 def about(device: torch.device | None = None) -> dict[str, str]:
-    """Date, device (by default the GPU if there is one) and versions."""
+    """The date, the device (by default the GPU if there is one) and the versions."""
     cuda = torch.cuda.is_available() if device is None else device.type == "cuda"
     name = torch.cuda.get_device_name(device) if cuda else f"CPU ({platform.machine()}, {os.cpu_count()} cores)"
     try:

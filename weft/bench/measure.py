@@ -1,4 +1,4 @@
-"""Predicted and measured: what a step costs, how long it takes, and how near that is to the machine's ceiling."""
+"""The cost of a step, its time, and how close that is to the limits of the machine."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from weft.bench.machine import about
 from weft.bench.profile import Profile, see
 from weft.bench.subject import Subject
 from weft.bench.timing import timed
-from weft.bench.work import TrainingStep, Work, at_work
+from weft.bench.work import TrainingStep, Work, inference_work
 
 WITHIN = 5.0
-"""Seconds after which work is not done again to be timed."""
+"""Seconds after which no further run is timed."""
 
 
 @dataclass(frozen=True)
 class Figures:
-    """Of one step: FLOPs and bytes counted, what it takes at least by each, seconds it took (the fastest, the median).
+    """Figures of one step: FLOPs and bytes, the lower bounds of its time by each, the fastest and the median time.
 
-    counts: what `count` is a number of.
+    counts: the unit of `count`.
     """
 
     name: str
@@ -42,7 +42,7 @@ class Figures:
 
     @property
     def share_of_products(self) -> float:
-        """How much of the ceiling of matrix products is reached, 0 to 1."""
+        """The share of the machine's matrix-product limit that is reached, 0 to 1."""
         return self.least_by_flops / self.seconds
 
     @property
@@ -51,7 +51,7 @@ class Figures:
 
     @property
     def binds(self) -> str:
-        """Which of the two ceilings is the nearer one."""
+        """The limit that is closer."""
         return "products" if self.least_by_flops >= self.least_by_bytes else "memory"
 
     def document(self) -> dict[str, Any]:
@@ -62,7 +62,7 @@ class Figures:
 
 @dataclass(frozen=True)
 class Bench:
-    """Everything that was found; profiles where they were asked for."""
+    """All results of a benchmark; profiles only if requested."""
 
     subject: Subject
     ceilings: Ceilings
@@ -71,12 +71,12 @@ class Bench:
 
     @property
     def weights(self) -> int:
-        """Bytes of the model's weights, as they are trained."""
+        """Bytes of the model's weights in training."""
         return sum(parameter.nbytes for parameter in self.subject.model.parameters())
 
     @property
     def title(self) -> str:
-        """What was measured, and where."""
+        """The subject and the machine."""
         facts, threads = about(self.subject.device), torch.get_num_threads()
         used = f", {threads} thread{'s' * (threads > 1)}" if self.subject.device.type == "cpu" else ""
         return f"{self.subject.name} on {facts['device']}{used}, torch {facts['torch']}"
@@ -103,14 +103,14 @@ def bench(
     profiled: bool,
     say: Callable[[str], None] = lambda message: None,
 ) -> Bench:
-    """Counts and times a training step and a decoding step with `batch` rows, on the device of the subject."""
+    """Measures a training step, and a decoding step with `batch` rows, on the device of the subject."""
     figures: list[Figures] = []
     profiles: list[Profile] = []
     device = subject.device
-    say("the ceilings of this machine")
+    say("the limits of this machine")
     ceilings = Ceilings({"float32": measure_products(device, "float32", rounds)}, measure_copies(device, rounds))
-    # One after the other: both are of the same model, in training and not.
-    makers: list[Callable[[], Work]] = [lambda: TrainingStep(subject), lambda: at_work(subject, batch, beam, say)]
+    # One after the other, because both use the same model, first in training mode and then not.
+    makers: list[Callable[[], Work]] = [lambda: TrainingStep(subject), lambda: inference_work(subject, batch, beam, say)]
     for make in makers:
         work = make()
         if work.precision not in ceilings.products:
@@ -125,7 +125,7 @@ def bench(
 
 
 def _figures(subject: Subject, work: Work, cost: Cost, ceilings: Ceilings, rounds: int) -> Figures:
-    work.settle(subject.device)
+    work.warm_up(subject.device)
     seconds = [each / work.steps for each in timed(work, subject.device, times=rounds, within=WITHIN)]
     by_flops, by_bytes = (each / work.steps for each in ceilings.seconds(cost, work.precision))
     return Figures(
@@ -144,8 +144,8 @@ def _figures(subject: Subject, work: Work, cost: Cost, ceilings: Ceilings, round
 
 
 def count(work: Work) -> Cost:
-    """What the work comes to, after it has been done once: what is made once for all times is not counted."""
-    work.plainly()
+    """The cost of the work in its second run, so that one-time work is not counted."""
+    work.eagerly()
     with Counting() as counting:
-        work.plainly()
+        work.eagerly()
     return counting.cost

@@ -1,4 +1,4 @@
-"""Where the time of a step goes, as bars: training and decoding side by side."""
+"""A bar chart of where the time of a step goes, for training and decoding."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ if TYPE_CHECKING:
 DPI = 150
 ENDINGS = (".png", ".svg")
 WORK, WAIT = "#3b6ea5", "#c4622d"
-"""Colours of what is computed, and of what only keeps the computation waiting."""
+"""Colours of computation and of overhead."""
 
 
 def check_file(file: Path) -> None:
-    """Before anything is measured: whether a picture of this name can be drawn."""
+    """Raises ConfigError if a picture cannot be written to this file; called before anything is measured."""
     if file.suffix not in ENDINGS:
         raise ConfigError(f"{file}: a profile is drawn as PNG or SVG; give a name that ends in {' or '.join(ENDINGS)}")
     if not file.parent.is_dir():
-        raise ConfigError(f"{file}: there is no folder {file.parent}; make it first, or name another")
+        raise ConfigError(f"{file}: there is no folder {file.parent}; create it first, or choose another")
 
 
 def draw_profile(bench: Bench, file: Path) -> None:
-    """Writes the picture, as PNG or SVG by the path's ending."""
+    """Writes the picture as PNG or SVG, by the suffix of the file."""
     picture(bench).savefig(file, dpi=DPI, metadata={"Date": None} if file.suffix == ".svg" else None)
 
 
 def picture(bench: Bench) -> Figure:
-    """A panel for each kind of step, with the same groups from top to bottom."""
+    """A panel per kind of step, with the same groups from top to bottom."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 

@@ -1,4 +1,4 @@
-"""Where the time goes: what torch's profiler sees of some work, in groups that mean something to people."""
+"""Where the time goes: the events of torch's profiler, in meaningful groups."""
 
 from __future__ import annotations
 
@@ -33,21 +33,21 @@ NAMES = {
     OVERHEAD: r"^empty|^new_empty|view|^reshape|^expand|^transpose|^permute|^t$|as_strided|squeeze|^flatten|^unflatten|^unbind|"
     r"split|chunk|^select$|^slice$|^narrow|alias|detach|resize|^to$|^matmul$|^contiguous$|^item$|^_local_scalar",
 }
-"""Groups by what the names of their operations look like; the first that fits. All other operations are elementwise.
+"""Groups by patterns of operation names; the first match counts. All other operations are elementwise.
 
-Operations that only look at memory in another way, or call others, cost nothing but the call.
+Views, and operations that only call others, cost nothing but the call.
 """
 
 GROUPS = [
     *("matrix products", "attention", RECURRENT, "normalisation", ELEMENTWISE, "dropout and random numbers", "data movement"),
     *(OUTPUT, OPTIMISER, OVERHEAD),
 ]
-"""In the order in which they are drawn."""
+"""The groups in the order in which they are drawn."""
 
 
 @dataclass(frozen=True)
 class Profile:
-    """Seconds of one step by group; together they are the step."""
+    """Seconds of one step by group; they add up to the step."""
 
     name: str
     about: str
@@ -59,26 +59,26 @@ class Profile:
 
 @dataclass(frozen=True)
 class Seen:
-    """Of one step, operation by operation: seconds in which each group kept the device busy, and seconds in all."""
+    """One eager step: seconds in which each group kept the device busy, and seconds in total."""
 
     busy: dict[str, float]
     seconds: float
 
     def profile(self, work: Work, measured: float | None) -> Profile:
-        """measured: seconds of a step without a profiler, for a GPU, whose kernels take as long when nobody looks."""
+        """measured: seconds of a step without the profiler, for a GPU, whose kernels the profiler does not slow down."""
         rest = max(0.0, (measured or self.seconds) - sum(self.busy.values()))
         found = {**self.busy, OVERHEAD: rest}
         return Profile(work.name, work.about, {group: found[group] for group in GROUPS if found.get(group)})
 
 
 def see(work: Work, subject: Subject) -> Seen:
-    """Does the work once under torch's profiler."""
-    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # it would tell of its beginning and its end
+    """Runs the work once under torch's profiler."""
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # silences its start and stop messages
     cuda = subject.device.type == "cuda"
     activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if cuda else [])]
     with torch.profiler.profile(activities=activities, record_shapes=True, acc_events=True) as profiler:
         began = time.perf_counter()
-        work.plainly()
+        work.eagerly()
         finish(subject.device)
         seconds = time.perf_counter() - began
     busy: Counter[str] = Counter()
@@ -89,7 +89,7 @@ def see(work: Work, subject: Subject) -> Seen:
 
 
 def group_of(event: FunctionEvent, vocabulary: int) -> str:
-    """The group of one operation. What is as wide as the vocabulary belongs to the output layer, but for the embedding."""
+    """The group of one operation. Tensors as wide as the vocabulary belong to the output layer, except for embeddings."""
     space, _, name = event.name.partition("::")
     if space not in ("aten", "quantized"):
         return OVERHEAD
@@ -109,7 +109,7 @@ def _by_name(name: str) -> str:
 
 
 def _around(event: FunctionEvent) -> Iterator[FunctionEvent]:
-    """The operations that called this one."""
+    """The operations that called this one, innermost first."""
     parent = event.cpu_parent
     while parent is not None:
         yield parent

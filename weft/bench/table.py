@@ -1,4 +1,4 @@
-"""The figures as a table for people."""
+"""The figures as a table."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ PREFIXES = ("", "k", "M", "G", "T", "P")
 
 
 def heading(bench: Bench) -> str:
-    """A few lines on the machine, its ceilings and the model."""
+    """A few lines about the machine, its limits and the model."""
     model, ceilings = bench.subject.model, bench.ceilings
     products = " · ".join(f"{kind} {amount(rate, 'FLOP/s')}" for kind, rate in ceilings.products.items())
     cached = max(ceilings.copies.values())
@@ -18,13 +18,13 @@ def heading(bench: Bench) -> str:
         [
             bench.title,
             f"model: {model.count_parameters():,} parameters, {amount(bench.weights, 'B')}",
-            f"ceilings: products {products} · memory {amount(ceilings.memory, 'B/s')}, from caches {amount(cached, 'B/s')}",
+            f"limits: products {products} · memory {amount(ceilings.memory, 'B/s')}, from caches {amount(cached, 'B/s')}",
         ]
     )
 
 
 def table(bench: Bench) -> Table:
-    """A column for each kind of step."""
+    """A column per kind of step."""
     found = Table(title_justify="left")
     found.add_column("", no_wrap=True)
     for each in bench.figures:
@@ -38,22 +38,22 @@ def _rows(step: Figures) -> list[tuple[str, str]]:
     unit = "token" if "token" in step.counts else "text"
     return [
         ("FLOPs", amount(step.flops)),
-        (f"FLOPs a {unit}", amount(step.flops / step.count)),
+        (f"FLOPs per {unit}", amount(step.flops / step.count)),
         ("bytes moved", amount(step.bytes, "B")),
-        (f"bytes a {unit}", amount(step.bytes / step.count, "B")),
-        ("least time by FLOPs", duration(step.least_by_flops)),
-        ("least time by bytes", duration(step.least_by_bytes)),
+        (f"bytes per {unit}", amount(step.bytes / step.count, "B")),
+        ("lower bound by FLOPs", duration(step.least_by_flops)),
+        ("lower bound by bytes", duration(step.least_by_bytes)),
         ("measured, fastest", duration(step.seconds)),
         ("measured, median", duration(step.median)),
-        (f"{unit}s a second", f"{step.count / step.seconds:,.0f}"),
-        ("share of products' ceiling", f"{100 * step.share_of_products:.1f} %"),
-        ("share of memory's ceiling", f"{100 * step.share_of_memory:.1f} %"),
-        ("the nearer ceiling", step.binds),
+        (f"{unit}s per second", f"{step.count / step.seconds:,.0f}"),
+        ("share of product limit", f"{100 * step.share_of_products:.1f} %"),
+        ("share of memory limit", f"{100 * step.share_of_memory:.1f} %"),
+        ("the closer limit", step.binds),
     ]
 
 
 def amount(value: float, unit: str = "") -> str:
-    """1,234,567 → 1.23 M, with three digits that count."""
+    """1,234,567 → 1.23 M, with three significant digits."""
     place = 0
     while abs(value) >= 999.5 and place < len(PREFIXES) - 1:
         value, place = value / 1000, place + 1

@@ -1,4 +1,4 @@
-"""How long work takes."""
+"""Timing."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import torch
 
 
 def timed(work: Callable[[], object], device: torch.device, *, times: int, within: float) -> list[float]:
-    """Seconds of each of so many times, or of as many as end `within` so many seconds, at least of one.
+    """Seconds of each run: `times` runs, or as many as fit `within` that many seconds, at least one.
 
-    The fastest is what counts where ceilings are compared, since nothing makes work faster than it is.
+    To compare with limits, take the fastest: disturbances only make work slower.
     """
     found: list[float] = []
     while not found or (len(found) < times and sum(found) < within):
@@ -24,6 +24,6 @@ def timed(work: Callable[[], object], device: torch.device, *, times: int, withi
 
 
 def finish(device: torch.device) -> None:
-    """Waits until the device has done all it was asked for."""
+    """Waits until the device is idle."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)

@@ -1,4 +1,4 @@
-"""The work that is measured, as weft does it: a training step, a search, labels for a batch of texts."""
+"""The work that is measured: a training step, a search, a forward pass; each as weft does it."""
 
 from __future__ import annotations
 
@@ -10,16 +10,15 @@ import torch
 from weft.batch import BOS, PAD, UNK, LabelBatch, PairBatch, Source
 from weft.bench.subject import Subject
 from weft.config.registry import build
-from weft.config.sections import DecodeSection
+from weft.inference.resolve import Resolved, changed, resolve
 from weft.kernels.cpp import Kernels, using
 from weft.kernels.graphs import Compiler
-from weft.models.base import Model
+from weft.models.base import Model, Network
 from weft.models.lm import LanguageModel
-from weft.search.choosers import Beam, Chooser, Greedy, Limits
+from weft.search.choosers import Limits
 from weft.search.constraints import Forbid
-from weft.search.loop import PLAINLY, generate
-from weft.search.recorded import recorder_of
-from weft.tasks.placing import autocasts, native, settled
+from weft.search.loop import EAGER, generate
+from weft.search.recorded import Recorded, recorder_of
 from weft.training.compiling import compile_blocks
 from weft.training.distributed import World, sum_gradients
 from weft.training.ema import Ema
@@ -29,17 +28,17 @@ from weft.training.replay import Replayed
 from weft.translator import in_precision
 
 STEPS = 32
-"""Tokens that a search writes, unless the model has positions for fewer."""
+"""Tokens that a search writes, if the model has positions for that many."""
 
 SETTLED = 4
-"""Times that work is done on a GPU before it is measured: by then it is recorded."""
+"""Warm-up runs on a GPU. After that many, the work is recorded."""
 
 
 class Work(ABC):
-    """Something that can be done again and again.
+    """Work that can be repeated.
 
-    name · about: what it is done on · precision: float32, bf16 or int8 · steps: in how many equal parts figures are given ·
-    count: what the task counts, in all steps.
+    about: its size, in words · precision: float32, bf16 or int8 · steps: equal parts that figures are divided by · count: what
+    the task counts, over all steps.
     """
 
     name: str
@@ -51,18 +50,18 @@ class Work(ABC):
     @abstractmethod
     def __call__(self) -> None: ...
 
-    def plainly(self) -> None:
-        """Does it operation by operation, where it is recorded otherwise, so that operations can be seen."""
+    def eagerly(self) -> None:
+        """Runs the work eagerly, even if it is otherwise replayed from a recording, so that its operations can be seen."""
         self()
 
-    def settle(self, device: torch.device) -> None:
-        """Does it until it takes as long as it always will; on a CPU, once it has been counted, it does."""
+    def warm_up(self, device: torch.device) -> None:
+        """Warms up. On a CPU, counting the operations has done that already."""
         for _ in range(SETTLED if device.type == "cuda" else 0):
             self()
 
 
 class TrainingStep(Work):
-    """Micro-batches forward and backward, clipping, and the optimiser; its rate is 0, so that no weight changes."""
+    """Forward and backward of the micro-batches, clipping, and the optimiser. The rate is 0, so that no weight changes."""
 
     name = "training step"
 
@@ -70,7 +69,7 @@ class TrainingStep(Work):
         task, self.config = subject.task, subject.config.train
         packed, rounded = self.config.packed is True, self.config.rounded is True
         batch = task.made_up(subject.length, subject.sizes, subject.rows, packed=packed, rounded=rounded)
-        # Running text goes on from step to step, with what is carried.
+        # Streams of a language model continue from step to step.
         self.batch = (batch.pin() if subject.device.type == "cuda" else batch).continued()
         self.model, self.precision = subject.model.train(), self.config.precision
         self.groups = task.parameters(self.model)
@@ -88,13 +87,13 @@ class TrainingStep(Work):
     def __call__(self) -> None:
         self._step(recorded=True)
 
-    def plainly(self) -> None:
+    def eagerly(self) -> None:
         self._step(recorded=False)
 
-    def settle(self, device: torch.device) -> None:
+    def warm_up(self, device: torch.device) -> None:
         if compile_blocks(self.model, self.config, device):
             self()
-        super().settle(device)
+        super().warm_up(device)
 
     def _step(self, *, recorded: bool) -> None:
         replayed = isinstance(self.backward, Replayed)
@@ -106,54 +105,51 @@ class TrainingStep(Work):
         if self.ema is not None:
             self.ema.update(1)
         self.meter.settle(sums, norms[0], bad)
-        if not recorded:  # nobody waits for a number while a step is timed
+        if not recorded:  # reading a number would wait for the device, which is not part of a step
             self.count = float(sums[1].sum())
 
 
 class Search(Work):
-    """Reads made-up sources, if the model has a source, and writes so many tokens for each; figures are of one step."""
+    """Encodes random sources, if the model reads a source, and writes `STEPS` tokens for each. Figures are per step."""
 
     name = "decoding step"
 
-    def __init__(self, subject: Subject, options: DecodeSection, rows: int, warn: Callable[[str], None]) -> None:
-        model, device = subject.model.eval(), subject.device
-        options = settled(options, device)
-        reads = isinstance(model, Model)
-        self.kernels = native(options, device, warn)
+    def __init__(self, subject: Subject, resolved: Resolved, rows: int, warn: Callable[[str], None]) -> None:
+        model, self.device, self.resolved = subject.model.eval(), subject.device, resolved
+        self.reads = isinstance(model, Model)
 
-        def made(kernels: Kernels | None) -> Model | LanguageModel:
-            # The weights of a language model stay in float32 where its products are in bf16.
-            found = in_precision(model, options.precision, kernels) if reads or options.precision == "int8" else model
-            assert isinstance(found, Model | LanguageModel)
-            return found
+        def convert(kernels: Kernels | None) -> Network:
+            plain = resolved.precision == "bf16" and not subject.task.bf16_weights
+            return model if plain else in_precision(model, resolved.precision, kernels)
 
-        self.model = made(self.kernels)
-        # What is compiled cannot be seen from outside, and is counted as the operations of torch that it stands for.
-        self.counted = self.model if self.kernels is None else made(None)
-        self.chooser: Chooser = Beam(options.beam, stop=options.stop) if options.beam > 1 else Greedy()
+        self.model = convert(resolved.kernels)
+        # Compiled kernels hide their operations, so the torch operations that they replace are counted instead.
+        self.counted = self.model if resolved.kernels is None else convert(None)
+        self.chooser = resolved.search.chooser(1, length_penalty=1.0)
         self.steps = STEPS if model.max_target is None else min(STEPS, model.max_target - 1)
-        self.precision, self.device = options.precision, device
-        self.autocast = autocasts(options, next(self.model.parameters()).dtype, self.kernels)
-        self.source = made_up_source(subject, rows) if reads else Source(torch.empty(rows, 0))
-        self.first = torch.full((rows, 1), BOS, device=device)
-        longest = torch.full((rows,), self.steps, device=device)
-        self.limits = Limits(longest, longest - 1, torch.arange(rows, device=device))
+        self.precision = resolved.precision
+        self.autocast = resolved.autocasts(next(self.model.parameters()).dtype, resolved.beams)
+        self.source = random_source(subject, rows)
+        self.first = torch.full((rows, 1), BOS, device=self.device)
+        longest = torch.full((rows,), self.steps, device=self.device)
+        self.limits = Limits(longest, longest - 1, torch.arange(rows, device=self.device))
         recorder = recorder_of(self.model) if isinstance(self.model, Model) else None
-        compiler = Compiler(warn) if options.compile else None
+        compiler = Compiler(warn) if resolved.compile else None
         self.stepping = None if recorder is None else recorder.stepping("bench", compiler)
-        self.about = f"{rows} {'sources' if reads else 'texts'}, beam {options.beam}, {self.precision}, mean of {self.steps}"
+        what = "sources" if self.reads else "texts"
+        self.about = f"{rows} {what}, beam {self.chooser.width}, {self.precision}, mean of {self.steps}"
         self.count = float(rows * self.steps)
 
     def __call__(self) -> None:
-        with using(self.kernels):
-            self._search(self.model, recorded=self.stepping is not None)
+        with using(self.resolved.kernels):
+            self._search(self.model, self.stepping)
 
-    def plainly(self) -> None:
-        self._search(self.counted, recorded=False)
+    def eagerly(self) -> None:
+        self._search(self.counted, None)
 
     @torch.inference_mode()
-    def _search(self, model: Model | LanguageModel, *, recorded: bool) -> None:
-        stepping = self.stepping if recorded else None
+    def _search(self, model: Network, stepping: Recorded | None) -> None:
+        assert isinstance(model, Model | LanguageModel)
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.autocast):
             if isinstance(model, LanguageModel):
                 source = model.nothing(self.first.size(0))
@@ -169,27 +165,25 @@ class Search(Work):
                 limits=self.limits,
                 constraints=[Forbid([PAD, BOS, UNK])],
                 best=1,
-                stepping=stepping or PLAINLY,
+                stepping=stepping or EAGER,
             )
 
 
-def made_up_source(subject: Subject, rows: int) -> Source:
-    """Full rows, for which no layout is needed."""
+def random_source(subject: Subject, rows: int) -> Source:
+    """Random full rows, or nothing if the model reads no source."""
     batch = subject.task.made_up(subject.length, subject.sizes, rows)
-    assert isinstance(batch, PairBatch | LabelBatch)
-    return Source(batch.source.values.to(subject.device))
+    return Source(batch.source.values.to(subject.device)) if isinstance(batch, PairBatch | LabelBatch) else Source(batch.rows)
 
 
-class Labelling(Work):
-    """A label for each of some made-up texts."""
+class ForwardPass(Work):
+    """One forward pass over random texts, for models that write no text."""
 
     name = "labelling a batch"
 
-    def __init__(self, subject: Subject, options: DecodeSection, rows: int) -> None:
-        options = settled(options, subject.device)
-        self.model, self.precision = in_precision(subject.model.eval(), options.precision), options.precision
-        self.autocast = autocasts(options, next(self.model.parameters()).dtype)
-        self.source = made_up_source(subject, rows)
+    def __init__(self, subject: Subject, resolved: Resolved, rows: int) -> None:
+        self.model, self.precision = in_precision(subject.model.eval(), resolved.precision), resolved.precision
+        self.autocast = resolved.autocasts(next(self.model.parameters()).dtype)
+        self.source = random_source(subject, rows)
         self.about, self.count = f"{rows} × {subject.length} tokens, {self.precision}", float(rows)
 
     @torch.inference_mode()
@@ -198,11 +192,12 @@ class Labelling(Work):
             self.model(self.source)
 
 
-def at_work(subject: Subject, rows: int, beam: int | None, warn: Callable[[str], None]) -> Work:
-    """The model as it is used once trained."""
-    options = subject.config.decode
+def inference_work(subject: Subject, rows: int, beam: int | None, warn: Callable[[str], None]) -> Work:
+    """What the model does once it is trained. Language models decode greedily unless `beam` is given."""
+    decode = subject.config.decode
+    width = beam or (decode.search.get("width", 1) if isinstance(subject.model, Model) else 1)
+    search = {"kind": "beam", "width": width, "stop": decode.search.get("stop", "exact")}
+    resolved = resolve(changed(decode, {"search": search, "rerank": "none", "n_best": 1}), subject.device, warn=warn)
     if isinstance(subject.model, Model | LanguageModel):
-        # Text is drawn from a language model, unless a beam is asked for.
-        usual = options.beam if isinstance(subject.model, Model) else 1
-        return Search(subject, options.model_copy(update={"beam": beam or usual, "n_best": 1, "sample": False}), rows, warn)
-    return Labelling(subject, options, rows)
+        return Search(subject, resolved, rows, warn)
+    return ForwardPass(subject, resolved, rows)

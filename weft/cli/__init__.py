@@ -1,4 +1,4 @@
-"""The command line. One file a command; this one only puts them together and turns errors into messages."""
+"""The command line: one file per command. This one puts them together and turns errors into messages."""
 
 from __future__ import annotations
 
@@ -20,25 +20,26 @@ from weft.cli import (
     generate,
     listing,
     new,
+    predict,
     serve,
     shortlist,
     train,
-    translate,
 )
 from weft.errors import Interrupted, WeftError
 
-NO_MEMORY = "error: out of memory; lower train.batch_tokens, or for translating decode.batch_tokens and decode.max_length"
+NO_MEMORY = "error: out of memory; lower train.batch_tokens or, for decoding, decode.batch_tokens and decode.max_length"
 
 app = typer.Typer(
     name="weft",
-    help="Sequence-to-sequence models from a file of pairs: train, score, translate, look inside.",
+    help="Train, evaluate, use and explain sequence-to-sequence models.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command("train")(train.train)
-app.command("translate")(translate.translate)
+app.command("translate", help="Translate a file, or standard input, line by line.")(predict.predict)
+app.command("predict")(predict.predict)
 app.command("serve")(serve.serve)
 app.command("evaluate")(evaluate.evaluate)
 app.command("explain")(explain.explain)
@@ -61,28 +62,28 @@ def _version(wanted: bool) -> None:
 
 @app.callback()
 def _main(
-    version: bool = typer.Option(False, "--version", help="Print the version and leave.", callback=_version, is_eager=True),
+    version: bool = typer.Option(False, "--version", help="Print the version and exit.", callback=_version, is_eager=True),
 ) -> None:
-    """Sequence-to-sequence models from a file of pairs: train, score, translate, look inside."""
+    """Train, evaluate, use and explain sequence-to-sequence models."""
 
 
 def main() -> None:
-    """Entry point: exit status 0 on success only, 1 for what the user can mend, 2 for wrong usage, 130 if interrupted."""
+    """Entry point. Exit status: 0 on success, 1 for errors that the user can fix, 2 for wrong usage, 130 if interrupted."""
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):  # text is UTF-8 for weft, whatever the locale says
+        if isinstance(stream, io.TextIOWrapper):  # weft writes UTF-8, whatever the locale is
             stream.reconfigure(encoding="utf-8")
     status = run(sys.argv[1:])
     try:
         sys.stdout.flush()
     except OSError as error:
-        # What could not be written would be tried again at exit, with a traceback.
+        # Python would try again at exit, and fail with a traceback.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         status = status or _fail(f"error: standard output: {error.strerror}", 1)
     sys.exit(status)
 
 
 def run(arguments: list[str]) -> int:
-    """The exit status of a command line."""
+    """Runs a command line and returns its exit status."""
     try:
         app(spread_sets(arguments), standalone_mode=True)
     except SystemExit as end:
@@ -94,7 +95,7 @@ def run(arguments: list[str]) -> int:
     except KeyboardInterrupt:
         return _fail("interrupted", 130)
     except BrokenPipeError:
-        # Whoever read our output has left. Nothing more can be said, not even at exit.
+        # The reader of our output is gone. Nothing more can be written, not even at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except OSError as error:
@@ -103,7 +104,7 @@ def run(arguments: list[str]) -> int:
     except MemoryError:
         return _fail(NO_MEMORY, 1)
     except RuntimeError as error:
-        # torch says so of GPUs in one way and of the CPU in another.
+        # torch words this differently for GPUs and for the CPU.
         if not any(words in str(error) for words in ("out of memory", "can't allocate memory")):
             raise
         return _fail(NO_MEMORY, 1)
@@ -116,7 +117,7 @@ def spread_sets(arguments: list[str]) -> list[str]:
     following = False
     for argument in arguments:
         key, equals, _ = argument.partition("=")
-        # A comma is in no key: such an argument is an entry of `weft compare`.
+        # No key contains a comma: such an argument is an entry of `weft compare`.
         setting = equals and "." in key and "," not in key and not argument.startswith("-")
         if following and setting and spread[-2:-1] == ["--set"]:
             spread.append("--set")

@@ -12,7 +12,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from weft.cli.options import runs
+from weft.cli.options import DEVICE, OUTPUT, RUN, runs
 from weft.cli.output import opened, write_line
 from weft.cli.progress import Counter
 from weft.errors import ConfigError, DataError
@@ -20,61 +20,66 @@ from weft.errors import ConfigError, DataError
 if TYPE_CHECKING:
     from weft.explain.alignment import Agreement, Gold, Link
     from weft.explain.explanation import AttentionMap
-    from weft.tasks.decoding import Decoding
+    from weft.inference.translation import TranslationPredictor
+
+
+DATA = typer.Option(..., "--data", help="Pairs to align: SOURCE,TARGET files, a .tsv or a .jsonl.", metavar="FILES")
+GOLD = typer.Option(
+    None, "--gold", help="File with the gold links of each pair, one line each: 3-5 sure, 3p5 possible.", show_default=False
+)
+LAYER = typer.Option(
+    None,
+    "--layer",
+    help="The layer whose links are written, counted from 1; default: the last but one, or the only one.",
+    show_default=False,
+)
+JSON = typer.Option(False, "--json", help="Scores as a JSON document on standard error.")
 
 
 def align(
-    run: str = typer.Argument(help="Folder of a trained run; several, joined by commas, form an ensemble."),
-    data: str = typer.Option(..., "--data", help="Pairs to align: SOURCE,TARGET files, a .tsv or a .jsonl.", metavar="FILES"),
-    gold: Path = typer.Option(
-        None, "--gold", help="Links that people made, a line a pair: 3-5 sure, 3p5 possible.", show_default=False
-    ),
-    layer: int = typer.Option(
-        None,
-        "--layer",
-        help="Whose links to write, counted from 1; default: the last but one, or the only.",
-        show_default=False,
-    ),
-    output: Path = typer.Option(None, "-o", "--output", help="Where to write; default: standard output.", show_default=False),
-    as_json: bool = typer.Option(False, "--json", help="Scores as a JSON document on standard error."),
-    device: str = typer.Option("auto", "--device", help="auto, cpu, cuda, cuda:1, …"),
+    run: str = RUN,
+    data: str = DATA,
+    gold: Path = GOLD,
+    layer: int = LAYER,
+    output: Path = OUTPUT,
+    as_json: bool = JSON,
+    device: str = DEVICE,
 ) -> None:
-    """Align the words of pairs by what the model looks at: Pharaoh text, `i-j` for source word i and target word j, from 0.
+    """Align the words of pairs by the model's attention, in Pharaoh format: `i-j` for source word i and target word j, from 0.
 
-    Words are what spaces part. With --gold, the alignment error rate (AER) of every layer is told.
+    Words are separated by spaces. With --gold, prints the alignment error rate (AER) of every layer.
     """
     from weft.data.formats import open_pairs
     from weft.explain.alignment import agreement, pharaoh, usual_layer
-    from weft.tasks.decoding import Decoding
     from weft.translator import load
 
     pairs = list(open_pairs(data))
     wanted = None if gold is None else _gold(gold, len(pairs))
-    decoding = load(runs(run), device=device).decoding()
-    if not isinstance(decoding, Decoding):
-        raise ConfigError(f"{run}: there is nothing to align in a run that gives labels")
+    predictor = load(runs(run), device=device).translation_predictor("align")
     rows: list[list[tuple[AttentionMap, set[Link]]]] = []
     names: list[str] = []
     with opened(output) as target, Counter("aligned", "pairs", shown=output is not None, total=len(pairs)) as counter:
-        for looks in _aligned(decoding, pairs, data):
+        for looks in _aligned(predictor, pairs, data):
             rows.append(looks)
             names = names or [f"{look.title} ({look.kind}, {look.how})" for look, _ in looks]
             chosen = usual_layer(len(looks)) if layer is None else layer - 1
             if looks and not 0 <= chosen < len(looks):
-                raise ConfigError(f"--layer {layer}: there are {len(looks)} that look at the source, counted from 1")
+                raise ConfigError(f"--layer {layer}: {len(looks)} layers attend to the source, counted from 1")
             write_line(target, pharaoh(looks[chosen][1]) if looks else "")
             counter.advance()
     if wanted is not None:
-        _tell({name: agreement([row[k][1] if row else set() for row in rows], wanted) for k, name in enumerate(names)}, as_json)
+        _show({name: agreement([row[k][1] if row else set() for row in rows], wanted) for k, name in enumerate(names)}, as_json)
 
 
-def _aligned(decoding: Decoding, pairs: list[tuple[str, str]], data: str) -> Iterator[list[tuple[AttentionMap, set[Link]]]]:
-    """What each layer says of every pair; nothing of a pair with a blank side."""
+def _aligned(
+    predictor: TranslationPredictor, pairs: list[tuple[str, str]], data: str
+) -> Iterator[list[tuple[AttentionMap, set[Link]]]]:
+    """The links of each layer for every pair; none if a side is blank."""
     from weft.explain.alignment import align
 
     for number, (source, written) in enumerate(pairs, start=1):
         try:
-            yield align(decoding, source, written) if source.strip() and written.strip() else []
+            yield align(predictor, source, written) if source.strip() and written.strip() else []
         except DataError as error:
             raise DataError(f"{data}, pair {number:,}: {error}") from None
 
@@ -89,7 +94,7 @@ def _gold(file: Path, count: int) -> list[Gold]:
     return found
 
 
-def _tell(scores: dict[str, Agreement], as_json: bool) -> None:
+def _show(scores: dict[str, Agreement], as_json: bool) -> None:
     if as_json:
         typer.echo(json.dumps({name: asdict(each) for name, each in scores.items()}, indent=2), err=True)
         return

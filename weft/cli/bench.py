@@ -9,6 +9,7 @@ from pathlib import Path
 import typer
 from rich.console import Console
 
+from weft.cli.options import ANY_SET
 from weft.cli.progress import StatusLine
 
 
@@ -18,37 +19,47 @@ class Precision(StrEnum):
     int8 = "int8"
 
 
-def bench(
-    run: str = typer.Argument(help="Folder of a trained run, a recipe or a YAML file; of these two the first weights."),
-    device: str = typer.Option(None, "--device", help="auto, cpu, cuda, cuda:1, …", show_default=False),
-    precision: Precision = typer.Option(
-        None,
-        "--precision",
-        help="Of training and decoding, instead of the run's own; int8: of decoding alone.",
-        show_default=False,
-    ),
-    batch: int = typer.Option(32, "--batch", help="Sources or texts that are decoded at once.", min=1),
-    beam: int = typer.Option(None, "--beam", help="Beam size; 1 is greedy.", min=1, show_default=False),
-    batch_tokens: int = typer.Option(
-        None, "--batch-tokens", help="Tokens of a training batch, instead of train.batch_tokens.", min=1, show_default=False
-    ),
-    length: int = typer.Option(
-        None,
-        "--length",
-        help="Tokens of a text: 32, of a classifier 256, of a language model its segment.",
-        min=1,
-        show_default=False,
-    ),
-    rounds: int = typer.Option(5, "--rounds", help="How often each is measured, at most.", min=1),
-    profile: Path = typer.Option(
-        None, "--profile", help="Draw where the time goes into this file, .png or .svg.", show_default=False
-    ),
-    as_json: bool = typer.Option(False, "--json", help="A JSON document instead of a table."),
-    set: list[str] = typer.Option([], "--set", help="Any setting, e.g. --set model.dim=512. Repeatable.", metavar="KEY=VALUE"),
-) -> None:
-    """What a step of training and of decoding costs, how long it takes, and how near that is to what the machine can do.
+RUN = typer.Argument(help="Folder of a trained run, a recipe or a YAML file; recipes and files use initial weights.")
+DEVICE = typer.Option(None, "--device", help="auto, cpu, cuda, cuda:1, …", show_default=False)
+PRECISION = typer.Option(
+    None,
+    "--precision",
+    help="Precision of training and decoding, instead of the run's own; int8: of decoding only.",
+    show_default=False,
+)
+BATCH = typer.Option(32, "--batch", help="Sources or texts per decoding batch.", min=1)
+BEAM = typer.Option(None, "--beam", help="Beam size; 1 is greedy.", min=1, show_default=False)
+BATCH_TOKENS = typer.Option(
+    None, "--batch-tokens", help="Tokens per training batch, instead of train.batch_tokens.", min=1, show_default=False
+)
+LENGTH = typer.Option(
+    None,
+    "--length",
+    help="Tokens per text; default: 32, for a classifier 256, for a language model its segment.",
+    min=1,
+    show_default=False,
+)
+ROUNDS = typer.Option(5, "--rounds", help="Most measurements of each step.", min=1)
+PROFILE = typer.Option(None, "--profile", help="Draw where the time goes into this file, .png or .svg.", show_default=False)
+JSON = typer.Option(False, "--json", help="A JSON document instead of a table.")
 
-    FLOPs and bytes are counted as operations run, on made-up tokens: no data is needed. The ceilings are measured in the same
+
+def bench(
+    run: str = RUN,
+    device: str = DEVICE,
+    precision: Precision = PRECISION,
+    batch: int = BATCH,
+    beam: int = BEAM,
+    batch_tokens: int = BATCH_TOKENS,
+    length: int = LENGTH,
+    rounds: int = ROUNDS,
+    profile: Path = PROFILE,
+    as_json: bool = JSON,
+    set: list[str] = ANY_SET,
+) -> None:
+    """Measure a training step and a decoding step: their cost, their time, and how close that is to the machine's limits.
+
+    FLOPs and bytes are counted as operations run, on random tokens, so no data is needed. The limits are measured in the same
     call: products of large matrices, and copies of memory.
     """
     from weft.bench.measure import bench as measured
@@ -73,7 +84,7 @@ def bench(
 
 
 def _settings(device: str | None, precision: Precision | None, batch_tokens: int | None) -> list[str]:
-    """Options as changes of the configuration."""
+    """The options as changes to the configuration."""
     values = {"train.device": device, "train.batch_tokens": batch_tokens, "decode.precision": precision}
     if precision is not Precision.int8:
         values["train.precision"] = precision

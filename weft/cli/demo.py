@@ -9,6 +9,8 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from weft.cli.options import ANY_SET
+
 TRAIN, VALID, TEST = (
     "generated:dates?count=100000&seed=1",
     "generated:dates?count=500&seed=2&split=valid",
@@ -18,11 +20,9 @@ TRAIN, VALID, TEST = (
 
 def demo(
     out: Path = typer.Option(None, "--out", help="Folder of the run. Default: runs/demo.", metavar="RUN", show_default=False),
-    set: list[str] = typer.Option(
-        [], "--set", help="Any setting, e.g. --set train.steps=200. Repeatable.", metavar="KEY=VALUE"
-    ),
+    set: list[str] = ANY_SET,
 ) -> None:
-    """Learn to read dates in dozens of languages, in a few minutes on a laptop: train, score, translate, draw the attention."""
+    """Train a model that reads dates in dozens of languages, in a few minutes on a laptop; evaluate it; draw its attention."""
     from weft import api
     from weft.data.formats import open_pairs
     from weft.data.generated import LANGUAGES
@@ -34,7 +34,9 @@ def demo(
     began = time.monotonic()
     out = out or api.free_folder("demo")
     console.print(
-        f"weft demo: dates as people write them, in {len(LANGUAGES)} languages, to ISO dates", markup=False, soft_wrap=True
+        f"weft demo: dates as people write them in {len(LANGUAGES)} languages, converted to ISO dates",
+        markup=False,
+        soft_wrap=True,
     )
     api.train(
         "demo-dates",
@@ -63,5 +65,5 @@ def demo(
         markup=False,
         soft_wrap=True,
     )
-    console.print(f'what the model looked at for "{drawn}" is drawn in {picture}', markup=False, soft_wrap=True)
+    console.print(f'the attention for "{drawn}" is drawn in {picture}', markup=False, soft_wrap=True)
     console.print(f'try it: echo "3 mars 1999" | weft translate {out}', markup=False, soft_wrap=True)

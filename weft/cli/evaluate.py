@@ -13,12 +13,14 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from weft.cli.options import decode_options, on_all_cores, runs
+from weft.cli.options import BEAM, DEVICE, RUN, decode_options, runs
 from weft.cli.output import opened
 from weft.cli.progress import Counter
+from weft.evaluation.report import Evaluation
 
 if TYPE_CHECKING:
-    from weft.translator import Translator
+    from weft.evaluation.metrics import Metric
+    from weft.translator import Trained
 
 
 class Test(StrEnum):
@@ -26,77 +28,91 @@ class Test(StrEnum):
     bootstrap = "bootstrap"
 
 
+DATA = typer.Option(
+    ...,
+    "--data",
+    help="Test pairs: SOURCE,TARGET files, a .tsv or a .jsonl; for a language model, text files. Repeatable.",
+    metavar="FILES",
+)
+AGAINST = typer.Option(None, "--against", help="Another run to compare with, by a significance test.", show_default=False)
+JSON = typer.Option(False, "--json", help="A JSON document instead of a table.")
+OUTPUT = typer.Option(None, "-o", "--output", help="Also write the predictions to this file.", show_default=False)
+TOKENIZE = typer.Option("13a", "--tokenize", help="sacreBLEU's tokenizer for BLEU: 13a, zh, ja-mecab, char, …")
+LOWERCASE = typer.Option(False, "--lowercase", help="Ignore case.")
+TEST = typer.Option(Test.randomisation, "--test", help="Significance test.")
+SAMPLES = typer.Option(1000, "--samples", help="Resamples for intervals and tests.")
+SET = typer.Option(
+    [], "--set", help="Any setting of decoding or of the task, e.g. --set decode.beam=5. Repeatable.", metavar="KEY=VALUE"
+)
+
+
 def evaluate(
-    run: str = typer.Argument(help="Folder of a trained run; several, joined by commas, form an ensemble."),
-    data: list[str] = typer.Option(
-        ...,
-        "--data",
-        help="Test pairs: SOURCE,TARGET files, a .tsv or a .jsonl; of a language model, files of text. Repeatable.",
-        metavar="FILES",
-    ),
-    against: str = typer.Option(
-        None, "--against", help="Another run to compare with, with a test of significance.", show_default=False
-    ),
-    as_json: bool = typer.Option(False, "--json", help="A JSON document instead of a table."),
-    output: Path = typer.Option(None, "-o", "--output", help="Also write the translations here.", show_default=False),
-    beam: int = typer.Option(None, "--beam", help="Beam size; 1 is greedy.", show_default=False),
-    tokenize: str = typer.Option("13a", "--tokenize", help="sacreBLEU's tokenizer for BLEU: 13a, zh, ja-mecab, char, …"),
-    lowercase: bool = typer.Option(False, "--lowercase", help="Score without regard to case."),
-    test: Test = typer.Option(Test.randomisation, "--test", help="Test of significance."),
-    samples: int = typer.Option(1000, "--samples", help="Resamples for intervals and tests."),
-    device: str = typer.Option("auto", "--device", help="auto, cpu, cuda, cuda:1, …"),
-    set: list[str] = typer.Option([], "--set", help="Any setting of decoding, e.g. --set decode.beam=5.", metavar="KEY=VALUE"),
+    run: str = RUN,
+    data: list[str] = DATA,
+    against: str = AGAINST,
+    as_json: bool = JSON,
+    output: Path = OUTPUT,
+    beam: int = BEAM,
+    tokenize: str = TOKENIZE,
+    lowercase: bool = LOWERCASE,
+    test: Test = TEST,
+    samples: int = SAMPLES,
+    device: str = DEVICE,
+    set: list[str] = SET,
 ) -> None:
-    """Score a run on test pairs: BLEU, chrF, TER (sacreBLEU), exact match, token accuracy; or, of labels, accuracy and F1.
+    """Score a run on test data by the metrics of its task.
 
-    A language model is scored on text: loss, perplexity, bits per character. --set task.evaluation_memory=1024 and the like
-    change how.
+    Translation: BLEU, chrF, TER (sacreBLEU), exact match, token accuracy. Classification: accuracy and macro F1. Language
+    models: loss, perplexity, bits per character; --set task.evaluation_memory=1024 and the like change how they read.
     """
-    from weft.data.formats import open_pairs
-    from weft.evaluation import report
-    from weft.translator import load
+    from weft.translator import load_trained
 
-    if _models_language(run):
-        _score_text([name for name in (run, against) if name], data, device, set, as_json)
-        return
-    options = decode_options(set, beam=beam)
-    pairs = [pair for spec in data for pair in open_pairs(spec)]
-    sources, references = [source for source, _ in pairs], [target for _, target in pairs]
-    systems = {name: load(runs(name), device=device) for name in (run, against) if name}
+    task_sets = [text for text in set if text.startswith("task.")]
+    options = decode_options([text for text in set if text not in task_sets], beam=beam)
+    systems = {name: load_trained(runs(name), device=device, set=task_sets) for name in (run, against) if name}
     metrics = systems[run].task.metrics(tokenize=tokenize, lowercase=lowercase)
-    with opened(output) if output else nullcontext() as written:
-        ours = _translations(run, systems[run], sources, options)
-        if written is not None:
-            written.writelines(f"{' '.join(line.splitlines())}\n" for line in ours)
-    baseline = report.Baseline(against, _translations(against, systems[against], sources, options)) if against else None
-    found = report.evaluate(
-        ours,
-        references,
-        system=run,
-        data=" ".join(data),
-        sources=sources if any(metric.name == "BLEU" for metric in metrics) else None,
-        baseline=baseline,
-        metrics=metrics,
-        test=test.value,
-        samples=samples,
-    )
+    if not metrics:
+        _show_scores({name: system.score(data) for name, system in systems.items()}, data, as_json)
+        return
+    found = _report(systems, data, metrics, options, output, (test, samples))
     if as_json:
         typer.echo(json.dumps(found.document(), indent=2, ensure_ascii=False))
     else:
         Console().print(found.table())
 
 
-def _models_language(run: str) -> bool:
-    from weft.config.sections import load_config
+def _report(
+    systems: dict[str, Trained],
+    data: Sequence[str],
+    metrics: Sequence[Metric],
+    options: dict[str, Any],
+    output: Path | None,
+    test: tuple[Test, int],
+) -> Evaluation:
+    """Predicts all lines with each system and scores the first; a second one is its baseline."""
+    from weft.data.formats import open_pairs
+    from weft.evaluation import report
 
-    settings = Path(run) / "config.yaml"
-    return settings.is_file() and load_config(settings).task["kind"] == "language_model"
+    pairs = [pair for spec in data for pair in open_pairs(spec)]
+    sources, references = [source for source, _ in pairs], [target for _, target in pairs]
+    with opened(output) if output else nullcontext() as written:
+        (name, texts), *others = [(name, _texts(name, system, sources, options)) for name, system in systems.items()]
+        if written is not None:
+            written.writelines(f"{' '.join(line.splitlines())}\n" for line in texts)
+    return report.evaluate(
+        texts,
+        references,
+        system=name,
+        data=" ".join(data),
+        sources=sources if any(metric.name == "BLEU" for metric in metrics) else None,
+        baseline=report.Baseline(*others[0]) if others else None,
+        metrics=metrics,
+        test=test[0].value,
+        samples=test[1],
+    )
 
 
-def _score_text(names: Sequence[str], data: Sequence[str], device: str, sets: Sequence[str], as_json: bool) -> None:
-    from weft.generator import load_generator
-
-    scores = {name: load_generator(name, device=device, set=sets).score(data) for name in names}
+def _show_scores(scores: dict[str, dict[str, float]], data: Sequence[str], as_json: bool) -> None:
     if as_json:
         typer.echo(json.dumps({"data": " ".join(data), "scores": scores}, indent=2, ensure_ascii=False))
         return
@@ -108,10 +124,12 @@ def _score_text(names: Sequence[str], data: Sequence[str], device: str, sets: Se
     Console().print(table)
 
 
-def _translations(name: str, translator: Translator, sources: Sequence[str], options: dict[str, Any]) -> list[str]:
+def _texts(name: str, system: Trained, sources: Sequence[str], options: dict[str, Any]) -> list[str]:
+    from weft.inference.workers import cores
+
     found = []
-    with Counter(f"{name}: translated", "sentences", total=len(sources)) as counter:
-        for translation in translator.stream(sources, **on_all_cores(translator, options)):
-            found.append(translation.text)
+    with Counter(f"{name}: done", "sentences", total=len(sources)) as counter:
+        for each in system.stream(sources, auto_workers=cores(), **options):
+            found.append(each.text)
             counter.advance()
     return found

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from weft.cli.options import decode_options, runs
+from weft.cli.options import BEAM, DECODE_SET, DEVICE, RUN, decode_options, runs, warn
 from weft.cli.output import opened
 from weft.errors import ConfigError, DataError
 
@@ -25,40 +25,53 @@ class What(StrEnum):
     decoder = "decoder"
 
 
-def explain(
-    run: str = typer.Argument(help="Folder of a trained run; several, joined by commas, form an ensemble."),
-    text: str = typer.Argument(None, help="The sentence to explain; or give --file.", show_default=False),
-    target: str = typer.Option(
-        None, "--target", help="Look at this translation instead, and where the model would leave it.", show_default=False
-    ),
-    file: Path = typer.Option(None, "--file", help="A file of sentences instead of one.", show_default=False),
-    targets: Path = typer.Option(None, "--targets", help="A file with a translation for each.", show_default=False),
-    against: list[str] = typer.Option([], "--against", help="Another run to set beside it. Repeatable.", metavar="RUN"),
-    output: Path = typer.Option(
-        Path("explain.html"), "-o", "--output", help="A page (.html), or a picture (.png, .svg, .pdf) of one look."
-    ),
-    look: What = typer.Option(
-        What.cross, "--look", help="In a picture: at the source, among its tokens, or the decoder's own."
-    ),
-    layer: int = typer.Option(
-        None, "--layer", help="In a picture: the layer, counted from 1; default: the mean of all.", show_default=False
-    ),
-    head: str = typer.Option("mean", "--head", help="In a picture: a head, counted from 1, or mean, or max."),
-    words: bool = typer.Option(False, "--words", help="In a picture: whole words instead of tokens."),
-    influence: bool = typer.Option(
-        False, "--influence", help="Also what each token depends on, found by leaving source tokens out one by one."
-    ),
-    beam: int = typer.Option(None, "--beam", help="Beam size; 1 is greedy.", show_default=False),
-    device: str = typer.Option("auto", "--device", help="auto, cpu, cuda, cuda:1, …"),
-    set: list[str] = typer.Option([], "--set", help="Any setting of decoding, e.g. --set decode.beam=5.", metavar="KEY=VALUE"),
-) -> None:
-    """See how a sentence is translated: what is attended to, how sure each token was, what the search dropped and why.
+TEXT = typer.Argument(None, help="The sentence to explain; or give --file.", show_default=False)
+TARGET = typer.Option(
+    None, "--target", help="Explain this translation instead, and where the model would differ.", show_default=False
+)
+FILE = typer.Option(None, "--file", help="A file of sentences instead of one.", show_default=False)
+TARGETS = typer.Option(None, "--targets", help="A file with a translation for each sentence.", show_default=False)
+AGAINST = typer.Option([], "--against", help="Another run to show next to it. Repeatable.", metavar="RUN")
+OUTPUT = typer.Option(
+    Path("explain.html"), "-o", "--output", help="A page (.html), or a picture (.png, .svg, .pdf) of one attention."
+)
+LOOK = typer.Option(
+    What.cross, "--look", help="For a picture: attention to the source, among source tokens, or among target tokens."
+)
+LAYER = typer.Option(
+    None, "--layer", help="For a picture: the layer, counted from 1; default: the mean of all.", show_default=False
+)
+HEAD = typer.Option("mean", "--head", help="For a picture: a head, counted from 1, or mean, or max.")
+WORDS = typer.Option(False, "--words", help="For a picture: whole words instead of tokens.")
+INFLUENCE = typer.Option(
+    False, "--influence", help="Also show what each token depends on, measured by removing source tokens one by one."
+)
 
-    Writes one page that needs no network, or one picture for a paper.
+
+def explain(
+    run: str = RUN,
+    text: str = TEXT,
+    target: str = TARGET,
+    file: Path = FILE,
+    targets: Path = TARGETS,
+    against: list[str] = AGAINST,
+    output: Path = OUTPUT,
+    look: What = LOOK,
+    layer: int = LAYER,
+    head: str = HEAD,
+    words: bool = WORDS,
+    influence: bool = INFLUENCE,
+    beam: int = BEAM,
+    device: str = DEVICE,
+    set: list[str] = DECODE_SET,
+) -> None:
+    """Show how a sentence is translated: attention, the probability of each token, what the search dropped and why.
+
+    Writes one page that needs no network, or one picture for a paper. Nothing is reranked.
     """
     suffix = output.suffix.lower()
     if suffix not in (".html", *PICTURES):
-        raise ConfigError(f"{output}: what to write is told by the ending: .html, or {', '.join(PICTURES)}")
+        raise ConfigError(f"{output}: the file name decides what is written; end it in .html, {', '.join(PICTURES)}")
     pairs = _pairs(text, target, file, targets)
     if suffix in PICTURES and (len(pairs) > 1 or against):
         raise ConfigError(f"{output}: a picture shows one sentence of one run; for more, write a page (-o page.html)")
@@ -69,7 +82,7 @@ def explain(
         from weft.explain.picture import draw, view_of
 
         uses: dict[What, Use] = {What.cross: "cross", What.encoder: "encoder", What.decoder: "causal"}
-        draw(view_of(found[0], uses[look], layer=layer, head=chosen, words=words), output, warn=_warn)
+        draw(view_of(found[0], uses[look], layer=layer, head=chosen, words=words), output, warn=warn)
     else:
         from weft.explain.page import page
 
@@ -81,11 +94,11 @@ def explain(
 def _explanations(
     names: Sequence[str], pairs: Sequence[tuple[str, str | None]], device: str, influence: bool | None, options: dict[str, Any]
 ) -> Iterator[Explanation]:
-    """One for every sentence and run. Runs are loaded one after the other, so that one at a time is in memory."""
+    """One per sentence and run. Runs are loaded one after the other, so that only one is in memory."""
     from weft.translator import load
 
     for name in names:
-        translator = load(runs(name), device=device, warn=_warn)
+        translator = load(runs(name), device=device, warn=warn)
         for number, (text, target) in enumerate(pairs, start=1):
             try:
                 yield translator.explain(text, target=target, influence=influence, run=name, **options)
@@ -94,11 +107,11 @@ def _explanations(
 
 
 def _pairs(text: str | None, target: str | None, file: Path | None, targets: Path | None) -> list[tuple[str, str | None]]:
-    """Sentences, each with the translation to look at or none. Blank lines of files are passed over."""
+    """Sentences, each with a translation to explain or None. Blank lines of files are skipped."""
     from weft.data.lines import read_lines
 
     if (text is None) == (file is None):
-        raise ConfigError("give a sentence to explain, or a file of them by --file (one of the two)")
+        raise ConfigError("give a sentence to explain, or a file of them with --file (one of the two)")
     if text is not None:
         if targets is not None:
             raise ConfigError("--targets goes with --file; give --target 'a translation' for one sentence")
@@ -121,7 +134,3 @@ def _head(text: str) -> Any:
     if text.isdecimal():
         return int(text)
     raise ConfigError(f"--head {text}: give a number, counted from 1, or mean, or max")
-
-
-def _warn(message: str) -> None:
-    typer.echo(f"weft: {message}", err=True)

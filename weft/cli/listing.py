@@ -17,6 +17,8 @@ class What(StrEnum):
     mixers = "mixers"
     poolings = "poolings"
     tasks = "tasks"
+    searches = "searches"
+    reranks = "reranks"
     recipes = "recipes"
     tokenizers = "tokenizers"
 
@@ -27,12 +29,14 @@ TABLES = {
     What.mixers: "weft.mixers:MIXERS",
     What.poolings: "weft.pooling:POOLINGS",
     What.tasks: "weft.tasks:TASKS",
+    What.searches: "weft.search:SEARCHES",
+    What.reranks: "weft.inference:RERANKS",
     What.tokenizers: "weft.data:TOKENIZERS",
 }
 
 
 def list_parts(what: What = typer.Argument(None, help="What to list; default: everything.", show_default=False)) -> None:
-    """List models, attentions, mixers, poolings, tasks, recipes or tokenizers: what each is, and where it lives."""
+    """List models, attentions, mixers, poolings, tasks, searches, reranks, recipes or tokenizers, and the file of each."""
     console = Console(highlight=False)
     for name in [what] if what else list(What):
         console.print(_recipes() if name is What.recipes else _parts(name), markup=False)

@@ -6,20 +6,20 @@ from pathlib import Path
 
 import typer
 
+from weft.cli.options import ANY_SET
+
 
 def new(
     file: Path = typer.Argument(help="The YAML file to write."),
     recipe: str = typer.Option("transformer-small", "--recipe", help="The recipe to start from."),
-    set: list[str] = typer.Option(
-        [], "--set", help="Any setting, e.g. --set train.steps=2000. Repeatable.", metavar="KEY=VALUE"
-    ),
+    set: list[str] = ANY_SET,
 ) -> None:
-    """Write a file of settings to start from: every setting with its default and what it does."""
+    """Write a configuration file to start from: every setting with its default and a description."""
     from weft.config.sections import commented_yaml, load_config, save_schema
     from weft.errors import ConfigError
 
     if file.exists():
-        raise ConfigError(f"{file}: exists already, and nothing is overwritten; choose another name")
+        raise ConfigError(f"{file}: exists already and is not overwritten; choose another name")
     text = commented_yaml(load_config(recipe, set))
     file.parent.mkdir(parents=True, exist_ok=True)
     schema = save_schema(file.parent)

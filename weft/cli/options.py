@@ -1,43 +1,46 @@
-"""What several commands understand alike."""
+"""Options that several commands share."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import typer
 
 from weft.config import document
 from weft.errors import ConfigError, RunError
 
-if TYPE_CHECKING:
-    from weft.translator import Translator
+RUN = typer.Argument(help="Folder of a trained run. Several, joined by commas, form an ensemble.")
+BEAM = typer.Option(None, "--beam", help="Beam size; 1 is greedy.", show_default=False)
+DEVICE = typer.Option("auto", "--device", help="auto, cpu, cuda, cuda:1, …")
+OUTPUT = typer.Option(None, "-o", "--output", help="File to write; default: standard output.", show_default=False)
+DECODE_SET = typer.Option([], "--set", help="Any decoding setting, e.g. --set decode.beam=5. Repeatable.", metavar="KEY=VALUE")
+ANY_SET = typer.Option([], "--set", help="Any setting, e.g. --set train.steps=2000. Repeatable.", metavar="KEY=VALUE")
 
 
 def runs(text: str) -> list[str]:
-    """The run folders that `a,b` names. A folder whose own name has a comma is one."""
+    """The run folders that `a,b` names. A folder whose name contains a comma is one run."""
     found = [text] if text and Path(text).is_dir() else [part.strip() for part in text.split(",")]
     if not all(found):
         raise RunError(f"{text!r} names no run folder, or one too few; write RUN, or RUN,RUN for an ensemble")
     return found
 
 
-def on_all_cores(translator: Translator, options: dict[str, Any]) -> dict[str, Any]:
-    """The options with a worker for each core of a CPU, unless the user or the run says how many there are to be."""
-    from weft.tasks.workers import cores
-
-    alone = translator.model.device.type != "cpu" or translator.config.decode.workers != "auto"
-    return options if alone else {"workers": cores(), **options}
-
-
 def decode_options(sets: Sequence[str], **flags: Any) -> dict[str, Any]:
-    """Settings of the section decode from `--set decode.beam=5` and from flags that were given."""
+    """Options of the section decode from `--set decode.beam=5` and from the flags that were given."""
     options: dict[str, Any] = {}
     for text in sets:
         key, equals, value = text.partition("=")
-        section, _, name = key.strip().rpartition(".")
-        if not equals or section not in ("", "decode") or not name:
-            raise ConfigError(
-                f"--set {text}: a trained run can only be given settings of decoding, such as --set decode.beam=5"
-            )
-        options[name] = document.value(value, f"--set {text}")
+        section, dot, name = key.strip().partition(".")
+        if not dot:
+            section, name = "decode", section
+        if not equals or section != "decode" or not name:
+            raise ConfigError(f"--set {text}: a trained run only takes decoding settings, such as --set decode.beam=5")
+        options[name.removesuffix(".kind")] = document.value(value, f"--set {text}")
     return options | {name: value for name, value in flags.items() if value is not None}
+
+
+def warn(message: str) -> None:
+    """Writes a warning to standard error."""
+    typer.echo(f"weft: {message}", err=True)

@@ -1,4 +1,4 @@
-"""Where commands write."""
+"""Output files."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import IO
 
 @contextmanager
 def opened(output: Path | None) -> Iterator[IO[str]]:
-    """The file `output` for writing, or standard output; what fails in writing is said with the name of the two."""
+    """The file `output` for writing, or standard output. Errors name the file that could not be written."""
     try:
         if output is None:
             yield sys.stdout
@@ -23,6 +23,6 @@ def opened(output: Path | None) -> Iterator[IO[str]]:
 
 
 def write_line(target: IO[str], line: str) -> None:
-    """Written at once: whoever waits at the other end of a pipe, or looks at the file, sees each line as it is done."""
+    """Writes a line at once, so that a pipe or a file shows each line as soon as it is done."""
     target.write(line + "\n")
     target.flush()

@@ -1,4 +1,4 @@
-"""What the terminal shows of work that takes a while."""
+"""Progress on the terminal."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from types import TracebackType
 
 
 class Counter:
-    """Shows on standard error, where that is a terminal, how many are done and how fast."""
+    """Shows how many are done and how fast, on standard error if that is a terminal."""
 
     def __init__(self, what: str, unit: str, shown: bool = True, total: int | None = None) -> None:
         self.what, self.unit, self.total = what, unit, total
@@ -42,7 +42,7 @@ class Counter:
 
 
 class StatusLine:
-    """Sentences on standard error and, where that is a terminal, a last line that changes."""
+    """Messages on standard error and, if that is a terminal, a status line below them."""
 
     def __init__(self) -> None:
         self.shown = sys.stderr.isatty()
@@ -53,14 +53,14 @@ class StatusLine:
         return self
 
     def say(self, text: str) -> None:
-        """A sentence that stays; from any thread."""
+        """Prints a message. May be called from any thread."""
         with self._lock:
             clear = "\r\033[K" if self.shown else ""
             sys.stderr.write(f"{clear}{text}\n{self._text}")
             sys.stderr.flush()
 
     def show(self, text: str) -> None:
-        """What the last line says from now on."""
+        """Replaces the status line."""
         if self.shown:
             with self._lock:
                 self._text = text[: shutil.get_terminal_size().columns - 1]

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import typer
 
+from weft.cli.options import ANY_SET
+from weft.config.registry import find_table, load
 from weft.errors import ConfigError
 
 
@@ -16,19 +18,17 @@ def train(
     data: list[str] = typer.Option(
         [],
         "--data",
-        help="Training pairs: SOURCE,TARGET text files, a .tsv or a .jsonl, each also .gz; or, for language models, texts.",
+        help="Training pairs: SOURCE,TARGET text files, a .tsv or a .jsonl, each also .gz; for language models, text files.",
         metavar="FILES",
     ),
     valid: list[str] = typer.Option([], "--valid", help="Validation pairs, in the same forms. Repeatable.", metavar="FILES"),
     out: Path = typer.Option(None, "--out", help="Folder of the run. Default: runs/NAME.", show_default=False),
     resume: Path = typer.Option(
-        None, "--resume", help="Go on with this run, exactly where it was.", metavar="RUN", show_default=False
+        None, "--resume", help="Continue this run exactly where it stopped.", metavar="RUN", show_default=False
     ),
-    set: list[str] = typer.Option(
-        [], "--set", help="Any setting, e.g. --set train.steps=2000. Repeatable.", metavar="KEY=VALUE"
-    ),
+    set: list[str] = ANY_SET,
 ) -> None:
-    """Train a model: from a recipe or a file of settings, on pairs of your own."""
+    """Train a model from a recipe or a configuration file, on your own data."""
     from weft import api
     from weft.runs.opening import run_config
 
@@ -37,22 +37,18 @@ def train(
             "name a recipe or a YAML file to train, or a run to --resume (one of the two); `weft list recipes` shows recipes"
         )
     if resume is not None and out is not None:
-        raise ConfigError("--resume goes on in the run's own folder; leave --out away")
+        raise ConfigError("--resume continues in the run's own folder; remove --out")
     folder = resume or out or api.free_folder(recipe)
     result = api.train(recipe or "", data=data, valid=valid, out=folder, resume=resume is not None, set=set, tell=_tell)
     if os.environ.get("RANK", "0") != "0":
-        return  # one of several processes; the first speaks for all
+        return  # one of several processes; only the first reports
     _tell(f"\ndone: step {result.update:,}, {result.weights} weights in {folder}/model.safetensors")
     name = shlex.quote(str(folder))
-    if run_config(folder).task["kind"] == "language_model":
-        _tell(f'  weft generate {name} "a beginning"')
-        _tell(f"  weft evaluate {name} --data TEXT")
-    else:
-        _tell(f'  echo "a sentence" | weft translate {name}')
-        _tell(f"  weft evaluate {name} --data SOURCE,TARGET")
+    for command in load(find_table("weft.tasks:TASKS"), run_config(folder).task["kind"]).commands:
+        _tell(f"  {command.format(run=name)}")
     _tell(f"  weft train --resume {name} --set train.steps={2 * result.update}")
 
 
 def _tell(message: str) -> None:
-    # Not through rich, which would break long lines: commands are there to be copied.
+    # Not through rich, which would wrap long lines: these commands are meant to be copied.
     typer.echo(message, err=True)

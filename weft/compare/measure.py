@@ -17,9 +17,8 @@ from weft.data.formats import open_pairs
 from weft.evaluation.metrics import score
 from weft.explain.picture import View, views
 from weft.runs.device import autocast
-from weft.runs.opening import TrainedRun, build_task, open_run, run_config
-from weft.tasks.base import TextTask
-from weft.translator import Translator
+from weft.runs.opening import TrainedRun, open_run, run_config
+from weft.translator import Trained
 
 MOMENT = 1.5
 """Seconds of training to measure an undisturbed speed."""
@@ -69,18 +68,19 @@ def measure(folder: Path, wanted: Wanted) -> dict[str, Any]:
 
 
 def _predictions(run: TrainedRun, wanted: Wanted) -> dict[str, Any]:
-    """Test scores, decoding speed and attention maps of tasks on lines of text; only test scores of other tasks."""
-    if not isinstance(run.task, TextTask):
+    """Test scores, decoding speed and attention maps if the task scores predictions line by line; otherwise test scores."""
+    metrics = run.task.metrics()
+    if not metrics:
         return {"test": _validated(run, wanted.test) if wanted.test else {}, "decoding": None, "views": []}
-    translator = Translator(run.model, run.task, run.config)
+    translator = Trained(run.model, run.task, run.config)
     test = _pairs(wanted.test)
     valid = _pairs(run.config.data.valid, max(wanted.sentences, CANDIDATES))
     pairs = test or valid[: wanted.sentences]
     texts, seconds = _decode(translator, [source for source, _ in pairs])
-    scores = score(texts, [target for _, target in test], run.task.metrics()) if test else {}
+    scores = score(texts, [target for _, target in test], metrics) if test else {}
     maps = _attention(translator, [source for source, _ in valid or test]) if wanted.look else []
     return {
-        "test": {name.lower().replace(" ", "_"): each.value for name, each in scores.items()},
+        "test": {each.key: each.value for each in scores.values()},
         "decoding": {"sentences": len(texts), "seconds": seconds, "per_second": len(texts) / seconds} if texts else None,
         "views": [_plain(view) for view in maps],
     }
@@ -90,7 +90,7 @@ def _pairs(data: Sequence[str], most: int | None = None) -> list[tuple[str, str]
     return list(islice((pair for spec in data for pair in open_pairs(spec)), most))
 
 
-def _decode(translator: Translator, sources: list[str]) -> tuple[list[str], float]:
+def _decode(translator: Trained, sources: list[str]) -> tuple[list[str], float]:
     """The texts and the seconds they took, with the run's own decoding options."""
     list(translator.stream(sources[:WARM]))
     start = time.perf_counter()
@@ -98,13 +98,13 @@ def _decode(translator: Translator, sources: list[str]) -> tuple[list[str], floa
     return texts, time.perf_counter() - start
 
 
-def _attention(translator: Translator, sources: Sequence[str]) -> list[View]:
+def _attention(translator: Trained, sources: Sequence[str]) -> list[View]:
     """Attention maps of one sentence, the same for all entries with the same data."""
     candidates = [source for source in sources[:CANDIDATES] if source.strip()]
     if not candidates:
         return []
     sentence = min(candidates, key=lambda source: abs(len(source.split()) - WORDS))
-    maps = views(translator.translate(sentence, attention=True))
+    maps = views(next(translator.stream([sentence], attention=True)))
     return [view for view in maps if max(view.weights.shape) <= MOST_TOKENS]
 
 
@@ -114,8 +114,6 @@ def _plain(view: View) -> dict[str, Any]:
 
 
 def _validated(run: TrainedRun, test: Sequence[str]) -> dict[str, float]:
-    """Validation scores on the test data."""
-    task = build_task(run.config.replaced({"data.valid": list(test)}), run.folder)
-    task.prepare()
+    """The scores that the task declares, on the test data."""
     with torch.no_grad(), autocast(run.model.device, run.config.train.precision):
-        return {name: float(value) for name, value in task.evaluate(run.model.eval()).items()}
+        return {name: float(value) for name, value in run.task.score(run.model.eval(), test).items()}

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from weft.config import document
+from weft.config.shorthands import fold, fold_saved, is_shorthand
 from weft.errors import ConfigError
 
 
@@ -30,12 +31,23 @@ def parse_override(text: str) -> Override:
     return Override(path, document.value(value, f"--set {text}"), text)
 
 
-def apply_overrides(data: dict[str, Any], overrides: Sequence[Override], base: document.Document) -> None:
-    """Writes all overrides into `data`, in place. `base` forgets the lines of the values they replace."""
+def apply_overrides(
+    data: dict[str, Any], overrides: Sequence[Override], base: document.Document
+) -> dict[document.Path, document.Path]:
+    """Writes all overrides into `data`, in place. `base` forgets the lines of the values they replace.
+
+    Shorthands of `decode` are expanded; the result maps the paths of their options to the paths that were written.
+    """
+    data["decode"], written = fold_saved(data.get("decode", {}))
+    short = {each.path[1]: each.value for each in overrides if each.path[:1] == ("decode",) and is_shorthand(*each.path[1:])}
     # Shorter paths first, so that `model.encoder_self=local` never undoes `model.encoder_self.window=8`.
     for override in sorted(overrides, key=lambda override: len(override.path)):
-        if put(data, override.path, override.value, f"--set {override.text}"):
+        shorthand = override.path[:1] == ("decode",) and override.path[1:2] and override.path[1] in short
+        if not shorthand and put(data, override.path, override.value, f"--set {override.text}"):
             base.forget(override.path)
+    chosen = any(override.path == ("decode", "search") for override in overrides)
+    data["decode"], more = fold(data["decode"], short, chosen=chosen)
+    return {("decode", *path): ("decode", key) for path, key in (written | more).items()}
 
 
 def put(data: dict[str, Any], path: document.Path, value: Any, where: str) -> bool:

@@ -108,7 +108,7 @@ class Among:
         kind = spec.get("kind")
         if kind is None:
             raise PydanticCustomError("part", "name one with `kind: …`; {known}", {"known": suggest("", self.entries)})
-        if kind not in self.entries:
+        if not isinstance(kind, str) or kind not in self.entries:
             text = PydanticCustomError(
                 "part", "there is no {kind}; {near}", {"kind": repr(kind), "near": suggest(str(kind), self.entries)}
             )
@@ -294,4 +294,4 @@ def _siblings(root: type[BaseModel] | Among | None, data: Any, loc: tuple[str | 
         root = nested(model.model_fields.get(str(step))) if model else None
         data = data.get(step) if isinstance(data, Mapping) else None
     model = inside(root, data)
-    return list(model.model_fields) if model else []
+    return [*model.model_fields, *getattr(model, "shorthands", ())] if model else []

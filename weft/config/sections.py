@@ -10,13 +10,14 @@ import json
 from collections.abc import Mapping, Sequence
 from importlib import metadata, resources
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, PositiveFloat, PositiveInt, ValidationError, model_validator
 
 from weft.config import document, schema
 from weft.config.overrides import apply_overrides, locate, parse_override, put
 from weft.config.registry import Among, Options, expand, problems, suggest
+from weft.config.shorthands import SHORTHANDS, fold_saved
 from weft.errors import ConfigError
 
 SCHEMA_FILE = "weft.schema.json"
@@ -103,38 +104,34 @@ class TrainSection(Section):
     average_last: int = Field(
         default=0, ge=0, description="at the end, publish the average of this many last checkpoints; 0: none"
     )
-    best_by: Literal["bleu", "loss", "exact", "accuracy", "macro_f1"] = Field(
-        default="loss", description="metric that decides which checkpoint is best; accuracy and macro_f1: classification only"
-    )
+    best_by: str = Field(default="loss", description="metric that decides which checkpoint is best, one that the task declares")
     patience: int = Field(default=0, ge=0, description="stop after this many validations without improvement; 0: never")
     max_bad_steps: PositiveInt = Field(default=10, description="stop after this many consecutive steps with a non-finite loss")
     tensorboard: bool = Field(default=True, description="write TensorBoard events if the package is installed")
 
 
 class DecodeSection(Section):
-    """How text is found when translating."""
+    """How a trained model answers."""
 
-    beam: PositiveInt = Field(default=4, description="hypotheses kept; 1: greedy")
-    length_penalty: float = Field(
-        default=1.0, description="a finished score is the log-probability divided by length to this power"
+    shorthands: ClassVar[tuple[str, ...]] = SHORTHANDS
+
+    @model_validator(mode="before")
+    @classmethod
+    def _expand(cls, data: Any) -> Any:
+        return expand(cls, fold_saved(data)[0])
+
+    search: Annotated[dict[str, Any], Among("weft.search:SEARCHES")] = Field(
+        default={"kind": "beam"}, description="how a text is found"
     )
-    stop: Literal["exact", "length", "first"] = Field(
-        default="exact",
-        description="when a beam search ends: when nothing better can come, or by a heuristic, sooner and less sure",
+    rerank: Annotated[dict[str, Any], Among("weft.inference:RERANKS")] = Field(
+        default={"kind": "none"}, description="how the texts that the search finds are ranked again"
     )
     max_length: PositiveInt = Field(default=256, description="most tokens of a translation")
     max_ratio: PositiveFloat = Field(default=3.0, description="and most tokens for each source token, 10 added")
     max_source: PositiveInt = Field(default=1024, description="a line of more tokens is cut into parts, translated one by one")
     min_length: int = Field(default=0, ge=0, description="fewest tokens of a translation")
-    n_best: PositiveInt = Field(default=1, description="hypotheses given for each source, at most the beam")
-    no_repeat_ngram: int = Field(default=0, ge=0, description="no sequence of so many tokens twice; 0: off")
-    sample: bool = Field(default=False, description="draw instead of search")
-    temperature: float = Field(default=1.0, ge=0, description="of sampling: below 1 safer, above 1 bolder")
-    top_k: int = Field(default=0, ge=0, description="sample among so many likeliest tokens; 0: all")
-    top_p: float = Field(
-        default=1.0, gt=0, le=1, description="sample among the likeliest tokens that have this probability together"
-    )
-    seed: int = Field(default=1, ge=0, lt=1 << 63, description="of sampling")
+    n_best: PositiveInt = Field(default=1, description="answers per input; a beam search becomes as wide as this")
+    no_repeat_ngram: int = Field(default=0, ge=0, description="never write a sequence of this many tokens twice; 0: off")
     batch_tokens: PositiveInt | Literal["auto"] = Field(
         default="auto", description="source tokens decoded at once; auto: 4096, on a GPU up to 32768, by its memory"
     )
@@ -184,13 +181,13 @@ def load_config(path_or_recipe: str | Path, sets: Sequence[str] = ()) -> Config:
     base = _read(path_or_recipe)
     overrides = [parse_override(text) for text in sets]
     data = expand(Config, base.data)
-    apply_overrides(data, overrides, base)
+    written = apply_overrides(data, overrides, base)
     given = expand(Config, data)
     try:
         return Config.model_validate(given)
     except ValidationError as error:
         wrong = problems(error, Config, given)
-    raise ConfigError("\n".join(locate(tuple(path), text, base, overrides) for path, text in wrong))
+    raise ConfigError("\n".join(locate(written.get(tuple(path), tuple(path)), text, base, overrides) for path, text in wrong))
 
 
 def recipes() -> dict[str, Path]:

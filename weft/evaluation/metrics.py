@@ -30,6 +30,7 @@ class MetricScore:
     value: float
     signature: str
     higher_is_better: bool = True
+    key: str = ""
 
 
 class Metric(ABC):
@@ -37,6 +38,11 @@ class Metric(ABC):
 
     name: ClassVar[str]
     higher_is_better: ClassVar[bool] = True
+
+    @classmethod
+    def key(cls) -> str:
+        """What logs, `train.best_by` and results call it: bleu, chrf2, macro_f1."""
+        return cls.name.lower().replace(" ", "_")
 
     @property
     @abstractmethod
@@ -53,7 +59,7 @@ class Metric(ABC):
 
     def score(self, counts: Counts) -> MetricScore:
         """The value over all sentences."""
-        return MetricScore(self.name, float(self.value(counts.sum(0))), self.signature, self.higher_is_better)
+        return MetricScore(self.name, float(self.value(counts.sum(0))), self.signature, self.higher_is_better, self.key())
 
 
 class SacreMetric(Metric):
@@ -73,16 +79,20 @@ class SacreMetric(Metric):
 
 
 class Bleu(SacreMetric):
-    """BLEU (Papineni et al. 2002) with n-grams up to 4, smoothed as in mteval-v13a."""
+    """BLEU (Papineni et al. 2002) with n-grams up to 4, smoothed as in mteval-v13a.
+
+    effective_order: leave out orders that a text is too short for, as sacreBLEU does for single sentences.
+    """
 
     name = "BLEU"
 
-    def __init__(self, *, tokenize: str = "13a", lowercase: bool = False) -> None:
+    def __init__(self, *, tokenize: str = "13a", lowercase: bool = False, effective_order: bool = False) -> None:
         from sacrebleu.metrics.bleu import BLEU
 
         if tokenize not in BLEU.TOKENIZERS:
             raise ConfigError(f"BLEU has no tokenizer {tokenize!r}; {suggest(tokenize, BLEU.TOKENIZERS)}")
-        super().__init__(BLEU(tokenize=tokenize, lowercase=lowercase))
+        super().__init__(BLEU(tokenize=tokenize, lowercase=lowercase, effective_order=effective_order))
+        self.effective_order = effective_order
 
     def value(self, sums: Counts) -> Counts:
         ours, theirs, correct, total = sums[..., 0], sums[..., 1], sums[..., 2:6], sums[..., 6:10]
@@ -91,8 +101,9 @@ class Bleu(SacreMetric):
         with np.errstate(divide="ignore", invalid="ignore"):
             precision = np.where(none, halved, correct) / total
             brevity = np.where(ours < theirs, np.exp(1 - theirs / ours), 1.0)
-            score = 100 * brevity * np.exp(np.log(precision).mean(-1))
-        usable = correct.any(-1) & (total > 0).all(-1)
+            logs = np.where(total > 0, np.log(precision), 0.0)
+            score = 100 * brevity * np.exp(logs.sum(-1) / (total > 0).sum(-1))
+        usable = correct.any(-1) & (self.effective_order | (total > 0).all(-1))
         return np.where(usable, score, 0.0)
 
 

@@ -16,7 +16,7 @@ from weft.explain.attention_maps import find_maps
 from weft.explain.explain import given_ids, read, read_target
 from weft.explain.explanation import AttentionMap
 from weft.explain.text import Span, Weights, find_words, join_words, token_texts
-from weft.tasks.decoding import Decoding
+from weft.inference.translation import TranslationPredictor
 
 Link = tuple[int, int]
 LINK = re.compile(r"(\d+)([-p?])(\d+)", re.IGNORECASE)
@@ -39,16 +39,16 @@ class Agreement:
     recall: float
 
 
-def align(decoding: Decoding, source: str, target: str) -> list[tuple[AttentionMap, set[Link]]]:
+def align(predictor: TranslationPredictor, source: str, target: str) -> list[tuple[AttentionMap, set[Link]]]:
     """Returns the links (source word, target word) of each cross-attention layer, from the mean over its heads.
 
     The target is given, not searched for. For a model without attention weights, links come from influence.
     """
-    piece = read(decoding, source)
-    ids = read_target(decoding, target, piece)
-    _, maps = find_maps(decoding.model, piece.ids, ids, uses=("cross",))
-    source_words = _words(*given_ids(decoding.source, source))
-    target_words = _words(*given_ids(decoding.target, target, piece.words))
+    piece = read(predictor, source)
+    ids = read_target(predictor, target, piece)
+    _, maps = find_maps(predictor.model, piece.ids, ids, uses=("cross",))
+    source_words = _words(*given_ids(predictor.source, source))
+    target_words = _words(*given_ids(predictor.target, target, piece.words))
     return [(each, word_links(each.mean, source_words, target_words)) for each in maps if each.aligned]
 
 

@@ -12,9 +12,9 @@ from weft.config.registry import find_table
 from weft.explain.explanation import AttentionMap
 from weft.explain.influence import inputs_of, mixer_influence, source_influence
 from weft.explain.text import Weights
+from weft.inference.teacher_forcing import Forced, force
 from weft.mixers.base import Mixer, SelfAttention
 from weft.models.base import Model
-from weft.tasks.forcing import Forced, force
 
 AT_MOST_ONE = "{kind}: the weights of a row sum to one or less"
 MECHANISM = "{kind} has no weights to show; this is how far its output at each row moves when the token of a column is removed"

@@ -17,10 +17,10 @@ from weft.explain.attention_maps import find_maps, find_slots
 from weft.explain.explanation import Candidate, DecodingStep, Explanation, Node
 from weft.explain.text import make_side, shown
 from weft.explain.tree import BeamTree
+from weft.inference.translation import Piece, TranslationPredictor
 from weft.models.base import Model
 from weft.models.pointer import PointerDecoder
 from weft.search.tables import Tables
-from weft.tasks.decoding import Decoding, Piece
 
 OPTIONS = 5
 """Number of likeliest tokens listed at each step."""
@@ -30,57 +30,58 @@ CONTINUATIONS = 12
 
 
 def explain(
-    decoding: Decoding, text: str, *, target: str | None = None, run: str = "", influence: bool | None = None
+    predictor: TranslationPredictor, text: str, *, target: str | None = None, run: str = "", influence: bool | None = None
 ) -> Explanation:
     """Explains the translation of a text, or a given `target`, token by token.
 
     influence: add the influence of each source token on each target token, by removing source tokens one by one; None: only
     if the model has no cross-attention weights.
     """
-    model, piece = decoding.model, read(decoding, text)
-    tables = decoding.search([piece], trace=True)
-    if target is None and not piece.found:
+    model, piece = predictor.model, read(predictor, text)
+    predictor.resolved.search.check(["trace"])
+    (found,), tables = predictor.search([piece], trace=True)
+    if target is None and not found:
         raise DataError("the search found no translation to explain; increase decode.max_length")
-    ids = piece.found[0].ids if target is None else read_target(decoding, target, piece)
+    ids = found[0].ids if target is None else read_target(predictor, target, piece)
     with _gates(model) as gates:
         forced, maps = find_maps(model, piece.ids, ids, influence=influence)
-    named = decoding.target.named(piece.words)
+    named = predictor.target.named(piece.words)
     steps = _steps(forced.logp, ids, named, gates)
-    score = sum(step.logp for step in steps) / len(ids) ** decoding.options.length_penalty
+    score = sum(step.logp for step in steps) / len(ids) ** predictor.resolved.search.length_penalty
     if target is not None:
-        steps = _continuations(decoding, piece, ids, forced.logp, steps)
+        steps = _continuations(predictor, piece, ids, forced.logp, steps)
     return Explanation(
         run=run,
         model=type(model).__name__,
-        source=make_side(*given_ids(decoding.source, text)),
-        target=make_side(named, ids) if target is None else make_side(*given_ids(decoding.target, target, piece.words)),
-        score=piece.found[0].score if target is None else score,
+        source=make_side(*given_ids(predictor.source, text)),
+        target=make_side(named, ids) if target is None else make_side(*given_ids(predictor.target, target, piece.words)),
+        score=found[0].score if target is None else score,
         steps=steps,
         maps=maps,
-        best=piece.found,
-        tree=_tree(decoding, piece, tables, named),
+        best=found,
+        tree=_tree(predictor, piece, tables, named),
         forced=target is not None,
-        notes=[*_unknown_words(decoding, text), *_without_attention(model)],
+        notes=[*_unknown_words(predictor, text), *_without_attention(model)],
     )
 
 
-def read(decoding: Decoding, text: str) -> Piece:
+def read(predictor: TranslationPredictor, text: str) -> Piece:
     """Encodes a text for the model. Raises an error if it is blank or too long for one pass."""
-    pieces = decoding.pieces([text], [""], 1)[0]
+    pieces = predictor.pieces([text], [""], 1)[0]
     if not pieces:
         raise DataError("there is nothing to explain in an empty text; give a sentence")
     if len(pieces) > 1:
         raise DataError(
-            f"the text has more than {decoding.max_source - 1:,} tokens, the most that the model reads at once; "
+            f"the text has more than {predictor.max_source - 1:,} tokens, the most that the model reads at once; "
             "explain its sentences one by one"
         )
     return pieces[0]
 
 
-def read_target(decoding: Decoding, target: str, piece: Piece) -> list[int]:
+def read_target(predictor: TranslationPredictor, target: str, piece: Piece) -> list[int]:
     """Encodes a given target, including EOS. Words that can only be copied get the ids they have in the source."""
-    ids = [*Numbering(decoding.target, piece.words).find(target, decoding.target.encode(target)), EOS]
-    limit = decoding.model.max_target
+    ids = [*Numbering(predictor.target, piece.words).find(target, predictor.target.encode(target)), EOS]
+    limit = predictor.model.max_target
     if limit is not None and len(ids) > limit:
         raise DataError(f"the target has {len(ids):,} tokens, but the model has {limit:,} positions; give a shorter target")
     return ids
@@ -116,26 +117,26 @@ def _options(scores: Sequence[float], tokens: Sequence[str]) -> list[Candidate]:
 
 
 def _continuations(
-    decoding: Decoding, piece: Piece, ids: Sequence[int], logp: Tensor, steps: list[DecodingStep]
+    predictor: TranslationPredictor, piece: Piece, ids: Sequence[int], logp: Tensor, steps: list[DecodingStep]
 ) -> list[DecodingStep]:
     """Adds, to steps of a given target where another token is likeliest, the text that the model would have written."""
     likeliest = _allowed(logp).argmax(-1).tolist()
     places = [place for place, (token, own) in enumerate(zip(ids, likeliest, strict=True)) if token != own][:CONTINUATIONS]
-    names = decoding.target.named(piece.words)
+    names = predictor.target.named(piece.words)
     texts = {place: names.decode(ids[:place]) for place in places if likeliest[place] == EOS}
     unfinished = [place for place in places if place not in texts]
     if unfinished:
         pieces = [Piece(piece.ids, [*ids[:place], likeliest[place]], piece.words) for place in unfinished]
-        decoding.search(pieces)
-        texts |= {place: each.found[0].text for place, each in zip(unfinished, pieces, strict=True) if each.found}
+        results, _ = predictor.search(pieces)
+        texts |= {place: found[0].text for place, found in zip(unfinished, results, strict=True) if found}
     return [replace(step, instead=texts.get(place)) for place, step in enumerate(steps)]
 
 
-def _tree(decoding: Decoding, piece: Piece, tables: Tables, names: Tokenizer) -> list[Node]:
+def _tree(predictor: TranslationPredictor, piece: Piece, tables: Tables, names: Tokenizer) -> list[Node]:
     if tables.candidates is None:
         return []
-    width, penalty = tables.tokens.size(-1), decoding.options.length_penalty
-    longest = int(decoding.limits([piece], 1).longest)
+    width, penalty = tables.tokens.size(-1), predictor.resolved.search.length_penalty
+    longest = int(predictor.limits([piece], 1).longest)
     return BeamTree(tables, lambda token: shown(names.tokens([token])[0]), width, penalty, longest).nodes()
 
 
@@ -153,9 +154,9 @@ def _gates(model: Model) -> Iterator[list[Tensor]]:
         gates += recorded.values()
 
 
-def _unknown_words(decoding: Decoding, text: str) -> list[str]:
+def _unknown_words(predictor: TranslationPredictor, text: str) -> list[str]:
     """Returns a note on words that the model does not know."""
-    words = [] if decoding.model.copies else decoding.source.unknown(text)
+    words = [] if predictor.model.copies else predictor.source.unknown(text)
     return [f"not in the vocabulary, so read as <unk>: {', '.join(dict.fromkeys(words))}"] if words else []
 
 

@@ -7,7 +7,7 @@ from html import escape
 from typing import Literal
 
 from weft.explain.text import Side, Weights, fed, join_words, numbered
-from weft.tasks.decoding import Translation
+from weft.inference.translation import Translation
 
 Use = Literal["encoder", "causal", "cross"]
 How = Literal["weights", "influence"]

@@ -18,7 +18,7 @@ from weft.errors import ConfigError
 from weft.explain.explanation import AttentionMap, Explanation, Use
 from weft.explain.fonts import fonts_for
 from weft.explain.text import Weights, shown
-from weft.tasks.decoding import Translation
+from weft.inference.predictor import Prediction
 
 MAX_LABELS = 80
 """Longest text whose tokens are written along an axis; more would be unreadable."""
@@ -80,9 +80,9 @@ def _uses(explanation: Explanation) -> str:
     return " and ".join(dict.fromkeys(each.use for each in explanation.maps)) or "nothing"
 
 
-def cross_attention(translation: Translation) -> Weights:
+def cross_attention(prediction: Prediction) -> Weights:
     """Returns [target tokens, source tokens]: cross-attention weights, averaged over all layers and heads."""
-    mean = _mean(translation, lambda name: ".cross" in name)
+    mean = _mean(prediction, lambda name: ".cross" in name)
     if mean is None:
         raise ConfigError(
             "this translation has no cross-attention weights; translate with attention=True and a model that has them"
@@ -90,14 +90,14 @@ def cross_attention(translation: Translation) -> Weights:
     return mean
 
 
-def views(translation: Translation) -> list[View]:
+def views(prediction: Prediction) -> list[View]:
     """Returns a heat map for each kind of attention in a translation or label: encoder, cross, decoder and pooling."""
-    source, target = translation.source_tokens, translation.tokens
+    source, target = prediction.source_tokens, prediction.tokens
     fed = [SPECIALS[BOS], *target[:-1]]
-    cross = _mean(translation, lambda name: ".cross" in name)
-    encoder = _mean(translation, lambda name: name.startswith("encoder."))
-    pooled = translation.attention.get("pooling")
-    decoder = _mean(translation, lambda name: name.startswith("decoder.") and ".cross" not in name)
+    cross = _mean(prediction, lambda name: ".cross" in name)
+    encoder = _mean(prediction, lambda name: name.startswith("encoder."))
+    pooled = prediction.attention.get("pooling")
+    decoder = _mean(prediction, lambda name: name.startswith("decoder.") and ".cross" not in name)
     vectors = [str(row + 1) for row in range(0 if pooled is None else len(pooled))]
     candidates = [
         ("encoder", encoder, source, source, SIDES["encoder"]),
@@ -112,9 +112,9 @@ def views(translation: Translation) -> list[View]:
     ]
 
 
-def draw_attention(translation: Translation, path: str | Path) -> None:
+def draw_attention(prediction: Prediction, path: str | Path) -> None:
     """Writes a heat map of the cross-attention as PNG, SVG or PDF, depending on the file suffix."""
-    draw(View("cross", cross_attention(translation), translation.tokens, translation.source_tokens), path)
+    draw(View("cross", cross_attention(prediction), prediction.tokens, prediction.source_tokens), path)
 
 
 def draw(view: View, file: str | Path | IO[bytes], dpi: int = 150, warn: Callable[[str], None] | None = None) -> None:
@@ -153,9 +153,9 @@ def draw(view: View, file: str | Path | IO[bytes], dpi: int = 150, warn: Callabl
         figure.savefig(file, dpi=dpi)
 
 
-def _mean(translation: Translation, selects: Callable[[str], bool]) -> Weights | None:
+def _mean(prediction: Prediction, selects: Callable[[str], bool]) -> Weights | None:
     """[rows, columns]: the mean over the selected layers and their heads. None without layers or if their shapes differ."""
-    layers = [weights.mean(0) for name, weights in translation.attention.items() if selects(name)]
+    layers = [weights.mean(0) for name, weights in prediction.attention.items() if selects(name)]
     if not layers or len({layer.shape for layer in layers}) > 1:
         return None
     mean: Weights = np.mean(layers, axis=0)

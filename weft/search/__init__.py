@@ -1,1 +1,7 @@
-"""Finding text: one loop for every decoder, and what may be varied in it."""
+"""Search: one loop for every decoder, the methods that `decode.search` chooses among, and the constraints on their texts."""
+
+SEARCHES = {
+    "greedy": "weft.search.methods:GreedySearch",
+    "beam": "weft.search.methods:BeamSearch",
+    "sample": "weft.search.methods:SampleSearch",
+}

@@ -1,6 +1,6 @@
-"""What a step of the search loop decides: which hypotheses go on, with which token, and which are finished.
+"""Choosers: what a step of the search loop decides. Which hypotheses continue, with which token, and which are finished.
 
-Shapes: G sources · K running hypotheses a source · V vocabulary · N places in the table of finished ones.
+Shapes: G sources · K running hypotheses per source · V vocabulary · N entries in the table of finished hypotheses.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ NEVER = float("-inf")
 
 @dataclass
 class Limits:
-    """[G] each: most and fewest tokens of a text (its EOS counted in `longest`), and a number naming the sentence.
+    """[G] each: the most and the fewest tokens of a text (`longest` counts EOS), and a number that names the sentence.
 
-    bias [G, V], if any, is added to logits before all else: −inf for tokens that do not exist for a source.
+    bias [G, V], if given, is added to the logits first: −inf for tokens outside the vocabulary of a source.
     """
 
     longest: Tensor
@@ -33,10 +33,10 @@ class Limits:
 
 @dataclass
 class Found:
-    """What a chooser remembers, on the device.
+    """The state of a chooser, on the device.
 
-    score [G, K] log-probability of the running ones · best [G, N] final scores of the finished ones, and with each when it
-    ended, from which parent and with which token · done [G].
+    score [G, K]: log-probabilities of running hypotheses · best [G, N]: final scores of finished ones; `when`, `parent` and
+    `token` say at which step each ended, from which parent and with which token · done [G].
     """
 
     score: Tensor
@@ -56,7 +56,7 @@ class Found:
 
 @dataclass
 class Candidates:
-    """The best continuations of a step, [G, N] each, the best first: those that go on or end, and those just below them."""
+    """The best continuations of a step, [G, N] each, best first: those that continue or end, and the next best."""
 
     score: Tensor
     parent: Tensor
@@ -65,9 +65,9 @@ class Candidates:
 
 @dataclass
 class Choice:
-    """tokens [G, K] to feed next · parents [G, K] which hypothesis of the source each continues, None if its own.
+    """tokens [G, K] to feed next · parents [G, K]: the hypothesis that each continues, None if always itself.
 
-    candidates: what was chosen from, where hypotheses compete.
+    candidates: the alternatives, if hypotheses compete.
     """
 
     tokens: Tensor
@@ -77,7 +77,7 @@ class Choice:
 
 
 class Chooser(Protocol):
-    """Nothing in `step` may wait for the device."""
+    """Chooses the next tokens. Nothing in `step` may wait for the device."""
 
     width: int
 
@@ -89,11 +89,11 @@ class Chooser(Protocol):
 
 
 class Beam:
-    """Beam search. A finished score is log-probability / lengthᵅ, the length counting generated tokens with EOS.
+    """Beam search. A finished score is log-probability / lengthᵅ, where the length counts generated tokens and EOS.
 
-    Of the best 2K candidates those among the first K may finish; at the longest length all do. `stop` says when a source
-    is done: "exact" when nothing running can still beat the worst kept; "length" and "first" are the two usual
-    heuristics, which may lose a better hypothesis.
+    Of the best 2K candidates, those among the first K may finish; at the longest length all do. `stop` says when a source
+    is done: "exact", when no running hypothesis can beat the worst one kept; "length" and "first" are the two usual
+    heuristics, which may miss a better hypothesis.
     """
 
     def __init__(
@@ -103,7 +103,7 @@ class Beam:
 
     def start(self, sources: int, device: torch.device) -> Found:
         found = Found.empty(sources, self.width, self.keep, device)
-        found.score[:, 1:] = NEVER  # all begin alike: only one of them may speak at first
+        found.score[:, 1:] = NEVER  # all hypotheses are equal at first, so only one of them counts
         return found
 
     def step(self, logits: Tensor, norm: Tensor, found: Found, t: Tensor, limits: Limits) -> Choice:
@@ -113,7 +113,7 @@ class Beam:
         may_end = (logits[:, :, EOS] > NEVER).gather(1, parent)
         rank = torch.arange(top.size(1), device=top.device)
         final = top / (t + 1).to(top.dtype) ** self.penalty
-        # One that was cut off where it was not allowed to end ranks below every one that was allowed.
+        # A hypothesis that is cut off where EOS is forbidden ranks below all others.
         final = torch.where(may_end, final, final - 1e6)
         final = torch.where(ends & (rank < width) & (top > NEVER) & ~found.done[:, None], final, NEVER)
         kept = self._keep(found, final, parent, token, t)
@@ -121,12 +121,12 @@ class Beam:
         if score.size(1) < width:
             missing = width - score.size(1)
             score, chosen = F.pad(score, (0, missing), value=NEVER), F.pad(chosen, (0, missing))
-        done = found.done | last[:, 0] | self._settled(score.amax(1), kept.best, t, limits)
+        done = found.done | last[:, 0] | self._decided(score.amax(1), kept.best, t, limits)
         found = replace(kept, score=score, done=done)
         return Choice(token.gather(1, chosen), parent.gather(1, chosen), found, Candidates(top, parent, token))
 
     def _keep(self, found: Found, final: Tensor, parent: Tensor, token: Tensor, t: Tensor) -> Found:
-        """The table with the new finished ones sorted in."""
+        """The table of finished hypotheses, with the new ones sorted in."""
         best, place = torch.cat([found.best, final], 1).topk(self.keep)
 
         def merge(old: Tensor, new: Tensor) -> Tensor:
@@ -135,8 +135,8 @@ class Beam:
         when = merge(found.when, t.expand_as(parent))
         return replace(found, best=best, when=when, parent=merge(found.parent, parent), token=merge(found.token, token))
 
-    def _settled(self, lead: Tensor, best: Tensor, t: Tensor, limits: Limits) -> Tensor:
-        """[G]: whether the best running hypothesis cannot enter the table any more."""
+    def _decided(self, lead: Tensor, best: Tensor, t: Tensor, limits: Limits) -> Tensor:
+        """[G]: whether no running hypothesis can enter the table any more."""
         full = best[:, -1] > NEVER
         if self.stop == "first":
             return full | (lead == NEVER)
@@ -148,7 +148,7 @@ class Beam:
 
 
 class Greedy:
-    """The most probable token each time; scores as in beam search."""
+    """Takes the most probable token each time; scores as in beam search."""
 
     width = 1
 
@@ -159,13 +159,13 @@ class Greedy:
         return Found.empty(sources, 1, 1, device)
 
     def step(self, logits: Tensor, norm: Tensor, found: Found, t: Tensor, limits: Limits) -> Choice:
-        # A CPU finds the largest of many numbers at once, but its place only one by one.
+        # On a CPU, `max` with indices is not vectorised; `top_k` is.
         best, token = top_k(logits[:, 0], 1) if logits.device.type == "cpu" else logits.max(-1)
         return _extend(found, token, best.float() - norm, t, limits, self.penalty)
 
 
 class Sample:
-    """Draws `count` texts a source.
+    """Samples `count` texts per source.
 
     Random numbers are a hash of seed, sentence, sample and step, so a text does not depend on its batch.
     """
@@ -197,7 +197,7 @@ class Sample:
 
 
 def _extend(found: Found, token: Tensor, logp: Tensor, t: Tensor, limits: Limits, penalty: float = 0.0) -> Choice:
-    """Hypotheses that do not compete: each goes its own way until its EOS or its limit."""
+    """Extends hypotheses that do not compete: each runs until its EOS or its limit."""
     running = found.best == NEVER
     score = torch.where(running, found.score + logp, found.score)
     ends = running & ((token == EOS) | (t + 1 >= limits.longest)[:, None])
@@ -209,7 +209,7 @@ def _extend(found: Found, token: Tensor, logp: Tensor, t: Tensor, limits: Limits
 
 
 def uniform(seed: int, ids: Tensor, sample: Tensor, t: Tensor) -> Tensor:
-    """[G, K] numbers in [0, 1), one for each sentence, sample and step, by mixing bits as splitmix64 does."""
+    """[G, K] numbers in [0, 1), one per sentence, sample and step, by the bit mixing of splitmix64."""
     x = ids[:, None] * 0x1E3779B97F4A7C15 + sample * 0x3F4A7C15D1B54A33 + t * 0x5851F42D4C957F2D
     x = x + (seed * 0x2545F4914F6CDD1D) % (1 << 63)
     for shift, factor in ((30, 0x3F58476D1CE4E5B9), (27, 0x14D049BB133111EB)):
@@ -219,10 +219,10 @@ def uniform(seed: int, ids: Tensor, sample: Tensor, t: Tensor) -> Tensor:
 
 
 def candidates(logits: Tensor, score: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
-    """The best `count` continuations of each source: score in float32, parent, token [G, N], the best first.
+    """The best `count` continuations of each source: score in float32, parent, token [G, N], best first.
 
-    logits [G, K, V] · score [G, K], what is added to those of each hypothesis. Only the best of each hypothesis are added up:
-    the order of its own tokens does not depend on its score.
+    logits [G, K, V] · score [G, K] is added to the logits of each hypothesis. Only the best tokens of each hypothesis are
+    added up, because their order does not depend on its score.
     """
     sources, width, size = logits.shape
     own, token = top_k(logits.flatten(0, 1), min(count, size))
@@ -233,7 +233,7 @@ def candidates(logits: Tensor, score: Tensor, count: int) -> tuple[Tensor, Tenso
 
 
 def top_k(values: Tensor, k: int, block: int = 64) -> tuple[Tensor, Tensor]:
-    """The k largest of each row [R, N] and where they are, by block maxima first: several times faster for wide rows."""
+    """The k largest values of each row [R, N] and their indices, by block maxima: several times faster for wide rows."""
     extent, native = values.size(1), used(values)
     if native is not None and k <= block:
         return native.best(values, k)

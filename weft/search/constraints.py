@@ -1,4 +1,4 @@
-"""What may not be said. A constraint changes logits before a chooser sees them; it keeps a state like any decoder.
+"""Constraints: what a text may not contain. A constraint changes the logits before a token is chosen, and keeps its own state.
 
 Shapes: B rows · V vocabulary · T tokens just fed.
 """
@@ -11,26 +11,28 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from weft.batch import Layout
+from weft.batch import BOS, PAD, UNK, Layout
 from weft.state import State
 
 NEVER = float("-inf")
 
 
 class Constraint(Protocol):
+    """Changes logits before a token is chosen."""
+
     def start(self, rows: int, device: torch.device) -> State: ...
 
     def __call__(self, logits: Tensor, tokens: Tensor, state: State, layout: Layout | None) -> tuple[Tensor, State]:
-        """logits [B, V] for the next token, tokens [B, T] just fed → logits with −inf where forbidden, and the state after.
+        """logits [B, V] for the next token, tokens [B, T] just fed → logits with −inf where forbidden, and the next state.
 
-        The logits given are nobody else's, so they may be changed in place.
+        The logits may be changed in place.
         """
         ...
 
 
 @dataclass
 class Banned:
-    """Tokens [N] that are the same for all rows."""
+    """Tokens [N], the same for all rows."""
 
     tokens: Tensor
 
@@ -39,7 +41,7 @@ class Banned:
 
 
 class Forbid:
-    """Tokens that are never said."""
+    """Forbids tokens everywhere."""
 
     def __init__(self, tokens: list[int]) -> None:
         self.tokens = tokens
@@ -47,7 +49,7 @@ class Forbid:
     def start(self, rows: int, device: torch.device) -> State:
         tokens = torch.empty(len(self.tokens), dtype=torch.long, device=device)
         for place, token in enumerate(self.tokens):
-            tokens[place].fill_(token)  # the device is not asked to read the host's memory, which cannot be recorded
+            tokens[place].fill_(token)  # a copy from host memory cannot be recorded in a CUDA graph
         return Banned(tokens)
 
     def __call__(self, logits: Tensor, tokens: Tensor, state: State, layout: Layout | None) -> tuple[Tensor, State]:
@@ -55,7 +57,7 @@ class Forbid:
 
 
 class NoRepeat:
-    """No sequence of `size` tokens twice."""
+    """Forbids writing any sequence of `size` tokens twice."""
 
     def __init__(self, size: int, longest: int) -> None:
         self.size, self.longest = size, longest
@@ -64,7 +66,7 @@ class NoRepeat:
         return [torch.full((rows, self.longest), -1, device=device), torch.zeros(rows, dtype=torch.long, device=device)]
 
     def __call__(self, logits: Tensor, tokens: Tensor, state: State, layout: Layout | None) -> tuple[Tensor, State]:
-        said, count = self._note(tokens, state, layout)
+        said, count = self._append(tokens, state, layout)
         size = self.size
         windows = said.unfold(1, size, 1)
         if size > 1:
@@ -79,10 +81,18 @@ class NoRepeat:
         hits.scatter_(1, torch.where(again, banned, logits.size(1)), True)
         return logits.masked_fill(hits[:, :-1], NEVER), [said, count]
 
-    def _note(self, tokens: Tensor, state: State, layout: Layout | None) -> tuple[Tensor, Tensor]:
-        """Writes the tokens just fed after those already said; what is not real lands in the last column and is wiped."""
+    def _append(self, tokens: Tensor, state: State, layout: Layout | None) -> tuple[Tensor, Tensor]:
+        """Appends the tokens just fed. Padding is written to the last column, as −1."""
         said, count = state
         real = torch.ones_like(tokens, dtype=torch.bool) if layout is None else layout.ok
         place = torch.where(real, count[:, None] + real.long().cumsum(1) - 1, self.longest - 1)
         said = said.scatter(1, place, torch.where(real, tokens, -1))
         return said, count + real.sum(1)
+
+
+def usual_constraints(no_repeat_ngram: int, longest: int) -> list[Constraint]:
+    """The constraints on every text; `longest`: the most tokens of any of them, prefix included."""
+    found: list[Constraint] = [Forbid([PAD, BOS, UNK])]
+    if 0 < no_repeat_ngram <= longest:
+        found.append(NoRepeat(no_repeat_ngram, longest + 1))
+    return found

@@ -1,6 +1,6 @@
-"""The search loop. It knows a decoder, a chooser and constraints, and nothing of what is inside any of them.
+"""The search loop, the same for every decoder, chooser and constraint.
 
-Shapes: G sources · K hypotheses a source · V vocabulary · P prefix tokens · T steps.
+Shapes: G sources · K hypotheses per source · V vocabulary · P prefix tokens · T steps.
 """
 
 from __future__ import annotations
@@ -17,25 +17,26 @@ from weft.kernels.cpp import used
 from weft.models.base import Decoder
 from weft.search.choosers import NEVER, Choice, Chooser, Found, Limits
 from weft.search.constraints import Constraint
+from weft.search.control import Control
 from weft.search.tables import Hypothesis, Tables, read_back
 from weft.state import State, grow, select
 
 ROOM = 16
-"""Stores grow by this many tokens on a CPU, and double on a GPU, where every size is a graph of its own."""
+"""Stores grow by this many tokens on a CPU. They double on a GPU, where every size needs its own graph."""
 
 CHECK = 4
-"""After so many steps the host asks which sources are done."""
+"""Steps between the checks which sources are done."""
 
 FEWEST = 32
-"""On a GPU no rows leave below so many sources: a step takes as long for fewer."""
+"""On a GPU a batch never shrinks below this many sources: a step would not be faster."""
 
 
 @dataclass
 class Running:
-    """The sources still being worked on: owner [G] says which they are; state and constraints have G·K rows.
+    """The running sources: owner [G] are their numbers in the batch; state and constraints have G·K rows.
 
-    tokens [G·K, T] are those fed last, with their layout if they were a ragged prefix; hidden [G·K, D] is what the decoder
-    made of them. t: the number of the step, a scalar on the device.
+    tokens [G·K, T]: fed last, with their layout if they were a ragged prefix · hidden [G·K, D]: the decoder's output for them ·
+    t: the number of the step, a scalar on the device.
     """
 
     owner: Tensor
@@ -50,11 +51,11 @@ class Running:
     layout: Layout | None = None
 
     def take(self, rows: Tensor, groups: Tensor | None = None) -> None:
-        """Reorders, multiplies or drops rows of everything that has one a hypothesis."""
+        """Reorders, repeats or drops the rows of the state and the constraints."""
         self.state, self.noted = select(self.state, rows, groups), select(self.noted, rows, groups)
 
     def leave(self, staying: Tensor) -> Running:
-        """The search with the sources in `staying` alone; what was found for the others is kept."""
+        """The search with only the sources in `staying`; the results of the others are archived."""
         self.tables.archive(self.owner, self.found)
         width = self.tokens.size(0) // self.owner.numel()
         rows = (staying[:, None] * width + torch.arange(width, device=staying.device)).flatten()
@@ -70,13 +71,13 @@ class Running:
         )
 
     def grow(self, room: int) -> Running:
-        """The search with room for so many tokens."""
+        """The search with room for `room` tokens."""
         return replace(self, state=grow(self.state, room), noted=grow(self.noted, room))
 
 
 @dataclass
 class Given:
-    """What a search begins with: the source as it was read, and `first` [G, P], BOS and any forced prefix."""
+    """The start of a search: the encoded source, and `first` [G, P], BOS and any forced prefix."""
 
     source: Any
     first: Tensor
@@ -86,7 +87,7 @@ class Given:
 
 @dataclass(frozen=True)
 class Step:
-    """One step of a search, the same operations every time: nothing in it depends on a number that the host knows."""
+    """One step of a search: the same operations every time, none of which depends on a number on the host."""
 
     decoder: Decoder
     chooser: Chooser
@@ -111,7 +112,7 @@ class Step:
         )
 
     def __call__(self, now: Running) -> Running:
-        """Every hypothesis chooses its next token, and the decoder is fed with them."""
+        """Chooses the next token of every hypothesis and feeds it to the decoder."""
         choice = self.choose(now)
         groups, width = choice.tokens.shape
         if choice.parents is not None and width > 1:
@@ -123,7 +124,7 @@ class Step:
         return now
 
     def choose(self, now: Running) -> Choice:
-        """Constraints, then the chooser. The hypotheses of a source are one until the first choice, and then become K."""
+        """Applies the constraints, then the chooser. A source has one row until the first choice, and then K."""
         logits = self.decoder.logits(now.hidden)
         if now.limits.bias is not None:
             logits.unflatten(0, (now.owner.numel(), -1)).add_(now.limits.bias[:, None])
@@ -142,17 +143,17 @@ class Step:
 
 
 class Stepping(Protocol):
-    """How the parts of a search are worked through: as they are, or recorded once for a size and replayed."""
+    """How the parts of a search are run: eagerly, or recorded once per size and replayed."""
 
     def opening(self, key: Hashable, work: Callable[[Given], Running], given: Given) -> Running:
-        """What `work` makes of `given`; equal keys stand for equal work."""
+        """The result of `work(given)`; equal keys mean equal work."""
         ...
 
     def step(self, step: Step, now: Running) -> Running: ...
 
 
-class Plainly:
-    """Everything as it is."""
+class Eager:
+    """Runs everything directly."""
 
     def opening(self, key: Hashable, work: Callable[[Given], Running], given: Given) -> Running:
         return work(given)
@@ -161,7 +162,7 @@ class Plainly:
         return step(now)
 
 
-PLAINLY = Plainly()
+EAGER = Eager()
 
 
 @torch.inference_mode()
@@ -177,13 +178,14 @@ def generate(
     check: int = CHECK,
     best: int | None = None,
     trace: bool = False,
-    stepping: Stepping = PLAINLY,
+    stepping: Stepping = EAGER,
+    control: Control | None = None,
 ) -> tuple[list[list[Hypothesis]], Tables]:
-    """Finds texts for each source, the best first.
+    """Finds texts for each source, best first.
 
-    `first` [G, P] is BOS and any forced prefix, which is not part of the result; `best`: how many texts a source, all by
-    default. Nothing inside the loop waits for the device but the question, every `check` steps, which sources are done; when
-    half of them are, their rows leave.
+    first [G, P]: BOS and any forced prefix, which is not part of the result · best: texts per source, by default all. Nothing
+    inside the loop waits for the device, except for the check, every `check` steps, which sources are done. When half of them
+    are, their rows are dropped.
     """
     prefix, device, steps = first.size(1), first.device, int(limits.longest.max())
     step, room, length = Step(decoder, chooser, constraints), _room(prefix + 1, 0, device), _room(steps, 0, device)
@@ -197,6 +199,8 @@ def generate(
     for i in range(1, steps):
         if i > 1:
             now = stepping.step(step, now)
+        if control is not None and i % check == 0:
+            control.stop_unwanted(now.owner, now.limits.longest)
         alive = watch(i, now.found.done)
         if alive == 0:
             break
@@ -212,33 +216,33 @@ def generate(
 
 
 class Watch:
-    """Looks every `check` steps how many sources go on.
+    """Counts the running sources every `check` steps.
 
-    A GPU is asked after one step and answers after the next, so that it never waits for the host.
+    A GPU copies the count after one step and the host reads it after the next, so that the GPU never waits.
     """
 
     def __init__(self, device: torch.device, check: int) -> None:
         self.check, self.late = check, device.type == "cuda" and check > 1
         self._count = torch.zeros((), dtype=torch.long, pin_memory=True) if self.late else None
-        self._told = torch.cuda.Event() if self.late else None
+        self._copied = torch.cuda.Event() if self.late else None
 
     def __call__(self, i: int, done: Tensor) -> int | None:
-        """How many sources are not done, if it is known after step i."""
-        if self._count is None or self._told is None:
+        """The number of running sources, if it is known after step i."""
+        if self._count is None or self._copied is None:
             return int((~done).sum()) if i % self.check == 0 else None
         if i % self.check == 0:
             self._count.copy_((~done).sum(), non_blocking=True)
-            self._told.record()
+            self._copied.record()
         if i % self.check != 1 or i == 1:
             return None
-        self._told.synchronize()
+        self._copied.synchronize()
         return int(self._count)
 
 
 def _without(now: Running, alive: int) -> Running:
-    """The search without sources that are done, where half of them are, and at most `alive` are not."""
+    """The search without finished sources, if at most half are running; `alive`: the most that may be."""
     cuda = now.owner.device.type == "cuda"
-    # On a GPU searches come in few sizes, as stores do: some that are done stay to make up a power of two.
+    # On a GPU searches come in few sizes: some finished sources stay to make up a power of two.
     count = max(power_of_two(alive), FEWEST) if cuda else alive
     if count > now.owner.numel() // 2:
         return now
@@ -254,7 +258,7 @@ def _last(hidden: Tensor, layout: Layout | None) -> Tensor:
 
 
 def _norm(logits: Tensor) -> Tensor:
-    """logsumexp [B] in float32 of logits [B, V], in one pass: what log-softmax takes from a logit that is never −inf."""
+    """logsumexp [B] in float32 of logits [B, V], in one pass: log-softmax subtracts it from every logit, EOS included."""
     native = used(logits)
     if native is not None:
         return native.log_sum(logits)
@@ -263,7 +267,7 @@ def _norm(logits: Tensor) -> Tensor:
 
 
 def _too_short(logits: Tensor, t: Tensor, limits: Limits) -> None:
-    """Forbids EOS before a text's shortest length, in place."""
+    """Forbids EOS before the shortest length of a text, in place."""
     early = (t < limits.shortest)[:, None].expand(-1, logits.size(0) // limits.shortest.numel())
     logits[:, EOS].masked_fill_(early.reshape(-1), NEVER)
 

@@ -1,4 +1,4 @@
-"""Steps of the search as CUDA graphs: what Python launched once for a size of search is launched again in one go."""
+"""Captures the steps of a search as CUDA graphs, one per size, and replays them."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from weft.search.loop import Given, Running, Step
 from weft.state import State, again, clone, leaves, refill, write_
 
 MOST = 64
-"""Sizes that are recorded of steps, and as many of all else; each keeps the state of a search of its own."""
+"""The most recorded sizes of steps, and of everything else; each holds the state of a search."""
 
 T = TypeVar("T")
 
 
 @dataclass
 class Recording:
-    """Work, what it reads, and what it makes of it, a list of one; all stay where they are. A step writes over what it reads.
+    """Captured work with its input and its result, a list of one, at fixed addresses. A step overwrites its input.
 
-    places: the tensors of what it reads · held: what must not go while it can be replayed.
+    places: the tensors of the input · held: an object that must stay alive as long as the work can be replayed.
     """
 
     replay: Work
@@ -36,19 +36,19 @@ class Recording:
     held: object
 
     def __call__(self, tensors: list[Tensor]) -> None:
-        """The work on these tensors."""
+        """Replays the work on these tensors."""
         other = [place for place, (mine, theirs) in enumerate(zip(self.places, tensors, strict=True)) if mine is not theirs]
         if other:
-            # One call: a search has some fifty small tensors, and asking for each copy would take longer than making it.
+            # One call: a search has about fifty small tensors, and launching each copy would take longer than the copy.
             torch._foreach_copy_([self.places[place] for place in other], [tensors[place] for place in other])
         self.replay()
 
 
 class Recorder:
-    """Records the searches of one model. `capture` turns work into something that does the same work again.
+    """Records the searches of one model. `capture` turns work into a function that repeats it.
 
-    Work is done as usual when its size is new, and recorded when the size comes again. What holds an operation that cannot
-    be captured (it asks the host for something) is never recorded again.
+    Work of a new size runs as usual and is recorded when the size comes again. Work with an operation that cannot be captured,
+    because it needs the host, is not tried again.
     """
 
     def __init__(self, capture: Callable[[Work], Work]) -> None:
@@ -59,11 +59,11 @@ class Recorder:
         self._last: tuple[Hashable, Running, Work] | None = None
 
     def stepping(self, setting: Hashable, compiler: Compiler | None = None) -> Recorded:
-        """A way of searching. `setting`: whatever changes what a search does besides the sizes of its tensors."""
+        """A `Stepping` that records. `setting`: everything that changes a search besides the sizes of its tensors."""
         return Recorded(self, setting, compiler)
 
     def work(self, key: Hashable, do: Callable[[State], T], given: State) -> T:
-        """What `do` makes of the tensors in `given`; it lasts until the same is asked for again."""
+        """The result of `do(given)`. It is valid until the same work is done again."""
         bare = _without_lengths(given)
         tensors = leaves(bare)
         recording = self._find("work", key, bare, tensors, lambda mine: do(again(mine)))
@@ -74,9 +74,9 @@ class Recorder:
         return made
 
     def step(self, setting: Hashable, step: Step, now: Running, compiler: Compiler | None) -> Running:
-        """The next step of a search, compiled before it is recorded if there is a compiler."""
+        """The next step of a search. With a compiler it is compiled before it is recorded."""
         if self._last is not None and self._last[0] == setting and self._last[1] is now:
-            # The search stands where the recording left it: there is nothing to be copied, and nothing to be looked up.
+            # The search is still in the tensors of the recording: nothing to copy and nothing to look up.
             self._last[2]()
             return now
         tensors = leaves(now)
@@ -97,9 +97,9 @@ class Recorder:
         do: Callable[[State], State],
         compiler: Compiler | None = None,
     ) -> Recording | None:
-        """What was recorded of this kind of work for this size, or is now; None if it is to be done as usual.
+        """The recording of this kind of work for this size, made now if need be; None if the work is to run as usual.
 
-        tensors: those of what is given.
+        tensors: those in `given`.
         """
         size = (what, kind, tuple((leaf.shape, leaf.dtype) for leaf in tensors))
         if size in self._recordings:
@@ -127,7 +127,7 @@ class Recorder:
 
 @dataclass(frozen=True)
 class Recorded:
-    """Searches of one kind, recorded."""
+    """Recorded searches with one setting."""
 
     recorder: Recorder
     setting: Hashable
@@ -144,15 +144,15 @@ class Recorded:
 
 
 def _advance(step: Step, state: Running) -> State:
-    """Makes a step that ends where it began: its results are written over what it read."""
+    """Makes a step and writes its results over its input."""
     after = step(again(state))
     if len(leaves(after)) != len(leaves(state)):
-        raise RuntimeError("a step has to leave as many tensors as it found")
+        raise RuntimeError("a step must return as many tensors as it was given")
     return write_(state, after)
 
 
 def _without_lengths(given: State) -> State:
-    """The same without what the host knows of lengths, which must not decide what is recorded."""
+    """The same without the lengths that the host knows, which must not influence the recording."""
     if isinstance(given, Layout):
         return replace(given, known=None)
     if isinstance(given, Source):
@@ -170,7 +170,7 @@ _RECORDERS: WeakKeyDictionary[Model, Recorder] = WeakKeyDictionary()
 
 
 def recorder_of(model: Model) -> Recorder | None:
-    """The recorder of this model's searches, with all it has recorded; None if the model is not on a CUDA device."""
+    """The recorder of this model's searches; None if the model is not on a CUDA device."""
     if model.device.type != "cuda":
         return None
     if model not in _RECORDERS:

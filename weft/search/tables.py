@@ -1,6 +1,6 @@
-"""What a search writes down on the device, and how texts are read from it.
+"""The tables that a search writes on the device, and reading texts from them.
 
-Shapes: G sources · K hypotheses a source · T steps.
+Shapes: G sources · K hypotheses per source · T steps.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from weft.search.choosers import NEVER, Candidates, Choice, Found
 
 @dataclass
 class Hypothesis:
-    """One text: its score (as the chooser defines it) and its tokens, the last of which is EOS unless it was cut off."""
+    """A text: its score, as the chooser defines it, and its tokens; the last one is EOS unless the text was cut off."""
 
     score: float
     tokens: list[int]
@@ -23,10 +23,10 @@ class Hypothesis:
 
 @dataclass
 class Tables:
-    """What the loop wrote down: tokens, parents, running scores [T, G, K], and the finished ones.
+    """Tokens and parents [T, G, K] of each step, and the finished hypotheses.
 
-    The beam tree is in here where it is traced: scores, NaN after the last step, and the candidates [T, G, N] of each step,
-    if the chooser has any.
+    A traced search also has the beam tree: running scores [T, G, K], NaN after the last step, and the candidates [T, G, N] of
+    each step, if the chooser has any.
     """
 
     tokens: Tensor
@@ -45,7 +45,7 @@ class Tables:
         return Tables(tokens, own, scores, book)
 
     def write(self, step: Tensor, owner: Tensor, choice: Choice) -> None:
-        """Notes what was chosen at the step of this number, a scalar on the device."""
+        """Writes the choice of step number `step`, a scalar on the device."""
         place = (step.expand_as(owner), owner)
         self.tokens.index_put_(place, choice.tokens)
         if choice.parents is not None:
@@ -65,13 +65,13 @@ class Tables:
             getattr(self.candidates, part.name).index_put_(place, getattr(candidates, part.name))
 
     def archive(self, owner: Tensor, found: Found) -> None:
-        """Keeps what was found for sources that leave, or at the end."""
+        """Stores the results of sources that are dropped, or of all at the end."""
         for part in fields(found):
             getattr(self.found, part.name).index_copy_(0, owner, getattr(found, part.name))
 
 
 def read_back(tables: Tables, most: int | None = None) -> list[list[Hypothesis]]:
-    """The finished texts of every source, the best `most` of them, by going backwards through the tables on the host."""
+    """The best `most` finished texts of every source, by tracing the tables backwards on the host."""
     best, order = tables.found.best.cpu().sort(dim=1, descending=True, stable=True)
     best, order = best[:, :most], order[:, :most]
     at, when, end = (part.cpu().gather(1, order) for part in (tables.found.parent, tables.found.when, tables.found.token))

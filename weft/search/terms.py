@@ -1,8 +1,8 @@
-"""Terms that a text has to hold, by a beam search with banks (Post & Vilar 2018, arXiv:1804.06609), and terms it may not.
+"""Required terms, by beam search with banks (Post & Vilar 2018, arXiv:1804.06609), and forbidden terms.
 
-Every hypothesis follows each of its source's terms through an automaton over tokens, so it does not matter how a term is
-cut into tokens. Shapes: G sources · K hypotheses a source · B = G·K rows · M terms a source · C candidates · U automata ·
-S states · V vocabulary.
+Every hypothesis follows each term of its source through an automaton over tokens, so the tokenisation of a term does not
+matter. Shapes: G sources · K hypotheses per source · B = G·K rows · M terms per source · C candidates · U automata · S states ·
+V vocabulary.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from weft.search.choosers import NEVER, Beam, Candidates, Choice, Found, Limits,
 from weft.state import State
 
 MET, START = 0, 2
-"""States of every automaton: the term has been said · it may begin with the next token."""
+"""States of every automaton: the term is complete · it may begin with the next token."""
 
 
 @dataclass(frozen=True)
 class Book:
-    """The automata of all terms of some sources. Number 0 is that of no term, which is always met.
+    """The automata of the terms of some sources. Automaton 0 is that of no term, which is always complete.
 
-    follow [U, S, V] the state after each token · force [U, S] the token that brings a term on, −1 if there is none · left
-    [U, S] how many of them are missing · breaks [V] tokens with which the word before ends · which [G, M] the automata of
-    each source's terms.
+    follow [U, S, V]: the state after each token · force [U, S]: the token that advances a term, −1 if there is none · left
+    [U, S]: how many such tokens are missing · breaks [V]: whether a token ends the word before it · which [G, M]: the automata
+    of each source's terms.
     """
 
     follow: Tensor
@@ -42,12 +42,12 @@ class Book:
         return self.follow[which, at, tokens[..., None]].long()
 
     def read(self, first: Tensor, layout: Layout | None) -> Tensor:
-        """[G, M]: the states after a forced beginning [G, P]."""
+        """[G, M]: the states after a forced prefix [G, P]."""
         at = torch.where(self.which > 0, START, MET)
         return self.walk(self.which, at, first, layout)
 
     def walk(self, which: Tensor, at: Tensor, tokens: Tensor, layout: Layout | None) -> Tensor:
-        """[B, M]: the states after tokens [B, T], those that are not real left out."""
+        """[B, M]: the states after tokens [B, T], without padding."""
         for place in range(tokens.size(1)):
             after = self.after(which, at, tokens[:, place])
             at = after if layout is None else torch.where(layout.ok[:, place, None], after, at)
@@ -55,7 +55,7 @@ class Book:
 
 
 class Avoid:
-    """Terms that are never said: a token with which one of them would be is forbidden."""
+    """Forbids terms: every token that would complete one."""
 
     def __init__(self, book: Book) -> None:
         self.book = book
@@ -67,25 +67,25 @@ class Avoid:
     def __call__(self, logits: Tensor, tokens: Tensor, state: State, layout: Layout | None) -> tuple[Tensor, State]:
         which, before = state
         at = self.book.walk(which, before, tokens, layout)
-        # One that a forced beginning holds already cannot be helped any more.
+        # A term that the forced prefix already contains is ignored.
         met = (self.book.follow[which, at] == MET) & (at != MET)[..., None]
         return logits.masked_fill(met.any(1), NEVER), [which, at]
 
 
 @dataclass
 class Tracked(Found):
-    """What is found, with the terms of each source [G, M] and how far every hypothesis is with them [G, K, M]."""
+    """The state of the search, with the terms of each source [G, M] and the progress of every hypothesis [G, K, M]."""
 
     which: Tensor
     at: Tensor
 
 
 class Require(Beam):
-    """Beam search for texts that hold every term of their source.
+    """Beam search for texts that contain every term of their source.
 
-    Hypotheses that have said equally much of their terms compete with each other alone, as a bank: the best of every bank
-    goes on before the second best of any. The bank that is furthest always has a place, and its next forced tokens are
-    always candidates, so every term is said unless the longest length comes first. A text ends only when all are.
+    Hypotheses with equal progress form a bank and compete only with each other: the best of every bank continues before the
+    second best of any. The most advanced bank always has a place, and its next forced tokens are always candidates, so every
+    term is written unless the longest length comes first. A text may end only when all its terms are complete.
     """
 
     def __init__(self, width: int, book: Book, at: Tensor, penalty: float = 1.0, keep: int | None = None) -> None:
@@ -112,19 +112,19 @@ class Require(Beam):
         place = torch.arange(order.size(1), device=order.device)
         final = value / (t + 1).to(value.dtype) ** self.penalty
         may = ends & (place < width) & (value > NEVER) & ~found.done[:, None]
-        # Where the longest length came first, a text without its terms is better than none, and worse than any other.
+        # If the longest length comes first, a text without its terms is better than none and worse than any other.
         alone = (found.best[:, :1] == NEVER) & ~(may & complete).any(1, keepdim=True)
         final = torch.where(complete, final, torch.where(alone, final - 1e6, NEVER)).masked_fill(~may, NEVER)
         kept = self._keep(found, final, parent, token, t)
         going = torch.where(ends | (value == NEVER), place + order.size(1), place).argsort(1)[:, :width]
         score = torch.where(ends, NEVER, value).gather(1, going)
-        done = found.done | last[:, 0] | self._settled(score.amax(1), kept.best, t, limits)
+        done = found.done | last[:, 0] | self._decided(score.amax(1), kept.best, t, limits)
         tracked = Tracked(**{**vars(kept), "score": score, "done": done, "at": _of(_of(at, order), going)})
         return Choice(token.gather(1, going), parent.gather(1, going), tracked, Candidates(value, parent, token))
 
     def _candidates(self, scores: Tensor, found: Tracked) -> tuple[Tensor, Tensor]:
-        """parent, token [G, C]: the best of all, and for every hypothesis the best token, the best with which its last word
-        ends, and those that bring a term on. Where no token does that, the best stands again."""
+        """parent, token [G, C]: the best of all and, for every hypothesis, its best token, its best token that ends a word, and
+        the tokens that advance a term. A hypothesis that has no such token repeats its best one."""
         sources, width, size = scores.shape
         best = top_k(scores.view(sources, width * size), min(2 * width, width * size))[1]
         own = scores.argmax(-1)
@@ -136,11 +136,11 @@ class Require(Beam):
         return torch.cat([best // size, parents.flatten(1)], 1), torch.cat([best % size, tokens.flatten(1)], 1)
 
     def _left(self, found: Tracked, at: Tensor) -> Tensor:
-        """[G, C, M]: how many tokens of each term are missing."""
+        """[G, C, M]: the number of missing tokens of each term."""
         return self.book.left[found.which[:, None], at]
 
     def _order(self, found: Tracked, at: Tensor, value: Tensor) -> Tensor:
-        """[G, C]: candidates in the order in which they get a place."""
+        """[G, C]: the order in which candidates get a place in the beam."""
         whole = self.book.left[found.which, torch.where(found.which > 0, START, MET)]
         bank = (whole[:, None] - self._left(found, at)).clamp_min(0).sum(-1)
         bank = bank.masked_fill(value == NEVER, -1)
@@ -159,12 +159,12 @@ def _of(values: Tensor, places: Tensor) -> Tensor:
 
 
 def _twice(numbers: Tensor) -> Tensor:
-    """[G, C]: whether a number stands earlier in its row, too."""
+    """[G, C]: whether the same number occurs earlier in its row."""
     return (numbers[:, :, None] == numbers[:, None, :]).tril(-1).any(-1)
 
 
 def stack(follow: Sequence[Tensor], force: Sequence[Tensor], left: Sequence[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
-    """Automata of different sizes as one block, behind the one of no term."""
+    """Automata of different sizes as one block, after that of no term."""
     states = max(part.size(0) for part in follow)
     none = (torch.zeros_like(follow[0][:1]), torch.full_like(force[0][:1], -1), torch.zeros_like(left[0][:1]))
     blocks = zip((follow, force, left), none, strict=True)

@@ -13,15 +13,15 @@ from dataclasses import dataclass, field
 
 import torch
 
+from weft.inference.predictor import Prediction
 from weft.serve.metrics import Metrics
 from weft.serve.queries import Ask, Explain
 from weft.serve.refusal import Refusal
 from weft.serve.settings import Settings
-from weft.tasks.decoding import Translation
 
 Question = Ask | Explain
-Answer = Translation | str
-"""A translation, or an HTML page that explains one."""
+Answer = Prediction | str
+"""A prediction, or an HTML page that explains one."""
 
 
 @dataclass(eq=False)
@@ -166,7 +166,7 @@ class Batcher:
 def _answers(batch: Sequence[_Job]) -> Sequence[Answer | Exception]:
     """Runs the model on a batch. If that fails, runs each job alone, so that only the bad text gets an error."""
     try:
-        return batch[0].ask.model.answer([job.ask for job in batch])
+        return batch[0].ask.model.answer([job.ask for job in batch], lambda number: not batch[number].future.cancelled())
     except Exception as error:
         if len(batch) == 1:
             return [error]

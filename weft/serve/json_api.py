@@ -9,13 +9,13 @@ from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from starlette.responses import HTMLResponse, Response
 
+from weft.inference.terms import Terms
 from weft.serve.models import Served
 from weft.serve.queries import Ask, Explain
 from weft.serve.refusal import Refusal
 from weft.serve.request_body import body_schema, read_fields, with_choices
 from weft.serve.responses import ERRORS, ModelDocument, TranslateResponse, document
 from weft.serve.service import Service
-from weft.tasks.terms import Terms
 
 Text = Annotated[str, Field(max_length=1 << 20)]
 TermList = Annotated[list[Annotated[str, Field(min_length=1, max_length=200)]], Field(max_length=32)]
@@ -128,7 +128,7 @@ def _model(model: Served, limit: int) -> ModelDocument:
         source=model.source,
         target=model.target,
         kind=config.model["kind"],
-        beam=config.decode.beam,
+        beam=config.decode.search.get("width", 1),
         most_beam=limit,
     )
 
@@ -154,11 +154,17 @@ def _asks(service: Service, body: TranslateRequest, model: Served) -> list[Ask]:
 
 def _options(body: TranslateRequest, limit: int, model: Served) -> tuple[tuple[str, Any], ...]:
     """Returns the options that differ from the run's defaults; refuses those beyond the server's limits."""
-    defaults = model.translator.config.decode.model_dump()
+    decode = model.translator.config.decode
+    defaults = {
+        **decode.model_dump(),
+        **decode.search,
+        "beam": decode.search.get("width"),
+        "sample": decode.search["kind"] == "sample",
+    }
     given = {name: getattr(body, name) for name in sorted(SEARCH + SAMPLING)}
     for name in ("beam", "n_best"):
         if given[name] is not None and given[name] > limit:
             raise Refusal(400, f"{name}: {given[name]} exceeds this server's limit of {limit}")
     if given["max_length"] is not None:
         given["max_length"] = min(given["max_length"], defaults["max_length"])
-    return tuple((name, value) for name, value in given.items() if value is not None and value != defaults[name])
+    return tuple((name, value) for name, value in given.items() if value is not None and value != defaults.get(name))

@@ -8,6 +8,7 @@ from typing import Any
 
 from fastapi import APIRouter, Request
 
+from weft.inference.predictor import Prediction
 from weft.serve.detect import Detector, language_name
 from weft.serve.html import HtmlText
 from weft.serve.models import Served
@@ -16,7 +17,6 @@ from weft.serve.refusal import Refusal
 from weft.serve.request_body import Fields, body_schema, read_fields, with_choices
 from weft.serve.responses import ERRORS
 from weft.serve.service import Service, note
-from weft.tasks.decoding import Translation
 
 LINE_END = re.compile(r"(\r\n|[\n\r\v\f\x1c-\x1e\x85\u2028\u2029])")
 
@@ -112,7 +112,7 @@ def _named(code: str) -> Fields:
     return {"code": code, "name": language_name(code)}
 
 
-def _response(documents: Sequence[SegmentedText], found: Sequence[Translation], count: int, detected: Fields | None) -> Fields:
+def _response(documents: Sequence[SegmentedText], found: Sequence[Prediction], count: int, detected: Fields | None) -> Fields:
     """The response to a list of texts."""
     remaining = iter(found)
     pairs = [(document, [next(remaining) for _ in document.segments]) for document in documents]
@@ -124,7 +124,7 @@ def _response(documents: Sequence[SegmentedText], found: Sequence[Translation], 
     return response
 
 
-def _ranked(document: SegmentedText, group: Sequence[Translation], count: int) -> list[str]:
+def _ranked(document: SegmentedText, group: Sequence[Prediction], count: int) -> list[str]:
     """Joins the second-best translations of all segments, then the third-best, and so on; falls back to a segment's best."""
     ranks = range(min(count, max((len(each.alternatives) for each in group), default=0)))
     ranked = [[each.alternatives[k] if k < len(each.alternatives) else each for each in group] for k in ranks]

@@ -11,9 +11,9 @@ from pathlib import Path
 from weft.config.sections import Config
 from weft.errors import ConfigError
 from weft.explain.page import page
+from weft.inference.predictor import Prediction, Wanted
 from weft.serve.queries import Ask, Explain
 from weft.serve.refusal import Refusal
-from weft.tasks.decoding import Translation
 from weft.translator import Translator, load
 
 UNKNOWN = "und"
@@ -41,24 +41,14 @@ class Served:
     place: Place
     translator: Translator = field(repr=False)
 
-    def answer(self, asks: Sequence[Ask | Explain]) -> Sequence[Translation | str]:
-        """Answers queries of one group: a translation for each, or the page that explains a single one."""
+    def answer(self, asks: Sequence[Ask | Explain], wanted: Wanted) -> Sequence[Prediction | str]:
+        """Answers queries of one group: a prediction for each, or the page that explains a single one."""
         first = asks[0]
         if isinstance(first, Explain):
             return [page([self.translator.explain(first.text, run=self.name, **dict(first.options))], "weft")]
-        return self.translate([ask for ask in asks if isinstance(ask, Ask)])
-
-    def translate(self, asks: Sequence[Ask]) -> list[Translation]:
-        """Translates queries that have the same options."""
-        first = asks[0]
-        found = self.translator.stream(
-            [ask.text for ask in asks],
-            prefixes=[ask.prefix for ask in asks] if any(ask.prefix for ask in asks) else None,
-            terms=[ask.terms for ask in asks] if any(ask.terms for ask in asks) else None,
-            attention=first.attention,
-            **dict(first.options),
-        )
-        return list(found)
+        predictor = self.translator.predictor(**dict(first.options))
+        inputs = [predictor.parse(ask.text, **ask.fields) for ask in asks if isinstance(ask, Ask)]
+        return list(predictor.predict(inputs, together=True, wanted=wanted))
 
     def count(self, text: str) -> int:
         """Returns the number of source tokens in a text, including EOS."""

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from weft.tasks.terms import Terms
+from weft.inference.terms import NO_TERMS, Terms
 
 if TYPE_CHECKING:
     from weft.serve.models import Served
@@ -23,7 +23,7 @@ class Ask:
     text: str
     options: tuple[tuple[str, Any], ...] = ()
     prefix: str = ""
-    terms: Terms = field(default_factory=Terms)
+    terms: Terms = NO_TERMS
     attention: bool = False
 
     @property
@@ -32,9 +32,15 @@ class Ask:
         return not self.attention
 
     @property
+    def fields(self) -> dict[str, Any]:
+        """The fields of the predictor's input besides the text, as far as they are given."""
+        given = {"prefix": self.prefix, "terms": self.terms, "attention": self.attention}
+        return {name: value for name, value in given.items() if value}
+
+    @property
     def group(self) -> Hashable:
         """Queries with the same group may be decoded in one batch."""
-        return self.model, self.options, self.attention
+        return self.model, self.options
 
 
 @dataclass(frozen=True)

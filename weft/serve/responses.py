@@ -11,8 +11,8 @@ from pydantic import BaseModel
 from weft.batch import EOS
 from weft.explain.picture import cross_attention
 from weft.explain.text import Side, join_words, make_side, token_texts
+from weft.inference.predictor import Prediction
 from weft.serve.models import Served
-from weft.tasks.decoding import Translation
 
 CHARACTER_LEVEL = 1.5
 """Characters per token up to which an alignment is between tokens instead of words."""
@@ -82,7 +82,7 @@ ERRORS: dict[int | str, dict[str, Any]] = {
 }
 
 
-def document(model: Served, text: str, best: Translation, *, attention: bool, alignment: bool) -> TranslationDocument:
+def document(model: Served, text: str, best: Prediction, *, attention: bool, alignment: bool) -> TranslationDocument:
     """Converts a translation to a response, with its attention and alignment if requested."""
     response = TranslationDocument(text=best.text, score=best.score, tokens=best.tokens, source_tokens=best.source_tokens)
     if best.alternatives:
@@ -96,7 +96,7 @@ def document(model: Served, text: str, best: Translation, *, attention: bool, al
     return response
 
 
-def _alignment(model: Served, text: str, translation: Translation) -> AlignmentDocument | None:
+def _alignment(model: Served, text: str, translation: Prediction) -> AlignmentDocument | None:
     """Aligns words, or tokens where these are single characters. None if the model read other tokens than those of `text`."""
     translator, weights = model.translator, cross_attention(translation)
     ids = [*translator.source.encode(text), EOS]

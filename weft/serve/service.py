@@ -11,13 +11,13 @@ from typing import Any
 
 from starlette.requests import Request
 
+from weft.inference.predictor import Prediction
 from weft.serve.batcher import Answer, Batcher
 from weft.serve.metrics import Metrics
 from weft.serve.models import Models
 from weft.serve.queries import Ask, Explain
 from weft.serve.refusal import Refusal
 from weft.serve.settings import Settings
-from weft.tasks.decoding import Translation
 
 CLIENT_CLOSED = 499
 """The usual status in logs for a request whose client disconnected before the answer."""
@@ -90,7 +90,7 @@ class Service:
         for text in texts:
             check_unicode(text)
 
-    async def answer(self, request: Request, asks: Sequence[Ask]) -> list[Translation]:
+    async def answer(self, request: Request, asks: Sequence[Ask]) -> list[Prediction]:
         """Translates each query. Cancels the queries if the client disconnects or the time is up."""
         note(request, texts=len(asks), characters=sum(len(ask.text) for ask in asks))
         if self.settings.log_text:
@@ -98,7 +98,7 @@ class Service:
         if asks:
             note(request, model=asks[0].model.name)
         answers = await self._with_timeout(request, self.batcher.answer(asks))
-        return [each for each in answers if isinstance(each, Translation)]
+        return [each for each in answers if isinstance(each, Prediction)]
 
     async def explain(self, request: Request, ask: Explain) -> str:
         """Returns the page that explains a translation, with the same timeout."""

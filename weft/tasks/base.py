@@ -1,34 +1,35 @@
-"""The one interface between a task and the trainer."""
+"""The interface between a task and everything that trains, scores or uses its models."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Protocol
+from typing import Annotated, Any
 
 from pydantic import Field
 from torch import Tensor, nn
 
 from weft.batch import Batch, Position
-from weft.config.sections import Config, DecodeSection
+from weft.config.registry import build
+from weft.config.sections import Config
 from weft.data.batching import round_up
 from weft.data.pairs import random_pairs
 from weft.data.tokenizer import Tokenizer
-from weft.errors import ConfigError
-from weft.evaluation.metrics import Metric, make_metrics
+from weft.errors import ConfigError, RunError
+from weft.evaluation.metrics import Metric
+from weft.inference.predictor import Predictor
+from weft.inference.resolve import Resolved
 from weft.models.base import Network, Sizes
 from weft.models.composing import build_encoder_decoder
-from weft.tasks.decoding import Translation
-from weft.tasks.terms import Terms
 
 Share = Annotated[float, Field(ge=0, lt=1)]
 
 
 @dataclass(frozen=True)
 class Setting:
-    """What a task is built for: a run's configuration and folder, and someone to tell how it goes."""
+    """What a task is built for: the configuration and folder of a run, and a function that receives progress messages."""
 
     config: Config
     run: Path
@@ -39,8 +40,8 @@ class Setting:
 class Loss:
     """A sum and what to divide it by. Both stay on the device, so accumulation and several processes are exact.
 
-    Losses for one optimiser share one denominator: the sum of their counts over micro-batches and processes. `metrics` are
-    sums as well, logged divided by that denominator.
+    Losses of one optimiser share a denominator: the sum of their counts over micro-batches and processes. `metrics` are sums
+    as well, and are logged divided by that denominator.
     """
 
     total: Tensor
@@ -50,44 +51,98 @@ class Loss:
 
 
 @dataclass(frozen=True)
-class Headline:
-    """The score of `evaluate` by which trained models of a task are compared: its key, how people call it, its direction."""
+class Measure:
+    """A score that `evaluate` can give: its key, its name for people, and its direction."""
 
     key: str
     title: str
     higher_is_better: bool = True
 
+    def better(self, new: float, old: float) -> bool:
+        """Whether `new` is the better of two values. A value that is not a number is worse than any."""
+        if old != old:
+            return new == new
+        return new > old if self.higher_is_better else new < old
 
-LOSS = Headline("loss", "loss", higher_is_better=False)
+
+LOSS = Measure("loss", "loss", higher_is_better=False)
 
 
 class Task(ABC):
-    """A task knows its data and its losses; the trainer knows neither.
+    """A task knows its data, its losses, its metrics and its predictor. The trainer knows none of them.
 
-    steady: whether `losses` asks for the same operations for all batches of one size, whatever the update and whatever is in
-        them, so that they may be recorded once and replayed.
-    headline: the score that says best how good a model is, where `evaluate` gives it; the loss does elsewhere.
-    counts: what the count of a loss is of, and so what the speed of training is measured in.
+    measures: the scores that `evaluate` can give. `train.best_by` may name any of them.
+    steady: whether `losses` runs the same operations for all batches of one size, so that they can be recorded and replayed.
+    counts: what the count of a loss counts, and so the unit of training speed.
+    commands: how to use a trained {run} on the command line, shown after training.
+    bf16_weights: whether decoding in bf16 converts the weights too, or only the arithmetic.
     """
 
+    config: Config
+    run: Path
+    measures: Sequence[Measure] = (LOSS,)
     steady: bool = False
-    headline: Headline = LOSS
     counts: str = "target tokens"
+    commands: Sequence[str] = ('echo "an input" | weft predict {run}', "weft evaluate {run} --data FILES")
+    bf16_weights: bool = True
+
+    @property
+    def headline(self) -> Measure:
+        """The score by which trained models are compared. The loss takes its place where `evaluate` does not give it."""
+        return self.measures[0]
+
+    def measure(self, key: str) -> Measure:
+        """The declared measure of this key. Raises ConfigError if there is none."""
+        for measure in self.measures:
+            if measure.key == key:
+                return measure
+        known = ", ".join(measure.key for measure in self.measures)
+        raise ConfigError(f"train.best_by: the task does not measure {key!r}; it measures {known}")
 
     @abstractmethod
     def prepare(self) -> Sizes:
-        """Makes the data ready, and says how large the model's vocabularies have to be. Called once, before all else."""
+        """Makes the data ready and returns the sizes of the vocabularies. Called once, before anything else."""
 
     def reopen(self) -> Sizes:
-        """What `prepare` says, of a run that has been trained: its folder is read and, where a task can do without, no data."""
+        """The sizes that `prepare` returns, for a trained run: reads its folder and, if the task can, no data."""
         return self.prepare()
 
     def build(self, spec: Mapping[str, Any], sizes: Sizes) -> Network:
-        """The model, with its first weights, that `spec` (the section model) describes; a task may make another one of it."""
+        """The model that `spec` (the section model) describes, with its initial weights. A task may build on top of it."""
         return build_encoder_decoder(spec, sizes)
 
+    def vocabularies(self) -> list[str]:
+        """Identifies what the model reads and writes, which must be the same in all models of an ensemble."""
+        return []
+
+    def join(self, models: Sequence[Network]) -> Network:
+        """Several trained models as one, an ensemble."""
+        raise RunError("models of this task cannot form an ensemble; name one run")
+
+    def predictor(self, model: Network, resolved: Resolved, warn: Callable[[str], None] | None = None) -> Predictor[Any, Any]:
+        """A trained model that answers inputs."""
+        raise ConfigError("this task has no predictor: its models can be trained and scored, but not used on inputs")
+
+    def metrics(self, *, tokenize: str = "13a", lowercase: bool = False) -> list[Metric]:
+        """Metrics that compare predictions with references, line by line; none if the task is scored by `score` only.
+
+        The options are sacreBLEU's.
+        """
+        return []
+
+    def score(self, model: nn.Module, data: Sequence[str]) -> dict[str, float]:
+        """The scores of `evaluate` on other data."""
+        config = self.config.replaced({"data.valid": list(data)})
+        other: Task = build("weft.tasks:TASKS", config.task, Setting(config, self.run), where="task")
+        other.prepare()
+        return other.evaluate(model)
+
+    def count_shortlist(self) -> Path:
+        """Counts the shortlist of the run and writes it into its folder."""
+        raise ConfigError(f"{self.run}: its task is {self.config.task['kind']}; only translation has a shortlist")
+
     def check_length(self, model: Network, longest: int) -> None:
-        """Raises ConfigError if texts of `longest` tokens (data.max_length) are more than the model has positions for."""
+        """Raises ConfigError if texts of `longest` tokens (data.max_length) exceed the model's positions."""
         limit = model.longest
         if limit is not None and longest >= limit:
             raise ConfigError(
@@ -96,83 +151,58 @@ class Task(ABC):
             )
 
     def widest(self, longest: int) -> int:
-        """The most places that rows of texts of up to `longest` tokens are given where batches come in few sizes."""
+        """The most positions that a row takes for texts of up to `longest` tokens, if batches come in few sizes."""
         return round_up(longest + 1)
+
+    @property
+    def typical_length(self) -> int:
+        """Tokens of a typical text, for benchmarks."""
+        return min(32, self.config.data.max_length)
 
     @abstractmethod
     def batches(self, position: Position) -> Iterator[tuple[Batch, Position]]:
-        """Training batches without end, from `position` on; with each, the position of the one after it.
+        """Endless training batches from `position` on, each with the position of the next one.
 
-        The stream is the same for every process: the trainer takes what belongs to it.
+        The stream is the same for every process: the trainer takes the batches that belong to it.
         """
 
     @abstractmethod
     def losses(self, model: nn.Module, batch: Any, update: int) -> Iterator[Loss]:
-        """What to minimise in the update of this number, the first being 1: all that a schedule inside a task may depend on.
+        """What to minimise in update number `update`, counted from 1. Schedules inside a task may depend on nothing else.
 
-        The trainer runs backward on each before it asks for the next.
+        The trainer runs the backward pass of each loss before it takes the next one.
         """
 
     @abstractmethod
     def evaluate(self, model: nn.Module) -> dict[str, float]:
-        """Scores on the validation data: always `loss`, and whatever else the task can say; none if there is no such data."""
+        """Scores on the validation data, by key of their `Measure`: always `loss`; empty if there is no validation data."""
 
     def parameters(self, model: nn.Module) -> dict[str, list[nn.Parameter]]:
-        """Which parameters each optimiser moves. A task whose losses name other optimisers than "model" says so here."""
+        """The parameters of each optimiser. A task whose losses name other optimisers than "model" overrides this."""
         return {"model": [parameter for parameter in model.parameters() if parameter.requires_grad]}
 
     def carried(self) -> dict[str, Tensor]:
-        """What goes on from update to update beside the model, for checkpoints; in each process under names of its own."""
+        """State besides the model that continues from update to update, for checkpoints; each process uses its own names."""
         return {}
 
     def carry(self, tensors: Mapping[str, Tensor]) -> None:  # noqa: B027 — most tasks carry nothing
-        """Goes on with what `carried` gave in all processes together when a checkpoint was written."""
+        """Continues with what `carried` returned in all processes when a checkpoint was written."""
 
     def describe(self) -> dict[str, Any]:
-        """Facts worth a line in the log: how many pairs, what was dropped."""
+        """Facts for the log, such as the number of training pairs."""
         return {}
 
     def made_up(self, length: int, sizes: Sizes, rows: int = 1, *, packed: bool = False, rounded: bool = False) -> Batch:
-        """Rows of `length` made-up tokens, on both sides where there are two: what time and memory are measured by.
+        """A batch of random rows with `length` tokens per side, to measure time and memory with.
 
-        They are packed or rounded (see train.packed, train.rounded) where the task trains on such batches at all.
+        Rows are packed or rounded (see train.packed, train.rounded) if the task trains on such batches.
         """
         return random_pairs((sizes.source, sizes.target), (length, length), rows, packed=packed, rounded=rounded)
 
 
-class Decodes(Protocol):
-    """A trained model at work on lines of text."""
-
-    def translate(
-        self,
-        lines: Iterable[str],
-        *,
-        prefixes: Iterable[str] | None = None,
-        terms: Iterable[Terms] | None = None,
-        attention: bool = False,
-        first_line: int = 1,
-    ) -> Iterator[Translation]:
-        """Something for each line, in order; lines are read as they are needed."""
-
-
 class TextTask(Task):
-    """A task whose trained runs are put to work on lines of text, and scored against a second text for each."""
+    """A task from lines of text to lines of text, which are scored against references."""
 
+    commands = ('echo "a sentence" | weft translate {run}', "weft evaluate {run} --data SOURCE,TARGET")
     source: Tokenizer
     target: Tokenizer
-
-    def vocabularies(self) -> list[str]:
-        """Identifies what the model reads and writes; it must be the same in all models of an ensemble."""
-        return [self.source.digest(), self.target.digest()]
-
-    @abstractmethod
-    def join(self, models: Sequence[Network]) -> Network:
-        """Several trained models as one, an ensemble."""
-
-    @abstractmethod
-    def decoding(self, model: Network, options: DecodeSection, warn: Callable[[str], None] | None = None) -> Decodes:
-        """A trained model ready for lines of text."""
-
-    def metrics(self, *, tokenize: str = "13a", lowercase: bool = False) -> list[Metric]:
-        """What a test scores; the options are sacreBLEU's."""
-        return make_metrics(tokenize=tokenize, lowercase=lowercase)

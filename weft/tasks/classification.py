@@ -14,7 +14,6 @@ from torch import nn
 
 from weft.batch import NO_LABEL, LabelBatch, Position
 from weft.config.registry import Among, build
-from weft.config.sections import DecodeSection
 from weft.data.batching import Batches, evaluation_batches
 from weft.data.corpus import Corpus
 from weft.data.formats import Pairs, open_pairs
@@ -23,28 +22,29 @@ from weft.data.tokenizer import RESERVED, Tokenizer, has_tokenizers, load_tokeni
 from weft.errors import ConfigError, DataError
 from weft.evaluation.labels import LabelAccuracy, MacroF1
 from weft.evaluation.metrics import Metric, score
+from weft.inference.classification import ClassificationPredictor
+from weft.inference.resolve import Resolved
 from weft.models.base import Network, Sizes
 from weft.models.classifier import Classifier, Vote
 from weft.models.composing import build_encoder
-from weft.tasks.base import Headline, Loss, Setting, Share, TextTask
+from weft.tasks.base import LOSS, Loss, Measure, Setting, Share, TextTask
 from weft.tasks.corpora import cache_of, read_corpus
-from weft.tasks.labelling import Labelling
 
 LABELS = "labels.json"
 
 
 class ClassificationTask(TextTask):
-    """Text to label: the model's encoder, a pooling and a linear layer. The label is the second column of the data.
+    """Text to label: an encoder, a pooling and a linear layer. The label is the second column of the data.
 
-    Texts of more than data.max_length tokens are cut there.
+    Texts are cut after data.max_length tokens.
 
     pooling: how the encoder's vectors become one
-    label_smoothing: share of the probability that is moved evenly over the labels
-    dropout: share dropped of the pooled vector
-    diversity_weight: penalty on questions of a self-attentive pooling that ask the same (Lin et al. 2017)
+    label_smoothing: share of the probability that is spread evenly over the labels
+    dropout: share of the pooled vector that is dropped
+    diversity_weight: penalty on hops of a self-attentive pooling that attend to the same tokens (Lin et al. 2017)
     """
 
-    headline = Headline("accuracy", "accuracy")
+    measures = (Measure("accuracy", "accuracy"), Measure("macro_f1", "macro F1"), LOSS)
     counts = "texts"
     steady = True
 
@@ -94,9 +94,11 @@ class ClassificationTask(TextTask):
     def join(self, models: Sequence[Network]) -> Network:
         return Vote(models)
 
-    def decoding(self, model: Network, options: DecodeSection, warn: Callable[[str], None] | None = None) -> Labelling:
+    def predictor(
+        self, model: Network, resolved: Resolved, warn: Callable[[str], None] | None = None
+    ) -> ClassificationPredictor:
         longest = self.config.data.max_length
-        return Labelling(model, self.source, self.labels, options, longest=longest, warn=warn)
+        return ClassificationPredictor(model, self.source, self.labels, resolved, longest=longest, warn=warn)
 
     def metrics(self, *, tokenize: str = "13a", lowercase: bool = False) -> list[Metric]:
         return [LabelAccuracy(), MacroF1(self.labels.names)]
@@ -130,8 +132,11 @@ class ClassificationTask(TextTask):
             true += batch.labels.tolist()
         names = self.labels.names
         found = score([names[label] for label in said], [names[label] for label in true], self.metrics())
-        values = {name.replace(" ", "_").lower(): each.value for name, each in found.items()}
-        return {"loss": total / len(true), **values}
+        return {"loss": total / len(true), **{each.key: each.value for each in found.values()}}
+
+    @property
+    def typical_length(self) -> int:
+        return min(256, self.config.data.max_length)
 
     def describe(self) -> dict[str, Any]:
         facts = {"ids": self.source.size, "labels": len(self.labels.names), "training texts": len(self.train)}
@@ -144,13 +149,13 @@ class ClassificationTask(TextTask):
         return make_labelled(words, labels, lengths, budget=rows * length, rounded=rounded)
 
     def _learn(self, train: list[Pairs]) -> None:
-        """Finds the labels and trains the tokenizer, and saves both, so that resuming never changes them."""
+        """Collects the labels, trains the tokenizer and saves both, so that resuming never changes them."""
         data, labels = self.config.data, Labels(label for _, label in chain.from_iterable(train))
         if len(labels.names) < 2:
             found = f"only the label {labels.names[0]!r}" if labels.names else "no label"
             raise DataError(
-                f"{', '.join(some.name for some in train)}: there is {found}, and a classifier needs at least two. Labels are "
-                "the second column; write FILE.tsv#2,1 if they are the first."
+                f"{', '.join(some.name for some in train)}: there is {found}, and a classifier needs at least two. "
+                "The label is the second column; write FILE.tsv#2,1 if it is the first."
             )
         self.tell(f"{len(labels.names):,} labels; training {data.tokenizer['kind']} tokenizer")
         tokenizer = train_tokenizer(data.tokenizer, train, size=data.vocabulary, folder=cache_of(self.config))

@@ -1,10 +1,10 @@
-"""Language modelling: the next token of running text, scored in bits per character and by perplexity."""
+"""Language modelling: predicts the next token of running text; scored by bits per character and perplexity."""
 
 from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -12,36 +12,44 @@ from pydantic import NonNegativeInt, PositiveInt
 from torch import Tensor, nn
 
 from weft.batch import Position, TextBatch
-from weft.config.sections import DecodeSection
 from weft.data.text import Streams, Text, TextFile, in_streams, keeps_lines, read_text, windows
 from weft.data.tokenizer import RESERVED, Tokenizer, has_tokenizers, load_tokenizers, save_tokenizers, train_tokenizer
 from weft.errors import ConfigError
+from weft.inference.generation import GenerationPredictor
+from weft.inference.resolve import Resolved
 from weft.models.base import Network, Sizes
 from weft.models.composing import build_model
 from weft.models.lm import LanguageModel
 from weft.state import State, leaves, write_
-from weft.tasks.base import Headline, Loss, Setting, Share, Task
-from weft.tasks.carrying import Carrying, Kind
+from weft.tasks.base import LOSS, Loss, Measure, Setting, Share, Task
 from weft.tasks.corpora import cache_of
-from weft.tasks.generating import Generating
+from weft.tasks.recurrence import Kind, Recurrence
 
 
 class LanguageModelTask(Task):
-    """The next token given those before it, over files of running text (model.kind: language_model).
+    """Predicts the next token of running text (model.kind: language_model).
 
-    The text is read at many places at once, by segments. Of every place, what `carry` says goes on into the next segment.
+    The text is read as several streams in parallel, one segment after the other. `carry` says what continues into the next
+    segment of a stream.
 
-    segment: tokens that are read at once; train.batch_tokens are divided into streams of so many
-    carry: nothing, memory (what layers were given, for attention to look at), or state (of recurrent layers and running sums)
+    segment: tokens per segment; train.batch_tokens are divided into streams of this length
+    carry: nothing, memory (the inputs of each layer, for attention) or state (of recurrent layers and running sums)
     memory: tokens that are remembered, for carry: memory
     evaluation_memory: tokens remembered in evaluation and generation; by default as many as in training
-    stride: in evaluation, tokens that are scored at a time, with what can be seen before them; 0: whole segments
-    evaluation_streams: places at which a text is scored at once where something is carried; fewer are slower, and nearer to one
-    label_smoothing: share of the probability that is moved evenly over the vocabulary
+    stride: tokens scored at a time in evaluation, each with a full segment of context; 0: whole segments
+    evaluation_streams: parallel streams in evaluation, if something is carried; fewer are slower and more exact
+    label_smoothing: share of the probability that is spread evenly over the vocabulary
     """
 
-    headline = Headline("bits_per_character", "bits per character", higher_is_better=False)
+    measures = (
+        Measure("bits_per_character", "bits per character", higher_is_better=False),
+        Measure("bits_per_byte", "bits per byte", higher_is_better=False),
+        Measure("perplexity", "perplexity", higher_is_better=False),
+        LOSS,
+    )
     counts = "tokens"
+    commands = ('weft generate {run} "a beginning"', "weft evaluate {run} --data TEXT")
+    bf16_weights = False
 
     def __init__(
         self,
@@ -57,12 +65,12 @@ class LanguageModelTask(Task):
     ) -> None:
         self.config, self.run, self.tell = setting.config, setting.run, setting.tell
         self.segment, self.stride, self.streams, self.smoothing = segment, stride, evaluation_streams, label_smoothing
-        self.carrying = Carrying(carry, memory)
-        self.scoring = Carrying(carry, memory if evaluation_memory is None else evaluation_memory)
-        # A memory of several segments grows at first, and has no place of its own until it is full.
+        self.carrying = Recurrence(carry, memory)
+        self.scoring = Recurrence(carry, memory if evaluation_memory is None else evaluation_memory)
+        # A memory of several segments has no fixed size until it is full.
         self.steady = carry != "memory" or memory <= segment
         if stride > segment:
-            raise ConfigError(f"task.stride: {stride} tokens at a time are more than the segment of {segment}")
+            raise ConfigError(f"task.stride: {stride} is more than the segment of {segment} tokens; lower it")
         self.tokenizer: Tokenizer
         self.train: Text
         self.valid: Text | None = None
@@ -72,7 +80,7 @@ class LanguageModelTask(Task):
     def prepare(self) -> Sizes:
         data = self.config.data
         if not data.train:
-            raise ConfigError("there is no text to learn from: give --data TEXT, or set data.train")
+            raise ConfigError("there is no training text: give --data TEXT, or set data.train")
         train, valid = ([TextFile(path) for path in paths] for paths in (data.train, data.valid))
         if not has_tokenizers(self.run):
             self.tell(f"training {data.tokenizer['kind']} tokenizer")
@@ -89,12 +97,11 @@ class LanguageModelTask(Task):
         return sizes
 
     def reopen(self) -> Sizes:
-        """What `prepare` says, of a run that has been trained: its folder is read, and no data."""
         self.tokenizer, _ = load_tokenizers(self.run, self.config.data.tokenizer)
         return Sizes(self.tokenizer.size, self.tokenizer.size, shared=True)
 
     def read(self, files: list[TextFile], what: str) -> Text:
-        """The text of these files, tokenised now or found in the cache."""
+        """The text of these files, tokenised now or read from the cache."""
         self.tell(f"reading {what} text: {', '.join(file.name for file in files)}")
         text = read_text(files, self.tokenizer, folder=cache_of(self.config))
         self.tell(f"{what} text: {text.characters:,} characters, {len(text):,} tokens")
@@ -104,14 +111,14 @@ class LanguageModelTask(Task):
         model = build_model(spec, sizes)
         if not isinstance(model, LanguageModel):
             raise ConfigError(
-                f"model.kind: {spec['kind']} reads a source, and running text has none; set model.kind: language_model"
+                f"model.kind: {spec['kind']} reads a source, but running text has none; set model.kind: language_model"
             )
         self.carrying.check(model, self.segment)
         self.scoring.check(model, self.segment)
         return model
 
     def check_length(self, model: Network, longest: int) -> None:
-        """Text is read in segments, however long it is, and theirs was checked when the model was built."""
+        """Text is read in segments, whose length was checked when the model was built."""
 
     def widest(self, longest: int) -> int:
         return self.segment
@@ -125,7 +132,7 @@ class LanguageModelTask(Task):
         if rows == 0:
             raise ConfigError(
                 f"train.batch_tokens: {train.batch_tokens:,} tokens are less than one segment of {self.segment:,}; raise "
-                "it, or lower task.segment"
+                "it or lower task.segment"
             )
         return Streams(self.train.tokens, self.segment, rows, train.accumulate, train.seed)
 
@@ -134,12 +141,12 @@ class LanguageModelTask(Task):
         found, after = self.carrying.read(model, batch.tokens, self._before(model, batch))
         total, nll = model.decoder.loss(found.hidden, batch.labels, self.smoothing)
         yield Loss(total, torch.full_like(nll, batch.labels.numel()), {"nll": nll})
-        # After the backward pass, which still reads what came before; and into its place, where a recording will look for it.
+        # Only after the backward pass, which still reads the old state; in place, because a recording reads it from there.
         before = self._carried.get(batch.group)
         self._carried[batch.group] = write_(before, after) if _alike(before, after) else after
 
     def _before(self, model: LanguageModel, batch: TextBatch) -> State:
-        """What is carried into a batch: nothing if its streams begin; after a resume, what the checkpoint has of them."""
+        """The state carried into a batch: none if its streams begin; after a resume, the state in the checkpoint."""
         waiting = self._waiting.pop(batch.group, None)
         if batch.fresh:
             return None
@@ -158,17 +165,20 @@ class LanguageModelTask(Task):
         found: dict[int, dict[int, Tensor]] = defaultdict(dict)
         for name, tensor in tensors.items():
             kind, group, place = name.split("/")
-            if kind == self.carrying.kind:  # it may have been changed since
+            if kind == self.carrying.kind:  # the setting may have changed since
                 found[int(group)][int(place)] = tensor
         self._waiting = {group: [places[place] for place in sorted(places)] for group, places in found.items()}
 
     def evaluate(self, model: nn.Module) -> dict[str, float]:
-        """Of the validation text: loss (nats a token), perplexity, bits per character and bits per byte."""
-        assert isinstance(model, LanguageModel)
-        return {} if self.valid is None else self.score(model, self.valid)
+        """Loss (nats per token), perplexity, bits per character and bits per byte of the validation text."""
+        return {} if self.valid is None else self.score_text(model, self.valid)
 
-    def score(self, model: LanguageModel, text: Text) -> dict[str, float]:
-        """The same of any text. Of its first token, which nothing stands before, no score is asked."""
+    def score(self, model: nn.Module, data: Sequence[str]) -> dict[str, float]:
+        return self.score_text(model, self.read([TextFile(path) for path in data], "test"))
+
+    def score_text(self, model: nn.Module, text: Text) -> dict[str, float]:
+        """The scores of any text. Its first token, which has no context, is not scored."""
+        assert isinstance(model, LanguageModel)
         total = torch.zeros((), dtype=torch.float64, device=model.device)
         carried: State = None
         for inputs, labels in self._blocks(text):
@@ -180,30 +190,34 @@ class LanguageModelTask(Task):
         return scores | {"bits_per_character": bits / text.characters, "bits_per_byte": bits / text.bytes}
 
     def _blocks(self, text: Text) -> Iterable[tuple[Tensor, Tensor]]:
-        """Inputs and labels, in the order in which they follow each other where something is carried."""
+        """Inputs and labels in reading order."""
         if self.scoring.kind == "nothing":
             rows = max(1, self.config.train.batch_tokens // self.segment)
             return windows(text.tokens, self.segment, self.stride or self.segment, rows)
         return in_streams(text.tokens, self.stride or self.segment, min(self.streams, len(text) - 1))
 
-    def generating(self, model: LanguageModel, options: DecodeSection) -> Generating:
-        """A trained model ready to go on with texts."""
+    def predictor(self, model: Network, resolved: Resolved, warn: Callable[[str], None] | None = None) -> GenerationPredictor:
+        assert isinstance(model, LanguageModel)
         memory = self.scoring.memory if self.scoring.kind == "memory" else 0
         context = None if self.scoring.kind == "state" else self.segment + memory
-        return Generating(model, self.tokenizer, options, context)
+        return GenerationPredictor(model, self.tokenizer, resolved, context, warn)
+
+    @property
+    def typical_length(self) -> int:
+        return self.segment
 
     def describe(self) -> dict[str, Any]:
         facts = {"ids": self.tokenizer.size, "training tokens": len(self.train)}
         return facts | ({} if self.valid is None else {"validation tokens": len(self.valid)})
 
     def made_up(self, length: int, sizes: Sizes, rows: int = 1, *, packed: bool = False, rounded: bool = False) -> TextBatch:
-        """Streams that begin, each with a segment of `length` tokens."""
+        """Random streams, each with a segment of `length` tokens."""
         generator = torch.Generator().manual_seed(length)
         tokens = torch.randint(RESERVED, max(RESERVED + 1, sizes.target), (rows * length + 1,), generator=generator).numpy()
         return next(Streams(tokens, length, rows, 1, 0).stream(Position()))[0]
 
 
 def _alike(old: State, new: State) -> bool:
-    """Whether one can be written over the other."""
+    """Whether one state can be written over the other."""
     shapes = [[(leaf.shape, leaf.dtype) for leaf in leaves(state)] for state in (old, new)]
     return old is not None and shapes[0] == shapes[1]

@@ -1,4 +1,4 @@
-"""Translation: pairs of texts, cross-entropy with teacher forcing, scored by loss and by BLEU of decoded text."""
+"""Translation: pairs of texts, cross-entropy with teacher forcing, scored by the loss and by metrics of decoded text."""
 
 from __future__ import annotations
 
@@ -14,41 +14,41 @@ from torch import Tensor
 
 from weft.batch import PairBatch, Position
 from weft.config.registry import Among, build, load
-from weft.config.sections import DecodeSection
 from weft.data.batching import Batches, evaluation_batches
 from weft.data.corpus import Corpus
 from weft.data.formats import Pairs, open_pairs
 from weft.data.pairs import collate_pairs, prepare_pairs
 from weft.data.tokenizer import Tokenizer, has_tokenizers, load_tokenizers, save_tokenizers, train_tokenizers
 from weft.errors import ConfigError, DataError, RunError
-from weft.evaluation.metrics import make_metrics, score
+from weft.evaluation.metrics import METRICS, Metric, make_metrics, score
+from weft.inference.resolve import Resolved, changed, resolve
+from weft.inference.shortlist import Shortlist
+from weft.inference.translation import TranslationPredictor
 from weft.models import MODELS
 from weft.models.base import Model, Network, Sizes
 from weft.models.ensemble import Ensemble
-from weft.tasks.base import LOSS, Headline, Loss, Setting, Share, TextTask
+from weft.objectives.attention_penalties import Penalties
+from weft.objectives.likelihoods import log_likelihoods
+from weft.objectives.reinforce import Reinforce
+from weft.objectives.scheduled_sampling import Sampling
+from weft.tasks.base import LOSS, Loss, Measure, Setting, Share, TextTask
 from weft.tasks.corpora import cache_of, read_corpus
-from weft.tasks.decoding import Decoding
-from weft.tasks.outputs import log_likelihoods
-from weft.tasks.penalties import Penalties
-from weft.tasks.reinforce import Reinforce
-from weft.tasks.sampling import Sampling
-from weft.tasks.shortlist import Shortlist
 
 
 class TranslationTask(TextTask):
     """Text to text: cross-entropy of the next target token given the true ones before it, with label smoothing.
 
-    label_smoothing: share of the probability that is moved evenly over the vocabulary
-    reinforce_weight: how much attention that draws learns from the likelihood its draws led to (hard: REINFORCE)
-    reinforce_discount: how much of the next token's likelihood counts for a draw, and so on; 1: all tokens after it count
-    entropy_weight: reward of such an attention for staying undecided, a nat
-    draws: how often each sentence is drawn for in a step; from 2 on, a draw is measured by the others of its sentence
+    label_smoothing: share of the probability that is spread evenly over the vocabulary
+    reinforce_weight: weight of REINFORCE for attention that samples (hard)
+    reinforce_discount: discount of the reward per later token; 1: all later tokens count in full
+    entropy_weight: reward for the entropy of such an attention, per nat
+    draws: samples per sentence and step; from 2 on, the other samples of a sentence are its baseline
     guided_weight: penalty on attention away from the diagonal (Tachibana et al. 2017)
-    guided_width: how far from the diagonal costs little, as a share of the sentence
-    coverage_weight: penalty on looking again at what was looked at (See et al. 2017)
-    doubly_stochastic_weight: penalty on source tokens looked at more or less than once in all (Xu et al. 2015)
-    penalty_layers: which of the decoder's attentions to the source these penalties are on; 0: the first, −1: the last
-    sampling: what the decoder is fed while it learns: the true tokens, or its own predictions among them
+    guided_width: width of the diagonal that costs little, as a share of the sentence
+    coverage_weight: penalty on attending to the same source token again (See et al. 2017)
+    doubly_stochastic_weight: penalty on source tokens whose total attention is not one (Xu et al. 2015)
+    penalty_layers: the cross-attentions that these penalties apply to; 0: the first, −1: the last
+    sampling: what the decoder is fed in training: the true tokens, or some of its own predictions
     """
 
     def __init__(
@@ -65,16 +65,17 @@ class TranslationTask(TextTask):
         coverage_weight: NonNegativeFloat = 0.0,
         doubly_stochastic_weight: NonNegativeFloat = 0.0,
         penalty_layers: Annotated[list[int], Field(min_length=1)] = [-1],  # noqa: B006
-        sampling: Annotated[dict[str, Any], Among("weft.tasks:SAMPLINGS")] = {"kind": "none"},  # noqa: B006
+        sampling: Annotated[dict[str, Any], Among("weft.objectives:SAMPLINGS")] = {"kind": "none"},  # noqa: B006
     ) -> None:
         self.config, self.run, self.tell = setting.config, setting.run, setting.tell
-        self.headline = Headline("bleu", "BLEU") if self.config.train.validate_bleu else LOSS
+        texts = [Measure(metric.key(), metric.name, metric.higher_is_better) for metric in METRICS.values()]
+        self.measures = (*texts, LOSS) if self.config.train.validate_bleu else (LOSS, *texts)
         self.smoothing = label_smoothing
         self.reinforce = Reinforce(reinforce_weight, entropy_weight, reinforce_discount, draws)
         weights = {"guided": guided_weight, "coverage": coverage_weight, "doubly_stochastic": doubly_stochastic_weight}
         self.penalties = Penalties(weights, guided_width, penalty_layers)
-        self.sampling: Sampling = build("weft.tasks:SAMPLINGS", sampling)
-        # Weights of packed rows would be those of every pair of sentences.
+        self.sampling: Sampling = build("weft.objectives:SAMPLINGS", sampling)
+        # Attention weights of a packed row would cover every pair of its sentences.
         self.steady = self.sampling.steady and not any(weights.values())
         self.source: Tokenizer
         self.target: Tokenizer
@@ -83,7 +84,7 @@ class TranslationTask(TextTask):
         self.valid_pairs: list[tuple[str, str]] = []
 
     def prepare(self) -> Sizes:
-        """Trains or loads the tokenizers, tokenises what is not in the cache yet, and says how large the vocabularies are."""
+        """Trains or loads the tokenizers, and tokenises what is not in the cache yet."""
         data = self.config.data
         if not data.train:
             raise ConfigError("there is no training data: give --data source.txt,target.txt, or set data.train")
@@ -109,6 +110,9 @@ class TranslationTask(TextTask):
         self.source, self.target = load_tokenizers(self.run, self.config.data.tokenizer)
         return self.sizes
 
+    def vocabularies(self) -> list[str]:
+        return [self.source.digest(), self.target.digest()]
+
     def join(self, models: Sequence[Network]) -> Network:
         parts = [model for model in models if isinstance(model, Model)]
         if len({model.copies for model in parts}) > 1:
@@ -117,18 +121,21 @@ class TranslationTask(TextTask):
             )
         return Ensemble(parts)
 
-    def decoding(self, model: Network, options: DecodeSection, warn: Callable[[str], None] | None = None) -> Decoding:
+    def predictor(self, model: Network, resolved: Resolved, warn: Callable[[str], None] | None = None) -> TranslationPredictor:
         assert isinstance(model, Model)
-        shortlist = self.shortlist if options.shortlist else None
-        return Decoding(model, self.source, self.target, options, warn=warn, shortlist=shortlist)
+        shortlist = self.shortlist if resolved.shortlist else None
+        return TranslationPredictor(model, self.source, self.target, resolved, warn=warn, shortlist=shortlist)
+
+    def metrics(self, *, tokenize: str = "13a", lowercase: bool = False) -> list[Metric]:
+        return make_metrics(tokenize=tokenize, lowercase=lowercase)
 
     @cached_property
     def shortlist(self) -> Shortlist:
-        """The target tokens that go with each source token, as the run's folder has them."""
+        """The likely target tokens per source token, read from the run's folder."""
         return Shortlist.read(self.run, self.source.size, self.target.size, self.source is self.target)
 
     def count_shortlist(self) -> Path:
-        """Counts, over the training data, which tokens those are, and writes them into the run's folder."""
+        """Counts the shortlist over the training data and writes it into the run's folder."""
         sizes = self.prepare()
         return Shortlist.count(self.train, sizes.source, sizes.target, sizes.shared).write(self.run)
 
@@ -138,14 +145,14 @@ class TranslationTask(TextTask):
 
     def batches(self, position: Position) -> Iterator[tuple[PairBatch, Position]]:
         train = self.config.train
-        # "auto" is settled where the model is built; without one, rows are padded, as they come.
+        # "auto" is resolved where the model is built; without a model, rows are padded.
         packed, rounded = train.packed is True, train.rounded is True
         batches = Batches(self.train.lengths, train.batch_tokens, seed=train.seed, packed=packed, rounded=rounded)
         for rows, following in batches.stream(position):
             yield collate_pairs(self.train, rows, packed=packed, budget=train.batch_tokens, rounded=rounded), following
 
     def losses(self, model: torch.nn.Module, batch: PairBatch, update: int) -> Iterator[Loss]:
-        """One loss for each way the batch is fed. A sentence counts once, however often it is drawn for and fed."""
+        """One loss for each way of feeding the batch. A sentence counts once, however often it is sampled and fed."""
         assert isinstance(model, Model)
         drawn = self.reinforce.repeat(model, batch)
         inputs = self.sampling.inputs(model, drawn, update)
@@ -153,7 +160,7 @@ class TranslationTask(TextTask):
             yield self._objective(model, drawn, fed, times=self.reinforce.draws * len(inputs))
 
     def _objective(self, model: Model, batch: PairBatch, fed: Tensor, times: int) -> Loss:
-        """Cross-entropy and whatever else counts, where the decoder is fed `fed`; all of it divided by `times`."""
+        """The loss if the decoder is fed `fed`, all its terms divided by `times`."""
         with self.penalties.watching(model) as watched:
             found = model(batch.source, fed, batch.target_layout)
         total, nll = model.decoder.loss(found.hidden, batch.labels, self.smoothing)
@@ -170,7 +177,7 @@ class TranslationTask(TextTask):
         return Loss(total / times, ok.sum() / times, {name: value / times for name, value in metrics.items()})
 
     def evaluate(self, model: torch.nn.Module) -> dict[str, float]:
-        """Loss (negative log-likelihood a token) on all validation pairs; BLEU and exact match of greedy text on some."""
+        """The loss per token on all validation pairs; BLEU, exact match and `train.best_by` of greedy texts on some of them."""
         if self.valid is None:
             return {}
         total, count = 0.0, 0
@@ -182,16 +189,18 @@ class TranslationTask(TextTask):
         if self.config.train.validate_bleu and self.valid_pairs:
             hypotheses = self.translations(model)
             references = [target for _, target in self.valid_pairs]
-            found = score(hypotheses, references, make_metrics(["bleu", "exact"]))
-            scores |= {name.lower(): each.value for name, each in found.items()}
+            keys = {"bleu", "exact", self.config.train.best_by}
+            found = score(hypotheses, references, [metric for metric in self.metrics() if metric.key() in keys])
+            scores |= {each.key: each.value for each in found.values()}
         return scores
 
     def translations(self, model: torch.nn.Module) -> list[str]:
         """Greedy translations of the validation text."""
         assert isinstance(model, Network)
-        options = self.config.decode.model_copy(update={"beam": 1, "n_best": 1, "sample": False})
-        decoding = self.decoding(model, options)
-        return [found.text for found in decoding.translate(source for source, _ in self.valid_pairs)]
+        section = changed(self.config.decode, {"search": "greedy", "rerank": "none", "n_best": 1})
+        predictor = self.predictor(model, resolve(section, model.device))
+        inputs = (predictor.parse(source) for source, _ in self.valid_pairs)
+        return [found.text for found in predictor.predict(inputs)]
 
     def describe(self) -> dict[str, Any]:
         facts = {"source vocabulary": self.source.size, "target vocabulary": self.target.size}
@@ -205,7 +214,7 @@ class TranslationTask(TextTask):
         return loss, nll, batch.target_layout.ok.sum()
 
     def _tokenizers(self, train: list[Pairs]) -> tuple[Tokenizer, Tokenizer]:
-        """Those of the run if it has any (so that resuming never changes them), else newly trained ones."""
+        """The tokenizers of the run, so that resuming never changes them; new ones if it has none."""
         data = self.config.data
         if has_tokenizers(self.run):
             return load_tokenizers(self.run, data.tokenizer)

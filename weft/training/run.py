@@ -87,6 +87,8 @@ def _prepare(config: Config, out: Path, device: torch.device, tell: Tell) -> tup
         # A model without weights or data, so that errors in its configuration show before a large corpus is read.
         outline = task.build(config.model, Sizes(8, 8, config.data.shared_vocabulary))
     task.check_length(outline, config.data.max_length)
+    if config.data.valid:
+        task.measure(config.train.best_by)
     config = resolve_batches(config, outline, task, device)
     task = build_task(config, out, tell)
     sizes = task.prepare()

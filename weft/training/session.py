@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -120,9 +120,10 @@ class Session:
         if not self.scores:
             return False  # without validation data the newest weights are published
         self.log.validation(progress.update, self.scores)
+        measure = self.task.measure(by)
         if by not in self.scores:
-            raise ConfigError(f"train.best_by: the task has no score {by!r}; choose from {', '.join(sorted(self.scores))}")
-        better = _rank(self.scores, by) > _rank(progress.best, by)
+            raise ConfigError(f"train.best_by: {by} was not measured; choose one of {', '.join(sorted(self.scores))}")
+        better = measure.better(self.scores[by], progress.best.get(by, math.nan))
         if better:
             progress.best, progress.best_step, progress.stale = self.scores, progress.update, 0
         else:
@@ -212,9 +213,3 @@ class Session:
     def _last_checkpoint(self) -> str:
         newest = checkpoint.latest(self.run)
         return f"The last good checkpoint is {newest}." if newest else "There is no checkpoint yet."
-
-
-def _rank(scores: Mapping[str, float], by: str) -> float:
-    """The score by which models are ranked, larger is better. A missing score or NaN ranks last."""
-    value = scores.get(by, math.nan)
-    return -math.inf if math.isnan(value) else -value if by == "loss" else value

@@ -1,4 +1,4 @@
-"""What the output layer says of whole targets, without ever holding all of its logits.
+"""Likelihoods and predictions for whole targets, computed without holding all logits at once.
 
 Shapes: B rows · T target positions · D width · V vocabulary.
 """
@@ -16,14 +16,14 @@ from weft.layers.readout import IMPOSSIBLE
 from weft.models.base import Decoder
 
 CHUNK = 4096
-"""Tokens whose logits are held at once; at least one position of every row is."""
+"""Tokens whose logits are held at once; at least one position per row."""
 
 Choice = Literal["best", "drawn"]
 
 
 @torch.no_grad()
 def log_likelihoods(decoder: Decoder, hidden: Tensor, labels: Tensor) -> Tensor:
-    """[B, T]: log p of each label, 0 where it is PAD; of one that cannot be said, as much as it costs."""
+    """[B, T]: log p of each label, at least −IMPOSSIBLE; 0 where it is PAD."""
     pieces = zip(_logits(decoder, hidden), labels.split(_extent(hidden), 1), strict=True)
     found = [logits.gather(-1, gold[..., None])[..., 0] - logits.logsumexp(-1) for logits, gold in pieces]
     return torch.cat(found, 1).clamp_min(-IMPOSSIBLE).where(labels != PAD, 0.0)
@@ -31,17 +31,17 @@ def log_likelihoods(decoder: Decoder, hidden: Tensor, labels: Tensor) -> Tensor:
 
 @torch.no_grad()
 def predictions(decoder: Decoder, hidden: Tensor, choice: Choice) -> Tensor:
-    """[B, T]: the likeliest token after each hidden state, or one drawn by its probability."""
+    """[B, T]: the most probable token after each hidden state, or a sample."""
     found = []
     for logits in _logits(decoder, hidden):
-        # The largest of logit − log(exponential noise) is a draw from the softmax, and asks nothing of the host (Gumbel-max).
+        # The argmax of logit − log(exponential noise) is a sample from the softmax (Gumbel-max) that does not need the host.
         scores = logits if choice == "best" else logits - torch.empty_like(logits).exponential_().log()
         found.append(scores.argmax(-1))
     return torch.cat(found, 1)
 
 
 def _logits(decoder: Decoder, hidden: Tensor) -> Iterator[Tensor]:
-    """[B, t, V] in at least float32, for one stretch of positions after the other."""
+    """[B, t, V] in at least float32, for one slice of positions after the other."""
     for states in hidden.split(_extent(hidden), 1):
         logits = decoder.logits(states)
         yield logits.to(torch.promote_types(logits.dtype, torch.float32))

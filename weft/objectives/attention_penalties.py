@@ -1,4 +1,4 @@
-"""Penalties on where a model looks while it learns, for every model that shows weights.
+"""Penalties on attention weights in training, for every model that has them.
 
 Shapes: B rows · H heads · T target positions · S source positions.
 """
@@ -20,14 +20,14 @@ from weft.errors import ConfigError
 from weft.models.base import Model
 
 Watched = Sequence[list[Tensor]]
-"""For each attention that is looked at, the weights [B, H, t, S] it showed, one stretch of the target after the other."""
+"""For each observed attention its weights [B, H, t, S], one slice of the target after the other."""
 
 
 @dataclass(frozen=True)
 class Penalties:
-    """How much each penalty counts, by its name, and whose weights are looked at; only those are asked for theirs.
+    """The weight of each penalty, by name, and the attentions it applies to.
 
-    layers: which of the decoder's cross-attentions that show weights, counted from the first one; −1 is the last.
+    layers: indices among the decoder's cross-attentions that have weights; −1 is the last.
     """
 
     weights: Mapping[str, float]
@@ -36,7 +36,7 @@ class Penalties:
 
     @contextmanager
     def watching(self, model: Model) -> Iterator[Watched]:
-        """Inside this context the chosen attentions show their weights."""
+        """Inside this context the chosen attentions record their weights."""
         attentions = self._attentions(model) if any(self.weights.values()) else []
         tapes: list[list[Tensor]] = [[] for _ in attentions]
         with ExitStack() as stack:
@@ -50,11 +50,11 @@ class Penalties:
             yield tapes
 
     def sums(self, watched: Watched, batch: PairBatch) -> dict[str, Tensor]:
-        """Each penalty that counts, unweighted: the sum over all tokens, the mean over the attentions looked at."""
+        """Each penalty with a weight, unweighted: the sum over all tokens, the mean over the chosen attentions."""
         shown = [torch.cat(tape, 2) for tape in watched]
         if any(not weights.requires_grad for weights in shown):
             name = self._named
-            raise ConfigError(f"{name}: the weights of this model's attention have no gradient to learn by; set it to 0")
+            raise ConfigError(f"{name}: the attention weights of this model have no gradient; set it to 0")
         return {
             name: torch.stack([self._sum(name, weights, batch) for weights in shown]).mean()
             for name, weight in self.weights.items()
@@ -71,24 +71,24 @@ class Penalties:
 
     @property
     def _named(self) -> str:
-        """The first option that asks for a penalty."""
+        """The first option that sets a penalty."""
         return next(f"task.{name}_weight" for name, weight in self.weights.items() if weight)
 
     def _attentions(self, model: Model) -> list[Attention]:
-        """Those that `layers` names."""
+        """The attentions that `layers` names."""
         found = [each for each in _crosses(model.decoder) if each.weights_sum is not None]
         if not found:
-            raise ConfigError(f"{self._named} needs a model whose attention to the source shows weights; set it to 0")
+            raise ConfigError(f"{self._named} needs a model whose cross-attention has weights; set it to 0")
         if wrong := [layer for layer in self.layers if not -len(found) <= layer < len(found)]:
             raise ConfigError(
                 f"task.penalty_layers: there is no layer {wrong[0]}; "
-                f"the model has {len(found)} that show where they look, 0 to {len(found) - 1}"
+                f"the model has {len(found)} with weights, 0 to {len(found) - 1}"
             )
         return [found[layer] for layer in self.layers]
 
 
 def _crosses(module: nn.Module) -> Iterator[Attention]:
-    """The cross-attentions inside a module, in order; of one made of others only the whole."""
+    """The cross-attentions inside a module, in order; parts of an attention are not listed."""
     for child in module.children():
         if not isinstance(child, Attention):
             yield from _crosses(child)

@@ -1,7 +1,7 @@
-"""A vocabulary for each sentence: only the target tokens that its source tokens are likely to lead to.
+"""Shortlists: a small vocabulary per sentence, with the likely translations of its source tokens.
 
-Most of a large output layer is never asked for. A text depends on its own sentence's tokens alone: those that others of its
-batch bring in are forbidden to it. Shapes: V source vocabulary · K tokens for each · G sources · N tokens of a batch.
+Most of a large output layer is never used. A text depends only on the tokens of its own sentence: tokens that others bring
+into the batch are forbidden to it. Shapes: V source vocabulary · K tokens for each · G sources · N tokens of a batch.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ from weft.errors import RunError
 FILE = "shortlist.safetensors"
 
 FREQUENT = 100
-"""The most frequent target tokens, of which every text may use all."""
+"""The number of most frequent target tokens, which every text may use."""
 
 MOST = 100
-"""Target tokens kept for each source token."""
+"""Target tokens kept per source token."""
 
 PAIRS = 200_000
-"""Training pairs that are looked at."""
+"""The most training pairs that are counted."""
 
 
 @dataclass(frozen=True)
 class Narrow:
-    """The tokens of a batch: ids [N] in order, the special ones first, so that these keep their numbers.
+    """The vocabulary of a batch: ids [N] in ascending order, so that the special ones keep their numbers.
 
     bias [G, N]: 0 where a sentence may use a token, −inf elsewhere.
     """
@@ -51,20 +51,20 @@ class Narrow:
         return known
 
     def numbers(self, tokens: Sequence[int]) -> list[int]:
-        """Which of the batch's tokens these are."""
+        """The indices of these tokens in the vocabulary of the batch."""
         return [int(place) for place in np.searchsorted(self._ids, np.array(tokens, np.int64))]
 
     def tokens(self, numbers: Sequence[int]) -> list[int]:
-        """And back."""
+        """The tokens at these indices."""
         return [int(self._ids[number]) for number in numbers]
 
 
 @dataclass(frozen=True)
 class Shortlist:
-    """likely [V, K]: the target tokens that go best with each source token, the best first, −1 where there are no more.
+    """likely [V, K]: the likely target tokens of each source token, best first, padded with −1.
 
-    frequent: those that every text may use · own: whether a text may use the tokens of its source, too, because both sides
-    have one vocabulary.
+    frequent: tokens that every text may use · own: whether a text may also use the tokens of its source, because both sides
+    share a vocabulary.
     """
 
     likely: Ids
@@ -82,20 +82,20 @@ class Shortlist:
 
     @staticmethod
     def read(folder: Path, sources: int, targets: int, own: bool) -> Shortlist:
-        """That of a run whose vocabularies have so many tokens."""
+        """Reads the shortlist of a run whose vocabularies have `sources` and `targets` tokens."""
         file, what_to_do = folder / FILE, f"make one: weft shortlist {folder}; or do without: decode.shortlist=0"
         try:
             parts = load_file(file)
             likely, frequent = parts["likely"], parts["frequent"]
         except (OSError, KeyError, SafetensorError) as error:
             reason = "there is no such file" if isinstance(error, FileNotFoundError) else "it cannot be read"
-            raise RunError(f"{file}: {reason}, and decode.shortlist asks for it; {what_to_do}") from None
+            raise RunError(f"{file}: {reason}, but decode.shortlist needs it; {what_to_do}") from None
         if len(likely) != sources or max(likely.max(initial=0), frequent.max(initial=0)) >= targets:
-            raise RunError(f"{file}: made for other vocabularies than those of the run; {what_to_do}")
+            raise RunError(f"{file}: was made for other vocabularies than those of the run; {what_to_do}")
         return Shortlist(likely, frequent, own)
 
     def narrow(self, given: Sequence[tuple[Sequence[int], Sequence[int]]], most: int, device: torch.device) -> Narrow:
-        """The tokens for some sentences, given the source ids and the forced beginning of each: `most` for a source token."""
+        """The vocabulary for some sentences, given the source ids and the prefix of each: `most` tokens per source token."""
         always = np.concatenate([np.arange(RESERVED), self.frequent])
         each = []
         for text, prefix in given:

@@ -1,7 +1,7 @@
-"""Processes that work side by side on a CPU, each with one thread.
+"""Worker processes on a CPU, each with one thread.
 
-Two small searches on a core each take less time than one of twice the size on both, because most of what a step does is too
-small to be shared. The processes are forked: they have the model in the memory of the one they come from, and cost none.
+Two small searches on one core each are faster than one large search on both, because most operations of a step are too small to
+be split. The processes are forked, so they share the memory of the model with their parent.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ Result = TypeVar("Result")
 
 
 class Workers(Generic[Job, Result]):
-    """So many processes that do `work`; one is this process itself, and no other is begun before there is a job.
+    """`count` processes that do `work`; with one, it is this process. Processes start with the first job.
 
-    Jobs and results are sent as pickles; the work itself is inherited.
+    Jobs and results are pickled; `work` itself is inherited.
     """
 
     def __init__(self, count: int, work: Callable[[Job], Result]) -> None:
         if count > 1 and not LINUX:
-            raise DeviceError(f"decode.workers: {count} needs Linux, whose processes can be forked safely; set it to 1")
+            raise DeviceError(f"decode.workers: {count} needs Linux, where processes can be forked safely; set it to 1")
         self.count, self.work = count, work
         self._ends: list[Connection] = []
         self._processes: list[BaseProcess] = []
@@ -53,7 +53,7 @@ class Workers(Generic[Job, Result]):
             process.join()
 
     def run(self, jobs: Iterable[Job]) -> Iterator[tuple[Job, Result]]:
-        """Every job with its result, as they are done."""
+        """Every job with its result, as they are finished."""
         if self.count == 1:
             yield from ((job, self.work(job)) for job in jobs)
             return
@@ -74,9 +74,9 @@ class Workers(Generic[Job, Result]):
     def _begin(self) -> None:
         context = multiprocessing.get_context("fork")
         mine, theirs = context.Pipe()
-        process = context.Process(target=_serve, args=(theirs, [*self._ends, mine], self.work), daemon=True)
+        process = context.Process(target=_worker, args=(theirs, [*self._ends, mine], self.work), daemon=True)
         with warnings.catch_warnings():
-            # Python warns of forking a process with threads. Here they are those of torch, of which a worker uses none.
+            # Python warns about forking a process with threads. These are torch's, and workers do not use them.
             warnings.simplefilter("ignore", DeprecationWarning)
             process.start()
         theirs.close()
@@ -88,7 +88,7 @@ class Workers(Generic[Job, Result]):
             done, answer = end.recv()
         except EOFError:
             raise WeftError(
-                "a worker process was ended from outside, probably for want of memory; set a smaller decode.batch_tokens, or "
+                "a worker process was killed, probably for lack of memory; set a smaller decode.batch_tokens, or "
                 "decode.workers: 1"
             ) from None
         if not done:
@@ -97,8 +97,8 @@ class Workers(Generic[Job, Result]):
         return result
 
 
-def _serve(end: Connection, others: Sequence[Connection], work: Callable[[Job], Result]) -> None:
-    """A worker's life: it ends when the process it comes from closes its end of the pipe, or is gone."""
+def _worker(end: Connection, others: Sequence[Connection], work: Callable[[Job], Result]) -> None:
+    """The main function of a worker. It ends when its parent closes the pipe or dies."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     for other in others:
         other.close()
@@ -114,5 +114,5 @@ def _serve(end: Connection, others: Sequence[Connection], work: Callable[[Job], 
 
 
 def cores() -> int:
-    """How many cores this process may use."""
+    """The number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if LINUX else 1

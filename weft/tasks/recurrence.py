@@ -1,4 +1,4 @@
-"""What a language model takes along from one segment of a text to the next.
+"""Segment-level recurrence: what a language model carries from one segment of a text to the next.
 
 Shapes: B rows · T tokens of a segment · M remembered tokens · D width.
 """
@@ -21,19 +21,19 @@ Kind = Literal["nothing", "memory", "state"]
 
 
 @dataclass(frozen=True)
-class Carrying:
-    """How segments follow each other.
+class Recurrence:
+    """What is carried into the next segment.
 
-    nothing: each segment begins anew. memory: every layer remembers what it was given in the last `memory` tokens, without
-    gradient, and looks at it again with the weights of now (Dai et al. 2019, section 3.2). state: every layer goes on with its
-    state, without gradient, as recurrent layers and running sums can, whose states do not grow.
+    nothing: each segment starts afresh. memory: every layer keeps its inputs of the last `memory` tokens, without gradient, and
+    attends to them with its current weights (Dai et al. 2019, section 3.2). state: every layer continues with its state,
+    without gradient; this needs layers whose state has a fixed size, such as recurrent layers and running sums.
     """
 
     kind: Kind
     memory: int = 0
 
     def read(self, model: LanguageModel, tokens: Tensor, carried: State = None) -> tuple[Features, State]:
-        """Hidden states of a segment [B, T] after what was carried (None: nothing was), and what is carried on."""
+        """The hidden states of a segment [B, T], given the carried state (None: none), and the state to carry on."""
         decoder = model.decoder
         if carried is None:
             state = decoder.start(model.nothing(tokens.size(0)))
@@ -52,35 +52,35 @@ class Carrying:
         return [each[:, -self.memory :].detach() for each in both]
 
     def restore(self, model: LanguageModel, tensors: Sequence[Tensor]) -> State:
-        """What was carried, from its tensors in their order."""
+        """The carried state, from its tensors in order."""
         if self.kind == "memory":
             return list(tensors)
         return refill(model.decoder.start(model.nothing(tensors[0].size(0))), tensors)
 
     def check(self, model: LanguageModel, segment: int) -> None:
-        """Raises ConfigError where a model cannot go through a text in this way."""
+        """Raises ConfigError if a model cannot read a text in this way."""
         needed = segment + (self.memory if self.kind == "memory" else 0)
         if model.max_target is not None and needed > model.max_target:
             raise ConfigError(
-                f"task.segment: {needed:,} tokens, with those remembered, are more than the model's {model.max_target:,}; "
-                "lower task.segment or task.memory, or raise the max_length of the model or of its decoder_self"
+                f"task.segment: {needed:,} tokens, with the memory, are more than the model's {model.max_target:,}; "
+                "lower task.segment or task.memory, or raise max_length of the model or of its decoder_self"
             )
         if self.kind != "nothing" and model.position != "none":
             raise ConfigError(
-                f"model.position: {model.position} positions count from the beginning of a segment, so those of what is "
-                "carried into it would be wrong; use position: none with a decoder_self that knows distances (xl_relative, "
-                "full with position: rotary) or order (recurrent), or task.carry: nothing"
+                f"model.position: {model.position} positions count from the beginning of a segment, so those of the carried "
+                "tokens would be wrong; use position: none with a decoder_self that knows distances (xl_relative, full with "
+                "position: rotary) or order (recurrent), or task.carry: nothing"
             )
         if self.kind == "state" and _grows(model):
             raise ConfigError(
                 "task.carry: state: with this decoder_self the state grows with the text; use carry: memory, which keeps the "
-                "last task.memory tokens, or a decoder_self whose state has one size (recurrent, convolution, linear)"
+                "last task.memory tokens, or a decoder_self whose state has a fixed size (recurrent, convolution, linear)"
             )
 
 
 @torch.no_grad()
 def _grows(model: LanguageModel) -> bool:
-    """Whether a state is larger after two tokens than before."""
+    """Whether the state grows with the number of tokens."""
     was_training, _ = model.training, model.eval()
     before = model.decoder.start(model.nothing(1))
     sizes = [leaf.shape for leaf in leaves(before)]

@@ -1,4 +1,4 @@
-"""A text that is already there, run through a model once more: what it would have said at each token, and where it looked.
+"""Teacher forcing of one given target: the log-probabilities at each token, and the attention weights.
 
 Shapes: T target tokens · S source tokens · V vocabulary · H heads.
 """
@@ -22,7 +22,7 @@ Weights = NDArray[np.float32]
 
 @dataclass
 class Forced:
-    """logp [T, V]: log-probabilities of every token at every place · weights [H, T, S] of every layer that has any, by name."""
+    """logp [T, V]: log-probabilities of all tokens at every position · weights [H, T, S] by layer."""
 
     logp: Tensor
     weights: dict[str, Weights]
@@ -30,7 +30,7 @@ class Forced:
 
 @torch.inference_mode()
 def force(model: Model, source: Sequence[int], target: Sequence[int]) -> Forced:
-    """Teacher forcing. `source` and `target` are ids as the model reads and writes them."""
+    """Feeds `target` to the decoder. Both are ids as the model reads and writes them."""
     device = model.device
     fed = torch.tensor([[BOS, *target[:-1]]], device=device)
     with record(model) as tape:
@@ -41,5 +41,5 @@ def force(model: Model, source: Sequence[int], target: Sequence[int]) -> Forced:
 
 
 def attention_of(model: Model, source: Sequence[int], target: Sequence[int]) -> dict[str, Weights]:
-    """The weights of every layer that has any, [H, T, S], as they were when each target token was chosen."""
+    """The weights [H, T, S] of every layer that has any, as they were when each target token was chosen."""
     return force(model, source, target).weights

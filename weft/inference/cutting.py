@@ -1,4 +1,4 @@
-"""Lines that are too long for a model, cut between words."""
+"""Cuts lines that are too long for a model between words."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ Encodes = Tokenizer | Numbering
 
 
 def cut(line: str, tokenizer: Encodes, room: int) -> list[list[int]]:
-    """The ids of a line in parts of at most `room`, cut between words where that is possible."""
+    """The ids of a line in parts of at most `room` ids, cut between words where possible."""
     words = [part for word in line.split() for part in _fit(word, tokenizer, room)]
     sizes = [len(ids) for ids in tokenizer.encode_batch(words)]
-    # In some vocabularies a space is a token of its own.
+    # In some vocabularies a space is a separate token.
     space = -(-(len(tokenizer.encode(" ".join(words))) - sum(sizes)) // max(1, len(words) - 1))
     parts: list[list[str]] = []
     filled = room
@@ -26,7 +26,7 @@ def cut(line: str, tokenizer: Encodes, room: int) -> list[list[int]]:
 
 
 def _checked(words: list[str], tokenizer: Encodes, room: int) -> list[list[int]]:
-    """The ids of some words together; of each half if they are too many, since a word may have more among others than alone."""
+    """The ids of some words; in halves if they are too many, since a word may have more tokens in context than alone."""
     ids = tokenizer.encode(" ".join(words))
     if len(ids) <= room or len(words) < 2:
         return [ids[start : start + room] for start in range(0, len(ids), max(1, room))]
@@ -35,7 +35,7 @@ def _checked(words: list[str], tokenizer: Encodes, room: int) -> list[list[int]]
 
 
 def _fit(word: str, tokenizer: Encodes, room: int) -> list[str]:
-    """A word, halved as often as it takes to fit."""
+    """A word, halved until its parts fit."""
     if len(word) < 2 or len(tokenizer.encode(word)) <= room:
         return [word]
     middle = len(word) // 2

@@ -1,8 +1,8 @@
-"""What a decoder is fed while it learns: the truth, its own predictions, or a mixture of both.
+"""Scheduled sampling: what a decoder is fed in training: the truth, its own predictions, or a mixture.
 
-Every kind decides first which tokens are fed, without gradient; then they are fed as in teacher forcing, with gradient, in one
-pass. So each works for every model, and dropout is drawn anew in each pass. Position t is fed the truth y_{t−1} with
-probability ε, else the prediction for t − 1; the first is always BOS.
+Every kind first decides without gradient which tokens are fed. Then they are fed in one pass with gradient, as in teacher
+forcing. So each kind works for every model, and each pass draws its own dropout. Position t is fed the truth y_{t−1} with
+probability ε, otherwise the prediction for t − 1; the first token is always BOS.
 
 Shapes: B rows · T target positions.
 """
@@ -21,25 +21,25 @@ from weft.batch import PairBatch
 from weft.config.registry import Among, build
 from weft.errors import ConfigError
 from weft.models.base import Model
-from weft.tasks.outputs import Choice, predictions
+from weft.objectives.likelihoods import Choice, predictions
 
 Probability = Annotated[float, Field(ge=0, le=1)]
-Decaying = Annotated[dict[str, Any], Among("weft.tasks:DECAYS")]
+Decaying = Annotated[dict[str, Any], Among("weft.objectives:DECAYS")]
 
 
 class Decay(ABC):
-    """ε, the probability of being fed the truth, as a function of the number i of updates made before."""
+    """ε, the probability of feeding the truth, as a function of the number i of earlier updates."""
 
     @abstractmethod
     def __call__(self, update: int) -> float:
-        """ε in the update of this number, the first being 1."""
+        """ε in update number `update`, counted from 1."""
 
 
 class LinearDecay(Decay):
     """ε = max(floor, start − slope · i): Bengio et al. 2015.
 
-    start: ε at first
-    slope: how much it falls an update
+    start: ε at the beginning
+    slope: how much it falls per update
     floor: ε at the end
     """
 
@@ -55,7 +55,7 @@ class LinearDecay(Decay):
 class ExponentialDecay(Decay):
     """ε = baseⁱ: Bengio et al. 2015.
 
-    base: what ε is multiplied by in each update
+    base: factor of ε per update
     """
 
     def __init__(self, *, base: Probability = 0.9997) -> None:
@@ -83,18 +83,18 @@ class InverseSigmoidDecay(Decay):
 class Sampling(ABC):
     """Chooses what a decoder is fed.
 
-    steady: the same operations in every update.
+    steady: whether every update runs the same operations.
     """
 
     steady = False
 
     @abstractmethod
     def inputs(self, model: Model, batch: PairBatch, update: int) -> list[Tensor]:
-        """[B, T] token ids in place of `batch.target`, BOS first; if there are several, the model learns from each of them."""
+        """[B, T] token ids in place of `batch.target`, BOS first. If there are several, the model learns from each."""
 
 
 class NoSampling(Sampling):
-    """Teacher forcing: the true tokens are fed."""
+    """Teacher forcing: feeds the true tokens."""
 
     steady = True
 
@@ -103,14 +103,14 @@ class NoSampling(Sampling):
 
 
 class StepSampling(Sampling):
-    """Scheduled sampling: token by token, a prediction is made from what was fed before it (Bengio et al. 2015).
+    """Scheduled sampling token by token: each prediction depends on the tokens fed before it (Bengio et al. 2015).
 
     decay: how the share of true tokens falls
-    choice: whether the likeliest token is predicted, or one is drawn
+    choice: predict the most probable token, or a sample
     """
 
     def __init__(self, *, decay: Decaying = {"kind": "inverse_sigmoid"}, choice: Choice = "best") -> None:  # noqa: B006
-        self.decay: Decay = build("weft.tasks:DECAYS", decay)
+        self.decay: Decay = build("weft.objectives:DECAYS", decay)
         self.choice: Choice = choice
 
     def inputs(self, model: Model, batch: PairBatch, update: int) -> list[Tensor]:
@@ -118,9 +118,9 @@ class StepSampling(Sampling):
 
 
 class FreeRunning(Sampling):
-    """Free running: after BOS all that is fed are predictions, made token by token.
+    """Free running: after BOS, feeds only predictions, made token by token.
 
-    choice: whether the likeliest token is predicted, or one is drawn
+    choice: predict the most probable token, or a sample
     """
 
     def __init__(self, *, choice: Choice = "best") -> None:
@@ -131,11 +131,11 @@ class FreeRunning(Sampling):
 
 
 class TwoPassSampling(Sampling):
-    """Scheduled sampling in two passes: predictions are made from the truth, for all tokens at once (Mihaylova & Martins 2019).
+    """Scheduled sampling in two passes: predicts all tokens at once, from the truth (Mihaylova & Martins 2019).
 
     decay: how the share of true tokens falls
-    choice: whether the likeliest token is predicted, or one is drawn
-    both: whether the model learns from the truth as well, half and half
+    choice: predict the most probable token, or a sample
+    both: learn from the true tokens as well, with equal weight
     """
 
     def __init__(
@@ -145,7 +145,7 @@ class TwoPassSampling(Sampling):
         choice: Choice = "best",
         both: bool = False,
     ) -> None:
-        self.decay: Decay = build("weft.tasks:DECAYS", decay)
+        self.decay: Decay = build("weft.objectives:DECAYS", decay)
         self.choice: Choice = choice
         self.both = both
 
@@ -155,13 +155,13 @@ class TwoPassSampling(Sampling):
 
 
 class ParallelSampling(Sampling):
-    """Scheduled sampling in parallel passes: predictions are made from what the pass before would feed (Duckworth et al. 2019).
+    """Scheduled sampling in parallel passes: each pass predicts from the input of the pass before (Duckworth et al. 2019).
 
-    After as many passes as there are tokens, and with the likeliest as predictions, they are those made token by token.
+    With as many passes as tokens, and the most probable tokens as predictions, it equals scheduled sampling token by token.
 
     decay: how the share of true tokens falls
-    choice: whether the likeliest token is predicted, or one is drawn
-    passes: how often predictions are made
+    choice: predict the most probable token, or a sample
+    passes: number of prediction passes
     """
 
     def __init__(
@@ -171,7 +171,7 @@ class ParallelSampling(Sampling):
         choice: Choice = "best",
         passes: PositiveInt = 2,
     ) -> None:
-        self.decay: Decay = build("weft.tasks:DECAYS", decay)
+        self.decay: Decay = build("weft.objectives:DECAYS", decay)
         self.choice: Choice = choice
         self.passes = passes
 
@@ -181,10 +181,10 @@ class ParallelSampling(Sampling):
 
 @torch.no_grad()
 def step_by_step(model: Model, batch: PairBatch, truth: float, choice: Choice) -> Tensor:
-    """[B, T] inputs of which a share `truth` is true, the others predicted from the inputs before them."""
+    """[B, T] inputs: a share `truth` of true tokens, the others predicted from the inputs before them."""
     if batch.target_layout.packed:
         raise ConfigError(
-            "task.sampling: token by token, sentences cannot share a row; "
+            "task.sampling: sampling token by token does not work on packed rows; "
             "set train.packed: false, or sampling: two_pass or parallel"
         )
     if truth >= 1:
@@ -200,7 +200,7 @@ def step_by_step(model: Model, batch: PairBatch, truth: float, choice: Choice) -
 
 @torch.no_grad()
 def all_at_once(model: Model, batch: PairBatch, truth: float, choice: Choice, passes: int) -> Tensor:
-    """[B, T] inputs of which a share `truth` is true, the others predicted from all inputs of the pass before."""
+    """[B, T] inputs: a share `truth` of true tokens, the others predicted from all inputs of the pass before."""
     if truth >= 1:
         return batch.target
     keep, fed = _kept(batch, truth), batch.target
@@ -212,7 +212,7 @@ def all_at_once(model: Model, batch: PairBatch, truth: float, choice: Choice, pa
 
 
 def _kept(batch: PairBatch, truth: float) -> Tensor:
-    """[B, T] bool: where the truth is fed: at the first token of each sentence, in padding, and by chance."""
+    """[B, T] bool: where the truth is fed: at the first token of each sentence, in padding, and at random elsewhere."""
     layout = batch.target_layout
     drawn = torch.rand(layout.positions.shape, device=layout.positions.device) < truth
     return drawn | (layout.positions == 0) | ~layout.ok

@@ -1,0 +1,72 @@
+"""`weft predict`, and `weft translate`, its name for translation."""
+
+from __future__ import annotations
+
+import json
+import sys
+from itertools import tee
+from pathlib import Path
+
+import typer
+
+from weft.cli.options import BEAM, DECODE_SET, DEVICE, OUTPUT, RUN, decode_options, runs, warn
+from weft.cli.output import opened, write_line
+from weft.cli.progress import Counter
+
+INPUT = typer.Argument(None, help="File with one input per line, also .gz; default: standard input.", show_default=False)
+N_BEST = typer.Option(None, "--n-best", help="Outputs per line, as JSON lines.", show_default=False)
+PREFIX = typer.Option(None, "--prefix", help="File with a forced prefix for each line.", show_default=False)
+GLOSSARY = typer.Option(
+    None,
+    "--glossary",
+    help="File with a source term, a tab and a target term per line. The target term is required wherever the source term "
+    "occurs or, with ! before it, forbidden.",
+    show_default=False,
+)
+JSON = typer.Option(False, "--json", help="JSON lines with text, score and tokens instead of plain text.")
+
+
+def predict(
+    run: str = RUN,
+    text: str = INPUT,
+    output: Path = OUTPUT,
+    beam: int = BEAM,
+    n_best: int = N_BEST,
+    prefix: Path = PREFIX,
+    glossary: Path = GLOSSARY,
+    as_json: bool = JSON,
+    device: str = DEVICE,
+    set: list[str] = DECODE_SET,
+) -> None:
+    """Run a trained model on a file, or on standard input, line by line: translations, labels, continuations."""
+    from weft.data.lines import check_file, read_lines
+    from weft.inference.terms import read_glossary
+    from weft.inference.workers import cores
+    from weft.translator import load_trained
+
+    options = decode_options(set, beam=beam, n_best=n_best)
+    file = None if text in (None, "-") else check_file(text)
+    for read in filter(None, (file, prefix, glossary)):
+        _keep_apart(check_file(read), output)
+    known = None if glossary is None else read_glossary(glossary)
+    trained = load_trained(runs(run), device=device, warn=warn)
+    lines = read_lines(sys.stdin.buffer, "standard input") if file is None else read_lines(file)
+    terms = None
+    if known is not None:
+        lines, again = tee(lines)
+        terms = map(known.terms, again)
+    prefixes = None if prefix is None else read_lines(prefix)
+    found = trained.stream(lines, prefixes=prefixes, terms=terms, auto_workers=cores(), **options)
+    with opened(output) as target, Counter("done", "lines", shown=output is not None) as counter:
+        for each in found:
+            plain = " ".join(each.text.splitlines())
+            write_line(target, json.dumps(each.document(), ensure_ascii=False) if as_json or n_best else plain)
+            counter.advance()
+
+
+def _keep_apart(read: Path, output: Path | None) -> None:
+    """Opening a file for writing empties it, so the output must not be one of the inputs."""
+    from weft.errors import DataError
+
+    if output is not None and output.exists() and output.samefile(read):
+        raise DataError(f"{output}: would be overwritten while it is read; choose another file for the output")

@@ -1,0 +1,7 @@
+"""Inference: predictors that answer streams of inputs with a trained model, and the parts they share."""
+
+RERANKS = {
+    "none": "weft.inference.rerank:no_rerank",
+    "mbr": "weft.inference.rerank:MinimumBayesRisk",
+    "model": "weft.inference.rerank:ModelScore",
+}

@@ -1,0 +1,105 @@
+"""Classification: lines of text to labels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from weft.attention.core.recording import record
+from weft.batch import EOS, Layout, Source
+from weft.data.labels import Labels
+from weft.data.tokenizer import RESERVED, Tokenizer
+from weft.inference.predictor import Part, Prediction, Predictor, pad, refuse
+from weft.inference.resolve import Resolved
+from weft.models.base import Network
+from weft.models.classifier import Judged
+from weft.search.control import Control
+
+
+@dataclass
+class Label(Prediction):
+    """A label: `text` is its name and `score` its log-probability. A blank line has none."""
+
+
+@dataclass(frozen=True)
+class ClassificationInput:
+    """A text to classify. attention: whether to add attention weights."""
+
+    text: str
+    attention: bool = False
+
+
+class ClassificationPredictor(Predictor[ClassificationInput, Label]):
+    """A classifier with its tokenizer and labels. It reads the first `longest` tokens of a text.
+
+    Of the decoding options it uses batch_tokens, precision, compile and n_best, the number of labels given.
+    """
+
+    forks = False
+
+    def __init__(
+        self,
+        model: Network,
+        source: Tokenizer,
+        labels: Labels,
+        resolved: Resolved,
+        *,
+        longest: int,
+        warn: Callable[[str], None] | None = None,
+    ) -> None:
+        super().__init__(resolved, warn)
+        self.model, self.source, self.labels, self.longest = model, source, labels, longest
+
+    def parse(self, line: str, *, attention: bool = False, **fields: Any) -> ClassificationInput:
+        refuse(fields, "a label is not written word by word, so it has no prefix and no terms; leave them out")
+        return ClassificationInput(line, attention)
+
+    def read(self, inputs: Sequence[ClassificationInput], first_line: int) -> list[list[Part]]:
+        encoded = self.source.encode_batch(["" if given.text.isspace() else given.text for given in inputs])
+        for line, ids in enumerate(encoded, start=first_line):
+            if len(ids) > self.longest:
+                self.warn(f"line {line} has {len(ids):,} tokens; only the first {self.longest:,} are read")
+        return [[Part([*ids[: self.longest], EOS])] if ids else [] for ids in encoded]
+
+    def run(self, parts: list[Part], control: Control | None = None) -> list[Label]:
+        rows = [part.ids for part in parts]
+        logp = self._judge(rows).logits.float().log_softmax(-1)
+        scores, places = (each.tolist() for each in logp.topk(min(self.resolved.n_best, logp.size(-1))))
+        return [self._label(*row) for row in zip(rows, scores, places, strict=True)]
+
+    def join(self, given: ClassificationInput, parts: list[Part], results: list[Label]) -> Label:
+        if not results:
+            return Label("", 0.0)
+        if given.attention:
+            results[0].attention = self._attention(parts[0].ids)
+        return results[0]
+
+    def _label(self, ids: list[int], scores: list[float], places: list[int]) -> Label:
+        names, pieces = self.labels.names, self.source.tokens(ids)
+        best, *rest = (
+            Label(names[place], score, [place + RESERVED], [names[place]], pieces)
+            for score, place in zip(scores, places, strict=True)
+        )
+        best.alternatives = rest
+        return best
+
+    def _attention(self, ids: list[int]) -> dict[str, Any]:
+        """The weights of every layer that has any; those of the pooling are under "pooling"."""
+        with record(self.model) as tape:
+            pooling = self._judge([ids]).weights
+        weights: dict[str, Tensor] = {name: torch.cat(each, 2)[0] for name, each in tape.items()}
+        if pooling is not None:
+            weights["pooling"] = pooling
+        return {name: np.asarray(each.float().cpu()) for name, each in weights.items()}
+
+    def _judge(self, rows: list[list[int]]) -> Judged:
+        device, lengths = self.model.device, [len(ids) for ids in rows]
+        layout = None if len(set(lengths)) == 1 else Layout.padded(lengths).to(device)
+        with self.resolved.arithmetic(next(self.model.parameters()).dtype):
+            judged: Judged = self.model(Source(pad(rows).to(device), layout))
+        return judged

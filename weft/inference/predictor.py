@@ -1,0 +1,194 @@
+"""The interface of trained models: a stream of inputs in, one output each, in order.
+
+A task writes a subclass that reads inputs, runs batches and joins their results. Windows, batches by size, worker processes and
+cancelling are shared.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import islice
+from typing import Any, ClassVar, Generic, TypeVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from weft.batch import PAD, power_of_two
+from weft.errors import DataError
+from weft.inference.resolve import Resolved
+from weft.inference.workers import Workers
+from weft.search.control import Control
+
+WINDOWS = (8, 32, 128, 512, 2048)
+"""Inputs read at once: few at first, so that the first output comes soon; then more, so that batches fill up."""
+
+TOGETHER = (8192,)
+"""Inputs read at once when nobody waits for the first output."""
+
+Weights = NDArray[np.float32]
+Wanted = Callable[[int], bool]
+"""Whether somebody still waits for the output of the input with this number, counted from 0."""
+
+
+@dataclass
+class Prediction:
+    """An output as text.
+
+    score: see the subclass · ids: as the model wrote them, EOS included · tokens, source_tokens: for display · attention:
+    weights [heads, tokens, attended tokens] per layer, if the input asks for them · alternatives: the rest of the n best.
+    """
+
+    text: str
+    score: float
+    ids: list[int] = field(default_factory=list)
+    tokens: list[str] = field(default_factory=list)
+    source_tokens: list[str] = field(default_factory=list)
+    attention: dict[str, Weights] = field(default_factory=dict)
+    alternatives: list[Any] = field(default_factory=list)
+
+    def document(self) -> dict[str, Any]:
+        """Plain data, for JSON."""
+        plain: dict[str, Any] = {"text": self.text, "score": round(self.score, 6), "tokens": self.tokens}
+        if self.alternatives:
+            plain["alternatives"] = [other.document() for other in self.alternatives]
+        return plain
+
+
+@dataclass(eq=False)
+class Part:
+    """What one row of a batch computes: an input, or a piece of a long one.
+
+    ids: the tokens to read · number: of the input in its stream, from 0.
+    """
+
+    ids: list[int]
+    number: int = field(default=0, kw_only=True)
+
+    @property
+    def size(self) -> int:
+        """What it adds to the size of a batch."""
+        return len(self.ids)
+
+
+In = TypeVar("In", bound=Hashable)
+Out = TypeVar("Out")
+
+
+class Predictor(ABC, Generic[In, Out]):
+    """A trained model that answers inputs.
+
+    Inputs are frozen and hashable: together with the model and the options, an input determines its output, so it can be the
+    key of a cache. `warn` receives messages about inputs that are cut or shortened.
+
+    forks: whether batches are spread over worker processes (decode.workers).
+    """
+
+    forks: ClassVar[bool] = True
+
+    def __init__(self, resolved: Resolved, warn: Callable[[str], None] | None = None) -> None:
+        self.resolved, self.warn = resolved, warn or (lambda message: None)
+
+    @abstractmethod
+    def parse(self, line: str, **fields: Any) -> In:
+        """The input for a line of text. `fields` are those of the input, such as prefix or attention."""
+
+    @abstractmethod
+    def read(self, inputs: Sequence[In], first_line: int) -> list[list[Any]]:
+        """The `Part`s of each input: none if it is blank, several if it is too long. Messages count lines from `first_line`."""
+
+    @abstractmethod
+    def run(self, parts: list[Any], control: Control | None = None) -> list[Any]:
+        """The result of each part of a batch. It must not depend on the other parts of the batch."""
+
+    @abstractmethod
+    def join(self, given: In, parts: list[Any], results: list[Any]) -> Out:
+        """The output of an input, from the results of its parts. There are none if the input is blank or was cancelled."""
+
+    def group(self, part: Any) -> Hashable:
+        """Only parts of one group are batched together."""
+        return None
+
+    @property
+    def rounds(self) -> bool:
+        """Whether batches are cut to powers of two, the sizes that recorded searches come in."""
+        return False
+
+    @property
+    def workers(self) -> int:
+        return self.resolved.workers if self.forks else 1
+
+    @property
+    def budget(self) -> int:
+        """Source tokens per batch; workers share decode.batch_tokens."""
+        return max(1, self.resolved.batch_tokens // self.workers)
+
+    def cost(self, given: In) -> int:
+        """Source tokens of an input, at least 1: what it takes of a queue's budget."""
+        return sum(part.size for parts in self.read([given], 1) for part in parts) or 1
+
+    def predict(
+        self, inputs: Iterable[In], *, together: bool = False, wanted: Wanted | None = None, first_line: int = 1
+    ) -> Iterator[Out]:
+        """An output for each input, in order. Inputs are read as they are needed, so the stream may be endless.
+
+        together: read many inputs before the first output, which fills batches best. wanted: see `Wanted`; the output of an
+        input that is no longer wanted is incomplete and must not be kept. Worker processes check it between batches only.
+        """
+        stream, sizes = iter(inputs), TOGETHER if together else WINDOWS
+        start, turn = 0, 0
+        work: Callable[[list[Part]], list[Any]] = partial(self._run, wanted=wanted)
+        with Workers(self.workers, work) as crew:
+            while window := list(islice(stream, sizes[min(turn, len(sizes) - 1)])):
+                groups = self.read(window, first_line + start)
+                for number, parts in enumerate(groups, start=start):
+                    for part in parts:
+                        part.number = number
+                results: dict[Part, Any] = {}
+                for batch, found in crew.run(self._batches([part for parts in groups for part in parts], wanted)):
+                    results.update(zip(batch, found, strict=True))
+                for given, parts in zip(window, groups, strict=True):
+                    # Parts are missing if their input was cancelled before they were run.
+                    yield self.join(given, parts, [results[part] for part in parts] if all(p in results for p in parts) else [])
+                start, turn = start + len(window), turn + 1
+
+    def _run(self, batch: list[Part], wanted: Wanted | None) -> list[Any]:
+        return self.run(batch, None if wanted is None else Control(len(batch), lambda row: wanted(batch[row].number)))
+
+    def _batches(self, parts: Sequence[Part], wanted: Wanted | None = None) -> Iterator[list[Part]]:
+        """Parts of similar size together, longest first, within the token budget."""
+        groups: dict[Hashable, list[Part]] = {}
+        for part in sorted(parts, key=lambda part: -part.size):
+            groups.setdefault(self.group(part), []).append(part)
+        most = -(-len(parts) // self.workers)
+        for group in groups.values():
+            for batch in self._cut(group, most):
+                if kept := [part for part in batch if wanted is None or wanted(part.number)]:
+                    yield kept
+
+    def _cut(self, parts: Sequence[Part], most: int) -> Iterator[list[Part]]:
+        batch: list[Part] = []
+        for part in parts:
+            if batch and (batch[0].size * (len(batch) + 1) > self.budget or len(batch) == most):
+                # A recorded batch is padded to a power of two, so the surplus is better spent on the next batch.
+                size = power_of_two(len(batch) + 1) // 2 if self.rounds else len(batch)
+                yield batch[:size]
+                batch = batch[size:]
+            batch.append(part)
+        if batch:
+            yield batch
+
+
+def refuse(fields: Mapping[str, Any], reason: str) -> None:
+    """Raises DataError if a line comes with fields that its predictor does not know."""
+    if given := [name for name, value in fields.items() if value]:
+        raise DataError(f"{' and '.join(given)}: {reason}")
+
+
+def pad(rows: Sequence[Sequence[int]], multiple: int = 1) -> torch.Tensor:
+    """Rows of ids as one block, padded with PAD to a multiple of `multiple` tokens."""
+    extent = -(-max(len(row) for row in rows) // multiple) * multiple
+    return torch.tensor([[*row, *[PAD] * (extent - len(row))] for row in rows])

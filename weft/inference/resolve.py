@@ -1,0 +1,153 @@
+"""Resolves decoding options for a device, once, into a value that everybody uses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+from pydantic import ValidationError
+
+from weft.config.overrides import put
+from weft.config.registry import build, problems
+from weft.config.sections import DecodeSection
+from weft.config.shorthands import fold, is_shorthand
+from weft.errors import ConfigError
+from weft.kernels.cpp import CannotBuild, Kernels, kernels, using
+from weft.search.methods import LeftToRight
+
+if TYPE_CHECKING:
+    from weft.inference.rerank import OpenScorer, Rerank
+
+TOKENS = 4096
+"""Source tokens per batch on a CPU, where larger batches are not faster."""
+
+MOST = 32768
+"""The largest default on a GPU, where time grows with the batch from there on."""
+
+GIB = 1 << 30
+
+
+@dataclass(frozen=True)
+class Lengths:
+    """Limits in tokens: the most and the fewest of a text, the most per source token (plus 10), and the most of a source."""
+
+    most: int
+    ratio: float
+    fewest: int
+    source: int
+
+    def longest(self, source: int) -> int:
+        """The most tokens of a text whose source has `source` tokens."""
+        return min(self.most, int(self.ratio * source) + 10)
+
+
+@dataclass(frozen=True)
+class Resolved:
+    """Decoding options with nothing left to decide.
+
+    batch_tokens: source tokens per batch, over all workers · kernels: compiled CPU operations, if they are used · key: names
+    all options, for recorded searches.
+    """
+
+    device: torch.device
+    precision: str
+    workers: int
+    batch_tokens: int
+    n_best: int
+    lengths: Lengths
+    search: LeftToRight
+    rerank: Rerank | None = None
+    no_repeat_ngram: int = 0
+    shortlist: int = 0
+    compile: bool = False
+    kernels: Kernels | None = field(default=None, repr=False)
+    key: str = ""
+
+    @property
+    def candidates(self) -> int:
+        """Texts per source that the search has to find."""
+        return self.n_best if self.rerank is None else max(self.n_best, self.rerank.candidates)
+
+    @property
+    def beams(self) -> int:
+        """Hypotheses per source that compete with each other; 1 if none do."""
+        return 1 if self.search.final(self.candidates) else self.search.width(self.candidates)
+
+    def autocasts(self, weights: torch.dtype, beams: int = 1) -> bool:
+        """Whether autocast to bf16 is needed, for weights of this type; `beams`: competing hypotheses per source."""
+        if self.precision == "int8" and self.kernels is None and beams > 1:
+            # Only the products of attention are left. With several beams, a CPU that has bf16 computes them faster in it.
+            return torch.cpu._is_avx512_bf16_supported()
+        return self.precision == "bf16" and weights == torch.float32
+
+    @contextmanager
+    def arithmetic(self, weights: torch.dtype, beams: int = 1) -> Iterator[None]:
+        """Inference in the chosen precision; the arguments are those of `autocasts`."""
+        half = torch.autocast(self.device.type, torch.bfloat16, enabled=self.autocasts(weights, beams))
+        with torch.inference_mode(), half, using(self.kernels):
+            yield
+
+
+def resolve(
+    section: DecodeSection,
+    device: torch.device,
+    *,
+    auto_workers: int = 1,
+    warn: Callable[[str], None] = lambda message: None,
+    open_scorer: OpenScorer | None = None,
+) -> Resolved:
+    """The options of `section` on `device`.
+
+    auto_workers: the number of workers on a CPU if the section says auto · open_scorer: opens the run of `rerank: model`.
+    """
+    cuda = device.type == "cuda"
+    memory = torch.cuda.get_device_properties(device).total_memory if cuda else 0
+    tokens = max(TOKENS, min(MOST, memory // GIB * 512)) if section.batch_tokens == "auto" else section.batch_tokens
+    workers = auto_workers if section.workers == "auto" else section.workers
+    search = build("weft.search:SEARCHES", section.search, where="decode.search")
+    rerank = build("weft.inference:RERANKS", section.rerank, open_scorer, where="decode.rerank")
+    if rerank is not None:
+        search.check(["n_best"])
+    return Resolved(
+        device=device,
+        precision=("bf16" if cuda else "float32") if section.precision == "auto" else section.precision,
+        workers=1 if cuda else workers,
+        batch_tokens=tokens,
+        n_best=section.n_best,
+        lengths=Lengths(section.max_length, section.max_ratio, section.min_length, section.max_source),
+        search=search,
+        rerank=rerank,
+        no_repeat_ngram=section.no_repeat_ngram,
+        shortlist=section.shortlist,
+        compile=section.compile,
+        kernels=_kernels(section, device, warn),
+        key=section.model_dump_json(),
+    )
+
+
+def _kernels(section: DecodeSection, device: torch.device, warn: Callable[[str], None]) -> Kernels | None:
+    """The compiled operations of a CPU, if decode.compile asks for them and they can be built."""
+    if not section.compile or device.type != "cpu":
+        return None
+    try:
+        return kernels()
+    except CannotBuild as error:
+        warn(f"decode.compile: decoding goes on without compiled kernels: {error}")
+        return None
+
+
+def changed(section: DecodeSection, options: Mapping[str, Any]) -> DecodeSection:
+    """The section with these options changed. Keys may be dotted (search.width) or shorthands (beam)."""
+    data = section.model_dump()
+    flat = {key: value for key, value in options.items() if is_shorthand(key)}
+    for key in sorted(options.keys() - flat.keys(), key=lambda key: key.count(".")):
+        put(data, tuple(key.split(".")), options[key], f"decode.{key}")
+    data, written = fold(data, flat, chosen="search" in options)
+    try:
+        return DecodeSection(**data)
+    except ValidationError as error:
+        found = [(written.get(tuple(path), ".".join(path)), text) for path, text in problems(error, DecodeSection, data)]
+        raise ConfigError("; ".join(f"decode.{path}: {text}" for path, text in found)) from None

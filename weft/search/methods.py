@@ -1,0 +1,195 @@
+"""Search methods: what `decode.search` may name. A constructor's keyword-only parameters are its options.
+
+Shapes: G sources · P prefix tokens.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import Field, PositiveInt
+from torch import Tensor
+
+from weft.batch import Layout
+from weft.errors import ConfigError
+from weft.models.base import Decoder
+from weft.search.choosers import Beam, Chooser, Greedy, Limits, Sample
+from weft.search.constraints import Constraint
+from weft.search.control import Control
+from weft.search.loop import CHECK, EAGER, Stepping, generate
+from weft.search.tables import Hypothesis, Tables
+from weft.search.terms import Book, Require
+
+BANKS = 8
+"""The narrowest beam for required terms: hypotheses that already contain them share it with those that do not."""
+
+FEATURES = {
+    "n_best": "several texts per source (decode.n_best, decode.rerank)",
+    "prefix": "a forced prefix",
+    "use": "terms that must be used",
+    "avoid": "terms to avoid",
+    "shortlist": "decode.shortlist",
+    "trace": "tracing",
+}
+"""What a search may accept, and what error messages call it."""
+
+
+@dataclass
+class SearchBatch:
+    """A batch to search: encoded sources and everything that holds per row.
+
+    first [G, P]: BOS and any forced prefix · best: texts per source · required: terms that texts must contain, if any.
+    """
+
+    source: Any
+    limits: Limits
+    first: Tensor
+    first_layout: Layout | None = None
+    best: int = 1
+    constraints: Sequence[Constraint] = ()
+    required: Book | None = None
+    stepping: Stepping = EAGER
+    trace: bool = False
+    control: Control | None = None
+
+
+class Search(ABC):
+    """A way to find texts for encoded sources.
+
+    kind: its name in the table · accepts: the features of `FEATURES` that it supports.
+    """
+
+    kind: ClassVar[str]
+    accepts: ClassVar[frozenset[str]]
+
+    def check(self, features: Iterable[str], where: str = "") -> None:
+        """Raises ConfigError for the first feature that this search does not support."""
+        for feature in features:
+            if feature not in self.accepts:
+                raise ConfigError(
+                    f"{where}decode.search: {self.kind} does not support {FEATURES[feature]}; set decode.search: beam"
+                )
+
+    @abstractmethod
+    def width(self, n_best: int) -> int:
+        """Hypotheses per source that are computed side by side."""
+
+    @abstractmethod
+    def find(self, decoder: Decoder, batch: SearchBatch) -> tuple[list[list[Hypothesis]], Tables]:
+        """The texts of each source, best first, and the tables of the search."""
+
+
+class LeftToRight(Search):
+    """A search that chooses one token after the other."""
+
+    length_penalty: float = 0.0
+
+    @abstractmethod
+    def chooser(self, n_best: int, length_penalty: float | None = None) -> Chooser:
+        """What chooses tokens; `length_penalty` replaces the configured one."""
+
+    def final(self, n_best: int) -> bool:
+        """Whether a token is part of the text as soon as it is chosen, because hypotheses do not compete."""
+        return True
+
+    def find(self, decoder: Decoder, batch: SearchBatch) -> tuple[list[list[Hypothesis]], Tables]:
+        return generate(
+            decoder,
+            batch.source,
+            self._chooser(batch),
+            first=batch.first,
+            first_layout=batch.first_layout,
+            limits=batch.limits,
+            constraints=batch.constraints,
+            best=batch.best,
+            check=1 if batch.trace else CHECK,
+            trace=batch.trace,
+            stepping=batch.stepping,
+            control=batch.control,
+        )
+
+    def _chooser(self, batch: SearchBatch) -> Chooser:
+        if batch.required is None:
+            return self.chooser(batch.best)
+        # The prefix may already contain some of the terms.
+        state = batch.required.read(batch.first, batch.first_layout)
+        keep = self.width(batch.best)
+        return Require(max(BANKS, 2 * keep), batch.required, state, self.length_penalty, keep)
+
+
+class GreedySearch(LeftToRight):
+    """Takes the most probable token at each step.
+
+    length_penalty: a score is the log-probability divided by length to this power
+    """
+
+    kind = "greedy"
+    accepts = frozenset({"prefix", "avoid", "shortlist", "trace"})
+
+    def __init__(self, *, length_penalty: float = 1.0) -> None:
+        self.length_penalty = length_penalty
+
+    def width(self, n_best: int) -> int:
+        return 1
+
+    def chooser(self, n_best: int, length_penalty: float | None = None) -> Chooser:
+        return Greedy(self.length_penalty if length_penalty is None else length_penalty)
+
+
+class BeamSearch(LeftToRight):
+    """Keeps the most probable hypotheses of each step (beam search).
+
+    width: hypotheses per source; decode.n_best and decode.rerank may widen it
+    length_penalty: a finished score is the log-probability divided by length to this power
+    stop: when a source is done: exact, when no running hypothesis can still win; length and first are faster heuristics
+    """
+
+    kind = "beam"
+    accepts = frozenset(FEATURES)
+
+    def __init__(
+        self, *, width: PositiveInt = 4, length_penalty: float = 1.0, stop: Literal["exact", "length", "first"] = "exact"
+    ) -> None:
+        self.beam, self.length_penalty, self.stop = width, length_penalty, stop
+
+    def width(self, n_best: int) -> int:
+        return max(self.beam, n_best)
+
+    def final(self, n_best: int) -> bool:
+        return self.width(n_best) == 1
+
+    def chooser(self, n_best: int, length_penalty: float | None = None) -> Chooser:
+        penalty, width = self.length_penalty if length_penalty is None else length_penalty, self.width(n_best)
+        return Greedy(penalty) if width == 1 else Beam(width, penalty, stop=self.stop)
+
+
+class SampleSearch(LeftToRight):
+    """Draws texts at random, decode.n_best per source; a score is the log-probability.
+
+    temperature: below 1 is safer, above 1 bolder
+    top_k: sample among this many of the most probable tokens; 0 means all
+    top_p: sample among the most probable tokens that together have this probability
+    seed: of the random numbers
+    """
+
+    kind = "sample"
+    accepts = frozenset(FEATURES) - {"use"}
+
+    def __init__(
+        self,
+        *,
+        temperature: Annotated[float, Field(ge=0)] = 1.0,
+        top_k: Annotated[int, Field(ge=0)] = 0,
+        top_p: Annotated[float, Field(gt=0, le=1)] = 1.0,
+        seed: Annotated[int, Field(ge=0, lt=1 << 63)] = 1,
+    ) -> None:
+        self.temperature, self.top_k, self.top_p, self.seed = temperature, top_k, top_p, seed
+
+    def width(self, n_best: int) -> int:
+        return n_best
+
+    def chooser(self, n_best: int, length_penalty: float | None = None) -> Chooser:
+        return Sample(n_best, self.temperature, self.top_k, self.top_p, self.seed)
