@@ -52,6 +52,18 @@ WINDOW = "window: 5"
 ONE_HEAD = ("model.cross=additive",)
 ROTARY = "{kind: full, position: rotary, bias: false}"
 
+SHARED = "dropout: 0.4, attention_dropout: 0.1, feedforward_dropout: 0.1, position: none"
+READER = f"{{kind: transformer, {SHARED}, mixer: {ROTARY}}}"
+WRITER = f"{{kind: transformer, {SHARED}, mixer: {ROTARY}, cross: {{kind: full, bias: false}}}}"
+LSTM = "kind: rnn, cell: lstm, dim: 512, embedding: 256, dropout: 0.4"
+
+
+def _composed(title: str, encoder: str, decoder: str) -> System:
+    """A composition, trained as transformer-small is."""
+    spec = f"{{kind: composed, encoder: {encoder}, decoder: {decoder}, share_embeddings: all}}"
+    return System(title, "transformer-small", (f"model={spec}",))
+
+
 SYSTEMS = {
     "fixed-lstm": System("fixed context, 2 LSTM layers, source reversed (Sutskever et al. 2014)", "rnn-fixed"),
     "fixed-gru": System("fixed context at every step, GRU (Cho et al. 2014)", "rnn-fixed", CHO),
@@ -79,6 +91,11 @@ SYSTEMS = {
     "mixed-cnn-half": System("the same, self-attention in the encoder", "mixed-cnn", (f"model.encoder_self={ROTARY}",)),
     "transformer": System("Transformer (Vaswani et al. 2017)", "transformer-small"),
     "wiring-same": System("Transformer, each layer reads the one of its depth", "transformer-small", ("model.wiring=same",)),
+    "transformer-rnn": _composed(
+        "Transformer encoder, Luong's RNN decoder", READER, f"{{{LSTM}, style: luong, attention: general, input_feeding: true}}"
+    ),
+    "convs2s-transformer": _composed("ConvS2S encoder, Transformer decoder", "{kind: convs2s, dropout: 0.3}", WRITER),
+    "rnn-transformer": _composed("bidirectional LSTM encoder, Transformer decoder", f"{{{LSTM}, layers: 2}}", WRITER),
     "wiring-mix": System("Transformer, each layer reads a learned mix", "transformer-small", ("model.wiring=mix",)),
 }
 
