@@ -2,8 +2,8 @@
 
     python benchmarks/rerank.py DIR RUN [--other RUN2] [--device cuda] [--out FILE]
 
-DIR holds test_2016_flickr and val, each as .en and .de. Scores are BLEU (sacreBLEU 13a, cased) and chrF2. Nothing is tuned on the
-test set: temperatures and weights are listed, and the one that is best on val is marked. The floor is the source itself, copied.
+DIR holds test_2016_flickr and val, each as .en and .de. Scores are BLEU (sacreBLEU 13a, cased) and chrF2. Nothing is tuned on
+the test set: temperatures and weights are listed, and the best one on val is marked. The floor is the source itself, copied.
 """
 
 from __future__ import annotations
@@ -70,14 +70,10 @@ def _scores(outputs: dict[str, list[str]], texts: dict[str, list[list[str]]]) ->
 def table(rows: list[dict[str, Any]]) -> str:
     columns = [name for name in rows[0] if name not in ("system", "seconds")]
     best = max(rows, key=lambda row: row["BLEU val"])
-    cells = [
-        (
-            row["system"] + (" (best on val)" if row is best else ""),
-            *(f"{row[name]:.1f}" for name in columns),
-            f"{row['seconds']:.0f}",
-        )
-        for row in rows
-    ]
+    cells = []
+    for row in rows:
+        mark = " (best on val)" if row is best else ""
+        cells.append((row["system"] + mark, *(f"{row[name]:.1f}" for name in columns), f"{row['seconds']:.0f}"))
     return markdown(("system", *columns, "seconds"), cells)
 
 
