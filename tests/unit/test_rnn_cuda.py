@@ -56,7 +56,7 @@ def test_the_numbers_are_those_of_the_cpu(name: str) -> None:
     model, tokens, layout = make(STYLES[name], 0.0).eval(), torch.randint(4, 19, (4, 9)), Layout.padded(LENGTHS)
     with torch.no_grad():
         here = model(Source(tokens, layout), tokens, layout).hidden
-        there = model.cuda()(tokens.cuda(), layout.to("cuda"), tokens.cuda(), layout.to("cuda")).hidden.cpu()
+        there = model.cuda()(Source(tokens, layout).to("cuda"), tokens.cuda(), layout.to("cuda")).hidden.cpu()
     torch.testing.assert_close(there[layout.ok], here[layout.ok], atol=5e-3, rtol=5e-3)
 
 
