@@ -185,8 +185,9 @@ def _round(lengths: NDArray[np.int64], budget: int) -> list[Layout]:
 
 
 def spread(values: NDArray[Any], layout: Layout) -> torch.Tensor:
-    """Puts values, in reading order, where the layout has tokens, and PAD (0) elsewhere."""
+    """Puts entries, in reading order, where the layout has tokens, and 0 (PAD) elsewhere: [B, T], or [B, T, …] of vectors."""
     ok = layout.ok.numpy()
-    block = np.zeros(ok.shape, np.int64)
+    whole = np.issubdtype(values.dtype, np.integer)
+    block = np.zeros((*ok.shape, *values.shape[1:]), np.int64 if whole else values.dtype)
     block[ok] = values
     return torch.from_numpy(block)
