@@ -53,26 +53,18 @@ class EfficientAttention(Attention):
         super().__init__(site)
         self.heads = Projections(site, bias=bias)
 
-    def start(
-        self, memory: Tensor | None = None, layout: Layout | None = None, *, rows: int = 1, room: int | None = None
-    ) -> State:
-        if self.site.use == "cross":
-            assert memory is not None
-            return _means(*self.heads.keys_values(memory), layout)
+    def read(self, memory: Tensor, layout: Layout | None) -> State:
+        return _means(*self.heads.keys_values(memory), layout)
+
+    def begin(self, rows: int, room: int | None) -> State:
         weight, width = self.heads.out.weight, self.heads.width
         zeros = torch.zeros(rows, self.site.heads, width, width, device=weight.device)
-        state = Means(zeros, torch.full_like(zeros[..., 0], NOTHING))
-        return state if memory is None else self._recur(*self.heads.own(memory), state, layout)[1]
+        return Means(zeros, torch.full_like(zeros[..., 0], NOTHING))
 
-    def forward(
-        self,
-        query: Tensor,
-        state: State,
-        *,
-        append: Tensor | None = None,
-        layout: Layout | None = None,
-        need_weights: bool = False,
-    ) -> Attended:
+    def extend(self, x: Tensor, state: State, layout: Layout | None) -> State:
+        return self._recur(*self.heads.own(x), state, layout)[1]
+
+    def run(self, query: Tensor, state: State, append: Tensor | None, layout: Layout | None, need_weights: bool) -> Attended:
         if append is None:
             context = _mix(self.heads.queries(query), state)
         elif self.site.use == "encoder":

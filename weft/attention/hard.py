@@ -32,7 +32,7 @@ class HardAttention(SourceAttention):
     def __init__(self, site: Site, *, hidden: NonNegativeInt = 0) -> None:
         super().__init__(site, AdditiveScore(site.dim, site.memory_dim, hidden or site.dim, exact=True))
 
-    def look(self, query: Tensor, state: State, layout: Layout | None, need_weights: bool) -> Attended:
+    def run(self, query: Tensor, state: State, append: Tensor | None, layout: Layout | None, need_weights: bool) -> Attended:
         rows, real = query.size(0), state.real(query.size(0))[:, None]
         scores = self.head.scores(query, state)
         log_probs = scores.masked_fill(~real, torch.finfo(scores.dtype).min).log_softmax(-1)

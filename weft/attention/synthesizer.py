@@ -13,7 +13,6 @@ from weft.attention.core.dot_product import masked_softmax
 from weft.attention.core.single_head import CountedSource, SourceStates
 from weft.attention.core.synthetic_scores import DenseScores, FactoredDenseScores, FactoredRandomScores, RandomScores, Synthetic
 from weft.batch import Layout
-from weft.errors import DataError
 from weft.layers.dropout import dropout
 from weft.layers.history import History
 from weft.state import State
@@ -57,37 +56,24 @@ class SynthesizerAttention(Attention):
         self.out = nn.Linear(site.dim, site.dim, bias=bias)
         self.scores = _scores(form, site, layers, rank, max_length)
 
-    def start(
-        self, memory: Tensor | None = None, layout: Layout | None = None, *, rows: int = 1, room: int | None = None
-    ) -> State:
-        if self.site.use == "cross":
-            assert memory is not None
-            self._check(memory, layout)
-            values = self.value(memory)
-            queries = torch.zeros(memory.size(0), dtype=torch.long, device=memory.device)
-            return CountedSource(SourceStates.of(values, values, layout), queries)
-        if self.site.use == "encoder":
-            return None
-        state = History.empty(rows, self.site.dim, room, self.out.weight)
-        return state if memory is None else state.append(self.value(memory), layout)[0]
+    def read(self, memory: Tensor, layout: Layout | None) -> State:
+        self.check_length(memory, layout)
+        values = self.value(memory)
+        return CountedSource.first(SourceStates.of(values, values, layout))
 
-    def forward(
-        self,
-        query: Tensor,
-        state: State,
-        *,
-        append: Tensor | None = None,
-        layout: Layout | None = None,
-        need_weights: bool = False,
-    ) -> Attended:
-        rows, extent = query.shape[:2]
-        rank = torch.arange(extent, device=query.device)[None] if layout is None else layout.positions
+    def begin(self, rows: int, room: int | None) -> State:
+        return History.empty(rows, self.site.dim, room, self.out.weight)
+
+    def extend(self, x: Tensor, state: State, layout: Layout | None) -> State:
+        return state.append(self.value(x), layout)[0]
+
+    def run(self, query: Tensor, state: State, append: Tensor | None, layout: Layout | None, need_weights: bool) -> Attended:
+        rows = query.size(0)
         if append is None:
-            source, place = state.source, state.queries[:, None] + rank
-            state = CountedSource(source, state.queries + (extent if layout is None else layout.lengths))
+            source, place, state = state.source, state.places(query, layout), state.after(query, layout)
         else:
-            self._check(append, layout)
-            source, place, state = self._own(append, state, layout, rank)
+            self.check_length(append, layout)
+            source, place, state = self._own(append, state, layout)
         mask = source.mask(rows, layout)
         if self.site.use == "causal":
             before = source.places(rows)[:, None] <= place[..., None]
@@ -96,9 +82,10 @@ class SynthesizerAttention(Attention):
         context = self._mix(weights, source)
         return Attended(self.out(join_heads(context).to(query.dtype)), state, weights if need_weights else None)
 
-    def _own(self, x: Tensor, state: State, layout: Layout | None, rank: Tensor) -> tuple[SourceStates, Tensor, State]:
+    def _own(self, x: Tensor, state: State, layout: Layout | None) -> tuple[SourceStates, Tensor, State]:
         """The sequence itself as a source, and the positions of its new tokens."""
         values = self.value(x)
+        rank = torch.arange(x.size(1), device=x.device)[None] if layout is None else layout.positions
         if state is None:
             return SourceStates.of(values, values, layout), rank, None
         fresh = state.fresh
@@ -129,14 +116,6 @@ class SynthesizerAttention(Attention):
         if beams == 1:
             return kept @ values
         return (kept.unflatten(0, (sources, beams)) @ values[:, None]).flatten(0, 1)
-
-    def _check(self, tokens: Tensor, layout: Layout | None) -> None:
-        longest = tokens.size(1) if layout is None else layout.longest
-        if longest > self.max_length:
-            raise DataError(
-                f"a synthesizer with {self.max_length} positions cannot attend to {longest} tokens; "
-                f"raise its max_length and train again, or shorten the text"
-            )
 
 
 def _scores(form: Form, site: Site, layers: int, rank: int, length: int) -> Synthetic:

@@ -100,7 +100,7 @@ class BucketMixer(Mixer):
         keys, v = (split_heads(part, heads) for part in stored.chunk(2, -1))
         theirs = state.buckets.tokens.transpose(1, 2).unflatten(1, (heads, self.rounds)).long()
         if extent <= FEW:
-            return _look_back(q, _keys(keys), v, (buckets, theirs), place, self.window, self._share)
+            return _look_back(q, _keys(keys), v, (buckets, theirs), place, self.window, self.dropped)
         real = torch.arange(stored.size(1), device=q.device) < state.tokens.length[:, None]
         whole = self._band(keys, v, theirs, real)
         return whole.gather(2, place.clamp_max(stored.size(1) - 1)[:, None, :, None].expand(-1, heads, -1, whole.size(-1)))
@@ -109,11 +109,7 @@ class BucketMixer(Mixer):
         """Attends within the band. The sentences of a packed row, and padding, get separate buckets."""
         if segments is not None:
             buckets = buckets + self.kinds * segments[:, None, None]
-        return band(q, v, buckets, self.window, causal=self.site.use == "causal", share=self._share)
-
-    @property
-    def _share(self) -> float:
-        return self.site.dropout if self.training else 0.0
+        return band(q, v, buckets, self.window, causal=self.site.use == "causal", share=self.dropped)
 
 
 def band(q: Tensor, v: Tensor, buckets: Tensor, window: int, *, causal: bool, share: float = 0.0) -> Tensor:

@@ -16,7 +16,6 @@ from torch import Tensor, nn
 from weft.attention.base import Site
 from weft.attention.core.dot_product import mix
 from weft.batch import Layout
-from weft.errors import DataError
 from weft.layers.history import History
 from weft.mixers.base import RowMixer
 from weft.state import State
@@ -85,12 +84,7 @@ class SinkhornMixer(RowMixer):
         return Sorting(History.empty(rows, 3 * dim, room, weight), torch.zeros(rows, dim, device=weight.device))
 
     def mix(self, x: Tensor, state: State, layout: Layout | None) -> tuple[Tensor, State]:
-        longest = x.size(1) if layout is None else layout.longest
-        if longest > self.max_length:
-            raise DataError(
-                f"sinkhorn has {self.max_length} positions, but a row has {longest} tokens; "
-                "raise its max_length and train again, or shorten the text"
-            )
+        self.check_length(x, layout)
         q, k, v = self.query_key_value(x).chunk(3, -1)
         ok = None if layout is None else layout.ok[..., None]
         if ok is not None:
@@ -131,7 +125,7 @@ class SinkhornMixer(RowMixer):
         seen = torch.cat([own.expand(-1, -1, self.block, -1), beside.expand(-1, -1, self.block, -1)], -1)
         keys, values = torch.cat([keys, sorted_keys], 3), torch.cat([values, sorted_values], 3)
         ours, keys, values = (part.transpose(1, 2).flatten(0, 1) for part in (ours, keys, values))
-        context, _ = mix(ours, keys, values, seen.flatten(0, 1)[:, None], self._share, False)
+        context, _ = mix(ours, keys, values, seen.flatten(0, 1)[:, None], self.dropped, False)
         return context.transpose(1, 2).reshape(rows, -1, dim)[:, :extent]
 
     def _beside(self, real: Tensor) -> Tensor:
@@ -182,7 +176,7 @@ class SinkhornMixer(RowMixer):
 
         seen = torch.cat([cells <= place[..., None], (mine > 0)[..., None].expand_as(cells)], -1)
         ours = q.unflatten(-1, (-1, 1, self.width)).flatten(0, 1)
-        context, _ = mix(ours, fetch(k), fetch(v), seen.flatten(0, 1)[:, None, None], self._share, False)
+        context, _ = mix(ours, fetch(k), fetch(v), seen.flatten(0, 1)[:, None, None], self.dropped, False)
         return context.reshape(rows, extent, dim)
 
     def _cut(self, x: Tensor) -> Tensor:
@@ -192,7 +186,3 @@ class SinkhornMixer(RowMixer):
     def _heads(self, x: Tensor) -> Tensor:
         """[B, N, b, H·D] → [B, H, N, b, D]."""
         return x.unflatten(-1, (self.site.heads, self.width)).permute(0, 3, 1, 2, 4)
-
-    @property
-    def _share(self) -> float:
-        return self.site.dropout if self.training else 0.0

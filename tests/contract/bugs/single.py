@@ -60,15 +60,15 @@ SINGLE = [
     Bug(
         "local-m counts from 0 in every call",
         "attention.luong_local",
-        "torch.minimum(state.queries[:, None] + rank,",
-        "torch.minimum(0 * state.queries[:, None] + rank,",
+        "torch.minimum(state.places(query, layout),",
+        "torch.minimum(state.places(query, layout) - state.queries[:, None],",
         ("local_m-cross-chunks", "local_m-cross-beams"),
     ),
     Bug(
         "local-m counts padded queries",
-        "attention.luong_local",
-        "(extent if layout is None else layout.lengths)",
-        "extent",
+        "attention.core.single_head",
+        "(query.size(1) if layout is None else layout.lengths)",
+        "query.size(1)",
         ("local_m-cross-ragged",),
     ),
     Bug(

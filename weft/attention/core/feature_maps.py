@@ -56,29 +56,19 @@ class FeatureAttention(Attention):
         """The logits [B, H, T] of gates that let the past fade, if there are any."""
         return None
 
-    def start(
-        self, memory: Tensor | None = None, layout: Layout | None = None, *, rows: int = 1, room: int | None = None
-    ) -> State:
-        if self.site.use == "encoder":
-            return None
-        if self.site.use == "cross":
-            assert memory is not None
-            k, v = (_precise(x) for x in self.heads.keys_values(memory))
-            with torch.autocast(memory.device.type, enabled=False):
-                return self._sum_up(self.phi(k), v, layout)
-        like, sizes = self.heads.out.weight, (self.site.heads, self.features, self.heads.width)
-        state = Sums.nothing(rows, *sizes, like, weighted=self.weighted, massive=self.bounded)
-        return state if memory is None else self._append(memory, state, layout)[1]
+    def read(self, memory: Tensor, layout: Layout | None) -> State:
+        k, v = (_precise(x) for x in self.heads.keys_values(memory))
+        with torch.autocast(memory.device.type, enabled=False):
+            return self._sum_up(self.phi(k), v, layout)
 
-    def forward(
-        self,
-        query: Tensor,
-        state: State,
-        *,
-        append: Tensor | None = None,
-        layout: Layout | None = None,
-        need_weights: bool = False,
-    ) -> Attended:
+    def begin(self, rows: int, room: int | None) -> State:
+        like, sizes = self.heads.out.weight, (self.site.heads, self.features, self.heads.width)
+        return Sums.nothing(rows, *sizes, like, weighted=self.weighted, massive=self.bounded)
+
+    def extend(self, x: Tensor, state: State, layout: Layout | None) -> State:
+        return self._append(x, state, layout)[1]
+
+    def run(self, query: Tensor, state: State, append: Tensor | None, layout: Layout | None, need_weights: bool) -> Attended:
         if append is None:
             q = _precise(self.heads.queries(query))
             with torch.autocast(query.device.type, enabled=False):

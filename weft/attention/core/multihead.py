@@ -139,13 +139,5 @@ class MultiHeadAttention(Attention):
     ) -> State:
         return self.heads.start(memory, layout, rows, room)
 
-    def forward(
-        self,
-        query: Tensor,
-        state: State,
-        *,
-        append: Tensor | None = None,
-        layout: Layout | None = None,
-        need_weights: bool = False,
-    ) -> Attended:
+    def run(self, query: Tensor, state: State, append: Tensor | None, layout: Layout | None, need_weights: bool) -> Attended:
         return self.heads.run(query, state, append, layout, need_weights)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 from functools import reduce
-from typing import ClassVar
+from typing import Any, ClassVar, get_type_hints
 
 import torch
 from torch import Tensor
@@ -15,7 +16,10 @@ from weft.attention.core.patterns import Pattern
 
 
 class PatternAttention(MultiHeadAttention):
-    """Softmax over the keys that a pattern of positions allows: one pattern for all heads, or one per head."""
+    """Softmax over the keys that a pattern of positions allows: one pattern for all heads, or one per head.
+
+    `class LocalAttention(PatternAttention, pattern=Local)` has the options of `Local`, and bias.
+    """
 
     uses = frozenset({"encoder", "causal"})
     instead: ClassVar[dict[str, str]] = {
@@ -24,6 +28,24 @@ class PatternAttention(MultiHeadAttention):
     weights_sum = "one"
     reach = "pattern"
     packs = True
+
+    def __init_subclass__(cls, pattern: type[Any] | None = None) -> None:
+        super().__init_subclass__()
+        if pattern is None:
+            return
+
+        def init(self: PatternAttention, site: Site, *, bias: bool = True, **options: Any) -> None:
+            """bias: whether the projections have a bias"""
+            PatternAttention.__init__(self, site, pattern(site.use == "causal", **options), bias=bias)
+
+        # The registry reads the options from the signature, the annotations and the docstring.
+        own, theirs = inspect.signature(init).parameters, inspect.signature(pattern).parameters
+        keywords = [each for each in theirs.values() if each.kind is inspect.Parameter.KEYWORD_ONLY]
+        parameters = [own["self"], own["site"], *keywords, own["bias"]]
+        init.__dict__["__signature__"] = inspect.Signature(parameters)
+        init.__annotations__ |= get_type_hints(pattern.__init__, include_extras=True)
+        init.__doc__ = f"{inspect.getdoc(pattern)}\n{init.__doc__}"
+        cls.__init__ = init  # type: ignore[method-assign, assignment]
 
     def __init__(self, site: Site, *patterns: Pattern, bias: bool) -> None:
         super().__init__(site)

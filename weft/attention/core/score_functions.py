@@ -39,10 +39,6 @@ class AdditiveScore(ScoreFunction):
         self.gain = nn.Parameter(torch.full((1,), hidden**-0.5)) if normed else None
         self.exact = exact
 
-    def keys(self, memory: Tensor) -> Tensor:
-        keys: Tensor = self.key(memory)
-        return keys
-
     def project(self, query: Tensor) -> Tensor:
         """W q + b."""
         projected: Tensor = self.query(query)
@@ -63,37 +59,18 @@ class AdditiveScore(ScoreFunction):
 
 
 class DotScore(ScoreFunction):
-    """qᵀk (Luong et al. 2015); scaled, qᵀk/√d (Vaswani et al. 2017).
+    """qᵀk (Luong et al. 2015); scaled, qᵀk/√d (Vaswani et al. 2017); general, qᵀW k with a learned matrix W.
 
-    If memory and query differ in width, k is P h with a learned matrix P.
+    If memory and query differ in width, the score is always general.
     """
 
-    def __init__(self, dim: int, memory: int, *, scale: bool = False) -> None:
+    def __init__(self, dim: int, memory: int, *, scale: bool = False, general: bool = False) -> None:
         super().__init__()
-        self.key = nn.Identity() if memory == dim else nn.Linear(memory, dim, bias=False)
+        self.key = nn.Linear(memory, dim, bias=False) if general or memory != dim else nn.Identity()
         self.factor = 1 / math.sqrt(dim) if scale else 1.0
-
-    def keys(self, memory: Tensor) -> Tensor:
-        keys: Tensor = self.key(memory)
-        return keys
 
     def forward(self, query: Tensor, source: SourceStates) -> Tensor:
         return torch.bmm(query if self.factor == 1 else query * self.factor, source.keys.transpose(1, 2))
-
-
-class GeneralScore(ScoreFunction):
-    """qᵀW k (Luong et al. 2015)."""
-
-    def __init__(self, dim: int, memory: int) -> None:
-        super().__init__()
-        self.key = nn.Linear(memory, dim, bias=False)
-
-    def keys(self, memory: Tensor) -> Tensor:
-        keys: Tensor = self.key(memory)
-        return keys
-
-    def forward(self, query: Tensor, source: SourceStates) -> Tensor:
-        return torch.bmm(query, source.keys.transpose(1, 2))
 
 
 class LocationScore(ScoreFunction):
@@ -102,10 +79,7 @@ class LocationScore(ScoreFunction):
     def __init__(self, dim: int, max_length: int) -> None:
         super().__init__()
         self.place = nn.Linear(dim, max_length, bias=False)
-        self.max_length = max_length
-
-    def keys(self, memory: Tensor) -> Tensor:
-        return memory
+        self.key, self.max_length = nn.Identity(), max_length
 
     def forward(self, query: Tensor, source: SourceStates) -> Tensor:
         # Padding may lie beyond the last position; it is masked.
@@ -116,11 +90,9 @@ class LocationScore(ScoreFunction):
 
 def luong_score(kind: LuongScore, site: Site) -> ScoreFunction:
     """One of the three scores that depend on the key (Luong et al. 2015, equation 8)."""
-    if kind == "dot":
-        return DotScore(site.dim, site.memory_dim)
-    if kind == "general":
-        return GeneralScore(site.dim, site.memory_dim)
-    return AdditiveScore(site.dim, site.memory_dim, site.dim, bias=False)
+    if kind == "concat":
+        return AdditiveScore(site.dim, site.memory_dim, site.dim, bias=False)
+    return DotScore(site.dim, site.memory_dim, general=kind == "general")
 
 
 class ExactLinear(nn.Linear):

@@ -15,6 +15,7 @@ from weft.attention.base import Attended, Attention, Site
 from weft.attention.core.dot_product import masked_softmax
 from weft.batch import Layout
 from weft.layers.dropout import dropout
+from weft.layers.position import token_positions
 from weft.state import State, shared, spread
 
 
@@ -71,13 +72,27 @@ class CountedSource:
     source: SourceStates
     queries: Tensor
 
+    @staticmethod
+    def first(source: SourceStates) -> CountedSource:
+        return CountedSource(source, torch.zeros(source.keys.size(0), dtype=torch.long, device=source.keys.device))
+
+    def places(self, query: Tensor, layout: Layout | None) -> Tensor:
+        """[B, T]: the positions of the next queries [B, T, D]."""
+        return self.queries[:, None] + token_positions(query, layout)
+
+    def after(self, query: Tensor, layout: Layout | None) -> CountedSource:
+        return CountedSource(self.source, self.queries + (query.size(1) if layout is None else layout.lengths))
+
 
 class ScoreFunction(nn.Module, ABC):
-    """How well a query matches a key. `keys` computes the part that depends on the memory alone, once per source."""
+    """How well a query matches a key, of which `key` computes the part that depends on the memory alone, once per source."""
 
-    @abstractmethod
+    key: nn.Module
+
     def keys(self, memory: Tensor) -> Tensor:
         """memory [G, S, M] → [G, S, A]."""
+        keys: Tensor = self.key(memory)
+        return keys
 
     @abstractmethod
     def forward(self, query: Tensor, source: SourceStates) -> Tensor:
@@ -91,8 +106,7 @@ class OneHead(nn.Module):
         super().__init__()
         self.score, self.dropout = score, site.dropout
 
-    def start(self, memory: Tensor | None, layout: Layout | None) -> SourceStates:
-        assert memory is not None
+    def read(self, memory: Tensor, layout: Layout | None) -> SourceStates:
         return SourceStates.of(self.score.keys(memory), memory, layout)
 
     def scores(self, query: Tensor, source: SourceStates) -> Tensor:
@@ -110,8 +124,8 @@ class OneHead(nn.Module):
         return Attended(self.mix(weights, source), source, weights[:, None] if need_weights else None)
 
 
-class SourceAttention(Attention, ABC):
-    """One head over a source. Subclasses define the initial state in `begin` and the attention itself in `look`."""
+class SourceAttention(Attention):
+    """One head over a source."""
 
     cost = "n²"
     uses = frozenset({"cross"})
@@ -121,39 +135,18 @@ class SourceAttention(Attention, ABC):
         self.head = OneHead(site, score)
         self.context_width = site.memory_dim
 
-    def start(
-        self, memory: Tensor | None = None, layout: Layout | None = None, *, rows: int = 1, room: int | None = None
-    ) -> State:
-        return self.begin(self.head.start(memory, layout))
-
-    def forward(
-        self,
-        query: Tensor,
-        state: State,
-        *,
-        append: Tensor | None = None,
-        layout: Layout | None = None,
-        need_weights: bool = False,
-    ) -> Attended:
-        return self.look(query, state, layout, need_weights)
-
-    def begin(self, source: SourceStates) -> State:
-        """The state before the first query."""
-        return source
-
-    @abstractmethod
-    def look(self, query: Tensor, state: State, layout: Layout | None, need_weights: bool) -> Attended:
-        """Attends from queries [B, T, D]."""
+    def read(self, memory: Tensor, layout: Layout | None) -> State:
+        return self.head.read(memory, layout)
 
 
-class ScoredAttention(SourceAttention, ABC):
+class ScoredAttention(SourceAttention):
     """An attention defined by its score alone: α = softmax(e), and the context is Σ α_j h_j over the memory itself."""
 
     weights_sum = "one"
     ignores_key_order = True
     packs = packs_square = True
 
-    def look(self, query: Tensor, state: State, layout: Layout | None, need_weights: bool) -> Attended:
+    def run(self, query: Tensor, state: State, append: Tensor | None, layout: Layout | None, need_weights: bool) -> Attended:
         return self.head.run(query, state, layout, need_weights)
 
 
