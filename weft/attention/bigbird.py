@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from pydantic import NonNegativeInt, PositiveInt
 from torch import Tensor
 
-from weft.attention.core.pattern_attention import PatternAttention
+from weft.attention.core.block_sparse import PatternAttention
 from weft.attention.core.patterns import Pattern, Union, neighbours
 from weft.attention.local import Local
 from weft.attention.longformer import Global

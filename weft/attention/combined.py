@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from weft.attention.base import Site
-from weft.attention.core.pattern_attention import PatternAttention
+from weft.attention.core.block_sparse import PatternAttention
 from weft.attention.core.patterns import Pattern, PatternSpec, Union, build_patterns
 from weft.errors import ConfigError
 

@@ -10,9 +10,9 @@ from pydantic import PositiveInt
 from torch import Tensor, nn
 
 from weft.attention.base import Attended, Attention, Site, split_heads
-from weft.attention.core.dot_product import attend, attend_memory
+from weft.attention.core.dot_product import AttendOptions, attend, attend_memory
 from weft.attention.core.kv_store import KeyValueCache, KeyValues, Memory
-from weft.attention.core.projections import Projections
+from weft.attention.core.multihead import Projections
 from weft.batch import Layout
 from weft.layers.position import token_positions
 from weft.state import State, grow
@@ -144,16 +144,8 @@ class CompressedAttention(Attention):
         if isinstance(store, KeyValues) and before.count is None:
             return self._triangle(q, store)
         positions = token_positions(q[:, 0], layout) + (0 if before.count is None else before.count[:, None])
-        seen = attend(
-            q,
-            store,
-            causal=False,
-            layout=None,
-            positions=positions,
-            pattern=lambda query, window: self._ended(query, window)[:, None],
-            dropout=self.dropped,
-        )
-        return seen[0]
+        options = AttendOptions(causal=False, positions=positions, dropout=self.dropped)
+        return attend(q, store, options, lambda query, window: self._ended(query, window)[:, None])[0]
 
     def _triangle(self, q: Tensor, store: KeyValues) -> Tensor:
         """A whole sequence without a mask: queries `stride` apart form a group, and query n of a group sees n + 1 windows."""
@@ -163,7 +155,8 @@ class CompressedAttention(Attention):
             2, (windows, self.stride)
         )
         k, v = (x[:, :, None].expand(-1, -1, self.stride, -1, -1).flatten(1, 2) for x in (store.k, store.v))
-        context, _ = attend(apart.transpose(2, 3).flatten(1, 2), KeyValues(k, v), causal=True, layout=None, dropout=self.dropped)
+        options = AttendOptions(causal=True, dropout=self.dropped)
+        context, _ = attend(apart.transpose(2, 3).flatten(1, 2), KeyValues(k, v), options)
         context = context.unflatten(1, (-1, self.stride)).transpose(2, 3).flatten(2, 3)
         return F.pad(context, (0, 0, first, 0))[:, :, : q.size(2)]
 

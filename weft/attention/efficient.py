@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from weft.attention.base import Attended, Attention, Site
+from weft.attention.core.multihead import Projections
 from weft.attention.core.prefix_sums import NOTHING, accumulate, cut
-from weft.attention.core.projections import Projections
 from weft.batch import Layout
 from weft.state import State, shared, spread
 

@@ -7,8 +7,7 @@ from pydantic import NonNegativeInt
 from torch import Tensor
 
 from weft.attention.base import Attended, Site
-from weft.attention.core.score_functions import AdditiveScore
-from weft.attention.core.single_head import SourceAttention
+from weft.attention.core.single_head import AdditiveScore, SourceAttention
 from weft.batch import Layout
 from weft.state import State
 

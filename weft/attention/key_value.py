@@ -10,8 +10,7 @@ from torch import Tensor
 from weft.attention.base import Attended, Attention, Site
 from weft.attention.core.dot_product import masked_softmax
 from weft.attention.core.kv_store import KeyValueCache, KeyValues
-from weft.attention.core.score_functions import AdditiveScore
-from weft.attention.core.single_head import OneHead, SourceStates
+from weft.attention.core.single_head import AdditiveScore, OneHead, SourceStates
 from weft.batch import Layout
 from weft.errors import ConfigError
 from weft.state import State

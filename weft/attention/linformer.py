@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from weft.attention.base import Attended, Attention, Site
 from weft.attention.core.dot_product import attend_memory
 from weft.attention.core.kv_store import Memory
-from weft.attention.core.projections import Projections
+from weft.attention.core.multihead import Projections
 from weft.batch import Layout
 from weft.state import State
 

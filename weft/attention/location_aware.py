@@ -13,10 +13,10 @@ from torch import Tensor, nn
 
 from weft.attention.base import Attended, Site
 from weft.attention.core.dot_product import masked_softmax
-from weft.attention.core.score_functions import AdditiveScore, at_least_float
-from weft.attention.core.single_head import SourceAttention, SourceStates, fold, kept, unfold
+from weft.attention.core.single_head import AdditiveScore, SourceAttention, SourceStates, fold, kept, unfold
 from weft.batch import Layout
 from weft.errors import ConfigError
+from weft.layers.autocast import at_least_float
 from weft.state import State
 
 

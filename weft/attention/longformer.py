@@ -7,7 +7,7 @@ from dataclasses import KW_ONLY, dataclass
 from pydantic import PositiveInt
 from torch import Tensor
 
-from weft.attention.core.pattern_attention import PatternAttention
+from weft.attention.core.block_sparse import PatternAttention
 from weft.attention.core.patterns import Pattern, Union, for_each_group
 from weft.attention.local import Local
 

@@ -6,8 +6,7 @@ from pydantic import NonNegativeInt, PositiveInt
 from torch import Tensor
 
 from weft.attention.base import Site
-from weft.attention.core.score_functions import AdditiveScore, DotScore, LocationScore
-from weft.attention.core.single_head import ScoredAttention
+from weft.attention.core.single_head import AdditiveScore, DotScore, LocationScore, ScoredAttention
 from weft.batch import Layout
 from weft.state import State
 

@@ -8,8 +8,7 @@ from torch import Tensor
 
 from weft.attention.base import Attended, Site
 from weft.attention.core.dot_product import masked_softmax
-from weft.attention.core.score_functions import ExactLinear, LuongScore, luong_score
-from weft.attention.core.single_head import CountedSource, SourceAttention
+from weft.attention.core.single_head import CountedSource, ExactLinear, LuongScore, SourceAttention, luong_score
 from weft.batch import Layout
 from weft.state import State
 

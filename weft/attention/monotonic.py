@@ -14,8 +14,7 @@ from pydantic import NonNegativeFloat, NonNegativeInt
 from torch import Tensor, nn
 
 from weft.attention.base import Attended, Site
-from weft.attention.core.score_functions import AdditiveScore
-from weft.attention.core.single_head import SourceAttention, SourceStates, kept
+from weft.attention.core.single_head import AdditiveScore, SourceAttention, SourceStates, kept
 from weft.batch import Layout
 from weft.state import State, spread
 

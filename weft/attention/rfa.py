@@ -11,8 +11,7 @@ from pydantic import NonNegativeInt, PositiveInt
 from torch import Tensor, nn
 
 from weft.attention.base import Site
-from weft.attention.core.feature_maps import FeatureAttention, ScaledFeatures
-from weft.attention.core.random_features import RedrawnBuffer
+from weft.attention.core.feature_maps import FeatureAttention, RedrawnBuffer, ScaledFeatures
 
 SHARPEST = math.sqrt(2)
 """The reciprocal of the smallest kernel width. A narrower kernel is smaller than its estimation error for most pairs."""

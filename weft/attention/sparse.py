@@ -8,7 +8,7 @@ from pydantic import PositiveInt
 from torch import Tensor
 
 from weft.attention.core import patterns
-from weft.attention.core.pattern_attention import PatternAttention
+from weft.attention.core.block_sparse import PatternAttention
 from weft.attention.core.patterns import Pattern, Union
 from weft.errors import ConfigError
 

@@ -9,8 +9,7 @@ from pydantic import PositiveInt
 from torch import Tensor, nn
 
 from weft.attention.base import Site
-from weft.attention.core.multihead import MultiHead
-from weft.attention.core.multihead_block import MultiheadBlock
+from weft.attention.core.multihead import MultiHead, MultiheadBlock
 from weft.batch import Layout
 from weft.mixers.base import RowMixer
 from weft.state import State

@@ -8,7 +8,7 @@ from pydantic import PositiveInt
 from torch import Tensor, nn
 
 from weft.attention.base import Site
-from weft.attention.core.multihead_block import MultiheadBlock
+from weft.attention.core.multihead import MultiheadBlock
 from weft.batch import Layout
 from weft.pooling.base import Pooled, Pooling
 

@@ -14,7 +14,7 @@ SINGLE = [
     ),
     Bug(
         "v is not normalised",
-        "attention.core.score_functions",
+        "attention.core.single_head",
         "self.gain * F.normalize(self.score.weight, dim=-1)",
         "self.gain * self.score.weight",
         (
@@ -24,14 +24,14 @@ SINGLE = [
     ),
     Bug(
         "the learned gain is not used",
-        "attention.core.score_functions",
+        "attention.core.single_head",
         "self.gain * F.normalize(self.score.weight, dim=-1)",
         "F.normalize(self.score.weight, dim=-1)",
         ("additive_normed-cross-gradients", "recurrent_attention: normed_additive_of_the_same_length_is_additive"),
     ),
     Bug(
         "a dot score is always scaled",
-        "attention.core.score_functions",
+        "attention.core.single_head",
         "self.factor = 1 / math.sqrt(dim) if scale else 1.0",
         "self.factor = 1 / math.sqrt(dim)",
         ("recurrent_attention: general_with_the_identity_is_dot",),
@@ -52,7 +52,7 @@ SINGLE = [
     ),
     Bug(
         "location scores have an offset",
-        "attention.core.score_functions",
+        "attention.core.single_head",
         "scores: Tensor = self.place(query)",
         "scores: Tensor = self.place(query + 1)",
         ("recurrent_attention: location_without_a_query_is_the_mean",),
