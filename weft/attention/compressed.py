@@ -14,6 +14,7 @@ from weft.attention.core.dot_product import AttendOptions, attend, attend_memory
 from weft.attention.core.kv_store import KeyValueCache, KeyValues, Memory
 from weft.attention.core.multihead import Projections
 from weft.batch import Layout
+from weft.layers.linear import xavier
 from weft.layers.position import token_positions
 from weft.state import State, grow
 
@@ -57,9 +58,8 @@ class CompressedAttention(Attention):
         self.ignores_key_order = stride == 1
         self.heads = Projections(site, bias=bias)
         self.keys, self.values = (nn.Linear(stride * site.dim, site.dim) for _ in range(2))
-        for shorten in (self.keys, self.values):
-            nn.init.xavier_uniform_(shorten.weight)
-            nn.init.zeros_(shorten.bias)
+        xavier(self.keys)
+        xavier(self.values)
 
     def sees(self, length: int) -> Tensor:
         place = torch.arange(length)

@@ -89,7 +89,8 @@ class EfficientAttention(Attention):
             scaled_k = (k - begin).clamp_max(WIDEST).exp().to(dtype)
             inside = (scaled_q @ scaled_k.transpose(-1, -2)).tril() @ v
             means = ((k - end).exp().to(dtype).transpose(-1, -2) @ v).float()
-            run = _accumulate(torch.cat([state.values[:, :, None], means], 2), levels)
+            each = torch.cat([state.values[:, :, None], means], 2)
+            run = accumulate(each.transpose(2, 3), levels.transpose(2, 3))[0].transpose(2, 3)
             before = (q * (levels[:, :, :-1, None] - level).exp()).to(dtype)
             context = inside + before @ run[:, :, :-1].to(dtype)
         return context.flatten(2, 3)[:, :, :extent], Means(run[:, :, -1].contiguous(), levels[:, :, -1].contiguous())
@@ -113,9 +114,3 @@ def _real(k: Tensor, v: Tensor, layout: Layout | None) -> tuple[Tensor, Tensor]:
         return k, v
     here = layout.ok[:, None, :, None]
     return torch.where(here, k, NOTHING), torch.where(here, v, 0.0)
-
-
-def _accumulate(means: Tensor, levels: Tensor) -> Tensor:
-    """Running means of means [B, H, N, D, D], channel by channel. `levels` [B, H, N, D] include the past."""
-    run, _ = accumulate(means.transpose(2, 3), levels.transpose(2, 3))
-    return run.transpose(2, 3)

@@ -17,8 +17,8 @@ from torch import Tensor, nn
 from weft.batch import Layout
 from weft.errors import DeviceError
 from weft.kernels.cpp import Kernels
+from weft.layers.linear import NormedLinear
 from weft.layers.recurrent import Cell, RecurrentLayer
-from weft.layers.weightnorm import NormedLinear
 
 FEWEST = 16
 """Layers with fewer outputs stay in floating point: rounding their inputs would cost more than the product itself."""

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from weft.batch import PAD
 from weft.kernels import serve
+from weft.layers.autocast import computed_in
 
 CACHED = 1 << 21
 """Logits per chunk on a CPU: 8 MiB of float32."""
@@ -70,9 +71,7 @@ def linear_loss(
     hidden [B, T, D] · weight [V, D] · labels [B, T]. By default the logits of a chunk fit a CPU's cache, or have 4096 rows on a
     GPU.
     """
-    hidden, labels = hidden.flatten(0, -2), labels.flatten()
-    if torch.is_autocast_enabled(hidden.device.type):
-        hidden = hidden.to(torch.get_autocast_dtype(hidden.device.type))
+    hidden, labels = computed_in(hidden.flatten(0, -2)), labels.flatten()
     if chunk is None:
         chunk = 4096 if hidden.device.type != "cpu" else max(64, CACHED // weight.size(0))
     total, nll = _LinearLoss.apply(hidden, weight, labels, smoothing, chunk)

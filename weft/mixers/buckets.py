@@ -23,6 +23,7 @@ from weft.attention.core.dot_product import masked_softmax
 from weft.batch import Layout
 from weft.layers.dropout import dropout
 from weft.layers.history import History
+from weft.layers.linear import xavier
 from weft.mixers.base import Mixer
 from weft.state import State
 
@@ -59,10 +60,8 @@ class BucketMixer(Mixer):
         self.width = site.head_dim
         self.query_value = nn.Linear(site.dim, 2 * site.dim)
         self.out = nn.Linear(site.dim, site.dim)
-        for block in (*self.query_value.weight.detach().chunk(2), self.out.weight.detach()):
-            nn.init.xavier_uniform_(block)
-        nn.init.zeros_(self.query_value.bias)
-        nn.init.zeros_(self.out.bias)
+        xavier(self.query_value, 2)
+        xavier(self.out)
 
     @abstractmethod
     def assign(self, q: Tensor, ok: Tensor | None) -> Tensor:

@@ -40,9 +40,6 @@ class InducedSetMixer(RowMixer):
         self.gather, self.spread = MultiheadBlock(inner), MultiHead(inner)
         nn.init.xavier_uniform_(self.points)
 
-    def start(self, *, rows: int = 1, room: int | None = None) -> State:
-        return None
-
     def mix(self, x: Tensor, state: State, layout: Layout | None) -> tuple[Tensor, State]:
         summary, _ = self.gather(self.points.expand(x.size(0), -1, -1), x, layout)
         return self.spread.run(x, self.spread.start(summary, None, x.size(0), None), None, None, False).context, None

@@ -17,6 +17,7 @@ from weft.attention.base import Site
 from weft.attention.core.dot_product import mix
 from weft.batch import Layout
 from weft.layers.history import History
+from weft.layers.linear import xavier
 from weft.mixers.base import RowMixer
 from weft.state import State
 
@@ -69,10 +70,8 @@ class SinkhornMixer(RowMixer):
         self.width, self.blocks = site.head_dim, -(-max_length // block)
         self.query_key_value = nn.Linear(site.dim, 3 * site.dim)
         self.out = nn.Linear(site.dim, site.dim)
-        for part in (*self.query_key_value.weight.detach().chunk(3), self.out.weight.detach()):
-            nn.init.xavier_uniform_(part)
-        nn.init.zeros_(self.query_key_value.bias)
-        nn.init.zeros_(self.out.bias)
+        xavier(self.query_key_value, 3)
+        xavier(self.out)
         # A bias would favour a block in all rows alike, and normalising columns cancels that.
         last = nn.Linear(site.dim, site.heads * self.blocks, bias=False)
         self.want = nn.Sequential(nn.Linear(site.dim, site.dim), nn.GELU(), last)

@@ -15,6 +15,7 @@ from weft.attention.core.kv_store import KeyValueCache, KeyValues, Memory
 from weft.attention.core.packed_rows import attend_joint, packing
 from weft.attention.core.ring_buffer import Ring
 from weft.batch import Layout
+from weft.layers.linear import xavier
 from weft.layers.position import rotate, rotation
 from weft.state import State
 
@@ -40,16 +41,9 @@ class Projections(nn.Module):
         else:
             self.query_key_value = nn.Linear(site.dim, 3 * site.dim, bias=bias)
         self.out = nn.Linear(site.dim, site.dim, bias=bias)
-        self.reset()
-
-    def reset(self) -> None:
-        """Xavier initialisation of each projection separately, whichever matrix holds it."""
-        for name, module in self.named_children():
-            assert isinstance(module, nn.Linear)
-            for block in module.weight.detach().split(self.site.dim) if name != "out" else (module.weight.detach(),):
-                nn.init.xavier_uniform_(block)
-            if module.bias is not None:
-                nn.init.zeros_(module.bias)
+        for layer in self.children():
+            assert isinstance(layer, nn.Linear)
+            xavier(layer, layer.out_features // site.dim)
 
     def queries(self, x: Tensor) -> Tensor:
         """q [B, H, T, D] of cross-attention."""

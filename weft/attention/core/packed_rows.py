@@ -13,7 +13,7 @@ from torch import Tensor
 
 from weft.batch import Layout
 from weft.kernels import modern, serve
-from weft.layers.unpacking import repack, unpack
+from weft.layers.packing import repack, unpack
 
 Heads = tuple[Tensor, Tensor, Tensor]
 """q, k, v [B, H, T, D] of whole rows."""
