@@ -49,8 +49,7 @@ class Remembers:
         """The cached result of `make` for this key. `held`: objects that the key identifies by id, kept alive with it."""
         if key not in self._memory:
             self._memory[key] = make(), held
-        value: T = self._memory[key][0]
-        return value
+        return self._memory[key][0]
 
 
 def select(state: State, rows: Tensor, groups: Tensor | None = None) -> State:

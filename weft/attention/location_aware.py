@@ -84,7 +84,7 @@ class LocationAwareAttention(SourceAttention):
 
     def run(self, query: Tensor, state: State, append: Tensor | None, layout: Layout | None, need_weights: bool) -> Attended:
         source, last, total = state.source, state.last, state.total
-        projected, keys = self.score.project(query), source.mask(query.size(0), None)
+        projected, keys = self.score.query(query), source.mask(query.size(0), None)
         real = None if layout is None else layout.ok
         alignments, covered = [], []
         for t in range(query.size(1)):

@@ -79,5 +79,4 @@ class LocalPredictiveAttention(SourceAttention):
 
     def centre(self, query: Tensor, lengths: Tensor) -> Tensor:
         """The predicted position p [B, T], in float32 throughout: bf16 rounds position 257 to 256."""
-        share: Tensor = self.place(torch.tanh(self.inner(query)))[..., 0].sigmoid()
-        return lengths * share
+        return lengths * self.place(torch.tanh(self.inner(query)))[..., 0].sigmoid()

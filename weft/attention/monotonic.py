@@ -119,7 +119,7 @@ class MonotonicAttention(SourceAttention):
         sources, extent, _ = source.keys.shape
         lengths = spread(source.real(sources).sum(1), rows)
         owner = torch.arange(rows, device=query.device) // (rows // sources)
-        projected, begin, places = self.score.project(query), state.begin, []
+        projected, begin, places = self.score.query(query), state.begin, []
         for t in range(query.size(1)):
             place = self._stop(projected[:, t : t + 1], source.keys, owner, begin, lengths)
             moved = place + 1 if self.forced else place

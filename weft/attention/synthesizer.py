@@ -88,8 +88,7 @@ class DenseScores(Synthetic):
         self.network = TokenNetwork(dim, heads, length, layers)
 
     def forward(self, query: Tensor, place: Tensor) -> Tensor:
-        scores: Tensor = self.network(query)
-        return scores
+        return self.network(query)
 
 
 class FactoredDenseScores(Synthetic):

@@ -68,5 +68,5 @@ def _fused(layer: nn.Linear, x: Tensor) -> bool:
 def _linear_relu(layer: nn.Linear, x: Tensor) -> Tensor:
     from weft.kernels.triton.linear_relu import linear_relu
 
-    hidden: Tensor = linear_relu(x.flatten(0, -2), computed_in(layer.weight), computed_in(layer.bias))
+    hidden = linear_relu(x.flatten(0, -2), computed_in(layer.weight), computed_in(layer.bias))
     return hidden.unflatten(0, x.shape[:-1])

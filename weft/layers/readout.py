@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from weft.batch import PAD
 from weft.kernels import serve
-from weft.layers.autocast import computed_in
+from weft.layers.autocast import computed_in, wide
 
 CACHED = 1 << 21
 """Logits per chunk on a CPU: 8 MiB of float32."""
@@ -52,7 +52,7 @@ def smoothed_loss(logits: Tensor, labels: Tensor, smoothing: float) -> tuple[Ten
     Smoothing ε spreads that share of the probability evenly over the vocabulary (Szegedy et al. 2016), without entries whose
     logits are −inf. A label with a logit of −inf costs `IMPOSSIBLE` and has no gradient.
     """
-    logp = logits.to(_wide(logits)).log_softmax(-1)
+    logp = logits.to(wide(logits.dtype)).log_softmax(-1)
     never = logp == float("-inf")
     logp = logp.masked_fill(never, -IMPOSSIBLE)
     nll = F.nll_loss(logp.flatten(0, -2), labels.flatten(), ignore_index=PAD, reduction="sum")
@@ -90,8 +90,8 @@ class _LinearLoss(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor]:
         wanted, real = any(ctx.needs_input_grad[:2]), (labels != PAD)[:, None]
         table, hidden = weight.to(hidden.dtype), hidden.masked_fill(~real, 0.0)
-        mean = weight.to(_wide(weight)).mean(0)
-        total = torch.zeros((), device=hidden.device, dtype=_wide(hidden))
+        mean = weight.to(wide(weight.dtype)).mean(0)
+        total = torch.zeros((), device=hidden.device, dtype=wide(hidden.dtype))
         nll = torch.zeros_like(total)
         grad_hidden = torch.empty_like(hidden) if wanted else None
         grad_weight = torch.zeros_like(weight) if wanted else None
@@ -126,15 +126,10 @@ def _chunk(logits: Tensor, gold: Tensor, smoothing: float, wanted: bool) -> tupl
         return likelihoods(logits, gold, 1 - smoothing, wanted)
     gold = gold[:, None]
     chosen = logits.gather(-1, gold)
-    logp = logits.log_softmax(-1, dtype=_wide(logits))
+    logp = logits.log_softmax(-1, dtype=wide(logits.dtype))
     likelihood = logp.gather(-1, gold)
     slope = None
     if wanted:
         slope = torch.exp(logp, out=logits)
         slope.scatter_(-1, gold, (likelihood.exp() - (1 - smoothing)).to(slope.dtype))
     return likelihood[:, 0], (chosen - likelihood)[:, 0], slope
-
-
-def _wide(tensor: Tensor) -> torch.dtype:
-    """At least float32."""
-    return torch.promote_types(tensor.dtype, torch.float32)

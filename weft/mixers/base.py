@@ -26,8 +26,7 @@ class Mixer(Facts, ABC):
 
     def recall(self, memory: Tensor) -> State:
         """The causal state after tokens [B, M, D] of an earlier segment, whose own outputs are not needed."""
-        attended: Attended = self(memory, self.start(rows=memory.size(0)))
-        return attended.state
+        return self(memory, self.start(rows=memory.size(0))).state
 
 
 class RowMixer(Mixer):

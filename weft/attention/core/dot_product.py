@@ -130,8 +130,10 @@ def mix(
     faster for short ones, including the backward pass.
     """
     if _fused(q, k.size(2), need_weights):
-        both = mask if bias is None else _biased(bias.to(q.dtype), mask)
-        return _scaled_dot_product(q, k, v, both, share), None
+        if bias is not None:
+            bias = bias.to(q.dtype)
+            mask = bias if mask is None else bias.masked_fill(~mask, -math.inf)
+        return _scaled_dot_product(q, k, v, mask, share), None
     scores = q @ k.transpose(-1, -2) / math.sqrt(q.size(-1))
     weights = masked_softmax(scores if bias is None else scores + bias, mask)
     return dropout(weights, share).to(v.dtype) @ v, weights if need_weights else None
@@ -148,10 +150,6 @@ def _scaled_dot_product(
     """torch's fused attention, by one of `BACKENDS` on a GPU."""
     with sdpa_kernel(BACKENDS) if q.device.type == "cuda" else nullcontext():
         return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout, is_causal=causal)
-
-
-def _biased(bias: Tensor, mask: Tensor | None) -> Tensor:
-    return bias if mask is None else bias.masked_fill(~mask, -math.inf)
 
 
 def masked_softmax(scores: Tensor, mask: Tensor | None) -> Tensor:
@@ -199,8 +197,7 @@ def _attend_step(q: Tensor, k: Tensor, v: Tensor, ledger: Ledger | None = None, 
         return cpp.attend_step(*given)[:, :, None]
     from weft.kernels.triton.decoding_attention import attend_step
 
-    context: Tensor = attend_step(*given)
-    return context[:, :, None]
+    return attend_step(*given)[:, :, None]
 
 
 def _own_cells(store: KeyValueCache, positions: Tensor) -> Tensor:

@@ -73,8 +73,7 @@ class Projections(nn.Module):
         joined = join_heads(context)
         if not torch.is_autocast_enabled(joined.device.type):
             joined = joined.to(self.out.weight.dtype)
-        output: Tensor = self.out(joined)
-        return output
+        return self.out(joined)
 
 
 class MultiHead(Projections):

@@ -100,8 +100,7 @@ class ScoreFunction(nn.Module, ABC):
 
     def keys(self, memory: Tensor) -> Tensor:
         """memory [G, S, M] → [G, S, A]."""
-        keys: Tensor = self.key(memory)
-        return keys
+        return self.key(memory)
 
     @abstractmethod
     def forward(self, query: Tensor, source: SourceStates) -> Tensor:
@@ -126,13 +125,8 @@ class AdditiveScore(ScoreFunction):
         self.gain = nn.Parameter(torch.full((1,), hidden**-0.5)) if normed else None
         self.exact = exact
 
-    def project(self, query: Tensor) -> Tensor:
-        """W q + b."""
-        projected: Tensor = self.query(query)
-        return projected
-
     def forward(self, query: Tensor, source: SourceStates) -> Tensor:
-        projected = self.project(query)
+        projected = self.query(query)
         parts = [projected] if projected.size(1) <= QUERIES else projected.split(QUERIES, 1)
         scores = [self.energy(part, source.keys) for part in parts]
         return scores[0] if len(scores) == 1 else torch.cat(scores, 1)
