@@ -34,7 +34,7 @@ SINGLE = [
         "attention.core.single_head",
         "self.factor = 1 / math.sqrt(dim) if scale else 1.0",
         "self.factor = 1 / math.sqrt(dim)",
-        ("recurrent_attention: general_with_the_identity_is_dot",),
+        ("recurrent_attention: general_is_its_formula",),
     ),
     Bug(
         "a concat score has a bias",

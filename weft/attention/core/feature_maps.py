@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -29,7 +29,7 @@ class ScaledFeatures(NamedTuple):
     log_scale: Tensor | None = None
 
 
-class FeatureAttention(Attention):
+class FeatureAttention(Attention, ABC):
     """Σ φ(q)·φ(k) v / Σ φ(q)·φ(k): the kernel φ(q)·φ(k) replaces exp(q·k), and sums over keys are computed once.
 
     Products use the precision of the projections, or float32 instead of float16, whose range is too small for sums.
