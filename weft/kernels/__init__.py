@@ -51,7 +51,7 @@ def _works(index: int) -> bool:
     """Whether a kernel compiles and runs on this GPU. An installed Triton may still fail: it calls the C compiler."""
     if importlib.util.find_spec("triton") is None:
         return False
-    from weft.kernels.triton import probe
+    from weft.kernels.triton.probe import probe
 
     try:
         probe(index)
