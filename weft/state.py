@@ -12,8 +12,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import Field, dataclass, field, fields, is_dataclass, replace
-from typing import Any, Protocol, TypeVar, runtime_checkable
+from typing import Any, TypeVar
 
+import torch.nn.functional as F
 from torch import Tensor
 
 State = Any
@@ -48,18 +49,7 @@ class Remembers:
         """The cached result of `make` for this key. `held`: objects that the key identifies by id, kept alive with it."""
         if key not in self._memory:
             self._memory[key] = make(), held
-        value: T = self._memory[key][0]
-        return value
-
-
-@runtime_checkable
-class Selects(Protocol):
-    def select(self, rows: Tensor, groups: Tensor | None) -> State: ...
-
-
-@runtime_checkable
-class Grows(Protocol):
-    def grow(self, room: int) -> State: ...
+        return self._memory[key][0]
 
 
 def select(state: State, rows: Tensor, groups: Tensor | None = None) -> State:
@@ -70,36 +60,29 @@ def select(state: State, rows: Tensor, groups: Tensor | None = None) -> State:
     """
     if isinstance(state, Tensor):
         return state.index_select(0, rows)
-    if isinstance(state, Selects):
+    if hasattr(state, "select"):
         return state.select(rows, groups)
-    if is_dataclass(state) and not isinstance(state, type):
-        changed = {}
-        for part in _fields(state):
-            value = getattr(state, part.name)
-            if not part.metadata.get("shared"):
-                changed[part.name] = select(value, rows, groups)
-            elif groups is not None:
-                changed[part.name] = _map(lambda leaf: leaf.index_select(0, groups), value)
-        return replace(state, **changed)
-    return _children(lambda child: select(child, rows, groups), state)
+
+    def change(value: State, part: Field[Any] | None = None) -> State:
+        if part is None or not part.metadata.get("shared"):
+            return select(value, rows, groups)
+        return value if groups is None else _map(lambda leaf: leaf.index_select(0, groups), value)
+
+    return _children(change, state)
 
 
 def grow(state: State, room: int) -> State:
     """Makes room for `room` tokens in total. Only the search loop calls it."""
     if isinstance(state, Tensor):
         return state
-    if isinstance(state, Grows):
+    if hasattr(state, "grow"):
         return state.grow(room)
-    if is_dataclass(state) and not isinstance(state, type):
-        changed = {}
-        for part in _fields(state):
-            value = getattr(state, part.name)
-            axis = part.metadata.get("time")
-            changed[part.name] = (
-                _extend(value, axis, room) if isinstance(value, Tensor) and axis is not None else grow(value, room)
-            )
-        return replace(state, **changed)
-    return _children(lambda child: grow(child, room), state)
+
+    def change(value: State, part: Field[Any] | None = None) -> State:
+        axis = None if part is None else part.metadata.get("time")
+        return grow(value, room) if axis is None or not isinstance(value, Tensor) else _extend(value, axis, room)
+
+    return _children(change, state)
 
 
 def together(states: Sequence[State]) -> list[State]:
@@ -111,13 +94,12 @@ def together(states: Sequence[State]) -> list[State]:
             return {key: join(value, (*place, key)) for key, value in state.items()}
         if isinstance(state, list | tuple):
             return type(state)(join(value, (*place, k)) for k, value in enumerate(state))
-        if not is_dataclass(state) or isinstance(state, type):
-            return state
-        changed = {}
-        for part in _fields(state):
-            value, inside = getattr(state, part.name), (*place, part.name)
-            changed[part.name] = known.setdefault(inside, value) if part.metadata.get("common") else join(value, inside)
-        return replace(state, **changed)
+
+        def change(value: State, part: Field[Any]) -> State:
+            inside = (*place, part.name)
+            return known.setdefault(inside, value) if part.metadata.get("common") else join(value, inside)
+
+        return _children(change, state)
 
     return [join(state, ()) for state in states]
 
@@ -140,25 +122,12 @@ def again(state: State) -> State:
 def leaves(state: State) -> list[Tensor]:
     """All tensors of a state, each once, in a fixed order."""
     tensors: list[Tensor] = []
-    seen: set[int] = set()
 
-    def walk(state: State) -> None:
-        if state is None or id(state) in seen:
-            return
-        if isinstance(state, Tensor):
-            tensors.append(state)
-        elif isinstance(state, dict):
-            for value in state.values():
-                walk(value)
-        elif isinstance(state, list | tuple):
-            for value in state:
-                walk(value)
-        elif is_dataclass(state) and not isinstance(state, type):
-            for part in _fields(state):
-                walk(getattr(state, part.name))
-        seen.add(id(state))
+    def note(leaf: Tensor) -> Tensor:
+        tensors.append(leaf)
+        return leaf
 
-    walk(state)
+    _map(note, state)
     return tensors
 
 
@@ -185,16 +154,12 @@ def spread(tensor: Tensor, rows: int) -> Tensor:
 def _map(change: Callable[[Tensor], Tensor], state: State) -> State:
     done: dict[int, State] = {}
 
-    def walk(state: State) -> State:
-        if state is None or isinstance(state, int | float):
-            return state
+    def walk(state: State, _: Field[Any] | None = None) -> State:
         if id(state) not in done:
-            if isinstance(state, Tensor):
-                done[id(state)] = change(state)
-            elif is_dataclass(state) and not isinstance(state, type):
-                done[id(state)] = replace(state, **{part.name: walk(getattr(state, part.name)) for part in _fields(state)})
-            else:
-                return _children(walk, state)
+            new = change(state) if isinstance(state, Tensor) else _children(walk, state)
+            if not isinstance(state, Tensor) and not is_dataclass(state):
+                return new
+            done[id(state)] = new
         return done[id(state)]
 
     return walk(state)
@@ -211,7 +176,10 @@ def _fields(state: Any) -> tuple[Field[Any], ...]:
 _FIELDS: dict[type, tuple[Field[Any], ...]] = {}
 
 
-def _children(change: Callable[[State], State], state: State) -> State:
+def _children(change: Callable[..., State], state: State) -> State:
+    """The same node with changed children. `change` receives each child, and its field if the node is a dataclass."""
+    if is_dataclass(state) and not isinstance(state, type):
+        return replace(state, **{part.name: change(getattr(state, part.name), part) for part in _fields(state)})
     if isinstance(state, dict):
         return {key: change(value) for key, value in state.items()}
     if isinstance(state, list | tuple):
@@ -220,10 +188,5 @@ def _children(change: Callable[[State], State], state: State) -> State:
 
 
 def _extend(tensor: Tensor, axis: int, room: int) -> Tensor:
-    if tensor.size(axis) >= room:
-        return tensor
-    shape = list(tensor.shape)
-    shape[axis] = room
-    larger = tensor.new_zeros(shape)
-    larger.narrow(axis, 0, tensor.size(axis)).copy_(tensor)
-    return larger
+    missing = max(0, room - tensor.size(axis))
+    return F.pad(tensor, (0, 0) * (tensor.dim() - 1 - axis) + (0, missing)) if missing else tensor

@@ -42,7 +42,7 @@ def loud(part: MonotonicAttention, factor: float = 1e5) -> MonotonicAttention:
 
 
 def energies(part: MonotonicAttention, queries: Tensor, memory: Tensor) -> Tensor:
-    return part.head.scores(queries, part.head.start(memory, None)).detach() + part.bias.detach()
+    return part.head.scores(queries, part.head.read(memory, None)).detach() + part.bias.detach()
 
 
 def expected(probability: Tensor, forced: bool, hold: bool) -> Tensor:

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from weft.attention.base import Site, Use
 from weft.batch import Layout, Source
 from weft.errors import ConfigError
+from weft.layers.packing import repack, unpack
 from weft.layers.prefix_means import Weighted, prefixes
-from weft.layers.unpacking import repack, unpack
 from weft.mixers import build_self
 from weft.mixers.aft import AttentionFreeMixer
 from weft.mixers.base import Mixer
@@ -25,7 +25,7 @@ from weft.mixers.isab import InducedSetMixer
 from weft.mixers.mlp_mixer import TokenMlpMixer
 from weft.models.base import Sizes
 from weft.models.composing import build_model
-from weft.pooling.pma import MultiheadPooling
+from weft.pooling.learned_queries import MultiheadPooling
 from weft.state import leaves
 
 DIM, HEADS, EXTENT = 12, 3, 53

@@ -15,7 +15,7 @@ from weft.attention.core.recording import record
 from weft.batch import Layout, Source
 from weft.errors import ConfigError
 from weft.layers.convolution import TokenWindow
-from weft.layers.weightnorm import NormedLinear
+from weft.layers.linear import NormedLinear
 from weft.models.base import Sizes
 from weft.models.composing import build_model
 from weft.models.convs2s import ConvS2SLayer, GatedConvolution, MultistepAttention

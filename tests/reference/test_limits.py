@@ -24,7 +24,7 @@ from weft.layers.position import SinusoidalPosition, rotate, rotation
 from weft.mixers import build_self
 from weft.mixers.convolution import ConvolutionMixer
 from weft.models.blocks import DecoderLayer, EncoderLayer, NormOrder, TransformerBlock
-from weft.pooling.self_attentive import SelfAttentivePooling
+from weft.pooling.learned_queries import SelfAttentivePooling
 
 DIM, HEADS, EXTENT, MEMORY = 16, 4, 71, 45
 SELF_USES: tuple[Use, ...] = ("encoder", "causal")

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from weft.attention.bahdanau import AdditiveAttention, AdditiveNormedAttention
 from weft.attention.base import Attention, Site
-from weft.attention.core.score_functions import LuongScore
+from weft.attention.core.single_head import LuongScore
 from weft.attention.hard import HardAttention
 from weft.attention.key_value import KeyValueAttention
 from weft.attention.luong import ConcatAttention, DotAttention, GeneralAttention, LocationAttention
@@ -113,7 +113,7 @@ def test_location_without_a_query_is_the_mean() -> None:
 
 def test_location_refuses_a_source_that_is_too_long() -> None:
     part, (_, memory) = LocationAttention(site(), max_length=KEYS - 1), pair()
-    with pytest.raises(DataError, match="12 positions, but a source has 13 tokens; raise its max_length"):
+    with pytest.raises(DataError, match="12 positions, but a sequence has 13 tokens; raise its max_length"):
         part.start(memory)
     part.start(memory, Layout.padded([KEYS - 1, 3], KEYS))
 
@@ -130,7 +130,7 @@ def test_local_m_is_its_window_query_by_query(score: LuongScore) -> None:
             centre = min(t, length - 1)
             begin, end = max(0, centre - 2), min(length, centre + 3)
             cut = memory[row : row + 1, begin:end]
-            energy = part.head.scores(queries[row : row + 1, t : t + 1], part.head.start(cut, None))
+            energy = part.head.scores(queries[row : row + 1, t : t + 1], part.head.read(cut, None))
             same(weights_of(found)[row, t, begin:end], energy[0, 0].softmax(-1))
             assert not weights_of(found)[row, t, :begin].any() and not weights_of(found)[row, t, end:].any()
 

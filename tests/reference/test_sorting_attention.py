@@ -243,5 +243,5 @@ def test_what_cannot_be_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"temperature: .*greater than or equal to 0\.5"):
         build_self({"kind": "sinkhorn", "temperature": 0.2}, site)
     part = build_self({"kind": "sinkhorn", "max_length": 20}, site)
-    with pytest.raises(DataError, match="20 positions, but a row has 21 tokens; raise its max_length"):
+    with pytest.raises(DataError, match="20 positions, but a sequence has 21 tokens; raise its max_length"):
         mixed(part, torch.randn(1, 21, DIM))

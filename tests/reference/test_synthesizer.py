@@ -126,7 +126,7 @@ def test_beams_of_a_source_look_at_one_memory() -> None:
 @pytest.mark.parametrize("use", ["encoder", "causal", "cross"])
 def test_what_is_longer_than_the_table_is_refused(use: Use) -> None:
     part, long = make(use, form="random"), torch.randn(1, LENGTH + 1, DIM)
-    with pytest.raises(DataError, match=r"20 positions cannot attend to 21 tokens; raise its max_length"):
+    with pytest.raises(DataError, match=r"20 positions, but a sequence has 21 tokens; raise its max_length"):
         part(long, part.start(long) if use == "cross" else part.start(rows=1), append=None if use == "cross" else long)
     padded = Layout.padded([LENGTH, 3], LENGTH + 5)
     rows = torch.randn(2, LENGTH + 5, DIM)

@@ -25,7 +25,7 @@ from weft.evaluation.labels import LabelAccuracy, MacroF1
 from weft.models.base import Sizes
 from weft.models.classifier import Classifier
 from weft.models.composing import build_encoder
-from weft.pooling.pma import MultiheadPooling
+from weft.pooling.learned_queries import MultiheadPooling
 from weft.runs.weights import read_tensors
 from weft.tasks.base import Setting
 from weft.tasks.classification import ClassificationTask

@@ -5,8 +5,7 @@ from __future__ import annotations
 from pydantic import NonNegativeInt
 
 from weft.attention.base import Site
-from weft.attention.core.score_functions import AdditiveScore
-from weft.attention.core.single_head import ScoredAttention
+from weft.attention.core.single_head import AdditiveScore, ScoredAttention
 
 
 class AdditiveAttention(ScoredAttention):

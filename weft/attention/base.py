@@ -5,7 +5,6 @@ Shapes: B rows · T query positions · S key positions · H heads · D model wid
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
@@ -13,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from weft.batch import Layout
-from weft.errors import ConfigError
+from weft.errors import ConfigError, DataError
 from weft.state import State
 
 Use = Literal["encoder", "causal", "cross"]
@@ -104,26 +103,45 @@ class Facts(nn.Module):
         """[length, length] bool: which keys each query may attend to by position. Meaningful only if reach is "pattern"."""
         return torch.ones(length, length, dtype=torch.bool)
 
+    @property
+    def dropped(self) -> float:
+        """The share of weights to drop now: none outside training."""
+        return self.site.dropout if self.training else 0.0
+
+    def check_length(self, tokens: Tensor, layout: Layout | None) -> None:
+        """Raises a DataError if a sequence of tokens [B, T, …] is longer than `max_length`."""
+        longest = tokens.size(1) if layout is None else layout.longest
+        if self.max_length is not None and longest > self.max_length:
+            raise DataError(
+                f"{type(self).__name__} has {self.max_length} positions, but a sequence has {longest} tokens; "
+                "raise its max_length and train again, or shorten the text"
+            )
+
     def refresh(self, generator: torch.Generator) -> None:
         """Redraws or updates buffers. The trainer calls it after each step; nothing else changes a buffer."""
 
 
-class Attention(Facts, ABC):
+class Attention(Facts):
     """Queries attend to keys. One method handles a whole sequence, a piece of it, and a single step.
 
     Self-attention always appends: `attention(x, attention.start(rows=B), append=x)`, where `append` is the query itself.
     Cross-attention passes memory to `start`. In causal use, memory given to `start` is an earlier segment of the same sequence.
     `layout` describes queries and appended tokens alike; tokens that are not `ok` count as never fed. A call consumes its
-    state: to branch, select first.
+    state: to branch, select first. A mechanism defines `run`, and the states of its uses: `read` and `begin` with `extend`.
     """
 
-    @abstractmethod
     def start(
         self, memory: Tensor | None = None, layout: Layout | None = None, *, rows: int = 1, room: int | None = None
     ) -> State:
         """The initial state. `room` requests a store of fixed size that grows only through `weft.state.grow`."""
+        if self.site.use == "encoder":
+            return None
+        if self.site.use == "cross":
+            assert memory is not None
+            return self.read(memory, layout)
+        state = self.begin(rows, room)
+        return state if memory is None else self.extend(memory, state, layout)
 
-    @abstractmethod
     def forward(
         self,
         query: Tensor,
@@ -134,6 +152,23 @@ class Attention(Facts, ABC):
         need_weights: bool = False,
     ) -> Attended:
         """The context of queries [B, T, D]. Weights are computed only on request."""
+        return self.run(query, state, append, layout, need_weights)
+
+    def read(self, memory: Tensor, layout: Layout | None) -> State:
+        """The state of a source, memory [G, S, M]; cross use."""
+        raise NotImplementedError
+
+    def begin(self, rows: int, room: int | None) -> State:
+        """The state before the first token; causal use."""
+        raise NotImplementedError
+
+    def extend(self, x: Tensor, state: State, layout: Layout | None) -> State:
+        """The state after tokens x [B, T, D], whose own contexts are not needed; causal use."""
+        raise NotImplementedError
+
+    def run(self, query: Tensor, state: State, append: Tensor | None, layout: Layout | None, need_weights: bool) -> Attended:
+        """As `forward`."""
+        raise NotImplementedError
 
 
 def split_heads(x: Tensor, heads: int) -> Tensor:

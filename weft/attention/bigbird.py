@@ -9,8 +9,7 @@ import torch.nn.functional as F
 from pydantic import NonNegativeInt, PositiveInt
 from torch import Tensor
 
-from weft.attention.base import Site
-from weft.attention.core.pattern_attention import PatternAttention
+from weft.attention.core.block_sparse import PatternAttention
 from weft.attention.core.patterns import Pattern, Union, neighbours
 from weft.attention.local import Local
 from weft.attention.longformer import Global
@@ -63,29 +62,11 @@ class Random(Pattern):
         return blocks.index_select(1, drawn.flatten()).unflatten(1, drawn.shape).flatten(2, 3)
 
 
-class RandomAttention(PatternAttention):
-    """Every query attends to its own block and to a few fixed random blocks.
-
-    block: tokens per block
-    blocks: random blocks per block of queries
-    seed: seed of the random blocks
-    bias: whether the projections have a bias
-    """
+class RandomAttention(PatternAttention, pattern=Random):
+    """Every query attends to its own block and to a few fixed random blocks."""
 
     paper = "Zaheer et al. 2020"
     cost = "n·block·blocks"
-
-    def __init__(
-        self,
-        site: Site,
-        *,
-        block: PositiveInt = 64,
-        blocks: PositiveInt = 3,
-        seed: NonNegativeInt = 0,
-        bias: bool = True,
-    ) -> None:
-        pattern = Random(site.use == "causal", block=block, blocks=blocks, seed=seed)
-        super().__init__(site, pattern, bias=bias)
 
 
 def _hash(block: Tensor, lot: Tensor, seed: int) -> Tensor:
@@ -122,30 +103,8 @@ class BigBird(Union):
         )
 
 
-class BigBirdAttention(PatternAttention):
-    """Every query attends to a local window, to the first tokens, which attend to everything, and to random blocks.
-
-    window: how far a query sees
-    tokens: number of global tokens at the start, which see and are seen by all
-    block: tokens per block
-    blocks: random blocks per block of queries
-    seed: seed of the random blocks
-    bias: whether the projections have a bias
-    """
+class BigBirdAttention(PatternAttention, pattern=BigBird):
+    """Every query attends to a local window, to the first tokens, which attend to everything, and to random blocks."""
 
     paper = "Zaheer et al. 2020"
     cost = "n·(window + tokens + block·blocks)"
-
-    def __init__(
-        self,
-        site: Site,
-        *,
-        window: PositiveInt = 64,
-        tokens: PositiveInt = 1,
-        block: PositiveInt = 64,
-        blocks: PositiveInt = 3,
-        seed: NonNegativeInt = 0,
-        bias: bool = True,
-    ) -> None:
-        pattern = BigBird(site.use == "causal", window=window, tokens=tokens, block=block, blocks=blocks, seed=seed)
-        super().__init__(site, pattern, bias=bias)

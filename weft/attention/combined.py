@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from weft.attention.base import Site
-from weft.attention.core.pattern_attention import PatternAttention
+from weft.attention.core.block_sparse import PatternAttention
 from weft.attention.core.patterns import Pattern, PatternSpec, Union, build_patterns
 from weft.errors import ConfigError
 
 
+@dataclass(frozen=True)
 class Joined(Union):
     """The union of the given patterns."""
 
-    def __init__(self, patterns: list[Pattern]) -> None:
-        self._parts = tuple(part for pattern in patterns for part in pattern.parts)
-        blocks = {part.chunk for part in self._parts if part.insists}
+    patterns: tuple[Pattern, ...]
+
+    def __post_init__(self) -> None:
+        blocks = {part.chunk for part in self.parts if part.insists}
         if len(blocks) > 1:
             raise ConfigError(
                 f"patterns: random patterns in one head need the same block size, not {', '.join(map(str, sorted(blocks)))}"
@@ -21,13 +25,7 @@ class Joined(Union):
 
     @property
     def parts(self) -> tuple[Pattern, ...]:
-        return self._parts
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Joined) and other.parts == self.parts
-
-    def __hash__(self) -> int:
-        return hash(self._parts)
+        return tuple(part for pattern in self.patterns for part in pattern.parts)
 
 
 class JoinedAttention(PatternAttention):
@@ -50,7 +48,7 @@ class JoinedAttention(PatternAttention):
         if not patterns:
             raise ConfigError("patterns: the list is empty; name at least one pattern, as in `patterns: [local, global]`")
         built = build_patterns(patterns, site.use == "causal")
-        super().__init__(site, Joined(built), bias=bias)
+        super().__init__(site, Joined(tuple(built)), bias=bias)
 
 
 class MixedAttention(PatternAttention):

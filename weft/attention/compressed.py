@@ -10,10 +10,12 @@ from pydantic import PositiveInt
 from torch import Tensor, nn
 
 from weft.attention.base import Attended, Attention, Site, split_heads
-from weft.attention.core.dot_product import attend, attend_memory
+from weft.attention.core.dot_product import AttendOptions, attend, attend_memory
 from weft.attention.core.kv_store import KeyValueCache, KeyValues, Memory
-from weft.attention.core.projections import Projections
+from weft.attention.core.multihead import Projections
 from weft.batch import Layout
+from weft.layers.linear import xavier
+from weft.layers.position import token_positions
 from weft.state import State, grow
 
 
@@ -56,9 +58,8 @@ class CompressedAttention(Attention):
         self.ignores_key_order = stride == 1
         self.heads = Projections(site, bias=bias)
         self.keys, self.values = (nn.Linear(stride * site.dim, site.dim) for _ in range(2))
-        for shorten in (self.keys, self.values):
-            nn.init.xavier_uniform_(shorten.weight)
-            nn.init.zeros_(shorten.bias)
+        xavier(self.keys)
+        xavier(self.values)
 
     def sees(self, length: int) -> Tensor:
         place = torch.arange(length)
@@ -68,40 +69,28 @@ class CompressedAttention(Attention):
         """Whether a window, given by its number, is complete when the query's token is read."""
         return (window + 1) * self.stride <= query + 1
 
-    def start(
-        self, memory: Tensor | None = None, layout: Layout | None = None, *, rows: int = 1, room: int | None = None
-    ) -> State:
-        if self.site.use == "cross":
-            assert memory is not None
-            return self._memory(self.heads.key_value(memory), layout)
-        if self.site.use == "encoder":
-            return None
-        store: KeyValues | KeyValueCache = KeyValues()
-        if room is not None:
-            cells = _cells(room, self.stride)
-            store = KeyValueCache.empty(rows, self.site.heads, cells, self.heads.width, self.heads.out.weight)
-        state = Windows(store, self.stride)
-        return state if memory is None else self._append(self._own(memory)[1], state, layout)
+    def read(self, memory: Tensor, layout: Layout | None) -> State:
+        return self._memory(self.heads.key_value(memory), layout)
 
-    def forward(
-        self,
-        query: Tensor,
-        state: State,
-        *,
-        append: Tensor | None = None,
-        layout: Layout | None = None,
-        need_weights: bool = False,
-    ) -> Attended:
-        share = self.site.dropout if self.training else 0.0
+    def begin(self, rows: int, room: int | None) -> State:
+        if room is None:
+            return Windows(KeyValues(), self.stride)
+        sizes = self.site.heads, _cells(room, self.stride), self.heads.width
+        return Windows(KeyValueCache.empty(rows, *sizes, self.heads.out.weight), self.stride)
+
+    def extend(self, x: Tensor, state: State, layout: Layout | None) -> State:
+        return self._append(self._own(x)[1], state, layout)
+
+    def run(self, query: Tensor, state: State, append: Tensor | None, layout: Layout | None, need_weights: bool) -> Attended:
         if append is None:
-            context, _ = attend_memory(self.heads.queries(query), state, layout=None, dropout=share)
+            context, _ = attend_memory(self.heads.queries(query), state, layout=None, dropout=self.dropped)
         else:
             q, key_value = self._own(append)
             if self.site.use == "encoder":
-                context, _ = attend_memory(q, self._memory(key_value, layout), layout=None, dropout=share)
+                context, _ = attend_memory(q, self._memory(key_value, layout), layout=None, dropout=self.dropped)
             else:
                 after = self._append(key_value, state, layout)
-                context = self._look_back(q, state, after, layout, share)
+                context = self._look_back(q, state, after, layout)
                 state = after
         return Attended(self.heads.join(context), state)
 
@@ -147,27 +136,18 @@ class CompressedAttention(Attention):
         tail = row.gather(1, left[..., None].expand(-1, -1, row.size(-1)))
         return Windows(store, self.stride, tail, count)
 
-    def _look_back(self, q: Tensor, before: Windows, after: Windows, layout: Layout | None, share: float) -> Tensor:
+    def _look_back(self, q: Tensor, before: Windows, after: Windows, layout: Layout | None) -> Tensor:
         """Attends from each query to the windows that are complete."""
         store = after.store
         if isinstance(store, KeyValues) and store.k is None:
             return torch.zeros_like(q)
         if isinstance(store, KeyValues) and before.count is None:
-            return self._triangle(q, store, share)
-        place = torch.arange(q.size(2), device=q.device)[None] if layout is None else layout.positions
-        positions = place.expand(q.size(0), -1) + (0 if before.count is None else before.count[:, None])
-        seen = attend(
-            q,
-            store,
-            causal=False,
-            layout=None,
-            positions=positions,
-            pattern=lambda query, window: self._ended(query, window)[:, None],
-            dropout=share,
-        )
-        return seen[0]
+            return self._triangle(q, store)
+        positions = token_positions(q[:, 0], layout) + (0 if before.count is None else before.count[:, None])
+        options = AttendOptions(causal=False, positions=positions, dropout=self.dropped)
+        return attend(q, store, options, lambda query, window: self._ended(query, window)[:, None])[0]
 
-    def _triangle(self, q: Tensor, store: KeyValues, share: float) -> Tensor:
+    def _triangle(self, q: Tensor, store: KeyValues) -> Tensor:
         """A whole sequence without a mask: queries `stride` apart form a group, and query n of a group sees n + 1 windows."""
         assert store.k is not None and store.v is not None
         first, windows = self.stride - 1, store.k.size(2)
@@ -175,7 +155,8 @@ class CompressedAttention(Attention):
             2, (windows, self.stride)
         )
         k, v = (x[:, :, None].expand(-1, -1, self.stride, -1, -1).flatten(1, 2) for x in (store.k, store.v))
-        context, _ = attend(apart.transpose(2, 3).flatten(1, 2), KeyValues(k, v), causal=True, layout=None, dropout=share)
+        options = AttendOptions(causal=True, dropout=self.dropped)
+        context, _ = attend(apart.transpose(2, 3).flatten(1, 2), KeyValues(k, v), options)
         context = context.unflatten(1, (-1, self.stride)).transpose(2, 3).flatten(2, 3)
         return F.pad(context, (0, 0, first, 0))[:, :, : q.size(2)]
 

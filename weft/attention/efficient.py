@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from weft.attention.base import Attended, Attention, Site
+from weft.attention.core.multihead import Projections
 from weft.attention.core.prefix_sums import NOTHING, accumulate, cut
-from weft.attention.core.projections import Projections
 from weft.batch import Layout
 from weft.state import State, shared, spread
 
@@ -53,26 +53,18 @@ class EfficientAttention(Attention):
         super().__init__(site)
         self.heads = Projections(site, bias=bias)
 
-    def start(
-        self, memory: Tensor | None = None, layout: Layout | None = None, *, rows: int = 1, room: int | None = None
-    ) -> State:
-        if self.site.use == "cross":
-            assert memory is not None
-            return _means(*self.heads.keys_values(memory), layout)
+    def read(self, memory: Tensor, layout: Layout | None) -> State:
+        return _means(*self.heads.keys_values(memory), layout)
+
+    def begin(self, rows: int, room: int | None) -> State:
         weight, width = self.heads.out.weight, self.heads.width
         zeros = torch.zeros(rows, self.site.heads, width, width, device=weight.device)
-        state = Means(zeros, torch.full_like(zeros[..., 0], NOTHING))
-        return state if memory is None else self._recur(*self.heads.own(memory), state, layout)[1]
+        return Means(zeros, torch.full_like(zeros[..., 0], NOTHING))
 
-    def forward(
-        self,
-        query: Tensor,
-        state: State,
-        *,
-        append: Tensor | None = None,
-        layout: Layout | None = None,
-        need_weights: bool = False,
-    ) -> Attended:
+    def extend(self, x: Tensor, state: State, layout: Layout | None) -> State:
+        return self._recur(*self.heads.own(x), state, layout)[1]
+
+    def run(self, query: Tensor, state: State, append: Tensor | None, layout: Layout | None, need_weights: bool) -> Attended:
         if append is None:
             context = _mix(self.heads.queries(query), state)
         elif self.site.use == "encoder":
@@ -97,7 +89,8 @@ class EfficientAttention(Attention):
             scaled_k = (k - begin).clamp_max(WIDEST).exp().to(dtype)
             inside = (scaled_q @ scaled_k.transpose(-1, -2)).tril() @ v
             means = ((k - end).exp().to(dtype).transpose(-1, -2) @ v).float()
-            run = _accumulate(torch.cat([state.values[:, :, None], means], 2), levels)
+            each = torch.cat([state.values[:, :, None], means], 2)
+            run = accumulate(each.transpose(2, 3), levels.transpose(2, 3))[0].transpose(2, 3)
             before = (q * (levels[:, :, :-1, None] - level).exp()).to(dtype)
             context = inside + before @ run[:, :, :-1].to(dtype)
         return context.flatten(2, 3)[:, :, :extent], Means(run[:, :, -1].contiguous(), levels[:, :, -1].contiguous())
@@ -121,9 +114,3 @@ def _real(k: Tensor, v: Tensor, layout: Layout | None) -> tuple[Tensor, Tensor]:
         return k, v
     here = layout.ok[:, None, :, None]
     return torch.where(here, k, NOTHING), torch.where(here, v, 0.0)
-
-
-def _accumulate(means: Tensor, levels: Tensor) -> Tensor:
-    """Running means of means [B, H, N, D, D], channel by channel. `levels` [B, H, N, D] include the past."""
-    run, _ = accumulate(means.transpose(2, 3), levels.transpose(2, 3))
-    return run.transpose(2, 3)

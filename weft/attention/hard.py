@@ -7,8 +7,7 @@ from pydantic import NonNegativeInt
 from torch import Tensor
 
 from weft.attention.base import Attended, Site
-from weft.attention.core.score_functions import AdditiveScore
-from weft.attention.core.single_head import SourceAttention
+from weft.attention.core.single_head import AdditiveScore, SourceAttention
 from weft.batch import Layout
 from weft.state import State
 
@@ -32,7 +31,7 @@ class HardAttention(SourceAttention):
     def __init__(self, site: Site, *, hidden: NonNegativeInt = 0) -> None:
         super().__init__(site, AdditiveScore(site.dim, site.memory_dim, hidden or site.dim, exact=True))
 
-    def look(self, query: Tensor, state: State, layout: Layout | None, need_weights: bool) -> Attended:
+    def run(self, query: Tensor, state: State, append: Tensor | None, layout: Layout | None, need_weights: bool) -> Attended:
         rows, real = query.size(0), state.real(query.size(0))[:, None]
         scores = self.head.scores(query, state)
         log_probs = scores.masked_fill(~real, torch.finfo(scores.dtype).min).log_softmax(-1)

@@ -10,8 +10,7 @@ from torch import Tensor
 from weft.attention.base import Attended, Attention, Site
 from weft.attention.core.dot_product import masked_softmax
 from weft.attention.core.kv_store import KeyValueCache, KeyValues
-from weft.attention.core.score_functions import AdditiveScore
-from weft.attention.core.single_head import OneHead, SourceStates
+from weft.attention.core.single_head import AdditiveScore, OneHead, SourceStates
 from weft.batch import Layout
 from weft.errors import ConfigError
 from weft.state import State
@@ -44,31 +43,23 @@ class KeyValueAttention(Attention):
         self.context_width = self.width
         self.weights_sum = "one" if site.use == "cross" else "at most one"
 
-    def start(
-        self, memory: Tensor | None = None, layout: Layout | None = None, *, rows: int = 1, room: int | None = None
-    ) -> State:
-        if self.site.use == "cross":
-            assert memory is not None
-            return SourceStates.of(*self._split(memory), layout)
-        assert isinstance(self.head.score, AdditiveScore)
-        like = self.head.score.key.weight
-        state: KeyValues | KeyValueCache = KeyValues() if room is None else KeyValueCache.empty(rows, 1, room, self.width, like)
-        return state if memory is None else self._append(memory, state, layout)
+    def read(self, memory: Tensor, layout: Layout | None) -> State:
+        return SourceStates.of(*self._split(memory), layout)
 
-    def forward(
-        self,
-        query: Tensor,
-        state: State,
-        *,
-        append: Tensor | None = None,
-        layout: Layout | None = None,
-        need_weights: bool = False,
-    ) -> Attended:
+    def begin(self, rows: int, room: int | None) -> State:
+        like = next(self.head.score.key.parameters())
+        return KeyValues() if room is None else KeyValueCache.empty(rows, 1, room, self.width, like)
+
+    def extend(self, x: Tensor, state: State, layout: Layout | None) -> State:
+        keys, values = self._split(x)
+        return state.append(keys[:, None], values[:, None], layout)
+
+    def run(self, query: Tensor, state: State, append: Tensor | None, layout: Layout | None, need_weights: bool) -> Attended:
         own_key = query[..., : self.query_width]
         if append is None:
             return self.head.run(own_key, state, layout, need_weights)
         place = state.place(append, layout)
-        state = self._append(append, state, layout)
+        state = self.extend(append, state, layout)
         source, mask = _before(state, place, layout)
         weights = masked_softmax(self.head.scores(own_key, source), mask)
         return Attended(self.head.mix(weights, source), state, weights[:, None] if need_weights else None)
@@ -77,10 +68,6 @@ class KeyValueAttention(Attention):
         """Projected keys and values [B, S, width] of states [B, S, M]."""
         key = states[..., : self.width]
         return self.head.score.keys(key), key if self.parts == 1 else states[..., self.width : 2 * self.width]
-
-    def _append(self, states: Tensor, store: KeyValues | KeyValueCache, layout: Layout | None) -> KeyValues | KeyValueCache:
-        keys, values = self._split(states)
-        return store.append(keys[:, None], values[:, None], layout)
 
 
 def _before(store: KeyValues | KeyValueCache, place: Tensor, layout: Layout | None) -> tuple[SourceStates, Tensor]:

@@ -11,9 +11,8 @@ from torch import Tensor, nn
 from weft.attention.base import Attended, Attention, Site
 from weft.attention.core.dot_product import attend_memory
 from weft.attention.core.kv_store import Memory
-from weft.attention.core.projections import Projections
+from weft.attention.core.multihead import Projections
 from weft.batch import Layout
-from weft.errors import DataError
 from weft.state import State
 
 
@@ -51,47 +50,24 @@ class LinformerAttention(Attention):
         heads = site.heads if share == "none" else 1
         self.mix = nn.Parameter(torch.randn(1 if share == "key_value" else 2, heads, rank, max_length) * rank**-0.5)
 
-    def start(
-        self, memory: Tensor | None = None, layout: Layout | None = None, *, rows: int = 1, room: int | None = None
-    ) -> State:
-        if self.site.use == "encoder":
-            return None
-        assert memory is not None
+    def read(self, memory: Tensor, layout: Layout | None) -> State:
         return self._shorten(*self.heads.keys_values(memory), layout)
 
-    def forward(
-        self,
-        query: Tensor,
-        state: State,
-        *,
-        append: Tensor | None = None,
-        layout: Layout | None = None,
-        need_weights: bool = False,
-    ) -> Attended:
+    def run(self, query: Tensor, state: State, append: Tensor | None, layout: Layout | None, need_weights: bool) -> Attended:
         if append is None:
             q, memory = self.heads.queries(query), state
         else:
             q, k, v = self.heads.own(append)
             memory = self._shorten(k, v, layout)
-        dropout = self.site.dropout if self.training else 0.0
-        context, _ = attend_memory(q, memory, layout=None, dropout=dropout)
+        context, _ = attend_memory(q, memory, layout=None, dropout=self.dropped)
         return Attended(self.heads.join(context), state)
 
     def _shorten(self, k: Tensor, v: Tensor, layout: Layout | None) -> Memory:
         """k, v [B, H, S, D] → [B, H, rank, D]."""
-        length = k.size(2)
-        self._check(length if layout is None else layout.longest)
-        mix = self.mix
+        self.check_length(k[:, 0], layout)
+        length = min(k.size(2), self.max_length)  # the batch may be padded beyond its longest row
         if layout is not None:
             here = layout.ok[:, None, :, None]
             k, v = torch.where(here, k, 0.0), torch.where(here, v, 0.0)
-        if length > self.max_length:  # the batch is padded beyond its longest row
-            k, v, length = k[:, :, : self.max_length], v[:, :, : self.max_length], self.max_length
-        return Memory(mix[0, :, :, :length] @ k, mix[-1, :, :, :length] @ v)
-
-    def _check(self, longest: int) -> None:
-        if longest > self.max_length:
-            raise DataError(
-                f"linformer has {self.max_length} positions, but a sequence has {longest} tokens; "
-                f"raise its max_length and train again, or shorten the text"
-            )
+        mix = self.mix[..., :length]
+        return Memory(mix[0] @ k[:, :, :length], mix[-1] @ v[:, :, :length])

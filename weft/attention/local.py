@@ -7,9 +7,8 @@ from dataclasses import KW_ONLY, dataclass
 from pydantic import PositiveInt
 from torch import Tensor
 
-from weft.attention.base import Site
 from weft.attention.core import patterns
-from weft.attention.core.pattern_attention import PatternAttention
+from weft.attention.core.block_sparse import PatternAttention
 
 
 @dataclass(frozen=True)
@@ -41,17 +40,11 @@ class Local(patterns.Pattern):
         return patterns.neighbours(x, chunk, patterns.margin(before), patterns.margin(after))
 
 
-class LocalAttention(PatternAttention):
+class LocalAttention(PatternAttention, pattern=Local):
     """Every query attends to the keys at most `window` positions away (in causal use: the last `window`, itself included).
 
     Causal decoding stores only the last `window` tokens.
-
-    window: how far a query sees
-    bias: whether the projections have a bias
     """
 
     paper = "Luong et al. 2015; Beltagy et al. 2020"
     cost = "n·window"
-
-    def __init__(self, site: Site, *, window: PositiveInt = 64, bias: bool = True) -> None:
-        super().__init__(site, Local(site.use == "causal", window=window), bias=bias)

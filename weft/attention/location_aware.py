@@ -13,10 +13,10 @@ from torch import Tensor, nn
 
 from weft.attention.base import Attended, Site
 from weft.attention.core.dot_product import masked_softmax
-from weft.attention.core.score_functions import AdditiveScore, at_least_float
-from weft.attention.core.single_head import SourceAttention, SourceStates, fold, kept, unfold
+from weft.attention.core.single_head import AdditiveScore, SourceAttention, SourceStates, fold, kept, unfold
 from weft.batch import Layout
 from weft.errors import ConfigError
+from weft.layers.autocast import at_least_float
 from weft.state import State
 
 
@@ -75,15 +75,16 @@ class LocationAwareAttention(SourceAttention):
             self.terms = frozenset({"coverage"})
             self.ignores_key_order = width == 1 and not window
 
-    def begin(self, source: SourceStates) -> Aligned:
+    def read(self, memory: Tensor, layout: Layout | None) -> Aligned:
+        source = self.head.read(memory, layout)
         last = torch.zeros_like(source.values[..., 0], dtype=at_least_float(source.values).dtype)
         total = last.clone() if self.coverage else None
         last[:, :1] = 1.0
         return Aligned(source, last, total)
 
-    def look(self, query: Tensor, state: State, layout: Layout | None, need_weights: bool) -> Attended:
+    def run(self, query: Tensor, state: State, append: Tensor | None, layout: Layout | None, need_weights: bool) -> Attended:
         source, last, total = state.source, state.last, state.total
-        projected, keys = self.score.project(query), source.mask(query.size(0), None)
+        projected, keys = self.score.query(query), source.mask(query.size(0), None)
         real = None if layout is None else layout.ok
         alignments, covered = [], []
         for t in range(query.size(1)):

@@ -7,8 +7,7 @@ from dataclasses import KW_ONLY, dataclass
 from pydantic import PositiveInt
 from torch import Tensor
 
-from weft.attention.base import Site
-from weft.attention.core.pattern_attention import PatternAttention
+from weft.attention.core.block_sparse import PatternAttention
 from weft.attention.core.patterns import Pattern, Union, for_each_group
 from weft.attention.local import Local
 
@@ -17,7 +16,7 @@ from weft.attention.local import Local
 class Global(Pattern):
     """The first `tokens` tokens see all tokens and are seen by all.
 
-    tokens: number of global tokens at the start
+    tokens: number of global tokens at the start, which see and are seen by all
     """
 
     causal: bool
@@ -35,21 +34,15 @@ class Global(Pattern):
         return for_each_group(x[:, : self.tokens], x.size(1), chunk)
 
 
-class GlobalAttention(PatternAttention):
+class GlobalAttention(PatternAttention, pattern=Global):
     """The first tokens attend to all tokens and all tokens attend to them; no other pairs attend to each other.
 
     On its own it sees little. Use it for some of the heads (`mixed`), or together with another pattern (`joined`,
     `longformer`).
-
-    tokens: number of global tokens at the start, which see and are seen by all
-    bias: whether the projections have a bias
     """
 
     paper = "Ainslie et al. 2020; Beltagy et al. 2020"
     cost = "n·tokens"
-
-    def __init__(self, site: Site, *, tokens: PositiveInt = 1, bias: bool = True) -> None:
-        super().__init__(site, Global(site.use == "causal", tokens=tokens), bias=bias)
 
 
 @dataclass(frozen=True)
@@ -70,18 +63,11 @@ class Longformer(Union):
         return Local(self.causal, window=self.window), Global(self.causal, tokens=self.tokens)
 
 
-class LongformerAttention(PatternAttention):
+class LongformerAttention(PatternAttention, pattern=Longformer):
     """Every query attends to a local window and to the first tokens, which attend to everything.
 
     Global and other tokens share one set of projections; the published model has a set for each.
-
-    window: how far a query sees
-    tokens: number of global tokens at the start, which see and are seen by all
-    bias: whether the projections have a bias
     """
 
     paper = "Beltagy et al. 2020"
     cost = "n·(window + tokens)"
-
-    def __init__(self, site: Site, *, window: PositiveInt = 64, tokens: PositiveInt = 1, bias: bool = True) -> None:
-        super().__init__(site, Longformer(site.use == "causal", window=window, tokens=tokens), bias=bias)

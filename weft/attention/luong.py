@@ -6,10 +6,8 @@ from pydantic import NonNegativeInt, PositiveInt
 from torch import Tensor
 
 from weft.attention.base import Site
-from weft.attention.core.score_functions import AdditiveScore, DotScore, GeneralScore, LocationScore
-from weft.attention.core.single_head import ScoredAttention
+from weft.attention.core.single_head import AdditiveScore, DotScore, LocationScore, ScoredAttention
 from weft.batch import Layout
-from weft.errors import DataError
 from weft.state import State
 
 
@@ -33,7 +31,7 @@ class GeneralAttention(ScoredAttention):
     paper = "Luong et al. 2015"
 
     def __init__(self, site: Site) -> None:
-        super().__init__(site, GeneralScore(site.dim, site.memory_dim))
+        super().__init__(site, DotScore(site.dim, site.memory_dim, general=True))
 
 
 class ConcatAttention(ScoredAttention):
@@ -63,16 +61,8 @@ class LocationAttention(ScoredAttention):
 
     def __init__(self, site: Site, *, max_length: PositiveInt = 512) -> None:
         super().__init__(site, LocationScore(site.dim, max_length))
-        self.max_length: int = max_length
+        self.max_length = max_length
 
-    def start(
-        self, memory: Tensor | None = None, layout: Layout | None = None, *, rows: int = 1, room: int | None = None
-    ) -> State:
-        assert memory is not None
-        longest = memory.size(1) if layout is None else layout.longest
-        if longest > self.max_length:
-            raise DataError(
-                f"location attention has {self.max_length} positions, but a source has {longest} tokens; "
-                f"raise its max_length and train again, or shorten the source"
-            )
-        return super().start(memory, layout)
+    def read(self, memory: Tensor, layout: Layout | None) -> State:
+        self.check_length(memory, layout)
+        return super().read(memory, layout)

@@ -8,8 +8,7 @@ from torch import Tensor
 
 from weft.attention.base import Attended, Site
 from weft.attention.core.dot_product import masked_softmax
-from weft.attention.core.score_functions import ExactLinear, LuongScore, luong_score
-from weft.attention.core.single_head import CountedSource, SourceAttention, SourceStates
+from weft.attention.core.single_head import CountedSource, ExactLinear, LuongScore, SourceAttention, luong_score
 from weft.batch import Layout
 from weft.state import State
 
@@ -36,18 +35,16 @@ class LocalMonotonicAttention(SourceAttention):
         place = torch.arange(length)
         return (place[:, None] - place).abs() <= self.window
 
-    def begin(self, source: SourceStates) -> CountedSource:
-        return CountedSource(source, torch.zeros(source.keys.size(0), dtype=torch.long, device=source.keys.device))
+    def read(self, memory: Tensor, layout: Layout | None) -> CountedSource:
+        return CountedSource.first(self.head.read(memory, layout))
 
-    def look(self, query: Tensor, state: State, layout: Layout | None, need_weights: bool) -> Attended:
-        source, (rows, extent) = state.source, query.shape[:2]
-        rank = torch.arange(extent, device=query.device) if layout is None else layout.positions
+    def run(self, query: Tensor, state: State, append: Tensor | None, layout: Layout | None, need_weights: bool) -> Attended:
+        source, rows = state.source, query.size(0)
         mask = source.mask(rows, layout)
-        centre = torch.minimum(state.queries[:, None] + rank, source.lengths(mask) - 1)
+        centre = torch.minimum(state.places(query, layout), source.lengths(mask) - 1)
         near = (source.places(rows)[:, None] - centre[..., None]).abs() <= self.window
         weights = masked_softmax(self.head.scores(query, source), near if mask is None else near & mask)
-        state = CountedSource(source, state.queries + (extent if layout is None else layout.lengths))
-        return Attended(self.head.mix(weights, source), state, weights[:, None] if need_weights else None)
+        return Attended(self.head.mix(weights, source), state.after(query, layout), weights[:, None] if need_weights else None)
 
 
 class LocalPredictiveAttention(SourceAttention):
@@ -71,7 +68,7 @@ class LocalPredictiveAttention(SourceAttention):
         self.inner = ExactLinear(site.dim, site.dim, bias=False)
         self.place = ExactLinear(site.dim, 1, bias=False)
 
-    def look(self, query: Tensor, state: State, layout: Layout | None, need_weights: bool) -> Attended:
+    def run(self, query: Tensor, state: State, append: Tensor | None, layout: Layout | None, need_weights: bool) -> Attended:
         rows = query.size(0)
         mask = state.mask(rows, layout)
         away = state.places(rows)[:, None] - self.centre(query, state.lengths(mask))[..., None]
@@ -82,5 +79,4 @@ class LocalPredictiveAttention(SourceAttention):
 
     def centre(self, query: Tensor, lengths: Tensor) -> Tensor:
         """The predicted position p [B, T], in float32 throughout: bf16 rounds position 257 to 256."""
-        share: Tensor = self.place(torch.tanh(self.inner(query)))[..., 0].sigmoid()
-        return lengths * share
+        return lengths * self.place(torch.tanh(self.inner(query)))[..., 0].sigmoid()

@@ -14,8 +14,7 @@ from pydantic import NonNegativeFloat, NonNegativeInt
 from torch import Tensor, nn
 
 from weft.attention.base import Attended, Site
-from weft.attention.core.score_functions import AdditiveScore
-from weft.attention.core.single_head import SourceAttention, SourceStates, kept
+from weft.attention.core.single_head import AdditiveScore, SourceAttention, SourceStates, kept
 from weft.batch import Layout
 from weft.state import State, spread
 
@@ -73,7 +72,8 @@ class MonotonicAttention(SourceAttention):
         self.noise, self.forced, self.hold = noise, forced, hold
         self.weights_sum = "one" if hold else "at most one"
 
-    def begin(self, source: SourceStates) -> Scan:
+    def read(self, memory: Tensor, layout: Layout | None) -> Scan:
+        source = self.head.read(memory, layout)
         sources, extent, _ = source.keys.shape
         if not self.training:
             return Scan(source, torch.zeros(sources, dtype=torch.long, device=source.keys.device))
@@ -81,7 +81,7 @@ class MonotonicAttention(SourceAttention):
         begin[:, :1] = 0.0
         return Scan(source, begin)
 
-    def look(self, query: Tensor, state: State, layout: Layout | None, need_weights: bool) -> Attended:
+    def run(self, query: Tensor, state: State, append: Tensor | None, layout: Layout | None, need_weights: bool) -> Attended:
         find = self._expect if self.training else self._scan
         return find(query, state, None if layout is None else layout.ok, need_weights)
 
@@ -117,10 +117,9 @@ class MonotonicAttention(SourceAttention):
         """The hard form: query after query, each from where the previous one stopped."""
         source, rows = state.source, query.size(0)
         sources, extent, _ = source.keys.shape
-        lengths = source.real(sources).sum(1)
-        lengths = spread(lengths, rows)
+        lengths = spread(source.real(sources).sum(1), rows)
         owner = torch.arange(rows, device=query.device) // (rows // sources)
-        projected, begin, places = self.score.project(query), state.begin, []
+        projected, begin, places = self.score.query(query), state.begin, []
         for t in range(query.size(1)):
             place = self._stop(projected[:, t : t + 1], source.keys, owner, begin, lengths)
             moved = place + 1 if self.forced else place

@@ -10,8 +10,7 @@ from pydantic import NonNegativeInt, PositiveInt
 from torch import Tensor
 
 from weft.attention.base import Site
-from weft.attention.core.feature_maps import FeatureAttention, ScaledFeatures
-from weft.attention.core.random_features import RedrawnBuffer
+from weft.attention.core.feature_maps import FeatureAttention, RedrawnBuffer, ScaledFeatures
 
 
 class PerformerAttention(FeatureAttention):

@@ -11,8 +11,7 @@ from pydantic import NonNegativeInt, PositiveInt
 from torch import Tensor, nn
 
 from weft.attention.base import Site
-from weft.attention.core.feature_maps import FeatureAttention, ScaledFeatures
-from weft.attention.core.random_features import RedrawnBuffer
+from weft.attention.core.feature_maps import FeatureAttention, RedrawnBuffer, ScaledFeatures
 
 SHARPEST = math.sqrt(2)
 """The reciprocal of the smallest kernel width. A narrower kernel is smaller than its estimation error for most pairs."""
@@ -38,7 +37,7 @@ class RandomFeatureAttention(FeatureAttention):
     def __init__(self, site: Site, *, features: PositiveInt = 64, redraw: NonNegativeInt = 1000, bias: bool = True) -> None:
         super().__init__(site, features=2 * features, bias=bias)
         self.directions = RedrawnBuffer(functools.partial(_directions, features, site.head_dim), redraw)
-        self.sharpness = nn.Parameter(torch.full((site.heads, 1, site.head_dim), _logit(1 / SHARPEST)))
+        self.sharpness = nn.Parameter(torch.full((site.heads, 1, site.head_dim), -math.log(SHARPEST - 1)))
 
     def sigma(self) -> Tensor:
         """σ [H, 1, D]."""
@@ -113,7 +112,3 @@ class _Waves(torch.autograd.Function):
 
 def _directions(count: int, width: int, generator: torch.Generator | None) -> Tensor:
     return torch.randn(count, width, generator=generator)
-
-
-def _logit(share: float) -> float:
-    return math.log(share / (1 - share))

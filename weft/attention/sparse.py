@@ -7,9 +7,8 @@ from dataclasses import KW_ONLY, dataclass
 from pydantic import PositiveInt
 from torch import Tensor
 
-from weft.attention.base import Site
 from weft.attention.core import patterns
-from weft.attention.core.pattern_attention import PatternAttention
+from weft.attention.core.block_sparse import PatternAttention
 from weft.attention.core.patterns import Pattern, Union
 from weft.errors import ConfigError
 
@@ -39,21 +38,15 @@ class Strided(Pattern):
         return x.transpose(1, 2).flatten(1, 2)[:, :extent]
 
 
-class StridedAttention(PatternAttention):
+class StridedAttention(PatternAttention, pattern=Strided):
     """Every query attends to the keys at distances that are multiples of `stride`, including its own.
 
     The Sparse Transformer combines it with attention to the last `stride` tokens, in separate heads (`mixed`) or in one
     (`joined`).
-
-    stride: distance between the tokens that a query sees
-    bias: whether the projections have a bias
     """
 
     paper = "Child et al. 2019"
     cost = "n²/stride"
-
-    def __init__(self, site: Site, *, stride: PositiveInt = 32, bias: bool = True) -> None:
-        super().__init__(site, Strided(site.use == "causal", stride=stride), bias=bias)
 
 
 @dataclass(frozen=True)
@@ -114,16 +107,8 @@ class Fixed(Union):
         return OwnBlock(self.causal, self.block), Summaries(self.block, self.summary)
 
 
-class FixedAttention(PatternAttention):
-    """Every query attends to its own block and to the last tokens of every block.
-
-    block: tokens per block
-    summary: tokens at the end of each block that all queries see
-    bias: whether the projections have a bias
-    """
+class FixedAttention(PatternAttention, pattern=Fixed):
+    """Every query attends to its own block and to the last tokens of every block."""
 
     paper = "Child et al. 2019"
     cost = "n·block + n²·summary/block"
-
-    def __init__(self, site: Site, *, block: PositiveInt = 32, summary: PositiveInt = 4, bias: bool = True) -> None:
-        super().__init__(site, Fixed(site.use == "causal", block=block, summary=summary), bias=bias)

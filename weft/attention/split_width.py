@@ -72,15 +72,7 @@ class PartsAttention(Attention):
         shares = [None] * len(self.parts) if memory is None else self.share(memory).chunk(len(self.parts), -1)
         return [part.start(own, layout, rows=rows, room=room) for part, own in zip(self._each(), shares, strict=True)]
 
-    def forward(
-        self,
-        query: Tensor,
-        state: State,
-        *,
-        append: Tensor | None = None,
-        layout: Layout | None = None,
-        need_weights: bool = False,
-    ) -> Attended:
+    def run(self, query: Tensor, state: State, append: Tensor | None, layout: Layout | None, need_weights: bool) -> Attended:
         terms: dict[str, Tensor] = {}
         outputs: list[Attended] = []
         shares = self.share(query).chunk(len(self.parts), -1)

@@ -1,24 +1,107 @@
-"""Synthesizer: attention whose weights do not depend on the keys."""
+"""Synthesizer: attention whose weights do not depend on the keys.
+
+Shapes: B rows · H heads · T queries · L positions · D model width.
+"""
 
 from __future__ import annotations
 
+import math
+from abc import ABC, abstractmethod
 from typing import Literal
 
 import torch
+import torch.nn.functional as F
 from pydantic import PositiveInt
 from torch import Tensor, nn
 
 from weft.attention.base import Attended, Attention, Site, join_heads, split_heads
 from weft.attention.core.dot_product import masked_softmax
 from weft.attention.core.single_head import CountedSource, SourceStates
-from weft.attention.core.synthetic_scores import DenseScores, FactoredDenseScores, FactoredRandomScores, RandomScores, Synthetic
 from weft.batch import Layout
-from weft.errors import DataError
 from weft.layers.dropout import dropout
 from weft.layers.history import History
 from weft.state import State
 
 Form = Literal["dense", "random", "fixed", "factored_dense", "factored_random"]
+
+
+class Synthetic(nn.Module, ABC):
+    """Scores of all positions."""
+
+    @abstractmethod
+    def forward(self, query: Tensor, place: Tensor) -> Tensor:
+        """query [B, T, D] at positions `place` [B, T] → [B, H, T, L]; positions that are the same in all rows may be [1, T]."""
+
+
+class RandomScores(Synthetic):
+    """A random number for each pair of positions, trained or fixed (Tay et al. 2020, section 3.2)."""
+
+    def __init__(self, heads: int, length: int, trained: bool) -> None:
+        super().__init__()
+        table = torch.randn(heads, length, length)
+        if trained:
+            self.table = nn.Parameter(table)
+        else:
+            self.register_buffer("table", table)
+
+    def forward(self, query: Tensor, place: Tensor) -> Tensor:
+        return self.table[:, place].transpose(0, 1)
+
+
+class FactoredRandomScores(Synthetic):
+    """The same table as a product R₁R₂ᵀ of rank k (section 3.4)."""
+
+    def __init__(self, heads: int, length: int, rank: int) -> None:
+        super().__init__()
+        self.left, self.right = (nn.Parameter(torch.randn(heads, length, rank) * rank**-0.25) for _ in range(2))
+
+    def forward(self, query: Tensor, place: Tensor) -> Tensor:
+        return self.left[:, place].transpose(0, 1) @ self.right.transpose(-1, -2)
+
+
+class TokenNetwork(nn.Module):
+    """W₂ relu(W₁x + b₁) + b₂ in each head, or Wx + b with one layer: `size` numbers per token."""
+
+    def __init__(self, dim: int, heads: int, size: int, layers: int) -> None:
+        super().__init__()
+        self.heads, self.width = heads, dim // heads
+        self.hidden = nn.Linear(dim, dim) if layers == 2 else None
+        self.weight = nn.Parameter(torch.empty(heads, dim if self.hidden is None else self.width, size))
+        self.bias = nn.Parameter(torch.zeros(heads, 1, size))
+        for head in self.weight.detach():
+            nn.init.xavier_uniform_(head)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[B, T, D] → [B, H, T, size]."""
+        if self.hidden is None:
+            x = x[:, None]
+        else:
+            x = F.relu(self.hidden(x)).unflatten(-1, (self.heads, self.width)).transpose(1, 2)
+        return x @ self.weight + self.bias
+
+
+class DenseScores(Synthetic):
+    """The score of each position, from the query (section 3.1)."""
+
+    def __init__(self, dim: int, heads: int, length: int, layers: int) -> None:
+        super().__init__()
+        self.network = TokenNetwork(dim, heads, length, layers)
+
+    def forward(self, query: Tensor, place: Tensor) -> Tensor:
+        return self.network(query)
+
+
+class FactoredDenseScores(Synthetic):
+    """a and b numbers per query with a·b ≥ L; the score of position p·b + q is the product of numbers p and q (section 3.3)."""
+
+    def __init__(self, dim: int, heads: int, length: int, layers: int) -> None:
+        super().__init__()
+        self.length, outer = length, math.ceil(math.sqrt(length))
+        self.outer = TokenNetwork(dim, heads, outer, layers)
+        self.inner = TokenNetwork(dim, heads, -(-length // outer), layers)
+
+    def forward(self, query: Tensor, place: Tensor) -> Tensor:
+        return (self.outer(query)[..., :, None] * self.inner(query)[..., None, :]).flatten(-2)[..., : self.length]
 
 
 class SynthesizerAttention(Attention):
@@ -57,37 +140,24 @@ class SynthesizerAttention(Attention):
         self.out = nn.Linear(site.dim, site.dim, bias=bias)
         self.scores = _scores(form, site, layers, rank, max_length)
 
-    def start(
-        self, memory: Tensor | None = None, layout: Layout | None = None, *, rows: int = 1, room: int | None = None
-    ) -> State:
-        if self.site.use == "cross":
-            assert memory is not None
-            self._check(memory, layout)
-            values = self.value(memory)
-            queries = torch.zeros(memory.size(0), dtype=torch.long, device=memory.device)
-            return CountedSource(SourceStates.of(values, values, layout), queries)
-        if self.site.use == "encoder":
-            return None
-        state = History.empty(rows, self.site.dim, room, self.out.weight)
-        return state if memory is None else state.append(self.value(memory), layout)[0]
+    def read(self, memory: Tensor, layout: Layout | None) -> State:
+        self.check_length(memory, layout)
+        values = self.value(memory)
+        return CountedSource.first(SourceStates.of(values, values, layout))
 
-    def forward(
-        self,
-        query: Tensor,
-        state: State,
-        *,
-        append: Tensor | None = None,
-        layout: Layout | None = None,
-        need_weights: bool = False,
-    ) -> Attended:
-        rows, extent = query.shape[:2]
-        rank = torch.arange(extent, device=query.device)[None] if layout is None else layout.positions
+    def begin(self, rows: int, room: int | None) -> State:
+        return History.empty(rows, self.site.dim, room, self.out.weight)
+
+    def extend(self, x: Tensor, state: State, layout: Layout | None) -> State:
+        return state.append(self.value(x), layout)[0]
+
+    def run(self, query: Tensor, state: State, append: Tensor | None, layout: Layout | None, need_weights: bool) -> Attended:
+        rows = query.size(0)
         if append is None:
-            source, place = state.source, state.queries[:, None] + rank
-            state = CountedSource(source, state.queries + (extent if layout is None else layout.lengths))
+            source, place, state = state.source, state.places(query, layout), state.after(query, layout)
         else:
-            self._check(append, layout)
-            source, place, state = self._own(append, state, layout, rank)
+            self.check_length(append, layout)
+            source, place, state = self._own(append, state, layout)
         mask = source.mask(rows, layout)
         if self.site.use == "causal":
             before = source.places(rows)[:, None] <= place[..., None]
@@ -96,9 +166,10 @@ class SynthesizerAttention(Attention):
         context = self._mix(weights, source)
         return Attended(self.out(join_heads(context).to(query.dtype)), state, weights if need_weights else None)
 
-    def _own(self, x: Tensor, state: State, layout: Layout | None, rank: Tensor) -> tuple[SourceStates, Tensor, State]:
+    def _own(self, x: Tensor, state: State, layout: Layout | None) -> tuple[SourceStates, Tensor, State]:
         """The sequence itself as a source, and the positions of its new tokens."""
         values = self.value(x)
+        rank = torch.arange(x.size(1), device=x.device)[None] if layout is None else layout.positions
         if state is None:
             return SourceStates.of(values, values, layout), rank, None
         fresh = state.fresh
@@ -129,14 +200,6 @@ class SynthesizerAttention(Attention):
         if beams == 1:
             return kept @ values
         return (kept.unflatten(0, (sources, beams)) @ values[:, None]).flatten(0, 1)
-
-    def _check(self, tokens: Tensor, layout: Layout | None) -> None:
-        longest = tokens.size(1) if layout is None else layout.longest
-        if longest > self.max_length:
-            raise DataError(
-                f"a synthesizer with {self.max_length} positions cannot attend to {longest} tokens; "
-                f"raise its max_length and train again, or shorten the text"
-            )
 
 
 def _scores(form: Form, site: Site, layers: int, rank: int, length: int) -> Synthetic:

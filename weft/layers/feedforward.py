@@ -13,6 +13,7 @@ from weft.kernels import serve
 from weft.layers.autocast import computed_in
 from weft.layers.convolution import TokenWindow
 from weft.layers.dropout import dropout
+from weft.layers.linear import xavier
 
 Activation = Literal["relu", "gelu", "swiglu"]
 
@@ -31,11 +32,8 @@ class FeedForward(nn.Module):
         inputs = dim if window is None else window.width * dim
         self.up = nn.Linear(inputs, 2 * hidden if activation == "swiglu" else hidden)
         self.down = nn.Linear(hidden, dim)
-        for block in self.up.weight.detach().split(hidden):
-            nn.init.xavier_uniform_(block)
-        nn.init.xavier_uniform_(self.down.weight)
-        nn.init.zeros_(self.up.bias)
-        nn.init.zeros_(self.down.bias)
+        xavier(self.up, self.up.out_features // hidden)
+        xavier(self.down)
 
     def start(self, rows: int) -> Tensor | None:
         """The tail before the first token, if there is a causal window."""
@@ -70,5 +68,5 @@ def _fused(layer: nn.Linear, x: Tensor) -> bool:
 def _linear_relu(layer: nn.Linear, x: Tensor) -> Tensor:
     from weft.kernels.triton.linear_relu import linear_relu
 
-    hidden: Tensor = linear_relu(x.flatten(0, -2), computed_in(layer.weight), computed_in(layer.bias))
+    hidden = linear_relu(x.flatten(0, -2), computed_in(layer.weight), computed_in(layer.bias))
     return hidden.unflatten(0, x.shape[:-1])

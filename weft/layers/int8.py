@@ -17,8 +17,8 @@ from torch import Tensor, nn
 from weft.batch import Layout
 from weft.errors import DeviceError
 from weft.kernels.cpp import Kernels
+from weft.layers.linear import NormedLinear
 from weft.layers.recurrent import Cell, RecurrentLayer
-from weft.layers.weightnorm import NormedLinear
 
 FEWEST = 16
 """Layers with fewer outputs stay in floating point: rounding their inputs would cost more than the product itself."""
@@ -58,12 +58,9 @@ class Int8Linear(nn.Module):
     @cached_property
     def _numbers(self) -> Tensor:
         """The rounded weights [O, I] as int8, unpacked once if needed."""
-        numbers: Tensor
         if self.kernels is None:
-            numbers = torch.ops.quantized.linear_unpack(self.packed)[0].int_repr()
-        else:
-            numbers = self.packed.unpack()
-        return numbers
+            return torch.ops.quantized.linear_unpack(self.packed)[0].int_repr()
+        return self.packed.unpack()
 
     def rows(self, outputs: Tensor) -> Int8Linear:
         """The same layer restricted to some of its outputs [N]."""
@@ -75,7 +72,7 @@ class Int8Linear(nn.Module):
         if x.dtype != torch.float32:
             x = x.float()
         if self.kernels is not None:
-            return self.packed(x)  # type: ignore[no-any-return]
+            return self.packed(x)
         # A row of zeros is divided by 0. The kernel still returns finite numbers, and times 0 they are 0.
         largest = x.abs().amax(-1, keepdim=True)
         output: Tensor = KERNEL(x / largest, 1 / self.levels, self.levels + 1, self.packed)
@@ -96,8 +93,7 @@ class Int8Recurrent(nn.Module):
 
     def forward(self, x: Tensor, state: Cell, layout: Layout | None) -> tuple[Tensor, Cell]:
         if layout is not None or x.size(1) > 1:
-            output: tuple[Tensor, Cell] = self.layer(x, state, layout)
-            return output
+            return self.layer(x, state, layout)
         cell = self.step(x[:, 0], state)
         return cell[0][:, None], cell
 

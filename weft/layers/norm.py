@@ -23,10 +23,8 @@ def norm_sum(norm: nn.LayerNorm, x: Tensor, update: Tensor, share: float, traini
         from weft.kernels.triton.add_norm import add_norm
 
         seed = torch.randint(1 << 62, (1,), device=x.device) if share else None
-        out: Tensor = add_norm(x, update, norm.weight, norm.bias, seed, share, norm.eps)[0]
-        return out
-    summed: Tensor = norm(x + dropout(update, share, training))
-    return summed
+        return add_norm(x, update, norm.weight, norm.bias, seed, share, norm.eps)[0]
+    return norm(x + dropout(update, share, training))
 
 
 def residual(x: Tensor, training: bool) -> Tensor:

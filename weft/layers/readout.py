@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from weft.batch import PAD
 from weft.kernels import serve
+from weft.layers.autocast import computed_in, wide
 
 CACHED = 1 << 21
 """Logits per chunk on a CPU: 8 MiB of float32."""
@@ -51,7 +52,7 @@ def smoothed_loss(logits: Tensor, labels: Tensor, smoothing: float) -> tuple[Ten
     Smoothing ε spreads that share of the probability evenly over the vocabulary (Szegedy et al. 2016), without entries whose
     logits are −inf. A label with a logit of −inf costs `IMPOSSIBLE` and has no gradient.
     """
-    logp = logits.to(_wide(logits)).log_softmax(-1)
+    logp = logits.to(wide(logits.dtype)).log_softmax(-1)
     never = logp == float("-inf")
     logp = logp.masked_fill(never, -IMPOSSIBLE)
     nll = F.nll_loss(logp.flatten(0, -2), labels.flatten(), ignore_index=PAD, reduction="sum")
@@ -70,9 +71,7 @@ def linear_loss(
     hidden [B, T, D] · weight [V, D] · labels [B, T]. By default the logits of a chunk fit a CPU's cache, or have 4096 rows on a
     GPU.
     """
-    hidden, labels = hidden.flatten(0, -2), labels.flatten()
-    if torch.is_autocast_enabled(hidden.device.type):
-        hidden = hidden.to(torch.get_autocast_dtype(hidden.device.type))
+    hidden, labels = computed_in(hidden.flatten(0, -2)), labels.flatten()
     if chunk is None:
         chunk = 4096 if hidden.device.type != "cpu" else max(64, CACHED // weight.size(0))
     total, nll = _LinearLoss.apply(hidden, weight, labels, smoothing, chunk)
@@ -91,8 +90,8 @@ class _LinearLoss(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor]:
         wanted, real = any(ctx.needs_input_grad[:2]), (labels != PAD)[:, None]
         table, hidden = weight.to(hidden.dtype), hidden.masked_fill(~real, 0.0)
-        mean = weight.to(_wide(weight)).mean(0)
-        total = torch.zeros((), device=hidden.device, dtype=_wide(hidden))
+        mean = weight.to(wide(weight.dtype)).mean(0)
+        total = torch.zeros((), device=hidden.device, dtype=wide(hidden.dtype))
         nll = torch.zeros_like(total)
         grad_hidden = torch.empty_like(hidden) if wanted else None
         grad_weight = torch.zeros_like(weight) if wanted else None
@@ -127,15 +126,10 @@ def _chunk(logits: Tensor, gold: Tensor, smoothing: float, wanted: bool) -> tupl
         return likelihoods(logits, gold, 1 - smoothing, wanted)
     gold = gold[:, None]
     chosen = logits.gather(-1, gold)
-    logp = logits.log_softmax(-1, dtype=_wide(logits))
+    logp = logits.log_softmax(-1, dtype=wide(logits.dtype))
     likelihood = logp.gather(-1, gold)
     slope = None
     if wanted:
         slope = torch.exp(logp, out=logits)
         slope.scatter_(-1, gold, (likelihood.exp() - (1 - smoothing)).to(slope.dtype))
     return likelihood[:, 0], (chosen - likelihood)[:, 0], slope
-
-
-def _wide(tensor: Tensor) -> torch.dtype:
-    """At least float32."""
-    return torch.promote_types(tensor.dtype, torch.float32)

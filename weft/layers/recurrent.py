@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from weft.batch import Layout
 from weft.errors import ConfigError
 from weft.layers.dropout import dropout
-from weft.layers.time_packing import pack_rows
+from weft.layers.packing import pack_rows
 
 CellKind = Literal["gru", "lstm"]
 BridgeKind = Literal["zeros", "copy", "tanh"]

@@ -5,21 +5,20 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from dataclasses import replace
 
-import torch
 from torch import Tensor, nn
 
 from weft.attention.base import Attended, Attention, Facts
 from weft.batch import Layout
-from weft.layers.unpacking import repack, unpack
+from weft.layers.packing import repack, unpack
 from weft.state import State
 
 
 class Mixer(Facts, ABC):
     """Mixes the tokens of a row, all at once (encoder) or each with those before it (causal), in pieces of any size."""
 
-    @abstractmethod
     def start(self, *, rows: int = 1, room: int | None = None) -> State:
-        """The initial state."""
+        """The initial state; an encoder has none."""
+        return None
 
     @abstractmethod
     def forward(self, x: Tensor, state: State, *, layout: Layout | None = None, need_weights: bool = False) -> Attended:
@@ -27,8 +26,7 @@ class Mixer(Facts, ABC):
 
     def recall(self, memory: Tensor) -> State:
         """The causal state after tokens [B, M, D] of an earlier segment, whose own outputs are not needed."""
-        attended: Attended = self(memory, self.start(rows=memory.size(0)))
-        return attended.state
+        return self(memory, self.start(rows=memory.size(0))).state
 
 
 class RowMixer(Mixer):
@@ -76,6 +74,3 @@ class SelfAttention(Mixer):
 
     def sees(self, length: int) -> Tensor:
         return self.attention.sees(length)
-
-    def refresh(self, generator: torch.Generator) -> None:
-        """Does nothing: the trainer reaches the attention inside directly, since it is a module of its own."""

@@ -23,6 +23,7 @@ from weft.attention.core.dot_product import masked_softmax
 from weft.batch import Layout
 from weft.layers.dropout import dropout
 from weft.layers.history import History
+from weft.layers.linear import xavier
 from weft.mixers.base import Mixer
 from weft.state import State
 
@@ -59,10 +60,8 @@ class BucketMixer(Mixer):
         self.width = site.head_dim
         self.query_value = nn.Linear(site.dim, 2 * site.dim)
         self.out = nn.Linear(site.dim, site.dim)
-        for block in (*self.query_value.weight.detach().chunk(2), self.out.weight.detach()):
-            nn.init.xavier_uniform_(block)
-        nn.init.zeros_(self.query_value.bias)
-        nn.init.zeros_(self.out.bias)
+        xavier(self.query_value, 2)
+        xavier(self.out)
 
     @abstractmethod
     def assign(self, q: Tensor, ok: Tensor | None) -> Tensor:
@@ -100,7 +99,7 @@ class BucketMixer(Mixer):
         keys, v = (split_heads(part, heads) for part in stored.chunk(2, -1))
         theirs = state.buckets.tokens.transpose(1, 2).unflatten(1, (heads, self.rounds)).long()
         if extent <= FEW:
-            return _look_back(q, _keys(keys), v, (buckets, theirs), place, self.window, self._share)
+            return _look_back(q, _keys(keys), v, (buckets, theirs), place, self.window, self.dropped)
         real = torch.arange(stored.size(1), device=q.device) < state.tokens.length[:, None]
         whole = self._band(keys, v, theirs, real)
         return whole.gather(2, place.clamp_max(stored.size(1) - 1)[:, None, :, None].expand(-1, heads, -1, whole.size(-1)))
@@ -109,11 +108,7 @@ class BucketMixer(Mixer):
         """Attends within the band. The sentences of a packed row, and padding, get separate buckets."""
         if segments is not None:
             buckets = buckets + self.kinds * segments[:, None, None]
-        return band(q, v, buckets, self.window, causal=self.site.use == "causal", share=self._share)
-
-    @property
-    def _share(self) -> float:
-        return self.site.dropout if self.training else 0.0
+        return band(q, v, buckets, self.window, causal=self.site.use == "causal", share=self.dropped)
 
 
 def band(q: Tensor, v: Tensor, buckets: Tensor, window: int, *, causal: bool, share: float = 0.0) -> Tensor:

@@ -40,9 +40,6 @@ class FourierMixer(RowMixer):
         super().__init__(site)
         self.norm = norm
 
-    def start(self, *, rows: int = 1, room: int | None = None) -> State:
-        return None
-
     def mix(self, x: Tensor, state: State, layout: Layout | None) -> tuple[Tensor, State]:
         extent, width = x.shape[1:]
         ragged = layout is not None and (layout.known is None or any(count != extent for count in layout.known))

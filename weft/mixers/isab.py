@@ -9,8 +9,7 @@ from pydantic import PositiveInt
 from torch import Tensor, nn
 
 from weft.attention.base import Site
-from weft.attention.core.multihead import MultiHead
-from weft.attention.core.multihead_block import MultiheadBlock
+from weft.attention.core.multihead import MultiHead, MultiheadBlock
 from weft.batch import Layout
 from weft.mixers.base import RowMixer
 from weft.state import State
@@ -40,9 +39,6 @@ class InducedSetMixer(RowMixer):
         self.points = nn.Parameter(torch.empty(points, site.dim))
         self.gather, self.spread = MultiheadBlock(inner), MultiHead(inner)
         nn.init.xavier_uniform_(self.points)
-
-    def start(self, *, rows: int = 1, room: int | None = None) -> State:
-        return None
 
     def mix(self, x: Tensor, state: State, layout: Layout | None) -> tuple[Tensor, State]:
         summary, _ = self.gather(self.points.expand(x.size(0), -1, -1), x, layout)

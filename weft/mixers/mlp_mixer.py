@@ -38,9 +38,6 @@ class TokenMlpMixer(RowMixer):
         nn.init.xavier_uniform_(self.up)
         nn.init.xavier_uniform_(self.down)
 
-    def start(self, *, rows: int = 1, room: int | None = None) -> State:
-        return None
-
     def mix(self, x: Tensor, state: State, layout: Layout | None) -> tuple[Tensor, State]:
         extent = x.size(1)
         if layout is not None:

@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from weft.attention.base import Site
 from weft.attention.core.dot_product import mix
 from weft.batch import Layout
-from weft.errors import DataError
 from weft.layers.history import History
+from weft.layers.linear import xavier
 from weft.mixers.base import RowMixer
 from weft.state import State
 
@@ -70,10 +70,8 @@ class SinkhornMixer(RowMixer):
         self.width, self.blocks = site.head_dim, -(-max_length // block)
         self.query_key_value = nn.Linear(site.dim, 3 * site.dim)
         self.out = nn.Linear(site.dim, site.dim)
-        for part in (*self.query_key_value.weight.detach().chunk(3), self.out.weight.detach()):
-            nn.init.xavier_uniform_(part)
-        nn.init.zeros_(self.query_key_value.bias)
-        nn.init.zeros_(self.out.bias)
+        xavier(self.query_key_value, 3)
+        xavier(self.out)
         # A bias would favour a block in all rows alike, and normalising columns cancels that.
         last = nn.Linear(site.dim, site.heads * self.blocks, bias=False)
         self.want = nn.Sequential(nn.Linear(site.dim, site.dim), nn.GELU(), last)
@@ -85,12 +83,7 @@ class SinkhornMixer(RowMixer):
         return Sorting(History.empty(rows, 3 * dim, room, weight), torch.zeros(rows, dim, device=weight.device))
 
     def mix(self, x: Tensor, state: State, layout: Layout | None) -> tuple[Tensor, State]:
-        longest = x.size(1) if layout is None else layout.longest
-        if longest > self.max_length:
-            raise DataError(
-                f"sinkhorn has {self.max_length} positions, but a row has {longest} tokens; "
-                "raise its max_length and train again, or shorten the text"
-            )
+        self.check_length(x, layout)
         q, k, v = self.query_key_value(x).chunk(3, -1)
         ok = None if layout is None else layout.ok[..., None]
         if ok is not None:
@@ -131,7 +124,7 @@ class SinkhornMixer(RowMixer):
         seen = torch.cat([own.expand(-1, -1, self.block, -1), beside.expand(-1, -1, self.block, -1)], -1)
         keys, values = torch.cat([keys, sorted_keys], 3), torch.cat([values, sorted_values], 3)
         ours, keys, values = (part.transpose(1, 2).flatten(0, 1) for part in (ours, keys, values))
-        context, _ = mix(ours, keys, values, seen.flatten(0, 1)[:, None], self._share, False)
+        context, _ = mix(ours, keys, values, seen.flatten(0, 1)[:, None], self.dropped, False)
         return context.transpose(1, 2).reshape(rows, -1, dim)[:, :extent]
 
     def _beside(self, real: Tensor) -> Tensor:
@@ -182,7 +175,7 @@ class SinkhornMixer(RowMixer):
 
         seen = torch.cat([cells <= place[..., None], (mine > 0)[..., None].expand_as(cells)], -1)
         ours = q.unflatten(-1, (-1, 1, self.width)).flatten(0, 1)
-        context, _ = mix(ours, fetch(k), fetch(v), seen.flatten(0, 1)[:, None, None], self._share, False)
+        context, _ = mix(ours, fetch(k), fetch(v), seen.flatten(0, 1)[:, None, None], self.dropped, False)
         return context.reshape(rows, extent, dim)
 
     def _cut(self, x: Tensor) -> Tensor:
@@ -192,7 +185,3 @@ class SinkhornMixer(RowMixer):
     def _heads(self, x: Tensor) -> Tensor:
         """[B, N, b, H·D] → [B, H, N, b, D]."""
         return x.unflatten(-1, (self.site.heads, self.width)).permute(0, 3, 1, 2, 4)
-
-    @property
-    def _share(self) -> float:
-        return self.site.dropout if self.training else 0.0

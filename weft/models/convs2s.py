@@ -28,8 +28,8 @@ from weft.layers.autocast import computed_in
 from weft.layers.convolution import TokenWindow
 from weft.layers.dropout import dropout
 from weft.layers.embedding import Sharing, TokenEmbedding
+from weft.layers.linear import NormedLinear
 from weft.layers.position import LearnedPosition, token_positions
-from weft.layers.weightnorm import NormedLinear
 from weft.models.base import DecoderSite, Encoded, Features, LinearDecoder, VectorEncoder, least
 from weft.models.blocks import Rate
 from weft.models.composing import Composition

@@ -15,11 +15,11 @@ from torch import Tensor, nn
 
 from weft.attention.base import Attended, Attention
 from weft.attention.core.recording import observe
-from weft.attention.core.score_functions import at_least_float
 from weft.attention.core.single_head import fold, unfold
 from weft.batch import EOS, UNK, Layout, Source
 from weft.config.registry import Among
 from weft.errors import ConfigError
+from weft.layers.autocast import at_least_float
 from weft.models.base import Decoder, Encoded, Encoder, Features, Model, Sizes
 from weft.models.composing import Family, build_encoder_decoder
 from weft.state import State, shared, spread

@@ -3,6 +3,6 @@
 POOLINGS = {
     "mean": "weft.pooling.mean_max:MeanPooling",
     "max": "weft.pooling.mean_max:MaxPooling",
-    "self_attentive": "weft.pooling.self_attentive:SelfAttentivePooling",
-    "pma": "weft.pooling.pma:MultiheadPooling",
+    "self_attentive": "weft.pooling.learned_queries:SelfAttentivePooling",
+    "pma": "weft.pooling.learned_queries:MultiheadPooling",
 }

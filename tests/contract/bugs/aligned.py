@@ -74,8 +74,8 @@ ALIGNED = [
     Bug(
         "noise outside training",
         "attention.monotonic",
-        "projected, begin, places = self.score.project(query), state.begin, []",
-        "projected, begin, places = self.score.project(query + torch.randn_like(query)), state.begin, []",
+        "projected, begin, places = self.score.query(query), state.begin, []",
+        "projected, begin, places = self.score.query(query + torch.randn_like(query)), state.begin, []",
         ("monotonic-cross-pure",),
     ),
     Bug(

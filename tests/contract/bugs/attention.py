@@ -105,7 +105,7 @@ ATTENTION = [
     ),
     Bug(
         "later blocks of queries are scored as the first",
-        "attention.core.score_functions",
+        "attention.core.single_head",
         "[self.energy(part, source.keys) for part in parts]",
         "[self.energy(parts[0][:, : part.size(1)], source.keys) for part in parts]",
         ("additive-cross-chunks", "limits: additive_is_the_formula_of_the_paper"),

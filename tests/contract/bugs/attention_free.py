@@ -107,14 +107,14 @@ ATTENTION_FREE = [
     ),
     Bug(
         "seeds see padding",
-        "pooling.pma",
+        "pooling.learned_queries",
         "F.relu(self.network(memory)), layout, need",
         "F.relu(self.network(memory)), None, need",
         ("pma-padding", "pma-weights"),
     ),
     Bug(
         "an empty row is not pooled to zeros",
-        "pooling.pma",
+        "pooling.learned_queries",
         "if layout is not None:",
         "if False:",
         ("pma-empty-row",),
@@ -128,14 +128,14 @@ ATTENTION_FREE = [
     ),
     Bug(
         "packed sentences are put back one row off",
-        "layers.unpacking",
+        "layers.packing",
         "(layout.segments[0].long() - 1).clamp_min(0)",
         "layout.segments[0].long().clamp_min(0)",
         ("fnet-encoder-packed", "gmlp-causal-packed"),
     ),
     Bug(
         "segments of padding count as sentences",
-        "layers.unpacking",
+        "layers.packing",
         " & layout.ok[0][where]",
         "",
         ("attention_free: packed_sentences_come_apart_and_together",),

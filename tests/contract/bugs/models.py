@@ -180,7 +180,7 @@ LAYERS = [
     ),
     Bug(
         "pooling weighs padding",
-        "pooling.self_attentive",
+        "pooling.learned_queries",
         "None if layout is None else layout.ok[:, None].expand_as(scores)",
         "None",
         ("self_attentive-three-rows-padding",),
@@ -201,21 +201,21 @@ LAYERS = [
     ),
     Bug(
         "the returned weights are not those used",
-        "pooling.self_attentive",
+        "pooling.learned_queries",
         "return Pooled(weights @ memory, weights, terms)",
         "return Pooled(weights @ memory, 2 * weights, terms)",
         ("self_attentive-weights",),
     ),
     Bug(
         "pooling drops out outside training",
-        "pooling.self_attentive",
+        "pooling.learned_queries",
         "torch.tanh(self.hidden(memory))",
         "nn.functional.dropout(torch.tanh(self.hidden(memory)))",
         ("self_attentive-pure",),
     ),
     Bug(
         "a term outside training",
-        "pooling.self_attentive",
+        "pooling.learned_queries",
         "if self.training:",
         "if True:",
         ("self_attentive-gradients",),

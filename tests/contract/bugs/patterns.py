@@ -161,8 +161,8 @@ DISTANCES = [
     Bug(
         "the fused kernel ignores a bias",
         "attention.core.dot_product",
-        "both = mask if bias is None else _biased(bias.to(q.dtype), mask)",
-        "both = mask",
+        "mask = bias if mask is None else bias.masked_fill(~mask, -math.inf)",
+        "pass",
         ("full-alibi-encoder-weights",),
     ),
     Bug(
@@ -177,9 +177,9 @@ DISTANCES = [
 SYNTHESIZER = [
     Bug(
         "a table is indexed by position in the call",
-        "attention.synthesizer",
-        "source, place = state.source, state.queries[:, None] + rank",
-        "source, place = state.source, 0 * state.queries[:, None] + rank",
+        "attention.core.single_head",
+        "return self.queries[:, None] + token",
+        "return 0 * self.queries[:, None] + token",
         ("synthesizer-random-cross-chunks",),
     ),
     Bug(

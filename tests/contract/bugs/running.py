@@ -99,7 +99,7 @@ RUNNING = [
     ),
     Bug(
         "random features are not saved",
-        "attention.core.random_features",
+        "attention.core.feature_maps",
         'self.register_buffer("bits", draw(None).view(torch.int32))',
         'self.register_buffer("bits", draw(None).view(torch.int32), persistent=False)',
         ("performer-encoder-checkpoint",),

@@ -14,7 +14,7 @@ SINGLE = [
     ),
     Bug(
         "v is not normalised",
-        "attention.core.score_functions",
+        "attention.core.single_head",
         "self.gain * F.normalize(self.score.weight, dim=-1)",
         "self.gain * self.score.weight",
         (
@@ -24,17 +24,17 @@ SINGLE = [
     ),
     Bug(
         "the learned gain is not used",
-        "attention.core.score_functions",
+        "attention.core.single_head",
         "self.gain * F.normalize(self.score.weight, dim=-1)",
         "F.normalize(self.score.weight, dim=-1)",
         ("additive_normed-cross-gradients", "recurrent_attention: normed_additive_of_the_same_length_is_additive"),
     ),
     Bug(
         "a dot score is always scaled",
-        "attention.core.score_functions",
+        "attention.core.single_head",
         "self.factor = 1 / math.sqrt(dim) if scale else 1.0",
         "self.factor = 1 / math.sqrt(dim)",
-        ("recurrent_attention: general_with_the_identity_is_dot",),
+        ("recurrent_attention: general_is_its_formula",),
     ),
     Bug(
         "a concat score has a bias",
@@ -52,7 +52,7 @@ SINGLE = [
     ),
     Bug(
         "location scores have an offset",
-        "attention.core.score_functions",
+        "attention.core.single_head",
         "scores: Tensor = self.place(query)",
         "scores: Tensor = self.place(query + 1)",
         ("recurrent_attention: location_without_a_query_is_the_mean",),
@@ -60,15 +60,15 @@ SINGLE = [
     Bug(
         "local-m counts from 0 in every call",
         "attention.luong_local",
-        "torch.minimum(state.queries[:, None] + rank,",
-        "torch.minimum(0 * state.queries[:, None] + rank,",
+        "torch.minimum(state.places(query, layout),",
+        "torch.minimum(state.places(query, layout) - state.queries[:, None],",
         ("local_m-cross-chunks", "local_m-cross-beams"),
     ),
     Bug(
         "local-m counts padded queries",
-        "attention.luong_local",
-        "(extent if layout is None else layout.lengths)",
-        "extent",
+        "attention.core.single_head",
+        "(query.size(1) if layout is None else layout.lengths)",
+        "query.size(1)",
         ("local_m-cross-ragged",),
     ),
     Bug(
@@ -109,8 +109,8 @@ SINGLE = [
     Bug(
         "local-p predicts in half precision",
         "attention.luong_local",
-        "return lengths * share",
-        "return lengths * share.bfloat16()",
+        "[..., 0].sigmoid()",
+        "[..., 0].sigmoid().bfloat16()",
         ("recurrent_attention: local_p_places_are_exact_in_half_precision",),
     ),
     Bug(

@@ -8,17 +8,22 @@ Shapes: B rows · H heads · n tokens · D head width · C groups · T queries a
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import reduce
 from itertools import groupby
+from typing import Any, ClassVar, get_type_hints
 
 import torch
 from torch import Tensor
 
+from weft.attention.base import Site
 from weft.attention.core import dot_product
-from weft.attention.core.dot_product import attend, masked_softmax, mix
+from weft.attention.core.dot_product import AttendOptions, attend, masked_softmax, mix
 from weft.attention.core.kv_store import KeyValueCache, KeyValues
+from weft.attention.core.multihead import MultiHead, MultiHeadAttention
 from weft.attention.core.packed_rows import Heads, attend_window, by_rows, can_attend_window, packing
 from weft.attention.core.patterns import Everything, Pattern
 from weft.attention.core.ring_buffer import Ring
@@ -50,56 +55,79 @@ class PatternLook:
         return masks[0][:, :1] if len(masks) == 1 else torch.cat(masks, 1)
 
     def __call__(
-        self,
-        q: Tensor,
-        store: KeyValues | KeyValueCache | Ring,
-        *,
-        causal: bool,
-        layout: Layout | None,
-        positions: Tensor,
-        dropout: float,
-        need_weights: bool,
+        self, q: Tensor, store: KeyValues | KeyValueCache | Ring, options: AttendOptions
     ) -> tuple[Tensor, Tensor | None]:
-        extent = q.size(2)
+        extent, need_weights = q.size(2), options.need_weights
         if isinstance(store, Ring):
             if store.pieces > 1 or need_weights:
-                return self._look_back(q, store, positions, dropout, need_weights)
+                return self._look_back(q, store, options)
             k, v = store.k[:, :, -extent:], store.v[:, :, -extent:]
-            return self._look_around((q, k, v), causal, layout, dropout), None
+            return self._look_around((q, k, v), options), None
         if isinstance(store, KeyValueCache) or need_weights or store.k is None or store.v is None or store.k.size(2) != extent:
-            return attend(
-                q,
-                store,
-                causal=causal,
-                layout=layout,
-                positions=positions,
-                pattern=self.mask,
-                dropout=dropout,
-                need_weights=need_weights,
-            )
-        return self._look_around((q, store.k, store.v), causal, layout, dropout), None
+            return attend(q, store, options, self.mask)
+        return self._look_around((q, store.k, store.v), options), None
 
-    def _look_around(self, heads: Heads, causal: bool, layout: Layout | None, dropout: float) -> Tensor:
+    def _look_around(self, heads: Heads, options: AttendOptions) -> Tensor:
         """Attends within a whole sequence. Without a kernel for packed rows, their sentences are unpacked to rows first."""
-        spans = [pattern.span for pattern, _ in self.runs]
+        spans, layout = [pattern.span for pattern, _ in self.runs], options.layout
         if layout is not None and layout.packed and not (all(spans) and can_attend_window(heads[0], True)):
-            return by_rows(heads, layout, lambda inside, rows: self._look_around(inside, causal, rows, dropout))
+            return by_rows(heads, layout, lambda inside, rows: self._look_around(inside, options._replace(layout=rows)))
         counts = [count for _, count in self.runs]
         split = zip(*(part.split(counts, 1) for part in heads), strict=True)
-        contexts = [
-            _attend(pattern, part, causal, layout, dropout) for (pattern, _), part in zip(self.runs, split, strict=True)
-        ]
+        contexts = [_attend(pattern, part, options) for (pattern, _), part in zip(self.runs, split, strict=True)]
         return contexts[0] if len(contexts) == 1 else torch.cat(contexts, 1)
 
-    def _look_back(
-        self, q: Tensor, ring: Ring, positions: Tensor, dropout: float, need_weights: bool
-    ) -> tuple[Tensor, Tensor | None]:
+    def _look_back(self, q: Tensor, ring: Ring, options: AttendOptions) -> tuple[Tensor, Tensor | None]:
         """Attends from the newest tokens of a ring buffer to the tokens before them."""
-        cell, real = ring.cells()
+        assert options.positions is not None
+        (cell, real), positions = ring.cells(), options.positions
         seen = real[:, None] & (cell[:, None] <= positions[:, :, None])
         mask = seen[:, None] & self.mask(positions[:, :, None], cell[:, None])
-        context, weights = mix(q, ring.k, ring.v, mask, dropout, need_weights)
+        context, weights = mix(q, ring.k, ring.v, mask, options.dropout, options.need_weights)
         return context, None if weights is None else ring.spread(weights)
+
+
+class PatternAttention(MultiHeadAttention):
+    """Softmax over the keys that a pattern of positions allows: one pattern for all heads, or one per head.
+
+    `class LocalAttention(PatternAttention, pattern=Local)` has the options of `Local`, and bias.
+    """
+
+    uses = frozenset({"encoder", "causal"})
+    instead: ClassVar[dict[str, str]] = {
+        "cross": "a pattern compares positions, which two sequences do not share; use full, or local_m or local_p"
+    }
+    weights_sum = "one"
+    reach = "pattern"
+    packs = True
+
+    def __init_subclass__(cls, pattern: type[Any] | None = None) -> None:
+        super().__init_subclass__()
+        if pattern is None:
+            return
+
+        def init(self: PatternAttention, site: Site, *, bias: bool = True, **options: Any) -> None:
+            """bias: whether the projections have a bias"""
+            PatternAttention.__init__(self, site, pattern(site.use == "causal", **options), bias=bias)
+
+        # The registry reads the options from the signature, the annotations and the docstring.
+        own, theirs = inspect.signature(init).parameters, inspect.signature(pattern).parameters
+        keywords = [each for each in theirs.values() if each.kind is inspect.Parameter.KEYWORD_ONLY]
+        parameters = [own["self"], own["site"], *keywords, own["bias"]]
+        init.__dict__["__signature__"] = inspect.Signature(parameters)
+        init.__annotations__ |= get_type_hints(pattern.__init__, include_extras=True)
+        init.__doc__ = f"{inspect.getdoc(pattern)}\n{init.__doc__}"
+        cls.__init__ = init  # type: ignore[method-assign, assignment]
+
+    def __init__(self, site: Site, *patterns: Pattern, bias: bool) -> None:
+        super().__init__(site)
+        self.patterns = patterns
+        look = PatternLook.of(patterns, site.heads)
+        self.heads = MultiHead(site, bias=bias, look=look, past=look.past)
+
+    def sees(self, length: int) -> Tensor:
+        causal = self.site.use == "causal"
+        return reduce(torch.logical_or, (pattern.sees(length, causal) for pattern in self.patterns))
 
 
 @dataclass(frozen=True)
@@ -154,9 +182,9 @@ def _beside(keys: list[Tensor]) -> Tensor:
     return keys[0] if len(keys) == 1 else torch.cat(keys, 2)
 
 
-def _attend(pattern: Pattern, heads: Heads, causal: bool, layout: Layout | None, dropout: float) -> Tensor:
+def _attend(pattern: Pattern, heads: Heads, options: AttendOptions) -> Tensor:
     """Attends over whole rows: by a fused kernel for windows, by tilings if they form fewer pairs, or with a mask."""
-    q, k, v = heads
+    (q, k, v), (causal, layout, _, dropout, _) = heads, options
     extent = q.size(2)
     padded = layout is not None and not layout.packed and layout.known != (extent,) * q.size(0)
     if pattern.span and can_attend_window(q, causal or not padded):
@@ -170,7 +198,7 @@ def _attend(pattern: Pattern, heads: Heads, causal: bool, layout: Layout | None,
     segments, positions = (None, None) if layout is None else (layout.segments, layout.positions)
     place = torch.arange(extent, device=q.device)[None] if positions is None else positions
     store = KeyValues(k, v, segments, positions)
-    return attend(q, store, causal=causal, layout=layout, positions=place, pattern=look, dropout=dropout)[0]
+    return attend(q, store, options._replace(positions=place), look)[0]
 
 
 def plan(pattern: Pattern, causal: bool) -> list[Tiling]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from contextlib import nullcontext
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -31,22 +32,25 @@ Pattern = Callable[[Tensor, Tensor], Tensor]
 """(query positions [B, T, 1], key positions [B, 1, S]) → [B, H or 1, T, S] bool: which pairs may attend to each other."""
 
 
-def attend(
-    q: Tensor,
-    store: KeyValues | KeyValueCache,
-    *,
-    causal: bool,
-    layout: Layout | None,
-    positions: Tensor | None = None,
-    pattern: Pattern | None = None,
-    dropout: float = 0.0,
-    need_weights: bool = False,
-) -> tuple[Tensor, Tensor | None]:
-    """Self-attention of queries q [B, H, T, D] over a store to which their own keys were appended last.
+class AttendOptions(NamedTuple):
+    """Options of self-attention over a store to which the keys of the queries were appended last.
 
-    `positions` [B, T] are those of the queries (from `store.place` before appending); only a `KeyValueCache` or a pattern needs
-    them.
+    `positions` [B, T] are those of the queries (from `store.place` before appending); without a pattern, only a `KeyValueCache`
+    needs them.
     """
+
+    causal: bool
+    layout: Layout | None = None
+    positions: Tensor | None = None
+    dropout: float = 0.0
+    need_weights: bool = False
+
+
+def attend(
+    q: Tensor, store: KeyValues | KeyValueCache, options: AttendOptions, pattern: Pattern | None = None
+) -> tuple[Tensor, Tensor | None]:
+    """The context of queries q [B, H, T, D], and their weights [B, H, T, S] if requested."""
+    causal, layout, positions, dropout, need_weights = options
     if isinstance(store, KeyValueCache):
         assert positions is not None
         return _attend_cache(q, store, positions, pattern, dropout, need_weights)
@@ -67,14 +71,13 @@ def attend(
     return mix(q, store.k, store.v, mask, dropout, need_weights)
 
 
-def visible(
-    store: KeyValues | KeyValueCache, extent: int, *, causal: bool, layout: Layout | None, positions: Tensor
-) -> tuple[Tensor, Tensor, Tensor | None]:
+def visible(store: KeyValues | KeyValueCache, extent: int, options: AttendOptions) -> tuple[Tensor, Tensor, Tensor | None]:
     """k, v [B, H, S, D] and the mask [B, 1, T or 1, S] of the last `extent` tokens, for scores other than plain products."""
     if isinstance(store, KeyValueCache):
-        return *store.dense(), _seen_cells(store, positions)
+        assert options.positions is not None
+        return *store.dense(), _seen_cells(store, options.positions)
     assert store.k is not None and store.v is not None
-    return store.k, store.v, _seen(store, extent, causal, layout)
+    return store.k, store.v, _seen(store, extent, options.causal, options.layout)
 
 
 def _seen(store: KeyValues, extent: int, causal: bool, layout: Layout | None) -> Tensor | None:
@@ -127,8 +130,10 @@ def mix(
     faster for short ones, including the backward pass.
     """
     if _fused(q, k.size(2), need_weights):
-        both = mask if bias is None else _biased(bias.to(q.dtype), mask)
-        return _scaled_dot_product(q, k, v, both, share), None
+        if bias is not None:
+            bias = bias.to(q.dtype)
+            mask = bias if mask is None else bias.masked_fill(~mask, -math.inf)
+        return _scaled_dot_product(q, k, v, mask, share), None
     scores = q @ k.transpose(-1, -2) / math.sqrt(q.size(-1))
     weights = masked_softmax(scores if bias is None else scores + bias, mask)
     return dropout(weights, share).to(v.dtype) @ v, weights if need_weights else None
@@ -145,10 +150,6 @@ def _scaled_dot_product(
     """torch's fused attention, by one of `BACKENDS` on a GPU."""
     with sdpa_kernel(BACKENDS) if q.device.type == "cuda" else nullcontext():
         return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout, is_causal=causal)
-
-
-def _biased(bias: Tensor, mask: Tensor | None) -> Tensor:
-    return bias if mask is None else bias.masked_fill(~mask, -math.inf)
 
 
 def masked_softmax(scores: Tensor, mask: Tensor | None) -> Tensor:
@@ -196,8 +197,7 @@ def _attend_step(q: Tensor, k: Tensor, v: Tensor, ledger: Ledger | None = None, 
         return cpp.attend_step(*given)[:, :, None]
     from weft.kernels.triton.decoding_attention import attend_step
 
-    context: Tensor = attend_step(*given)
-    return context[:, :, None]
+    return attend_step(*given)[:, :, None]
 
 
 def _own_cells(store: KeyValueCache, positions: Tensor) -> Tensor:

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from weft.attention.base import Attended, Attention, Site
+from weft.attention.core.multihead import Projections
 from weft.attention.core.prefix_sums import MemorySums, Sums, Unnormalized, divide, fade, look_at, look_back, sum_up
-from weft.attention.core.projections import Projections
 from weft.batch import Layout
 from weft.state import State, spread
+
+Draw = Callable[[torch.Generator | None], Tensor]
+"""Draws the numbers, in float32, on the CPU; without a generator from torch's global one."""
 
 
 class ScaledFeatures(NamedTuple):
@@ -25,7 +29,7 @@ class ScaledFeatures(NamedTuple):
     log_scale: Tensor | None = None
 
 
-class FeatureAttention(Attention):
+class FeatureAttention(Attention, ABC):
     """Σ φ(q)·φ(k) v / Σ φ(q)·φ(k): the kernel φ(q)·φ(k) replaces exp(q·k), and sums over keys are computed once.
 
     Products use the precision of the projections, or float32 instead of float16, whose range is too small for sums.
@@ -56,29 +60,19 @@ class FeatureAttention(Attention):
         """The logits [B, H, T] of gates that let the past fade, if there are any."""
         return None
 
-    def start(
-        self, memory: Tensor | None = None, layout: Layout | None = None, *, rows: int = 1, room: int | None = None
-    ) -> State:
-        if self.site.use == "encoder":
-            return None
-        if self.site.use == "cross":
-            assert memory is not None
-            k, v = (_precise(x) for x in self.heads.keys_values(memory))
-            with torch.autocast(memory.device.type, enabled=False):
-                return self._sum_up(self.phi(k), v, layout)
-        like, sizes = self.heads.out.weight, (self.site.heads, self.features, self.heads.width)
-        state = Sums.nothing(rows, *sizes, like, weighted=self.weighted, massive=self.bounded)
-        return state if memory is None else self._append(memory, state, layout)[1]
+    def read(self, memory: Tensor, layout: Layout | None) -> State:
+        k, v = (_precise(x) for x in self.heads.keys_values(memory))
+        with torch.autocast(memory.device.type, enabled=False):
+            return self._sum_up(self.phi(k), v, layout)
 
-    def forward(
-        self,
-        query: Tensor,
-        state: State,
-        *,
-        append: Tensor | None = None,
-        layout: Layout | None = None,
-        need_weights: bool = False,
-    ) -> Attended:
+    def begin(self, rows: int, room: int | None) -> State:
+        like, sizes = self.heads.out.weight, (self.site.heads, self.features, self.heads.width)
+        return Sums.nothing(rows, *sizes, like, weighted=self.weighted, massive=self.bounded)
+
+    def extend(self, x: Tensor, state: State, layout: Layout | None) -> State:
+        return self._append(x, state, layout)[1]
+
+    def run(self, query: Tensor, state: State, append: Tensor | None, layout: Layout | None, need_weights: bool) -> Attended:
         if append is None:
             q = _precise(self.heads.queries(query))
             with torch.autocast(query.device.type, enabled=False):
@@ -108,6 +102,29 @@ class FeatureAttention(Attention):
         rows = q.size(0)
         mass = None if sums.mass is None else spread(sums.mass, rows)
         return look_at(q, MemorySums(spread(sums.values, rows), mass))
+
+
+class RedrawnBuffer(nn.Module):
+    """The result of `draw`, redrawn about every `every` steps of training (0: never).
+
+    The buffer holds the bits of float32 numbers as integers, so that neither averaging of checkpoints nor half precision
+    changes them: the mean of several draws would be too short.
+    """
+
+    bits: Tensor
+
+    def __init__(self, draw: Draw, every: int) -> None:
+        super().__init__()
+        self.draw, self.every = draw, every
+        self.register_buffer("bits", draw(None).view(torch.int32))
+
+    def forward(self) -> Tensor:
+        return self.bits.view(torch.float32)
+
+    def redraw(self, generator: torch.Generator) -> None:
+        """Redraws with probability 1 / every. No counter is needed, so a resumed run redraws at the same steps."""
+        if self.every and torch.rand((), generator=generator).item() * self.every < 1:
+            self.bits.copy_(self.draw(generator).view(torch.int32))
 
 
 def _precise(x: Tensor) -> Tensor:

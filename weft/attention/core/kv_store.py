@@ -16,6 +16,7 @@ from weft.attention.core.packed_rows import RaggedPacking, packing
 from weft.batch import Layout
 from weft.kernels.cpp import steps, used
 from weft.layers.autocast import computed_in
+from weft.layers.position import token_positions
 from weft.state import Remembers, common, shared
 
 UNFUSED = frozenset({"cpu"})
@@ -36,7 +37,7 @@ class KeyValues:
 
     def place(self, query: Tensor, layout: Layout | None) -> Tensor:
         """The positions [B, T] of the tokens to be appended (`query` only gives their number)."""
-        rank = ranks(query, layout)
+        rank = token_positions(query, layout)
         if self.k is None:
             return rank
         if self.segments is None:
@@ -46,7 +47,7 @@ class KeyValues:
     def append(self, k: Tensor, v: Tensor, layout: Layout | None) -> KeyValues:
         if self.k is None or self.v is None:
             return KeyValues(k, v, None if layout is None else layout.segments, None if layout is None else layout.positions)
-        positions = torch.cat([self._positions(), self.place(k[:, 0], layout)], 1)
+        positions = torch.cat([self.key_positions(), self.place(k[:, 0], layout)], 1)
         if self.segments is None and layout is None:
             segments = None
         else:
@@ -55,15 +56,12 @@ class KeyValues:
             segments = torch.cat([old, new], 1)
         return KeyValues(torch.cat([self.k, k], 2), torch.cat([self.v, v], 2), segments, positions)
 
-    def _positions(self) -> Tensor:
+    def key_positions(self) -> Tensor:
+        """[B, S]."""
         if self.positions is not None:
             return self.positions
         assert self.k is not None
-        return ranks(self.k[:, 0], None)
-
-    def key_positions(self) -> Tensor:
-        """[B, S]."""
-        return self._positions()
+        return token_positions(self.k[:, 0], None)
 
 
 @dataclass
@@ -256,10 +254,3 @@ def additive(mask: Tensor, dtype: torch.dtype) -> Tensor:
 def store_dtype(like: Tensor) -> torch.dtype:
     """The precision of keys and values computed by a layer with weights like this one."""
     return torch.get_autocast_dtype(like.device.type) if torch.is_autocast_enabled(like.device.type) else like.dtype
-
-
-def ranks(tokens: Tensor, layout: Layout | None) -> Tensor:
-    """[B, T]: the position of each token among those of this call, for tokens [B, T, …]."""
-    if layout is not None:
-        return layout.positions
-    return torch.arange(tokens.size(1), device=tokens.device).expand(tokens.size(0), tokens.size(1))

@@ -1,42 +1,79 @@
-"""The flow that multi-head dot-product attentions share."""
+"""Projections to several heads, and the flow that multi-head dot-product attentions share."""
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from collections.abc import Callable
+from typing import Any
 
 import torch
-from torch import Tensor
+import torch.nn.functional as F
+from torch import Tensor, nn
 
 from weft.attention.base import Attended, Attention, Site, join_heads, split_heads
-from weft.attention.core.dot_product import attend, attend_memory
+from weft.attention.core.dot_product import AttendOptions, attend, attend_memory
 from weft.attention.core.kv_store import KeyValueCache, KeyValues, Memory
 from weft.attention.core.packed_rows import attend_joint, packing
-from weft.attention.core.projections import Projections
 from weft.attention.core.ring_buffer import Ring
 from weft.batch import Layout
+from weft.layers.linear import xavier
 from weft.layers.position import rotate, rotation
 from weft.state import State
 
 Store = KeyValues | KeyValueCache | Ring
 
+Lookup = Callable[[Tensor, Any, AttendOptions], tuple[Tensor, Tensor | None]]
+"""How queries q [B, H, T, D] attend to a store, like `dot_product.attend`."""
 
-class Lookup(Protocol):
-    """How queries q [B, H, T, D] attend to a store to which their own keys were appended last.
 
-    `positions` [B, T] are those of the queries. Returns the context [B, H, T, D], and the weights [B, H, T, S] if requested.
+class Projections(nn.Module):
+    """The four projections of Vaswani et al. 2017, section 3.2.2.
+
+    In self-attention one matrix holds queries, keys and values; in cross-attention one holds keys and values.
     """
 
-    def __call__(
-        self,
-        q: Tensor,
-        store: Any,
-        *,
-        causal: bool,
-        layout: Layout | None,
-        positions: Tensor,
-        dropout: float,
-        need_weights: bool,
-    ) -> tuple[Tensor, Tensor | None]: ...
+    def __init__(self, site: Site, *, bias: bool = True) -> None:
+        super().__init__()
+        self.site = site
+        self.width = site.head_dim
+        if site.use == "cross":
+            self.query = nn.Linear(site.dim, site.dim, bias=bias)
+            self.key_value = nn.Linear(site.memory_dim, 2 * site.dim, bias=bias)
+        else:
+            self.query_key_value = nn.Linear(site.dim, 3 * site.dim, bias=bias)
+        self.out = nn.Linear(site.dim, site.dim, bias=bias)
+        for layer in self.children():
+            assert isinstance(layer, nn.Linear)
+            xavier(layer, layer.out_features // site.dim)
+
+    def queries(self, x: Tensor) -> Tensor:
+        """q [B, H, T, D] of cross-attention."""
+        return split_heads(self.query(x), self.site.heads)
+
+    def keys_values(self, memory: Tensor) -> tuple[Tensor, Tensor]:
+        """k, v [B, H, S, D] of cross-attention."""
+        return self.halves(self.key_value(memory))
+
+    def halves(self, joint: Tensor) -> tuple[Tensor, Tensor]:
+        """k, v [B, H, S, D] from their joint product."""
+        k, v = (split_heads(part, self.site.heads) for part in joint.chunk(2, -1))
+        return k, v
+
+    def own(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """q, k, v [B, H, T, D] of self-attention."""
+        q, k, v = (split_heads(part, self.site.heads) for part in self.query_key_value(x).chunk(3, -1))
+        return q, k, v
+
+    def paired(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """q and k of self-attention as one tensor [2, B, H, T, D], and v [B, H, T, D], for operations on both q and k."""
+        both, v = self.query_key_value(x).split([2 * self.site.dim, self.site.dim], -1)
+        return both.unflatten(-1, (2, self.site.heads, self.width)).permute(2, 0, 3, 1, 4), split_heads(v, self.site.heads)
+
+    def join(self, context: Tensor) -> Tensor:
+        """Projects the context of the heads, [B, H, T, D] in any precision → [B, T, H·D]."""
+        joined = join_heads(context)
+        if not torch.is_autocast_enabled(joined.device.type):
+            joined = joined.to(self.out.weight.dtype)
+        return self.out(joined)
 
 
 class MultiHead(Projections):
@@ -82,15 +119,8 @@ class MultiHead(Projections):
             if not need_weights and (whole := self._whole(joint, state, layout, dropout)) is not None:
                 return Attended(self.out(whole), state)
             q, state, positions = self._append(joint, state, layout)
-            context, weights = self.look(
-                q,
-                state,
-                causal=self.site.use == "causal",
-                layout=layout,
-                positions=positions,
-                dropout=dropout,
-                need_weights=need_weights,
-            )
+            options = AttendOptions(self.site.use == "causal", layout, positions, dropout, need_weights)
+            context, weights = self.look(q, state, options)
         return Attended(self.out(join_heads(context)), state, weights)
 
     def _whole(self, joint: Tensor, state: Store, layout: Layout | None, dropout: float) -> Tensor | None:
@@ -139,13 +169,23 @@ class MultiHeadAttention(Attention):
     ) -> State:
         return self.heads.start(memory, layout, rows, room)
 
-    def forward(
-        self,
-        query: Tensor,
-        state: State,
-        *,
-        append: Tensor | None = None,
-        layout: Layout | None = None,
-        need_weights: bool = False,
-    ) -> Attended:
+    def run(self, query: Tensor, state: State, append: Tensor | None, layout: Layout | None, need_weights: bool) -> Attended:
         return self.heads.run(query, state, append, layout, need_weights)
+
+
+class MultiheadBlock(nn.Module):
+    """MAB(X, Y) = norm(H + relu(W H)), H = norm(X + attention(X, Y)): a vector of X attends to the set Y (Lee et al. 2019)."""
+
+    def __init__(self, site: Site) -> None:
+        super().__init__()
+        self.attention = MultiHead(site)
+        self.network = nn.Linear(site.dim, site.dim)
+        self.norm_attention, self.norm_network = nn.LayerNorm(site.dim), nn.LayerNorm(site.dim)
+
+    def forward(
+        self, x: Tensor, y: Tensor, layout: Layout | None = None, need_weights: bool = False
+    ) -> tuple[Tensor, Tensor | None]:
+        """x [B, R, D], y [B, S, D] with its layout → [B, R, D], and the weights [B, H, R, S] if requested."""
+        attended = self.attention.run(x, self.attention.start(y, layout, y.size(0), None), None, None, need_weights)
+        hidden = self.norm_attention(x + attended.context)
+        return self.norm_network(hidden + F.relu(self.network(hidden))), attended.weights

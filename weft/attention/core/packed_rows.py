@@ -13,7 +13,7 @@ from torch import Tensor
 
 from weft.batch import Layout
 from weft.kernels import modern, serve
-from weft.layers.unpacking import repack, unpack
+from weft.layers.packing import repack, unpack
 
 Heads = tuple[Tensor, Tensor, Tensor]
 """q, k, v [B, H, T, D] of whole rows."""
@@ -101,8 +101,7 @@ def _attend_short(parts: list[Tensor], queries: RaggedPacking, keys: RaggedPacki
 
     seed = torch.randint(1 << 62, (1,), device=parts[0].device) if dropout else None
     pieces = (queries.segments, queries.offsets, keys.segments, keys.offsets)
-    context: Tensor = attend_pieces(parts, *pieces, seed, dropout, keys.longest, causal)[0]
-    return context
+    return attend_pieces(parts, *pieces, seed, dropout, keys.longest, causal)[0]
 
 
 def can_attend_window(q: Tensor, real: bool) -> bool:

@@ -21,6 +21,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from weft.layers.autocast import wide
 from weft.state import shared
 
 NOTHING = -1e30
@@ -43,7 +44,7 @@ class Sums:
 
     @staticmethod
     def nothing(rows: int, heads: int, features: int, width: int, like: Tensor, *, weighted: bool, massive: bool) -> Sums:
-        values = torch.zeros(rows, heads, features, beside(width), device=like.device, dtype=_wide(like.dtype))
+        values = torch.zeros(rows, heads, features, beside(width), device=like.device, dtype=wide(like.dtype))
         scale = values.new_full((rows, heads), NOTHING) if weighted else None
         return Sums(values, values.new_zeros(rows, heads) if massive else None, scale)
 
@@ -79,7 +80,7 @@ def sum_up(k: Tensor, v: Tensor, log_weight: Tensor | None, ok: Tensor | None, m
     rows, heads, extent, _ = k.shape
     k, v, log_weight = _real(k, v, log_weight, ok)
     if log_weight is None:
-        nothing = k.new_zeros(rows, heads, dtype=_wide(k.dtype)) if massive else None
+        nothing = k.new_zeros(rows, heads, dtype=wide(k.dtype)) if massive else None
         mass = _last(_count(nothing, extent, ok))
     else:
         w = (log_weight - log_weight.detach().amax(2, keepdim=True)).exp()
@@ -230,8 +231,7 @@ def divide(seen: Unnormalized, width: int, least: Tensor | None = None) -> Tenso
     if least is not None:
         assert seen.mass is not None
         floor = (seen.mass * least).to(seen.total.dtype)[..., None]
-    context: Tensor = _Quotient.apply(seen.total, width, floor)
-    return context
+    return _Quotient.apply(seen.total, width, floor)
 
 
 class _Quotient(torch.autograd.Function):
@@ -281,8 +281,3 @@ def _real(k: Tensor, v: Tensor, log_weight: Tensor | None, ok: Tensor | None) ->
         log_weight = None if log_weight is None else torch.where(here[..., 0], log_weight, NOTHING)
     ones = v.new_ones(()).expand(*v.shape[:-1], beside(v.size(-1)) - v.size(-1))
     return k, torch.cat([v, ones], -1), log_weight
-
-
-def _wide(dtype: torch.dtype) -> torch.dtype:
-    """The precision of sums: at least float32."""
-    return torch.promote_types(dtype, torch.float32)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from weft.attention.core.dot_product import masked_softmax, mix, visible
+from weft.attention.core.dot_product import AttendOptions, masked_softmax, mix, visible
 from weft.attention.core.kv_store import KeyValueCache, KeyValues
 from weft.attention.core.packed_rows import by_rows
 from weft.batch import Layout
@@ -40,28 +40,19 @@ class RelativeLook(nn.Module, ABC):
     ) -> tuple[Tensor, Tensor | None]:
         """Attends from q [B, H, T, D] to k, v [B, H, S, D]."""
 
-    def forward(
-        self,
-        q: Tensor,
-        store: KeyValues | KeyValueCache,
-        *,
-        causal: bool,
-        layout: Layout | None,
-        positions: Tensor,
-        dropout: float,
-        need_weights: bool,
-    ) -> tuple[Tensor, Tensor | None]:
+    def forward(self, q: Tensor, store: KeyValues | KeyValueCache, options: AttendOptions) -> tuple[Tensor, Tensor | None]:
+        _, layout, positions, dropout, need_weights = options
+        assert positions is not None
         whole = isinstance(store, KeyValues) and store.k is not None and store.k.size(2) == q.size(2)
         if whole and layout is not None and layout.packed and not need_weights:
             assert isinstance(store, KeyValues) and store.k is not None and store.v is not None
 
             def look(heads: tuple[Tensor, Tensor, Tensor], rows: Layout) -> Tensor:
                 own = KeyValues(heads[1], heads[2], rows.segments, rows.positions)
-                options = {"dropout": dropout, "need_weights": False}
-                return self(heads[0], own, causal=causal, layout=rows, positions=rows.positions, **options)[0]
+                return self(heads[0], own, options._replace(layout=rows, positions=rows.positions))[0]
 
             return by_rows((q, store.k, store.v), layout, look), None
-        k, v, mask = visible(store, q.size(2), causal=causal, layout=layout, positions=positions)
+        k, v, mask = visible(store, q.size(2), options)
         place, at = positions, store.key_positions()
         in_line = isinstance(store, KeyValues) and (store.segments is None or (whole and not (layout and layout.packed)))
         if in_line:  # positions are the same in all rows

@@ -11,8 +11,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from weft.attention.core.kv_store import ranks, store_dtype
+from weft.attention.core.kv_store import store_dtype
 from weft.batch import Layout
+from weft.layers.position import token_positions
 
 
 @dataclass
@@ -38,7 +39,7 @@ class Ring:
 
     def place(self, query: Tensor, layout: Layout | None) -> Tensor:
         """The positions [B, T] of the tokens to be appended (`query` only gives their number)."""
-        return ranks(query, layout) + self.length[:, None]
+        return token_positions(query, layout) + self.length[:, None]
 
     def append(self, k: Tensor, v: Tensor, layout: Layout | None) -> Ring:
         """Keeps the last `past` tokens and appends k, v [B, H, T, D]."""

@@ -1,21 +1,31 @@
-"""Single-head attention over a source that is stored once for all its beams.
+"""Single-head attention over a source that is stored once for all its beams, and the scores of its queries and keys.
 
 Shapes: G sources · K beams · B = G·K rows · T queries · S keys · A width of a key · M width of the memory.
 """
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from weft.attention.base import Attended, Attention, Site
 from weft.attention.core.dot_product import masked_softmax
 from weft.batch import Layout
+from weft.layers.autocast import at_least_float
 from weft.layers.dropout import dropout
+from weft.layers.position import token_positions
 from weft.state import State, shared, spread
+
+QUERIES = 32
+"""Queries that a network scores at once. Its hidden layer has a cell per pair, so this bounds its memory."""
+
+LuongScore = Literal["dot", "general", "concat"]
 
 
 @dataclass
@@ -71,17 +81,112 @@ class CountedSource:
     source: SourceStates
     queries: Tensor
 
+    @staticmethod
+    def first(source: SourceStates) -> CountedSource:
+        return CountedSource(source, torch.zeros(source.keys.size(0), dtype=torch.long, device=source.keys.device))
+
+    def places(self, query: Tensor, layout: Layout | None) -> Tensor:
+        """[B, T]: the positions of the next queries [B, T, D]."""
+        return self.queries[:, None] + token_positions(query, layout)
+
+    def after(self, query: Tensor, layout: Layout | None) -> CountedSource:
+        return CountedSource(self.source, self.queries + (query.size(1) if layout is None else layout.lengths))
+
 
 class ScoreFunction(nn.Module, ABC):
-    """How well a query matches a key. `keys` computes the part that depends on the memory alone, once per source."""
+    """How well a query matches a key, of which `key` computes the part that depends on the memory alone, once per source."""
 
-    @abstractmethod
+    key: nn.Module
+
     def keys(self, memory: Tensor) -> Tensor:
         """memory [G, S, M] → [G, S, A]."""
+        return self.key(memory)
 
     @abstractmethod
     def forward(self, query: Tensor, source: SourceStates) -> Tensor:
         """query [G, T, D] → [G, T, S]."""
+
+
+class AdditiveScore(ScoreFunction):
+    """vᵀ tanh(W q + b + U k) (Bahdanau et al. 2015); normed, v is g·v/‖v‖ (Salimans & Kingma 2016).
+
+    Without b it is the concat score of Luong et al. 2015, whose matrix [W U] is stored in two parts so that U k is computed
+    once. `exact` computes in float32 at any precision: if a discrete choice depends on the score, rounding could change it.
+    """
+
+    def __init__(
+        self, dim: int, memory: int, hidden: int, *, bias: bool = True, normed: bool = False, exact: bool = False
+    ) -> None:
+        super().__init__()
+        linear = ExactLinear if exact else nn.Linear
+        self.query = linear(dim, hidden, bias=bias)
+        self.key = linear(memory, hidden, bias=False)
+        self.score = nn.Linear(hidden, 1, bias=False)
+        self.gain = nn.Parameter(torch.full((1,), hidden**-0.5)) if normed else None
+        self.exact = exact
+
+    def forward(self, query: Tensor, source: SourceStates) -> Tensor:
+        projected = self.query(query)
+        parts = [projected] if projected.size(1) <= QUERIES else projected.split(QUERIES, 1)
+        scores = [self.energy(part, source.keys) for part in parts]
+        return scores[0] if len(scores) == 1 else torch.cat(scores, 1)
+
+    def energy(self, query: Tensor, keys: Tensor, features: Tensor | None = None) -> Tensor:
+        """query [G, T, A] and keys [G, S, A], both projected, and further features inside the tanh [G, T, S, A] → [G, T, S]."""
+        hidden = query[:, :, None] + keys[:, None]
+        hidden = torch.tanh(hidden if features is None else hidden + features)
+        weight = self.score.weight if self.gain is None else self.gain * F.normalize(self.score.weight, dim=-1)
+        return (exact_linear if self.exact else F.linear)(hidden, weight)[..., 0]
+
+
+class DotScore(ScoreFunction):
+    """qᵀk (Luong et al. 2015); scaled, qᵀk/√d (Vaswani et al. 2017); general, qᵀW k with a learned matrix W.
+
+    If memory and query differ in width, the score is always general.
+    """
+
+    def __init__(self, dim: int, memory: int, *, scale: bool = False, general: bool = False) -> None:
+        super().__init__()
+        self.key = nn.Linear(memory, dim, bias=False) if general or memory != dim else nn.Identity()
+        self.factor = 1 / math.sqrt(dim) if scale else 1.0
+
+    def forward(self, query: Tensor, source: SourceStates) -> Tensor:
+        return torch.bmm(query if self.factor == 1 else query * self.factor, source.keys.transpose(1, 2))
+
+
+class LocationScore(ScoreFunction):
+    """(W q)_j for the key at position j (Luong et al. 2015), independent of the keys, for up to `max_length` positions."""
+
+    def __init__(self, dim: int, max_length: int) -> None:
+        super().__init__()
+        self.place = nn.Linear(dim, max_length, bias=False)
+        self.key, self.max_length = nn.Identity(), max_length
+
+    def forward(self, query: Tensor, source: SourceStates) -> Tensor:
+        # Padding may lie beyond the last position; it is masked.
+        place = source.places(query.size(0)).clamp_max(self.max_length - 1)
+        scores: Tensor = self.place(query)
+        return scores.gather(-1, place[:, None].expand(-1, query.size(1), -1))
+
+
+def luong_score(kind: LuongScore, site: Site) -> ScoreFunction:
+    """One of the three scores that depend on the key (Luong et al. 2015, equation 8)."""
+    if kind == "concat":
+        return AdditiveScore(site.dim, site.memory_dim, site.dim, bias=False)
+    return DotScore(site.dim, site.memory_dim, general=kind == "general")
+
+
+class ExactLinear(nn.Linear):
+    """A linear layer that computes in float32, regardless of autocast."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return exact_linear(x, self.weight, self.bias)
+
+
+def exact_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """A linear map in float32 (or float64), regardless of autocast and the precision of the weights."""
+    with torch.autocast(x.device.type, enabled=False):
+        return F.linear(at_least_float(x), at_least_float(weight), None if bias is None else at_least_float(bias))
 
 
 class OneHead(nn.Module):
@@ -91,8 +196,7 @@ class OneHead(nn.Module):
         super().__init__()
         self.score, self.dropout = score, site.dropout
 
-    def start(self, memory: Tensor | None, layout: Layout | None) -> SourceStates:
-        assert memory is not None
+    def read(self, memory: Tensor, layout: Layout | None) -> SourceStates:
         return SourceStates.of(self.score.keys(memory), memory, layout)
 
     def scores(self, query: Tensor, source: SourceStates) -> Tensor:
@@ -110,8 +214,8 @@ class OneHead(nn.Module):
         return Attended(self.mix(weights, source), source, weights[:, None] if need_weights else None)
 
 
-class SourceAttention(Attention, ABC):
-    """One head over a source. Subclasses define the initial state in `begin` and the attention itself in `look`."""
+class SourceAttention(Attention):
+    """One head over a source."""
 
     cost = "n²"
     uses = frozenset({"cross"})
@@ -121,39 +225,18 @@ class SourceAttention(Attention, ABC):
         self.head = OneHead(site, score)
         self.context_width = site.memory_dim
 
-    def start(
-        self, memory: Tensor | None = None, layout: Layout | None = None, *, rows: int = 1, room: int | None = None
-    ) -> State:
-        return self.begin(self.head.start(memory, layout))
-
-    def forward(
-        self,
-        query: Tensor,
-        state: State,
-        *,
-        append: Tensor | None = None,
-        layout: Layout | None = None,
-        need_weights: bool = False,
-    ) -> Attended:
-        return self.look(query, state, layout, need_weights)
-
-    def begin(self, source: SourceStates) -> State:
-        """The state before the first query."""
-        return source
-
-    @abstractmethod
-    def look(self, query: Tensor, state: State, layout: Layout | None, need_weights: bool) -> Attended:
-        """Attends from queries [B, T, D]."""
+    def read(self, memory: Tensor, layout: Layout | None) -> State:
+        return self.head.read(memory, layout)
 
 
-class ScoredAttention(SourceAttention, ABC):
+class ScoredAttention(SourceAttention):
     """An attention defined by its score alone: α = softmax(e), and the context is Σ α_j h_j over the memory itself."""
 
     weights_sum = "one"
     ignores_key_order = True
     packs = packs_square = True
 
-    def look(self, query: Tensor, state: State, layout: Layout | None, need_weights: bool) -> Attended:
+    def run(self, query: Tensor, state: State, append: Tensor | None, layout: Layout | None, need_weights: bool) -> Attended:
         return self.head.run(query, state, layout, need_weights)
 
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from weft.attention.core.score_functions import at_least_float
 from weft.batch import Layout
+from weft.layers.autocast import at_least_float
 
 
 def guided_penalty(

@@ -117,11 +117,7 @@ class Kernels:
     def attend_step(
         self, query: Tensor, key: Tensor, value: Tensor, ancestry: Tensor | None, lengths: Tensor | None, bias: Tensor | None
     ) -> Tensor:
-        """Attends from query [B, H, D] to key and value [G, H, K or 1, R, D]: [B, H, D], like the Triton kernel of that name.
-
-        ancestry [G, K, R] int16: the beam whose cell each beam reads; None: the first. lengths [G]: the number of filled cells;
-        None: all. bias [G, R] is added to scores. A query that sees nothing gets 0.
-        """
+        """Attends from query [B, H, D] to key and value [G, H, K or 1, R, D], like the Triton kernel of that name."""
         sources, heads, beams, room, width = key.shape
         rows = query.size(0)
         context = query.new_empty(rows, heads, width)

@@ -1,10 +1,18 @@
-"""Weight normalisation."""
+"""Linear layers: Xavier initialisation and weight normalisation."""
 
 from __future__ import annotations
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+
+
+def xavier(layer: nn.Linear, parts: int = 1) -> None:
+    """Initialises each of `parts` equally wide blocks of outputs as if it were a layer of its own, and the bias to 0."""
+    for block in layer.weight.detach().chunk(parts):
+        nn.init.xavier_uniform_(block)
+    if layer.bias is not None:
+        nn.init.zeros_(layer.bias)
 
 
 class NormedLinear(nn.Module):

@@ -1,4 +1,7 @@
-"""Packs ragged rows for torch's fused recurrent layers. Shapes: B rows · T positions · N real tokens · W width."""
+"""Packs ragged rows for torch's fused recurrent layers, and unpacks the sentences of a packed row to padded rows.
+
+Shapes: B rows · T positions · N tokens · m segments of a packed row (sentences, then padding) · W, D width.
+"""
 
 from __future__ import annotations
 
@@ -56,3 +59,19 @@ def _send(array: NDArray[np.int64] | NDArray[np.bool_], device: torch.device) ->
     """The array on the device, through pinned memory so that the host does not wait."""
     tensor = torch.from_numpy(array)
     return tensor if device.type == "cpu" else tensor.pin_memory().to(device, non_blocking=True)
+
+
+def unpack(x: Tensor, layout: Layout) -> tuple[Tensor, Layout]:
+    """x [1, N, D] → [m, T, D] with its layout, in which segments of padding are empty rows. The host knows all sizes."""
+    assert layout.offsets is not None
+    offsets = layout.offsets.long()
+    place = torch.arange(layout.longest, device=x.device)
+    where = (offsets[:-1, None] + place).clamp_max(x.size(1) - 1)
+    ok = (place < offsets.diff()[:, None]) & layout.ok[0][where]
+    return x[0][where], Layout(ok.to(torch.int32), place.expand_as(ok), None, layout.longest)
+
+
+def repack(rows: Tensor, layout: Layout) -> Tensor:
+    """[m, T, D] → [1, N, D], the inverse of `unpack`; values after the last sentence are undefined."""
+    row = (layout.segments[0].long() - 1).clamp_min(0)
+    return rows[row, layout.positions[0]][None]
