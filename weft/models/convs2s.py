@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import partial
 from typing import Annotated, Any, cast
 
 import torch
@@ -27,12 +26,12 @@ from weft.errors import ConfigError
 from weft.layers.autocast import computed_in
 from weft.layers.convolution import TokenWindow
 from weft.layers.dropout import dropout
-from weft.layers.embedding import Sharing, TokenEmbedding
+from weft.layers.embedding import TokenEmbedding
 from weft.layers.position import LearnedPosition, token_positions
 from weft.layers.weightnorm import NormedLinear
-from weft.models.base import DecoderSite, Encoded, Features, LinearDecoder, VectorEncoder, least
+from weft.models.base import DecoderSite, Encoded, Features, LinearDecoder, least
 from weft.models.blocks import Rate
-from weft.models.composing import Composition
+from weft.models.composing import FlatComposition, VectorEncoder
 from weft.state import State, shared, spread
 
 CROSS = {"multistep": "weft.models.convs2s:MultistepAttention", **ATTENTIONS}
@@ -265,31 +264,10 @@ class ConvS2SDecoder(LinearDecoder):
         return Features(hidden, ConvS2SState(tails, looks, state.fed + fed), terms)
 
 
-class ConvS2S(Composition):
-    """Gated convolutions on both sides, and attention to the source in every decoder layer (Gehring et al. 2017).
+class ConvS2S(FlatComposition):
+    """Gated convolutions on both sides, and attention to the source in every decoder layer (Gehring et al. 2017)."""
 
-    encoder_layers: convolutions of the encoder
-    decoder_layers: convolutions of the decoder, each with attention to the source
-    heads: attention heads; the paper has one
-    share_embeddings: one table for source, target and output (all), for target and output (output), or separate ones (none)
-    cross: attention to the source
-    """
-
-    def __init__(
-        self,
-        *,
-        convolutions: Convolutions,
-        encoder_layers: PositiveInt = 6,
-        decoder_layers: PositiveInt = 4,
-        heads: PositiveInt = 1,
-        share_embeddings: Sharing = "all",
-        cross: Annotated[dict[str, Any], Among("weft.models.convs2s:CROSS")] = {"kind": "multistep"},  # noqa: B006
-    ) -> None:
-        super().__init__(
-            partial(ConvS2SEncoder, convolutions=convolutions, layers=encoder_layers),
-            partial(ConvS2SDecoder, convolutions=convolutions, layers=decoder_layers, heads=heads, cross=cross),
-            share_embeddings,
-        )
+    parts = (ConvS2SEncoder, {"layers": "encoder_layers"}), (ConvS2SDecoder, {"layers": "decoder_layers"})
 
 
 class _GradientShare(torch.autograd.Function):

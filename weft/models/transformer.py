@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Annotated, Any, Literal, cast
 
 import torch
@@ -18,14 +17,14 @@ from weft.batch import Layout
 from weft.config.registry import Among, build
 from weft.errors import ConfigError
 from weft.layers.dropout import dropout
-from weft.layers.embedding import Sharing, TokenEmbedding
+from weft.layers.embedding import TokenEmbedding
 from weft.layers.norm import residual
 from weft.layers.position import token_positions
 from weft.layers.reversible import run_reversible
 from weft.mixers import build_self
-from weft.models.base import DecoderSite, Encoded, Features, LinearDecoder, VectorEncoder, least
+from weft.models.base import DecoderSite, Encoded, Features, LinearDecoder, least
 from weft.models.blocks import DecoderLayer, EncoderLayer, TransformerBlock, Unread
-from weft.models.composing import Composition
+from weft.models.composing import FlatComposition, VectorEncoder
 from weft.state import State, together
 
 Wiring = Literal["last", "same", "mix"]
@@ -199,33 +198,14 @@ class TransformerDecoder(LinearDecoder):
         return Features(self.norm(x), TransformerState(own, crosses, state.fed + fed), terms)
 
 
-class Transformer(Composition):
-    """Encoder and decoder stacks with attention (Vaswani et al. 2017), post-norm as published or pre-norm.
+class Transformer(FlatComposition):
+    """Encoder and decoder stacks with attention (Vaswani et al. 2017), post-norm as published or pre-norm."""
 
-    encoder_layers: layers of the encoder
-    decoder_layers: layers of the decoder
-    share_embeddings: one table for source, target and output (all), for target and output (output), or separate ones (none)
-    encoder_self: self-attention of the encoder, or another mixer
-    decoder_self: self-attention of the decoder, or another mixer
-    cross: attention of the decoder to the source
-    wiring: which encoder layer each decoder layer attends to: the last, the one at the same height, or a learned mix of all
-    """
+    parts = (
+        (TransformerEncoder, {"layers": "encoder_layers", "mixer": "encoder_self"}),
+        (TransformerDecoder, {"layers": "decoder_layers", "mixer": "decoder_self"}),
+    )
+    derived = frozenset({"every_layer"})
 
-    def __init__(
-        self,
-        *,
-        block: TransformerBlock,
-        encoder_layers: PositiveInt = 4,
-        decoder_layers: PositiveInt = 4,
-        share_embeddings: Sharing = "all",
-        encoder_self: Annotated[dict[str, Any], Among("weft.mixers:SELF")] = {"kind": "full"},  # noqa: B006
-        decoder_self: Annotated[dict[str, Any], Among("weft.mixers:SELF")] = {"kind": "full"},  # noqa: B006
-        cross: Annotated[dict[str, Any], Among("weft.attention:ATTENTIONS")] = {"kind": "full"},  # noqa: B006
-        wiring: Wiring = "last",
-    ) -> None:
-        every_layer = wiring != "last"
-        super().__init__(
-            partial(TransformerEncoder, block=block, layers=encoder_layers, mixer=encoder_self, every_layer=every_layer),
-            partial(TransformerDecoder, block=block, layers=decoder_layers, mixer=decoder_self, cross=cross, wiring=wiring),
-            share_embeddings,
-        )
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options, every_layer=options["wiring"] != "last")
