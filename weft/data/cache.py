@@ -18,11 +18,11 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
-from weft.errors import DataError
+from weft.errors import DataError, RunError
 
 Kept = TypeVar("Kept")
 
-BROKEN = (OSError, ValueError, KeyError, TypeError)
+BROKEN = (OSError, ValueError, KeyError, TypeError, RunError)
 """Raised when a cached folder is missing or damaged."""
 
 STALE = 86_400.0

@@ -124,8 +124,8 @@ class _Subword(Tokenizer):
     def decode(self, ids: Sequence[int]) -> str:
         return str(self._inner.decode([i for i in ids if i >= RESERVED], skip_special_tokens=False))
 
-    def tokens(self, ids: Sequence[int]) -> list[str]:
-        return [SPECIALS[i] if i < RESERVED else self._inner.id_to_token(i) for i in ids]
+    def piece(self, number: int) -> str:
+        return str(self._inner.id_to_token(number))
 
     @property
     def size(self) -> int:

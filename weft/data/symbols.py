@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 import re
-from abc import abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from copy import copy
+from inspect import signature
 from itertools import chain
 from typing import ClassVar
 
-from weft.batch import SPECIALS, UNK
+from weft.batch import UNK
 from weft.data.tokenizer import RESERVED, Tokenizer
 from weft.errors import DataError
 
@@ -65,9 +65,12 @@ class _Counted(Tokenizer):
         other.units = [*self.units, *words]
         return other
 
-    @abstractmethod
     def options(self) -> dict[str, bool]:
         """The options, which are saved with the units."""
+        return {name: getattr(self, name) for name in signature(type(self)).parameters}
+
+    def piece(self, number: int) -> str:
+        return byte_name(number - RESERVED) if number < self.first else self.units[number - self.first]
 
     def dump(self) -> bytes:
         content = {"tokenizer": type(self).__name__, "options": self.options(), "units": self.units}
@@ -95,9 +98,6 @@ class WordTokenizer(_Counted):
     def __init__(self, *, lowercase: bool = False, punctuation: bool = True) -> None:
         self.lowercase, self.punctuation = lowercase, punctuation
         self._set([])
-
-    def options(self) -> dict[str, bool]:
-        return {"lowercase": self.lowercase, "punctuation": self.punctuation}
 
     def train(self, texts: Iterable[str], size: int) -> None:
         """Keeps the most frequent words, up to `size` ids in total."""
@@ -132,9 +132,6 @@ class WordTokenizer(_Counted):
         text = " ".join(self.units[i - RESERVED] for i in ids if i >= RESERVED)
         return text.replace(f" {JOINED}", "").replace(f"{JOINED} ", "").replace(JOINED, "") if self.punctuation else text
 
-    def tokens(self, ids: Sequence[int]) -> list[str]:
-        return [SPECIALS[i] if i < RESERVED else self.units[i - RESERVED] for i in ids]
-
 
 def _marked(parts: list[str]) -> list[str]:
     """Adjacent parts with marks on punctuation; between two punctuation marks, the second one carries the mark."""
@@ -158,9 +155,6 @@ class CharacterTokenizer(_Counted):
     def __init__(self, *, byte_fallback: bool = True) -> None:
         self.byte_fallback = byte_fallback
         self._set([])
-
-    def options(self) -> dict[str, bool]:
-        return {"byte_fallback": self.byte_fallback}
 
     @property
     def first(self) -> int:
@@ -197,14 +191,6 @@ class CharacterTokenizer(_Counted):
         raw = b"".join(units[i - first].encode() if i >= first else bytes([i - RESERVED]) for i in ids if i >= RESERVED)
         return raw.decode("utf-8", "replace")
 
-    def tokens(self, ids: Sequence[int]) -> list[str]:
-        return [self._name(i) for i in ids]
-
-    def _name(self, number: int) -> str:
-        if number < RESERVED:
-            return SPECIALS[number]
-        return byte_name(number - RESERVED) if number < self.first else self.units[number - self.first]
-
 
 class ByteTokenizer(Tokenizer):
     """One id per UTF-8 byte: 260 ids for any text, without training."""
@@ -224,8 +210,9 @@ class ByteTokenizer(Tokenizer):
     def decode(self, ids: Sequence[int]) -> str:
         return bytes(i - RESERVED for i in ids if i >= RESERVED).decode("utf-8", "replace")
 
-    def tokens(self, ids: Sequence[int]) -> list[str]:
-        return [SPECIALS[i] if i < RESERVED else _printable(i - RESERVED) for i in ids]
+    def piece(self, number: int) -> str:
+        byte = number - RESERVED
+        return chr(byte) if 0x20 <= byte < 0x7F else byte_name(byte)
 
     def dump(self) -> bytes:
         return b'{"tokenizer": "ByteTokenizer"}\n'
@@ -233,7 +220,3 @@ class ByteTokenizer(Tokenizer):
     def restore(self, content: bytes) -> None:
         if content != self.dump():
             raise ValueError(OTHER_TOKENIZER)
-
-
-def _printable(byte: int) -> str:
-    return chr(byte) if 0x20 <= byte < 0x7F else byte_name(byte)

@@ -6,11 +6,9 @@ T tokens of a segment.
 
 from __future__ import annotations
 
-import json
-import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain, islice
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -20,14 +18,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from weft.batch import PAD, Position, TextBatch
-from weft.data.cache import find_or_build
+from weft.data.corpus import Column, Columns, Corpus, ids_below, prepare
 from weft.data.formats import Pairs
 from weft.data.lines import check_file, file_digest, read_lines
 from weft.data.tokenizer import Tokenizer
 from weft.errors import DataError
-
-VERSION = 1
-CHUNK = 1 << 14
 
 Tokens = NDArray[Any]
 
@@ -49,12 +44,11 @@ class TextFile(Pairs):
 
 
 class Text:
-    """Tokens [N] on disk, of which only what is looked at is read; how many characters and bytes of UTF-8 they stand for."""
+    """Tokens [N] on disk, and the number of characters and UTF-8 bytes that they encode."""
 
-    def __init__(self, folder: Path) -> None:
-        about = json.loads((folder / "about.json").read_text())
-        self.characters, self.bytes = int(about["characters"]), int(about["bytes"])
-        self.tokens: Tokens = np.memmap(folder / "tokens", about["token"], "r", shape=(about["tokens"],))
+    def __init__(self, corpus: Corpus) -> None:
+        self.tokens: Tokens = corpus.values["tokens"]
+        self.characters, self.bytes = (int(corpus.values[name].sum()) for name in ("characters", "bytes"))
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -63,34 +57,31 @@ class Text:
 def read_text(
     files: Sequence[TextFile], tokenizer: Tokenizer, *, folder: Path, progress: Callable[[int], None] | None = None
 ) -> Text:
-    """The text of all files, out of the cache in `folder` or tokenised now; `progress` is told how many lines were read."""
-    about = ["text", VERSION, [file.digest() for file in files], tokenizer.digest()]
+    """The text of all files, from the cache in `folder` or tokenised now. `progress` gets the number of lines read so far.
 
-    def build(aside: Path) -> None:
-        _build(aside, files, tokenizer, progress)
+    Each row of the corpus is a block of many lines.
+    """
 
-    return find_or_build(folder, about, Text, build)
+    def encode(lines: list[str]) -> tuple[Columns, dict[str, int]]:
+        ids = list(chain.from_iterable(tokenizer.encode_batch(lines)))
+        sizes = {"characters": sum(map(len, lines)), "bytes": sum(len(line.encode()) for line in lines)}
+        return {"tokens": [ids], **{name: [[size]] for name, size in sizes.items()}}, {}
 
-
-def _build(aside: Path, files: Sequence[TextFile], tokenizer: Tokenizer, progress: Callable[[int], None] | None) -> None:
-    token = np.dtype(np.uint16 if tokenizer.size <= 1 << 16 else np.uint32)
-    lines, read = (line for line, _ in chain.from_iterable(files)), 0
-    counts = {"tokens": 0, "characters": 0, "bytes": 0}
-    with open(aside / "tokens", "wb") as out:
-        while chunk := list(islice(lines, CHUNK)):
-            ids = np.fromiter(chain.from_iterable(tokenizer.encode_batch(chunk)), token)
-            out.write(ids.data)
-            counts["tokens"] += len(ids)
-            counts["characters"] += sum(map(len, chunk))
-            counts["bytes"] += sum(len(line.encode()) for line in chunk)
-            read += len(chunk)
-            if progress is not None:
-                progress(read)
-        out.flush()
-        os.fsync(out.fileno())
-    if counts["tokens"] < 2:
+    corpus = prepare(
+        (line for line, _ in chain.from_iterable(files)),
+        ["text", [file.digest() for file in files], tokenizer.digest()],
+        encode,
+        {"tokens": ids_below(tokenizer.size), "characters": Column("uint64"), "bytes": Column("uint64")},
+        sized=["tokens"],
+        folder=folder,
+        name=", ".join(file.name for file in files),
+        unit="lines",
+        progress=progress,
+    )
+    text = Text(corpus)
+    if len(text) < 2:
         raise DataError(f"{', '.join(file.name for file in files)}: there is no text to learn from.")
-    (aside / "about.json").write_text(json.dumps({**counts, "token": token.name}, indent=1))
+    return text
 
 
 def keeps_lines(tokenizer: Tokenizer) -> bool:
@@ -173,14 +164,9 @@ def in_streams(tokens: Tokens, extent: int, count: int) -> Iterator[tuple[Tensor
     """
     known = len(tokens) - 1
     length = -(-known // count)
+    sides = [np.pad(side, (0, count * length - known)).reshape(count, length) for side in (tokens[:-1], tokens[1:])]
     for first in range(0, length, extent):
-        size = min(extent, length - first)
-        inputs, labels = (torch.full((count, size), PAD) for _ in range(2))
-        for row in range(count):
-            begin, end = row * length + first, min(row * length + first + size, (row + 1) * length, known)
-            if begin < end:
-                part = _block(tokens, [begin], end - begin + 1)[0]
-                inputs[row, : end - begin], labels[row, : end - begin] = part[:-1], part[1:]
+        inputs, labels = (torch.from_numpy(side[:, first : first + extent].astype(np.int64)) for side in sides)
         yield inputs, labels
 
 

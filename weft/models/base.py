@@ -206,6 +206,24 @@ class LinearDecoder(Decoder):
         return linear_loss(hidden, self.output.weight, labels, smoothing)
 
 
+class NarrowedDecoder(Decoder):
+    """A decoder restricted to the tokens `ids` [N], to save work in its output layer; its token n is token ids[n]."""
+
+    def __init__(self, decoder: Decoder, ids: Tensor) -> None:
+        super().__init__()
+        self.decoder, self.ids, self.output = decoder, ids, decoder.among(ids)
+
+    def start(self, source: Encoded, *, room: int | None = None) -> State:
+        return self.decoder.start(source, room=room)
+
+    def features(self, tokens: Tensor, state: State, layout: Layout | None = None) -> Features:
+        return self.decoder.features(self.ids[tokens], state, layout)
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        logits: Tensor = self.output(hidden)
+        return logits
+
+
 class Network(Supports, ABC):
     """What training, saving and loading need to know about a model, whatever its task.
 

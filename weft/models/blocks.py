@@ -107,34 +107,34 @@ class Residual(nn.Module):
 
 
 class EncoderLayer(nn.Module):
-    """Token mixing, then the feed-forward network."""
+    """Token mixing, then the feed-forward network. causal: for language models, where tokens see only those before them."""
 
-    def __init__(self, block: Block, mixer: Mixer) -> None:
+    def __init__(self, block: Block, mixer: Mixer, *, causal: bool = False) -> None:
         super().__init__()
-        self.mixer, self.network = mixer, block.network(causal=False)
+        self.mixer, self.network = mixer, block.network(causal=causal)
         self.around_mixer, self.around_network = Residual(block), Residual(block)
 
     def forward(self, x: Tensor, layout: Layout | None, terms: dict[str, Tensor]) -> Tensor:
-        mixed = self._mix(x, layout)
+        return self.read(x, self.mixer.start(rows=x.size(0)), layout, terms)[0]
+
+    def read(self, x: Tensor, state: State, layout: Layout | None, terms: dict[str, Tensor]) -> tuple[Tensor, State]:
+        """Tokens [B, T, D] that follow the state → [B, T, D] and the state after them."""
+        mixed: Attended = self.mixer(self.around_mixer.enter(x), state, layout=layout)
         add_terms(terms, mixed.terms)
         x = self.around_mixer.leave(x, mixed.context)
-        return self.around_network.leave(x, self._feed(x, layout))
+        return self.around_network.leave(x, self._feed(x, layout)), mixed.state
 
     def sublayers(self, layout: Layout | None) -> list[SubLayer]:
         """The two sub-layers as parts of reversible streams."""
 
         def mix(x: Tensor) -> Added:
-            mixed = self._mix(x, layout)
+            mixed = self.mixer(self.around_mixer.enter(x), self.mixer.start(rows=x.size(0)), layout=layout)
             return Added(self.around_mixer.added(mixed.context), mixed.terms)
 
         def feed(x: Tensor) -> Added:
             return Added(self.around_network.added(self._feed(x, layout)))
 
         return [SubLayer(mix, [self.mixer, self.around_mixer]), SubLayer(feed, [self.network, self.around_network])]
-
-    def _mix(self, x: Tensor, layout: Layout | None) -> Attended:
-        mixed: Attended = self.mixer(self.around_mixer.enter(x), self.mixer.start(rows=x.size(0)), layout=layout)
-        return mixed
 
     def _feed(self, x: Tensor, layout: Layout | None) -> Tensor:
         return self.network.run(self.around_network.enter(x), None, layout)[0]

@@ -13,37 +13,16 @@ import torch
 from pydantic import PositiveInt
 from torch import Tensor, nn
 
-from weft.attention.base import Attended, add_terms
 from weft.batch import Layout
 from weft.config.registry import Among
 from weft.layers.embedding import TokenEmbedding
 from weft.layers.feedforward import Activation
 from weft.layers.position import PositionKind, token_positions
 from weft.mixers import build_self
-from weft.mixers.base import Mixer
 from weft.models.base import DecoderSite, Encoded, Features, LinearDecoder, Network, Sizes, least
-from weft.models.blocks import Block, Residual
+from weft.models.blocks import Block, EncoderLayer
 from weft.models.composing import Family
 from weft.state import State, together
-
-
-class CausalLayer(nn.Module):
-    """Token mixing over the tokens so far, then the feed-forward network."""
-
-    def __init__(self, block: Block, mixer: Mixer) -> None:
-        super().__init__()
-        self.mixer, self.network = mixer, block.network(causal=True)
-        self.around_mixer, self.around_network = Residual(block), Residual(block)
-
-    def recall(self, memory: Tensor) -> State:
-        """The state after reading earlier inputs of this layer, [B, M, D]."""
-        return self.mixer.recall(self.around_mixer.enter(memory))
-
-    def forward(self, x: Tensor, state: State, layout: Layout | None, terms: dict[str, Tensor]) -> tuple[Tensor, State]:
-        mixed: Attended = self.mixer(self.around_mixer.enter(x), state, layout=layout)
-        add_terms(terms, mixed.terms)
-        x = self.around_mixer.leave(x, mixed.context)
-        return self.around_network.leave(x, self.network(self.around_network.enter(x))), mixed.state
 
 
 @dataclass
@@ -57,7 +36,7 @@ class LanguageState:
 class LanguageDecoder(LinearDecoder):
     """A stack of causal layers. Its source only says how many rows there are (`LanguageModel.nothing`)."""
 
-    def __init__(self, embedding: TokenEmbedding, layers: list[CausalLayer], block: Block, output: nn.Linear) -> None:
+    def __init__(self, embedding: TokenEmbedding, layers: list[EncoderLayer], block: Block, output: nn.Linear) -> None:
         super().__init__()
         self.embedding, self.layers, self.output = embedding, nn.ModuleList(layers), output
         self.norm, self.dim, self.hidden = block.final_norm(), block.dim, block.dim
@@ -70,7 +49,7 @@ class LanguageDecoder(LinearDecoder):
 
     def recall(self, memory: Sequence[Tensor]) -> LanguageState:
         """The state after an earlier segment, from the inputs [B, M, D] of every layer."""
-        own = [layer.recall(each) for layer, each in zip(self._each(), memory, strict=True)]
+        own = [layer.mixer.recall(layer.around_mixer.enter(each)) for layer, each in zip(self._each(), memory, strict=True)]
         return LanguageState(own, self._zeros(memory[0].size(0)))
 
     def features(self, tokens: Tensor, state: LanguageState, layout: Layout | None = None) -> Features:
@@ -84,7 +63,7 @@ class LanguageDecoder(LinearDecoder):
         inputs: list[Tensor] = []
         for layer, before in zip(self._each(), state.own, strict=True):
             inputs.append(x)
-            x, after = layer(x, before, layout, terms)
+            x, after = layer.read(x, before, layout, terms)
             own.append(after)
         fed = tokens.size(1) if layout is None else layout.lengths
         return Features(self.norm(x), LanguageState(own, state.fed + fed), terms), inputs
@@ -92,8 +71,8 @@ class LanguageDecoder(LinearDecoder):
     def _zeros(self, rows: int) -> Tensor:
         return torch.zeros(rows, dtype=torch.long, device=self.output.weight.device)
 
-    def _each(self) -> Iterable[CausalLayer]:
-        return cast(Iterable[CausalLayer], self.layers)
+    def _each(self) -> Iterable[EncoderLayer]:
+        return cast(Iterable[EncoderLayer], self.layers)
 
 
 @dataclass(frozen=True)
@@ -124,9 +103,9 @@ class LanguageModelFamily(Family):
     def build(self, sizes: Sizes) -> LanguageModel:
         table, output = DecoderSite(sizes.target, 0, tied=self.share).tables(self.block.dim)
         mixers = [build_self(self.mixer, self.block.site("causal")) for _ in range(self.layers)]
+        layers = [EncoderLayer(self.block, mixer, causal=True) for mixer in mixers]
         embedding = TokenEmbedding(table, self.block.make_position(), self.block.dropout)
-        decoder = LanguageDecoder(embedding, [CausalLayer(self.block, mixer) for mixer in mixers], self.block, output)
-        return LanguageModel(decoder, self.block.position)
+        return LanguageModel(LanguageDecoder(embedding, layers, self.block, output), self.block.position)
 
 
 class LanguageModel(Network):

@@ -6,7 +6,6 @@ states · M width of the encoder's, both directions together · C width of a con
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
 
@@ -19,6 +18,7 @@ from weft.batch import Layout
 from weft.config.registry import Among, build
 from weft.errors import ConfigError
 from weft.layers.autocast import computed_in
+from weft.layers.embedding import TokenEmbedding
 from weft.layers.recurrent import (
     Bridge,
     BridgeKind,
@@ -38,19 +38,6 @@ from weft.models.composing import FlatComposition, VectorEncoder
 from weft.state import State, shared, spread
 
 Style = Literal["fixed", "cho", "bahdanau", "luong"]
-
-
-class Embedding(nn.Module):
-    """An embedding for each token, times √E, with dropout."""
-
-    def __init__(self, table: nn.Embedding, noise: StepDropout) -> None:
-        super().__init__()
-        self.table, self.noise = table, noise
-        self.scale = math.sqrt(table.embedding_dim)
-
-    def forward(self, tokens: Tensor) -> Tensor:
-        """tokens [B, T] → [B, T, E]."""
-        return self.noise(self.table(tokens) * self.scale)
 
 
 @dataclass(frozen=True)
@@ -169,7 +156,7 @@ class RecurrentDecoder(LinearDecoder):
         joins = {"fixed": 0, "cho": context, "bahdanau": context, "luong": width if input_feeding else 0}
         noise = recurrence.noise()
         table, output = site.tables(width)
-        self.embedding, self.output = Embedding(table, noise), output
+        self.embedding, self.noise, self.output = TokenEmbedding(table, None), noise, output
         self.stack = RecurrentStack(recurrence.cell, width + joins[style], dim, layers, noise, residual=recurrence.residual)
         self.cross, self.style, self.input_feeding = cross, style, input_feeding
         self.feeds_back = style == "bahdanau" or input_feeding
@@ -188,9 +175,9 @@ class RecurrentDecoder(LinearDecoder):
         return RecurrentState(layers, look, fed, summary)
 
     def features(self, tokens: Tensor, state: RecurrentState, layout: Layout | None = None) -> Features:
-        x = self.embedding(tokens)
+        x = self.noise(self.embedding(tokens))
         found = self._step_by_step(computed_in(x), state, layout) if self.feeds_back else self._at_once(x, state, layout)
-        return replace(found, hidden=self.embedding.noise(found.hidden))
+        return replace(found, hidden=self.noise(found.hidden))
 
     def _at_once(self, x: Tensor, state: RecurrentState, layout: Layout | None) -> Features:
         context, look, terms = None, state.look, {}
