@@ -10,29 +10,30 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from weft.data.cache import find_or_build
+from weft.data.formats import Pairs
 from weft.errors import DataError
 
 VERSION = 2
 CHUNK = 1 << 14
-"""Examples that are encoded at a time."""
+"""Pairs that are encoded at a time."""
 
 Rows = NDArray[np.int64]
-Example = TypeVar("Example")
+Texts = list[tuple[str, str]]
 Columns = dict[str, Sequence[Any]]
-"""Per column one sequence of entries for each example that is kept."""
-Encode = Callable[[list[Example]], tuple[Columns, dict[str, int]]]
-"""Turns examples into columns, and says how many it left out for which reason."""
+"""Per column one sequence of entries for each row."""
+Encode = Callable[[Texts], tuple[Columns, dict[str, int]]]
+"""Turns pairs of texts into columns, and says how many it left out for which reason."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,7 @@ def ids_below(size: int) -> Column:
 
 @dataclass
 class CorpusReport:
-    """How many examples were read, kept, and left out for which reason (the first that applies). unit: what they are called."""
+    """How many pairs were read, kept, and left out for which reason (the first that applies). unit: what they are called."""
 
     unit: str = "pairs"
     read: int = 0
@@ -98,36 +99,37 @@ class Corpus:
 
 
 def prepare(
-    examples: Iterable[Example],
+    sources: Sequence[Pairs],
     key: Any,
-    encode: Encode[Example],
+    encode: Encode,
     columns: Mapping[str, Column],
     *,
     sized: Sequence[str],
     folder: Path,
-    name: str,
     unit: str = "pairs",
     progress: Callable[[int], None] | None = None,
 ) -> Corpus:
-    """The corpus of `examples`, from the cache in `folder` if it is there, otherwise encoded now.
+    """The corpus of all pairs, from the cache in `folder` if it is there, otherwise encoded now.
 
-    key: plain data that identifies the examples and everything `encode` depends on · sized: the columns whose lengths batches
-    are cut by · name: the data in error messages · progress: called with the number of examples read so far.
+    key: plain data that identifies everything `encode` depends on · sized: the columns whose lengths batches are cut by ·
+    unit: what the pairs are called in messages · progress: called with the number of pairs read so far.
     """
 
     def build(aside: Path) -> None:
-        report = _write(aside, iter(examples), encode, columns, sized, CorpusReport(unit), progress)
+        report = _write(aside, chain.from_iterable(sources), encode, columns, sized, CorpusReport(unit), progress)
         if not report.kept:
-            raise DataError(f"{name}: no {unit.removesuffix('s')} is left to train on. {report.describe()}")
+            names = ", ".join(some.name for some in sources)
+            raise DataError(f"{names}: no {unit.removesuffix('s')} is left to train on. {report.describe()}")
 
     types = {column: asdict(kind) for column, kind in columns.items()}
-    return find_or_build(folder, ["corpus", VERSION, key, types, list(sized)], Corpus, build)
+    digests = [some.digest() for some in sources]
+    return find_or_build(folder, ["corpus", VERSION, digests, key, types, list(sized)], Corpus, build)
 
 
 def _write(
     aside: Path,
-    examples: Iterable[Example],
-    encode: Encode[Example],
+    pairs: Iterator[tuple[str, str]],
+    encode: Encode,
     columns: Mapping[str, Column],
     sized: Sequence[str],
     report: CorpusReport,
@@ -141,7 +143,7 @@ def _write(
         }
         for name in columns:
             files[f"{name}.offsets"].write(np.zeros(1, np.uint64).data)
-        while chunk := list(islice(examples, CHUNK)):
+        while chunk := list(islice(pairs, CHUNK)):
             made, reasons = encode(chunk)
             counts = {name: np.fromiter(map(len, made[name]), np.int64, len(made[name])) for name in columns}
             for name, column in columns.items():

@@ -16,7 +16,6 @@ from typing import IO, cast
 from weft.errors import DataError
 
 UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
-BLOCK = 1 << 20
 
 
 def read_lines(source: str | Path | IO[bytes] | IO[str], name: str | None = None) -> Iterator[str]:
@@ -51,15 +50,12 @@ def check_file(path: str | Path) -> Path:
 
 
 def file_digest(path: str | Path) -> str:
-    """A hash of the bytes of a file, read in blocks."""
-    digest = hashlib.blake2b(digest_size=16)
+    """A hash of the bytes of a file."""
     try:
         with check_file(path).open("rb") as file:
-            while block := file.read(BLOCK):
-                digest.update(block)
+            return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
     except OSError as error:
         raise DataError(f"{path}: the file cannot be read: {error.strerror or error}.") from None
-    return digest.hexdigest()
 
 
 def _lines(stream: IO[bytes] | IO[str], name: str) -> Iterator[str]:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from weft.batch import PAD, Position, TextBatch
-from weft.data.corpus import Column, Columns, Corpus, ids_below, prepare
+from weft.data.corpus import Column, Columns, Corpus, Texts, ids_below, prepare
 from weft.data.formats import Pairs
 from weft.data.lines import check_file, file_digest, read_lines
 from weft.data.tokenizer import Tokenizer
@@ -62,19 +62,19 @@ def read_text(
     Each row of the corpus is a block of many lines.
     """
 
-    def encode(lines: list[str]) -> tuple[Columns, dict[str, int]]:
+    def encode(texts: Texts) -> tuple[Columns, dict[str, int]]:
+        lines = [line for line, _ in texts]
         ids = list(chain.from_iterable(tokenizer.encode_batch(lines)))
         sizes = {"characters": sum(map(len, lines)), "bytes": sum(len(line.encode()) for line in lines)}
         return {"tokens": [ids], **{name: [[size]] for name, size in sizes.items()}}, {}
 
     corpus = prepare(
-        (line for line, _ in chain.from_iterable(files)),
-        ["text", [file.digest() for file in files], tokenizer.digest()],
+        files,
+        ["text", tokenizer.digest()],
         encode,
         {"tokens": ids_below(tokenizer.size), "characters": Column("uint64"), "bytes": Column("uint64")},
         sized=["tokens"],
         folder=folder,
-        name=", ".join(file.name for file in files),
         unit="lines",
         progress=progress,
     )
