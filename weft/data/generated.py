@@ -26,6 +26,7 @@ from weft.data.longrange import distant_copy, listops, recall
 from weft.errors import DataError
 
 Split = Literal["train", "valid", "test"]
+Arrange = Callable[[list[str]], Iterable[str]]
 
 # fmt: off
 LANGUAGES = [
@@ -152,9 +153,7 @@ def _clear(pattern: str) -> bool:
     return year < month < day or (day < month < year and "/" not in pattern and "-" not in pattern)
 
 
-def _letters(
-    arrange: Callable[[list[str]], Iterable[str]], random: Random, shortest: int, longest: int
-) -> tuple[str, str, str]:
+def _letters(arrange: Arrange, random: Random, shortest: int, longest: int) -> tuple[str, str, str]:
     letters = random.choices(string.ascii_lowercase, k=random.randint(shortest or 1, longest or 10))
     subject = "".join(sorted(letters)) if arrange is sorted else " ".join(letters)
     return subject, " ".join(letters), " ".join(arrange(letters))
