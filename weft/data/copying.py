@@ -26,6 +26,9 @@ class Numbering:
     def encode(self, text: str) -> list[int]:
         return self.number(text, self.tokenizer.encode(text))
 
+    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
+        return [self.number(text, ids) for text, ids in zip(texts, self.tokenizer.encode_batch(texts), strict=True)]
+
     def number(self, text: str, ids: list[int]) -> list[int]:
         """The ids of a source, with a temporary id for each unknown word."""
         if UNK in ids:

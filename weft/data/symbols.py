@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from abc import abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from copy import copy
@@ -34,18 +35,11 @@ def byte_ids(text: str) -> list[int]:
     return [RESERVED + byte for byte in text.encode("utf-8")]
 
 
-def most_common(units: Iterable[Sequence[str]], limit: int) -> list[str]:
-    """The `limit` most frequent units; equally frequent ones are ordered by code points."""
-    counts = Counter(chain.from_iterable(units))
-    if not counts:
-        raise DataError(NO_TEXT)
-    return sorted(counts, key=lambda unit: (-counts[unit], unit))[:limit]
-
-
 class _Counted(Tokenizer):
-    """Keeps a list of units. The id of a unit is its index in the list, after the special ids."""
+    """Keeps a list of units. The id of a unit is its index in the list, after the special ids. plural: what units are called."""
 
     units: list[str]
+    plural: ClassVar[str]
 
     def _set(self, units: list[str]) -> None:
         self.units = units
@@ -59,6 +53,25 @@ class _Counted(Tokenizer):
     @property
     def size(self) -> int:
         return self.first + len(self.units)
+
+    @abstractmethod
+    def split(self, text: str) -> Sequence[str]:
+        """The units of a text."""
+
+    def train(self, texts: Iterable[str], size: int) -> None:
+        """Keeps the most frequent units, up to `size` ids in total; equally frequent ones are ordered by code points."""
+        if size <= self.first:
+            why = f"{RESERVED} ids are special" + (
+                f" and {BYTES} are bytes (see byte_fallback)" if self.first > RESERVED else ""
+            )
+            raise DataError(f"a vocabulary of {size} leaves no room for {self.plural}: {why}.")
+        counts = Counter(chain.from_iterable(map(self.split, texts)))
+        if not counts:
+            raise DataError(NO_TEXT)
+        self._set(sorted(counts, key=lambda unit: (-counts[unit], unit))[: size - self.first])
+
+    def unknown(self, text: str) -> list[str]:
+        return [] if self.first > RESERVED else [unit for unit in self.split(text) if unit not in self.ids]
 
     def named(self, words: Sequence[str]) -> Tokenizer:
         other = copy(self)
@@ -95,17 +108,13 @@ class WordTokenizer(_Counted):
     punctuation  separate punctuation from words; otherwise split at spaces only
     """
 
+    plural: ClassVar[str] = "words"
+
     def __init__(self, *, lowercase: bool = False, punctuation: bool = True) -> None:
         self.lowercase, self.punctuation = lowercase, punctuation
         self._set([])
 
-    def train(self, texts: Iterable[str], size: int) -> None:
-        """Keeps the most frequent words, up to `size` ids in total."""
-        if size <= RESERVED:
-            raise DataError(f"a vocabulary of {size} leaves no room for words: {RESERVED} ids are special.")
-        self._set(most_common(map(self.words, texts), size - RESERVED))
-
-    def words(self, text: str) -> list[str]:
+    def split(self, text: str) -> list[str]:
         """The words and punctuation marks of a text."""
         if self.lowercase:
             text = text.lower()
@@ -123,10 +132,7 @@ class WordTokenizer(_Counted):
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         find = self.ids.get
-        return [[find(word, UNK) for word in self.words(text)] for text in texts]
-
-    def unknown(self, text: str) -> list[str]:
-        return [word for word in self.words(text) if word not in self.ids]
+        return [[find(word, UNK) for word in self.split(text)] for text in texts]
 
     def decode(self, ids: Sequence[int]) -> str:
         text = " ".join(self.units[i - RESERVED] for i in ids if i >= RESERVED)
@@ -152,6 +158,8 @@ class CharacterTokenizer(_Counted):
     byte_fallback  encode a character outside the vocabulary as its UTF-8 bytes, which take 256 ids; otherwise as UNK
     """
 
+    plural: ClassVar[str] = "characters"
+
     def __init__(self, *, byte_fallback: bool = True) -> None:
         self.byte_fallback = byte_fallback
         self._set([])
@@ -160,12 +168,8 @@ class CharacterTokenizer(_Counted):
     def first(self) -> int:
         return RESERVED + BYTES if self.byte_fallback else RESERVED
 
-    def train(self, texts: Iterable[str], size: int) -> None:
-        """Keeps the most frequent characters, up to `size` ids in total."""
-        if size <= self.first:
-            why = f"{RESERVED} ids are special" + (f" and {BYTES} are bytes (see byte_fallback)" if self.byte_fallback else "")
-            raise DataError(f"a vocabulary of {size} leaves no room for characters: {why}.")
-        self._set(most_common(texts, size - self.first))
+    def split(self, text: str) -> str:
+        return text
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         return [self._encode(text) for text in texts]
@@ -175,14 +179,9 @@ class CharacterTokenizer(_Counted):
         try:
             return [ids[character] for character in text]
         except KeyError:
-            known = ([ids[character]] if character in ids else self._unseen(character) for character in text)
+            unseen = byte_ids if self.byte_fallback else lambda character: [UNK]
+            known = ([ids[character]] if character in ids else unseen(character) for character in text)
             return list(chain.from_iterable(known))
-
-    def unknown(self, text: str) -> list[str]:
-        return [] if self.byte_fallback else [character for character in text if character not in self.ids]
-
-    def _unseen(self, character: str) -> list[int]:
-        return byte_ids(character) if self.byte_fallback else [UNK]
 
     def decode(self, ids: Sequence[int]) -> str:
         first, units = self.first, self.units

@@ -5,6 +5,7 @@ Shapes: B rows · T positions · D width.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar, Literal
 
@@ -105,6 +106,15 @@ class Residual(nn.Module):
     def leave(self, x: Tensor, found: Tensor) -> Tensor:
         return x + self.added(found) if self.pre else norm_sum(self.norm, x, found, self.dropout, self.training)
 
+    def sublayer(self, run: Callable[[Tensor], Attended], *modules: nn.Module, tensors: Sequence[Tensor] = ()) -> SubLayer:
+        """A sub-layer of reversible streams, which adds the context that `run` returns."""
+
+        def add(x: Tensor) -> Added:
+            found = run(x)
+            return Added(self.added(found.context), found.terms, found.state)
+
+        return SubLayer(add, [*modules, self], tensors)
+
 
 class EncoderLayer(nn.Module):
     """Token mixing, then the feed-forward network. causal: for language models, where tokens see only those before them."""
@@ -127,14 +137,12 @@ class EncoderLayer(nn.Module):
     def sublayers(self, layout: Layout | None) -> list[SubLayer]:
         """The two sub-layers as parts of reversible streams."""
 
-        def mix(x: Tensor) -> Added:
-            mixed = self.mixer(self.around_mixer.enter(x), self.mixer.start(rows=x.size(0)), layout=layout)
-            return Added(self.around_mixer.added(mixed.context), mixed.terms)
+        def mix(x: Tensor) -> Attended:
+            mixed: Attended = self.mixer(self.around_mixer.enter(x), self.mixer.start(rows=x.size(0)), layout=layout)
+            return replace(mixed, state=None)
 
-        def feed(x: Tensor) -> Added:
-            return Added(self.around_network.added(self._feed(x, layout)))
-
-        return [SubLayer(mix, [self.mixer, self.around_mixer]), SubLayer(feed, [self.network, self.around_network])]
+        feed = self.around_network.sublayer(lambda x: Attended(self._feed(x, layout)), self.network)
+        return [self.around_mixer.sublayer(mix, self.mixer), feed]
 
     def _feed(self, x: Tensor, layout: Layout | None) -> Tensor:
         return self.network.run(self.around_network.enter(x), None, layout)[0]
@@ -186,24 +194,18 @@ class DecoderLayer(nn.Module):
         """The three sub-layers as parts of reversible streams; each returns its state."""
         before, tail = own
 
-        def mix(x: Tensor) -> Added:
-            mixed = self._mix(x, before, layout)
-            return Added(self.around_mixer.added(mixed.context), mixed.terms, mixed.state)
-
-        def attend(x: Tensor) -> Added:
+        def attend(x: Tensor) -> Attended:
             read = self.cross.start(source.memory, source.layout) if isinstance(source, Unread) else source
-            attended = self._attend(x, read, layout)
-            return Added(self.around_cross.added(attended.context), attended.terms, attended.state)
+            return self._attend(x, read, layout)
 
-        def feed(x: Tensor) -> Added:
-            found, after = self.network.run(self.around_network.enter(x), tail, layout)
-            return Added(self.around_network.added(found), state=after)
+        def feed(x: Tensor) -> Attended:
+            return Attended(*self.network.run(self.around_network.enter(x), tail, layout))
 
         memory = [source.memory] if isinstance(source, Unread) else []
         return [
-            SubLayer(mix, [self.mixer, self.around_mixer]),
-            SubLayer(attend, [self.cross, self.project, self.around_cross], memory),
-            SubLayer(feed, [self.network, self.around_network]),
+            self.around_mixer.sublayer(lambda x: self._mix(x, before, layout), self.mixer),
+            self.around_cross.sublayer(attend, self.cross, self.project, tensors=memory),
+            self.around_network.sublayer(feed, self.network),
         ]
 
     def _mix(self, x: Tensor, before: State, layout: Layout | None) -> Attended:
