@@ -36,7 +36,7 @@ def byte_ids(text: str) -> list[int]:
 
 
 class _Counted(Tokenizer):
-    """Keeps a list of units. The id of a unit is its index in the list, after the special ids. plural: what units are called."""
+    """Keeps a list of units. The id of a unit is its index in the list, after the special ids. plural: what they are called."""
 
     units: list[str]
     plural: ClassVar[str]
@@ -61,10 +61,8 @@ class _Counted(Tokenizer):
     def train(self, texts: Iterable[str], size: int) -> None:
         """Keeps the most frequent units, up to `size` ids in total; equally frequent ones are ordered by code points."""
         if size <= self.first:
-            why = f"{RESERVED} ids are special" + (
-                f" and {BYTES} are bytes (see byte_fallback)" if self.first > RESERVED else ""
-            )
-            raise DataError(f"a vocabulary of {size} leaves no room for {self.plural}: {why}.")
+            with_bytes = f" and {BYTES} are bytes (see byte_fallback)" if self.first > RESERVED else ""
+            raise DataError(f"a vocabulary of {size} leaves no room for {self.plural}: {RESERVED} ids are special{with_bytes}.")
         counts = Counter(chain.from_iterable(map(self.split, texts)))
         if not counts:
             raise DataError(NO_TEXT)

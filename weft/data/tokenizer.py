@@ -144,26 +144,21 @@ def _find_or_train(
 ) -> tuple[Tokenizer, Tokenizer]:
     """One tokenizer per entry of `sides`, which lists the texts to train it on: 0 for sources, 1 for targets."""
     options = registry.fill("weft.data:TOKENIZERS", spec, where="data.tokenizer")
+
+    def train() -> tuple[Tokenizer, Tokenizer]:
+        trained: list[Tokenizer] = []
+        for side in sides:
+            tokenizer: Tokenizer = registry.build("weft.data:TOKENIZERS", options)
+            tokenizer.train(_Sample(pairs, side) if tokenizer.learns else [], size)
+            trained.append(tokenizer)
+        return trained[0], trained[-1]
+
     if folder is None or not registry.load(TOKENIZERS, options["kind"]).learns:
-        return _train(options, pairs, size, sides)
+        return train()
     key = ["tokenizer", VERSION, version("tokenizers"), options, size, sides, [some.digest() for some in pairs]]
     return find_or_build(
-        folder,
-        key,
-        lambda place: load_tokenizers(place, options),
-        lambda aside: save_tokenizers(aside, *_train(options, pairs, size, sides)),
+        folder, key, lambda place: load_tokenizers(place, options), lambda aside: save_tokenizers(aside, *train())
     )
-
-
-def _train(
-    options: dict[str, Any], pairs: Sequence[Pairs], size: int, sides: list[tuple[int, ...]]
-) -> tuple[Tokenizer, Tokenizer]:
-    trained: list[Tokenizer] = []
-    for side in sides:
-        tokenizer: Tokenizer = registry.build("weft.data:TOKENIZERS", options)
-        tokenizer.train(_Sample(pairs, side) if tokenizer.learns else [], size)
-        trained.append(tokenizer)
-    return trained[0], trained[-1]
 
 
 class _Sample:

@@ -82,6 +82,15 @@ class Decoded:
     terms: dict[str, Tensor] = field(default_factory=dict)
 
 
+@dataclass
+class StackState:
+    """The states of each layer's own part and of its attention to the source; fed [B]: tokens each row has consumed."""
+
+    own: list[State]
+    source: list[State]
+    fed: Tensor
+
+
 class Supports(nn.Module):
     """A module that says what it supports.
 
@@ -101,14 +110,13 @@ class Supports(nn.Module):
 
 
 class Part(Supports):
-    """A front, encoder or decoder. max_length: the longest input it has positions for."""
+    """A front, encoder or decoder.
+
+    max_length: the longest input it has positions for · repeated: layers of one kind, which share one compilation.
+    """
 
     max_length: int | None = None
-
-    @property
-    def repeated(self) -> Sequence[nn.Module]:
-        """Layers of one kind, which share one compilation."""
-        return []
+    repeated: Sequence[nn.Module] = ()
 
 
 class Encoder(Part, ABC):

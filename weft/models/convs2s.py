@@ -29,7 +29,7 @@ from weft.layers.dropout import dropout
 from weft.layers.embedding import TokenEmbedding
 from weft.layers.position import LearnedPosition, token_positions
 from weft.layers.weightnorm import NormedLinear
-from weft.models.base import DecoderSite, Encoded, Features, LinearDecoder, least
+from weft.models.base import DecoderSite, Encoded, Features, LinearDecoder, StackState, least
 from weft.models.blocks import Rate
 from weft.models.composing import FlatComposition, VectorEncoder
 from weft.state import State, shared, spread
@@ -192,15 +192,6 @@ class ConvS2SLayer(nn.Module):
         return (h + x) * EVEN, tail, looked.state
 
 
-@dataclass
-class ConvS2SState:
-    """The tail of each layer's convolution and the state of its attention; fed [B]: tokens each row has consumed."""
-
-    tails: list[State]
-    looks: list[State]
-    fed: Tensor
-
-
 class ConvS2SDecoder(LinearDecoder):
     """Causal gated convolutions, each followed by attention to the source (Gehring et al. 2017).
 
@@ -243,25 +234,25 @@ class ConvS2SDecoder(LinearDecoder):
         self.max_memory = least(*(each.max_length for each in attentions))
         self.packs, self.packs_square = all(each.packs for each in attentions), any(each.packs_square for each in attentions)
 
-    def start(self, source: Encoded, *, room: int | None = None) -> ConvS2SState:
+    def start(self, source: Encoded, *, room: int | None = None) -> StackState:
         rows = source.memory.size(0)
         layers = list(cast(Iterable[ConvS2SLayer], self.layers))
         looks = [each.cross.start(source.memory[..., -each.cross.site.memory_dim :], source.layout) for each in layers]
         fed = torch.zeros(rows, dtype=torch.long, device=source.memory.device)
-        return ConvS2SState([each.block.start(rows) for each in layers], looks, fed)
+        return StackState([each.block.start(rows) for each in layers], looks, fed)
 
-    def features(self, tokens: Tensor, state: ConvS2SState, layout: Layout | None = None) -> Features:
+    def features(self, tokens: Tensor, state: StackState, layout: Layout | None = None) -> Features:
         terms: dict[str, Tensor] = {}
         embedded = self.embedding(tokens, token_positions(tokens, layout) + state.fed[:, None])
         x = self.enter(embedded)
         tails, looks = [], []
-        for layer, tail, look in zip(self.layers, state.tails, state.looks, strict=True):
+        for layer, tail, look in zip(self.layers, state.own, state.source, strict=True):
             x, tail, look = layer(x, embedded, tail, look, layout, terms)
             tails.append(tail)
             looks.append(look)
         fed = tokens.size(1) if layout is None else layout.lengths
         hidden = dropout(self.leave(x), self.embedding.dropout, self.training)
-        return Features(hidden, ConvS2SState(tails, looks, state.fed + fed), terms)
+        return Features(hidden, StackState(tails, looks, state.fed + fed), terms)
 
 
 class ConvS2S(FlatComposition):

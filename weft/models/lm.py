@@ -19,18 +19,10 @@ from weft.layers.embedding import TokenEmbedding
 from weft.layers.feedforward import Activation
 from weft.layers.position import PositionKind, token_positions
 from weft.mixers import build_self
-from weft.models.base import DecoderSite, Encoded, Features, LinearDecoder, Network, Sizes, least
+from weft.models.base import DecoderSite, Encoded, Features, LinearDecoder, Network, Sizes, StackState, least
 from weft.models.blocks import Block, EncoderLayer
 from weft.models.composing import Family
 from weft.state import State, together
-
-
-@dataclass
-class LanguageState:
-    """The state of each layer; fed [B]: number of tokens each row has consumed."""
-
-    own: list[State]
-    fed: Tensor
 
 
 class LanguageDecoder(LinearDecoder):
@@ -42,20 +34,20 @@ class LanguageDecoder(LinearDecoder):
         self.norm, self.dim, self.hidden = block.final_norm(), block.dim, block.dim
         self.max_length = least(block.positions, *(layer.mixer.max_length for layer in layers))
 
-    def start(self, source: Encoded, *, room: int | None = None) -> LanguageState:
+    def start(self, source: Encoded, *, room: int | None = None) -> StackState:
         rows = source.memory.size(0)
         own = together([layer.mixer.start(rows=rows, room=room) for layer in self._each()])
-        return LanguageState(own, self._zeros(rows))
+        return StackState(own, [], self._zeros(rows))
 
-    def recall(self, memory: Sequence[Tensor]) -> LanguageState:
+    def recall(self, memory: Sequence[Tensor]) -> StackState:
         """The state after an earlier segment, from the inputs [B, M, D] of every layer."""
         own = [layer.mixer.recall(layer.around_mixer.enter(each)) for layer, each in zip(self._each(), memory, strict=True)]
-        return LanguageState(own, self._zeros(memory[0].size(0)))
+        return StackState(own, [], self._zeros(memory[0].size(0)))
 
-    def features(self, tokens: Tensor, state: LanguageState, layout: Layout | None = None) -> Features:
+    def features(self, tokens: Tensor, state: StackState, layout: Layout | None = None) -> Features:
         return self.read(tokens, state, layout)[0]
 
-    def read(self, tokens: Tensor, state: LanguageState, layout: Layout | None = None) -> tuple[Features, list[Tensor]]:
+    def read(self, tokens: Tensor, state: StackState, layout: Layout | None = None) -> tuple[Features, list[Tensor]]:
         """`features`, and the inputs [B, T, D] of every layer for `recall`."""
         terms: dict[str, Tensor] = {}
         x = self.embedding(tokens, token_positions(tokens, layout) + state.fed[:, None])
@@ -66,7 +58,7 @@ class LanguageDecoder(LinearDecoder):
             x, after = layer.read(x, before, layout, terms)
             own.append(after)
         fed = tokens.size(1) if layout is None else layout.lengths
-        return Features(self.norm(x), LanguageState(own, state.fed + fed), terms), inputs
+        return Features(self.norm(x), StackState(own, [], state.fed + fed), terms), inputs
 
     def _zeros(self, rows: int) -> Tensor:
         return torch.zeros(rows, dtype=torch.long, device=self.output.weight.device)

@@ -5,8 +5,8 @@ Shapes: G sources · B rows · T target positions · S source positions · D wid
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable
+from dataclasses import replace
 from typing import Annotated, Any, Literal, cast
 
 import torch
@@ -22,7 +22,7 @@ from weft.layers.norm import residual
 from weft.layers.position import token_positions
 from weft.layers.reversible import run_reversible
 from weft.mixers import build_self
-from weft.models.base import DecoderSite, Encoded, Features, LinearDecoder, least
+from weft.models.base import DecoderSite, Encoded, Features, LinearDecoder, StackState, least
 from weft.models.blocks import DecoderLayer, EncoderLayer, TransformerBlock, Unread
 from weft.models.composing import FlatComposition, VectorEncoder
 from weft.state import State, together
@@ -57,16 +57,12 @@ class TransformerEncoder(VectorEncoder):
         self.norm, self.reversible, self.post = block.final_norm(), block.reversible, block.norm == "post"
         self.lower_norms = nn.ModuleList(block.final_norm() for _ in made[1:] if every_layer)
         self.input_width = self.width = block.dim
-        self.depth = layers if every_layer else 1
+        self.depth, self.repeated = layers if every_layer else 1, made
         mixers = [layer.mixer for layer in made]
         self.max_length = least(block.positions, *(each.max_length for each in mixers))
         self.packs, self.packs_square = all(each.packs for each in mixers), any(each.packs_square for each in mixers)
         # A reversible backward pass restores the state of the random number generator, which a CUDA graph cannot record.
         self.replays, self.compiles = not block.reversible, mixer["kind"] == "full" and not block.reversible
-
-    @property
-    def repeated(self) -> Sequence[nn.Module]:
-        return list(self.layers)
 
     def read(self, x: Tensor, layout: Layout | None) -> Encoded:
         terms: dict[str, Tensor] = {}
@@ -114,15 +110,6 @@ class Wires(nn.Module):
         return source.layers if self.wiring == "same" else [source.memory] * self.readers
 
 
-@dataclass
-class TransformerState:
-    """The states of each layer's self- and cross-attention; fed [B]: number of tokens each row has consumed."""
-
-    own: list[State]
-    source: list[State]
-    fed: Tensor
-
-
 class TransformerDecoder(LinearDecoder):
     """A stack of layers with causal self-attention and cross-attention (Vaswani et al. 2017).
 
@@ -152,7 +139,7 @@ class TransformerDecoder(LinearDecoder):
         self.embedding = TokenEmbedding(table, block.make_position(), block.dropout)
         self.layers, self.wires, self.output = nn.ModuleList(made), Wires(wiring, site.depth, layers), output
         self.norm, self.reversible, self.post = block.final_norm(), block.reversible, block.norm == "post"
-        self.dim, self.hidden, self.readers = block.dim, block.dim, layers
+        self.dim, self.hidden, self.readers, self.repeated = block.dim, block.dim, layers, made
         self.max_length = least(block.positions, *(each.mixer.max_length for each in made))
         self.max_memory = least(*(each.cross.max_length for each in made))
         slots = [slot for each in made for slot in (each.mixer, each.cross)]
@@ -160,11 +147,7 @@ class TransformerDecoder(LinearDecoder):
         self.replays = not block.reversible
         self.compiles = {mixer["kind"], cross["kind"]} == {"full"} and not block.reversible
 
-    @property
-    def repeated(self) -> Sequence[nn.Module]:
-        return list(self.layers)
-
-    def start(self, source: Encoded, *, room: int | None = None) -> TransformerState:
+    def start(self, source: Encoded, *, room: int | None = None) -> StackState:
         rows = source.memory.size(0)
         layers = list(cast(Iterable[DecoderLayer], self.layers))
         own = together([each.start(rows=rows, room=room) for each in layers])
@@ -172,9 +155,9 @@ class TransformerDecoder(LinearDecoder):
         crosses: list[State] = [Unread(memory, source.layout) for memory in memories]
         if not (self.reversible and torch.is_grad_enabled()):
             crosses = [each.cross.start(memory, source.layout) for each, memory in zip(layers, memories, strict=True)]
-        return TransformerState(own, crosses, torch.zeros(rows, dtype=torch.long, device=source.memory.device))
+        return StackState(own, crosses, torch.zeros(rows, dtype=torch.long, device=source.memory.device))
 
-    def features(self, tokens: Tensor, state: TransformerState, layout: Layout | None = None) -> Features:
+    def features(self, tokens: Tensor, state: StackState, layout: Layout | None = None) -> Features:
         terms: dict[str, Tensor] = {}
         positions = token_positions(tokens, layout) + state.fed[:, None]
         fed = tokens.size(1) if layout is None else layout.lengths
@@ -190,12 +173,12 @@ class TransformerDecoder(LinearDecoder):
             )
             left = streams.states
             own, crosses = list(zip(left[::3], left[2::3], strict=True)), left[1::3]
-            return Features(self.norm(streams.mean), TransformerState(own, crosses, state.fed + fed), streams.terms)
+            return Features(self.norm(streams.mean), StackState(own, crosses, state.fed + fed), streams.terms)
         for layer, mine, cross in zip(self.layers, state.own, state.source, strict=True):
             x, mine, cross = layer(x, mine, cross, layout, terms)
             own.append(mine)
             crosses.append(cross)
-        return Features(self.norm(x), TransformerState(own, crosses, state.fed + fed), terms)
+        return Features(self.norm(x), StackState(own, crosses, state.fed + fed), terms)
 
 
 class Transformer(FlatComposition):
