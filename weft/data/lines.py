@@ -60,8 +60,9 @@ def file_digest(path: str | Path) -> str:
 
 def _lines(stream: IO[bytes] | IO[str], name: str) -> Iterator[str]:
     number = offset = 0
+    lines: Iterator[str | bytes] = iter(stream)
     try:
-        for number, raw in enumerate(stream, start=1):
+        for number, raw in enumerate(lines, start=1):
             text = raw if isinstance(raw, str) else _decode(raw, name, number, offset)
             offset += len(raw)
             if number == 1:

@@ -1,7 +1,6 @@
-"""Running text for language models: whole files as one long row of tokens, read in parallel streams or in windows.
+"""Running text for language models: all lines of all files as one sequence of tokens, read in parallel streams or in windows.
 
-The text is every line of every file with a line feed behind it, one after the other. Shapes: N tokens of the text · B rows ·
-T tokens of a segment.
+Shapes: N tokens of the text · B rows · T tokens of a segment.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from weft.batch import PAD, Position, TextBatch
-from weft.data.corpus import Column, Columns, Corpus, Texts, ids_below, prepare
+from weft.data.corpus import Columns, Corpus, Texts, ids_below, prepare
 from weft.data.formats import Pairs
 from weft.data.lines import check_file, file_digest, read_lines
 from weft.data.tokenizer import Tokenizer
@@ -28,7 +27,7 @@ Tokens = NDArray[Any]
 
 
 class TextFile(Pairs):
-    """A file of text, also .gz. To what reads pairs it is its lines, line ends included, each with nothing as its target."""
+    """A file of text, also .gz, as pairs of a line, including a line feed, and an empty target."""
 
     def __init__(self, path: str) -> None:
         super().__init__(path)
@@ -72,7 +71,7 @@ def read_text(
         files,
         ["text", tokenizer.digest()],
         encode,
-        {"tokens": ids_below(tokenizer.size), "characters": Column("uint64"), "bytes": Column("uint64")},
+        {"tokens": ids_below(tokenizer.size), "characters": "uint64", "bytes": "uint64"},
         sized=["tokens"],
         folder=folder,
         unit="lines",
@@ -85,16 +84,16 @@ def read_text(
 
 
 def keeps_lines(tokenizer: Tokenizer) -> bool:
-    """Whether a text with line ends comes back with them."""
+    """Whether a tokenizer restores line ends."""
     return tokenizer.decode(tokenizer.encode("a\n")).endswith("\n")
 
 
 @dataclass(frozen=True)
 class Streams:
-    """Training batches of a text that is read at `groups` × `rows` places at once, each going on where it was.
+    """Training batches of a text, which `groups` × `rows` streams read in parallel.
 
-    A batch is the next segment of the streams of one group; groups take turns. The places move a little with every epoch, so
-    that the text is not always cut at the same tokens; of an epoch, less than what one step of all streams reads is left out.
+    Each batch is the next segment of the streams of one group; groups take turns. Every epoch starts at another offset, so that
+    the text is cut at different tokens. An epoch leaves out fewer tokens than all streams read in one step.
     """
 
     tokens: Tokens
@@ -112,16 +111,16 @@ class Streams:
 
     @property
     def _step(self) -> int:
-        """Tokens that all streams read at one step."""
+        """Tokens that all streams read in one step."""
         return self.segment * self.rows * self.groups
 
     @property
     def steps(self) -> int:
-        """Segments that each stream reads in an epoch. One is left over where there are two, for the places to move in."""
+        """Segments per stream and epoch. If there are two or more, one is left out to make room for the offset."""
         return max(1, (len(self.tokens) - 1 - self.segment) // self._step)
 
     def stream(self, position: Position) -> Iterator[tuple[TextBatch, Position]]:
-        """Batches without end, with each the position of the one after it."""
+        """Endless batches from `position` on, each with the position of the next."""
         epoch, _, number = position
         while True:
             following = number + 1
@@ -141,10 +140,9 @@ class Streams:
 
 
 def windows(tokens: Tokens, extent: int, stride: int, rows: int) -> Iterator[tuple[Tensor, Tensor]]:
-    """Blocks of inputs and labels [B, T]: windows of `extent` tokens, each `stride` tokens further than the one before.
+    """Blocks of inputs and labels [B, T]: windows of `extent` tokens, each `stride` tokens after the one before.
 
-    In the first window every label counts, in the others those that none before it had: the last ones. Labels that do not count
-    are PAD. The last window ends with the text.
+    The last window ends with the text. Labels of earlier windows are PAD, so that every label counts once.
     """
     known = len(tokens) - 1
     extent = min(extent, known)
@@ -158,9 +156,9 @@ def windows(tokens: Tokens, extent: int, stride: int, rows: int) -> Iterator[tup
 
 
 def in_streams(tokens: Tokens, extent: int, count: int) -> Iterator[tuple[Tensor, Tensor]]:
-    """Blocks of inputs and labels [count, T] of `extent` tokens each, the rows of a block going on in those of the next.
+    """Blocks of inputs and labels [count, T] of `extent` tokens; each row continues in the next block.
 
-    Every label of the text counts once; where a stream has ended before the others, there is PAD.
+    Every label of the text counts once. Streams that end before the others are padded.
     """
     known = len(tokens) - 1
     length = -(-known // count)
@@ -171,5 +169,5 @@ def in_streams(tokens: Tokens, extent: int, count: int) -> Iterator[tuple[Tensor
 
 
 def _block(tokens: Tokens, begins: Sequence[int], extent: int) -> Tensor:
-    """[B, extent] ids from the given places on."""
+    """[B, extent] ids from the given positions on."""
     return torch.from_numpy(np.stack([tokens[begin : begin + extent] for begin in begins]).astype(np.int64))

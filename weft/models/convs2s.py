@@ -55,8 +55,8 @@ class MultistepMemory:
 class MultistepAttention(Attention):
     """α_j = softmax(d · z_j), and the context is √m Σ α_j (z_j + e_j) over the m source tokens (Gehring et al. 2017).
 
-    Keys and values differ but are not projected: the memory holds both side by side, [z, (z + e) √½]. The paper's factor
-    m √(1/m) = √m undoes the loss of variance by averaging. Scores are plain products, not divided by √D.
+    The memory holds keys and values side by side, [z, (z + e) √½], which are not projected. The factor √m undoes the loss of
+    variance by averaging. Scores are not divided by √D.
     """
 
     paper = "Gehring et al. 2017"
@@ -168,7 +168,9 @@ class ConvS2SEncoder(VectorEncoder):
         x = self.enter(embedded)
         for block in self.blocks:
             x = (block(x, None, layout)[0] + x) * EVEN
-        z = _GradientShare.apply(self.leave(x), 1 / (2 * self.readers))
+        z = self.leave(x)
+        if z.requires_grad:
+            z.register_hook(lambda grad: grad * (1 / (2 * self.readers)))
         return Encoded(torch.cat([z, (z + embedded) * EVEN], -1), layout)
 
 
@@ -259,16 +261,3 @@ class ConvS2S(FlatComposition):
     """Gated convolutions on both sides, and attention to the source in every decoder layer (Gehring et al. 2017)."""
 
     parts = (ConvS2SEncoder, {"layers": "encoder_layers"}), (ConvS2SDecoder, {"layers": "decoder_layers"})
-
-
-class _GradientShare(torch.autograd.Function):
-    """The identity, whose gradient is multiplied by `share`."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, share: float) -> Tensor:
-        ctx.share = share
-        return x.view_as(x)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
-        return grad * ctx.share, None
