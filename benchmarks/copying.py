@@ -47,7 +47,7 @@ def split(folder: Path, out: Path) -> tuple[str, str]:
 
 def words(text: str) -> set[str]:
     """The words of a text, without punctuation."""
-    return {word for word in WordTokenizer().words(text) if JOINED not in word and any(map(str.isalnum, word))}
+    return {word for word in WordTokenizer().split(text) if JOINED not in word and any(map(str.isalnum, word))}
 
 
 def copied(pairs: Sequence[tuple[str, str]], outputs: Sequence[str], counts: Callable[[str], bool]) -> tuple[int, int]:

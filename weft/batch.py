@@ -1,12 +1,12 @@
-"""What flows from data to model: token ids with a `Layout` that says which of them belong together.
+"""Batches: token ids with a `Layout` that says which of them belong together.
 
-Shapes: B rows · T or S positions. In a padded batch a row is a sentence; in a packed one B is 1 and the row
-holds many sentences one after the other, each with its segment number.
+Shapes: B rows · T or S positions. In a padded batch each row is a sentence. A packed batch is a single row of many sentences,
+each with its segment number.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, NamedTuple, Self, TypeVar
 
@@ -15,23 +15,23 @@ import torch
 from torch import Tensor
 
 PAD, BOS, EOS, UNK = 0, 1, 2, 3
-"""The special ids. Every tokenizer keeps these four places free, so nobody has to pass them around."""
+"""The special ids, which are the same in every tokenizer."""
 
 T = TypeVar("T")
 
 NO_LABEL = -100
-"""The label of a row that only fills a batch up; torch ignores it by default."""
+"""The label of a row that only fills up a batch; torch ignores it by default."""
 
 SPECIALS = ("<pad>", "<s>", "</s>", "<unk>")
 
 
 def power_of_two(least: int) -> int:
-    """The smallest power of two that is at least this many: sizes are rounded up to it where few of them are wanted."""
+    """The smallest power of two that is at least `least`."""
     return 1 << (least - 1).bit_length()
 
 
 class Position(NamedTuple):
-    """A place in the endless stream of training batches: everything that resuming needs to know of the data."""
+    """A place in the endless stream of training batches, from which training can resume."""
 
     epoch: int = 0
     window: int = 0
@@ -39,20 +39,47 @@ class Position(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Layout:
+class TensorFields:
+    """A frozen dataclass whose fields are tensors, other classes of this kind, and plain values."""
+
+    def to(self, device: torch.device | str, non_blocking: bool = False) -> Self:
+        return self._map(lambda tensor: tensor.to(device, non_blocking=non_blocking))
+
+    def _map(self, change: Callable[[Tensor], Tensor]) -> Self:
+        """A copy with every tensor changed, including those of its parts."""
+        changed: dict[str, Any] = {}
+        for part in fields(self):
+            value = getattr(self, part.name)
+            if isinstance(value, Tensor):
+                changed[part.name] = change(value)
+            elif isinstance(value, TensorFields):
+                changed[part.name] = value._map(change)
+        return replace(self, **changed)
+
+    def _leaves(self) -> Iterator[Any]:
+        """The tensors and plain values of all fields and their parts, in order."""
+        for part in fields(self):
+            value = getattr(self, part.name)
+            if isinstance(value, TensorFields):
+                yield from value._leaves()
+            elif part.init:
+                yield value
+
+
+@dataclass(frozen=True)
+class Layout(TensorFields):
     """Which tokens of a `[B, T]` block are real and which belong together.
 
-    A query may look at a key if their segments are equal and not 0. Real tokens come first in a row: nothing is ever
-    padded on the left.
+    A query may attend to a key if their segments are equal and not 0. Padding is always on the right.
 
     segments   [B, T] int32, 0 where there is no token. Padded: 1 on real tokens. Packed: sentences 1…n, the same number
                in source and target.
     positions  [B, T] int64, counted from 0 inside each sentence.
-    offsets    packed only, [m + 1] int32 with m > n: where each of the n sentences begins, then the padding cut into pieces no
-               longer than `longest`, then empty pieces up to the end of the row. This is how fused kernels want it.
+    offsets    packed only, [m + 1] int32 with m > n, as fused kernels need it: where each of the n sentences begins, then the
+               padding in pieces no longer than `longest`, then empty pieces.
     longest    at least the length of the longest sentence (an int known on the host).
-    known      padded only: the lengths of rows as the host knows them; None: only the device shall know, so that all
-               batches of one shape ask it for the same work.
+    known      padded only: the lengths of rows; None if only the device knows them, so that batches of one shape can replay
+               the same work.
     """
 
     segments: Tensor
@@ -63,11 +90,11 @@ class Layout:
     _memory: dict[Hashable, Any] = field(init=False, default_factory=dict, compare=False, repr=False)
 
     def remember(self, key: Hashable, make: Callable[[], T]) -> T:
-        """What every layer derives from a layout alike (angles of positions) is made once and kept here."""
+        """The cached result of `make`, for values that every layer derives from a layout."""
         if key not in self._memory:
             self._memory[key] = make()
-        found: T = self._memory[key]
-        return found
+        value: T = self._memory[key]
+        return value
 
     @property
     def ok(self) -> Tensor:
@@ -80,21 +107,18 @@ class Layout:
 
     @property
     def lengths(self) -> Tensor:
-        """[B] number of real tokens a row."""
+        """[B] number of real tokens per row."""
         return self.ok.sum(1)
 
     @property
     def counts(self) -> tuple[int, ...]:
-        """The same on the host, which need not ask the device if it made the layout itself."""
+        """The lengths on the host, without a synchronisation if they are known."""
         return tuple(self.lengths.tolist()) if self.known is None else self.known
 
     @property
     def shortest(self) -> int:
-        """The tokens that every row has, as far as the host knows."""
+        """A lower bound of the lengths that the host knows."""
         return min(self.known, default=0) if self.known else 0
-
-    def to(self, device: torch.device | str, non_blocking: bool = False) -> Layout:
-        return _move(self, device, non_blocking)
 
     def select(self, rows: Tensor) -> Layout:
         """The layout of the given rows (of a padded batch)."""
@@ -107,10 +131,7 @@ class Layout:
         return replace(self, segments=segments, positions=positions, known=known)
 
     def shorten(self, stride: int, extent: int) -> Layout:
-        """The layout (of a padded batch) after a convolution that turns n positions into ⌈n / stride⌉, in rows of `extent`.
-
-        What only the device knew stays there, so that the work can still be recorded.
-        """
+        """The layout (of a padded batch) after a convolution that turns n positions into ⌈n / stride⌉, in rows of `extent`."""
         lengths = -(-self.lengths // stride)
         place = torch.arange(extent, device=lengths.device).expand(len(lengths), extent)
         known = None if self.known is None else tuple(-(-count // stride) for count in self.known)
@@ -131,10 +152,10 @@ class Layout:
 
     @staticmethod
     def pack(lengths: Sequence[int] | np.ndarray, budget: int, *, longest: int = 1, pieces: int = 0) -> Layout:
-        """One row of `budget` tokens holding sentences of the given lengths one after the other.
+        """One row of `budget` tokens with sentences of the given lengths, one after the other.
 
-        `longest` and `pieces` are least values of what would follow from the lengths: with the same ones, layouts of other
-        sentences have the same sizes, which compiled and captured code wants.
+        `longest` and `pieces` are minimum values, so that layouts of other sentences have the same sizes, as compiled and
+        captured code needs.
         """
         count = np.asarray(lengths, dtype=np.int64)
         total = int(count.sum())
@@ -153,8 +174,8 @@ class Layout:
 
 
 @dataclass(frozen=True)
-class Source:
-    """What a model reads: token ids [B, S], feature vectors [B, S, F], or images [B, C, H, W].
+class Source(TensorFields):
+    """The input of a model: token ids [B, S], feature vectors [B, S, F], or images [B, C, H, W].
 
     A layout of None means that every row is full.
     """
@@ -162,41 +183,32 @@ class Source:
     values: Tensor
     layout: Layout | None = None
 
-    def to(self, device: torch.device | str, non_blocking: bool = False) -> Source:
-        return _move(self, device, non_blocking)
-
     def repeat(self, times: int) -> Source:
         """Each row (of a padded batch) `times` times, one after the other."""
         return Source(self.values.repeat_interleave(times, 0), None if self.layout is None else self.layout.repeat(times))
 
 
 @dataclass(frozen=True)
-class Batch:
-    """The base of all batches: frozen dataclasses whose fields are tensors, layouts, sources and plain values.
-
-    rows: [n] int64, the corpus rows of this batch in order, for reports and tests.
-    """
+class Batch(TensorFields):
+    """The base of all batches. rows: [n] int64, the corpus rows of this batch in order, for reports and tests."""
 
     rows: Tensor
 
-    def to(self, device: torch.device | str, non_blocking: bool = False) -> Self:
-        return _move(self, device, non_blocking)
-
     def pin(self) -> Self:
         """The batch in pinned host memory, from which copies to a GPU are asynchronous."""
-        return _each(self, Tensor.pin_memory)
+        return self._map(Tensor.pin_memory)
 
     def continued(self) -> Self:
         """The batch as it is in the middle of training, where rows of running text continue earlier ones."""
         return self
 
     def outline(self) -> tuple[Any, ...]:
-        """Shapes and types of all tensors, and all plain values: what decides which operations the batch needs."""
-        return tuple((part.shape, part.dtype) if isinstance(part, Tensor) else part for part in _parts(self))
+        """Shapes and types of all tensors, and all plain values, which determine the operations that the batch needs."""
+        return tuple((leaf.shape, leaf.dtype) if isinstance(leaf, Tensor) else leaf for leaf in self._leaves())
 
     def tensors(self) -> list[Tensor]:
         """All tensors, those of layouts and sources included, in a fixed order."""
-        return [part for part in _parts(self) if isinstance(part, Tensor)]
+        return [leaf for leaf in self._leaves() if isinstance(leaf, Tensor)]
 
 
 @dataclass(frozen=True)
@@ -218,7 +230,7 @@ class PairBatch(Batch):
 
 @dataclass(frozen=True)
 class LabelBatch(Batch):
-    """Sources, each with a label [B]; `NO_LABEL` in rows that only fill the batch up."""
+    """Sources, each with a label [B]; `NO_LABEL` in rows that only fill up the batch."""
 
     source: Source
     labels: Tensor
@@ -226,7 +238,7 @@ class LabelBatch(Batch):
 
 @dataclass(frozen=True)
 class TextBatch(Batch):
-    """Segments of running text: `tokens` [B, T] and the tokens after each of them, `labels` [B, T].
+    """Segments of running text: `tokens` [B, T] and the token after each of them, `labels` [B, T].
 
     group: batches of one group continue each other row by row · fresh: the first batch of its group in an epoch.
     """
@@ -238,31 +250,3 @@ class TextBatch(Batch):
 
     def continued(self) -> TextBatch:
         return replace(self, fresh=False)
-
-
-def _move(item: Any, device: torch.device | str, non_blocking: bool) -> Any:
-    return _each(item, lambda tensor: tensor.to(device, non_blocking=non_blocking))
-
-
-def _each(item: Any, change: Callable[[Tensor], Tensor]) -> Any:
-    """`item` with every tensor of it, and of its layouts, changed."""
-    changed = {}
-    for part in fields(item):
-        value = getattr(item, part.name)
-        if isinstance(value, Tensor):
-            changed[part.name] = change(value)
-        elif isinstance(value, Layout | Source):
-            changed[part.name] = _each(value, change)
-    return replace(item, **changed)
-
-
-def _parts(item: Batch | Layout | Source) -> list[Any]:
-    """The fields of `item`, and of its layouts and sources, in order."""
-    found: list[Any] = []
-    for part in fields(item):
-        value = getattr(item, part.name)
-        if isinstance(value, Layout | Source):
-            found.extend(_parts(value))
-        elif part.init:
-            found.append(value)
-    return found

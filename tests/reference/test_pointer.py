@@ -168,7 +168,7 @@ def test_what_cannot_point_is_refused_when_built() -> None:
     refused("no attention over the source", {"kind": "bytenet", "dim": 8})
     refused("no attention over the source", {**RNN, "style": "fixed"})
     refused("LinearAttention shows no weights", {**RNN, "attention": "linear"})
-    refused("there is no look 2", BASES["transformer"][0], layer=2)
+    refused("there is no attention 2", BASES["transformer"][0], layer=2)
     refused("cannot be the base of a pointer", {"kind": "pointer"})
     refused("shared_vocabulary: true", {**RNN, "share_embeddings": "output"}, shared=False)
     assert isinstance(made(BASES["transformer"][0], layer=1).decoder, PointerDecoder)

@@ -247,7 +247,7 @@ def test_variational_dropout_keeps_its_mask(style: str) -> None:
     """The same token fed twice has the same entries dropped; plain dropout drops others."""
     for variational in (True, False):
         model = make(style=style, dropout=0.5, variational_dropout=variational, encoder_layers=2, decoder_layers=2).train()
-        embedded = model.decoder.embedding(torch.full((2, 5), 4))
+        embedded = model.decoder.noise(model.decoder.embedding(torch.full((2, 5), 4)))
         masks = model.decoder.stack.masks(embedded)[1]
         assert masks is not None and masks.shape == (2, 1 if variational else 5, 8)
         steps = [mask for _, mask in model.decoder.stack.step_masks(embedded)]

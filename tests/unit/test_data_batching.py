@@ -237,7 +237,7 @@ def test_prefetching_forwards_errors_in_their_place(depth: int) -> None:
 
 
 def threads() -> list[threading.Thread]:
-    return [thread for thread in threading.enumerate() if thread.name == "prefetch"]
+    return [thread for thread in threading.enumerate() if thread.name.startswith("prefetch")]
 
 
 def test_prefetching_is_bounded_and_ends_its_thread() -> None:

@@ -132,19 +132,22 @@ def options_of(table: str, kind: str) -> type[Options]:
 @functools.cache
 def _options(part: Any, kind: str) -> type[Options]:
     options: dict[str, Any] = {"kind": (Literal[kind], ...)}
-    for name, hint, default in _keywords(part):
+    for name, hint, default in keyword_options(part):
         if is_dataclass(hint):
             hints = get_type_hints(hint, include_extras=True)
             for each in fields(hint):
-                options[each.name] = (_with_description(hint, each.name, hints[each.name]), each.default)
+                options[each.name] = (with_description(hint, each.name, hints[each.name]), each.default)
         else:
-            options[name] = (_with_description(part, name, hint), default)
+            options[name] = (with_description(part, name, hint), default)
     title = "".join(word.capitalize() for word in kind.replace("-", "_").split("_"))
     return create_model(title, __base__=Options, __doc__=first_line(part), **options)
 
 
-def _keywords(part: Any) -> Iterator[tuple[str, Any, Any]]:
-    """(name, type, default) of each keyword-only parameter; the default is `...` if there is none."""
+def keyword_options(part: Any) -> Iterator[tuple[str, Any, Any]]:
+    """(name, type, default) of each keyword-only parameter, or as `list_options` of the part says; default `...`: none."""
+    if hasattr(part, "list_options"):
+        yield from part.list_options()
+        return
     target = part.__init__ if inspect.isclass(part) else part
     hints = get_type_hints(target, include_extras=True)
     for name, parameter in inspect.signature(target).parameters.items():
@@ -152,7 +155,7 @@ def _keywords(part: Any) -> Iterator[tuple[str, Any, Any]]:
             yield name, hints[name], ... if parameter.default is inspect.Parameter.empty else parameter.default
 
 
-def _with_description(part: Any, name: str, hint: Any) -> Any:
+def with_description(part: Any, name: str, hint: Any) -> Any:
     """The type of an option, with its description from the docstring of `part`."""
     return Annotated[hint, Field(description=text)] if (text := _option_description(part, name)) else hint
 
@@ -188,7 +191,7 @@ def build(table: str, spec: Mapping[str, Any] | str, *context: Any, where: str =
     """Builds the part that `spec` describes, with `context` as the positional arguments of its constructor."""
     options = fill(table, spec, where)
     part = load(find_table(table), options.pop("kind"))
-    for name, hint, _ in _keywords(part):
+    for name, hint, _ in keyword_options(part):
         if isinstance(hint, type) and is_dataclass(hint):
             options[name] = hint(**{each.name: options.pop(each.name) for each in fields(hint)})
     return part(*context, **options)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -55,14 +55,6 @@ def _feistel(numbers: NDArray[np.uint64], half: int, keys: NDArray[np.uint64]) -
     return (left << shift) | right
 
 
-class BatchWindow(NamedTuple):
-    """Rows in batch order, where each batch begins, and the order of the batches."""
-
-    rows: Rows
-    cuts: NDArray[np.int64]
-    order: NDArray[np.int64]
-
-
 class Batches:
     """An endless stream of row numbers, a batch at a time.
 
@@ -92,21 +84,18 @@ class Batches:
         while True:
             window = self.window(epoch, number)
             after = Position(epoch, number + 1, 0) if number + 1 < self.windows else Position(epoch + 1, 0, 0)
-            for place in range(batch, len(window.order)):
-                cut = window.order[place]
-                following = Position(epoch, number, place + 1) if place + 1 < len(window.order) else after
-                yield window.rows[window.cuts[cut] : window.cuts[cut + 1]], following
+            for place in range(batch, len(window)):
+                yield window[place], Position(epoch, number, place + 1) if place + 1 < len(window) else after
             epoch, number, batch = after
 
-    def window(self, epoch: int, number: int) -> BatchWindow:
-        """One window of an epoch, which follows from the seed, the epoch and its number."""
+    def window(self, epoch: int, number: int) -> list[Rows]:
+        """The batches of one window of an epoch, which follow from the seed, the epoch and its number."""
         count = len(self.lengths)
         places = np.arange(number * self.size, min(count, (number + 1) * self.size), dtype=np.uint64)
         rows = permute(places, count, (self.seed, epoch)).astype(np.int64)
         lengths = np.asarray(self.lengths[rows], dtype=np.int64)
         if self.packed:
-            cuts = cut_packed(lengths, self.budget)
-            return BatchWindow(rows, cuts, np.arange(len(cuts) - 1))
+            return [rows[start:end] for start, end in pairwise(cut_packed(lengths, self.budget))]
         # By the longest column only: sorting by the others too would fill batches slightly better, but put the same rows
         # together in every epoch (Multi30k, 8192 tokens: 94 instead of 92 % filled, 80 instead of 29 % of neighbours kept).
         longer = lengths.max(1)
@@ -115,7 +104,8 @@ class Batches:
         order = np.argsort(longer, kind="stable")
         rows = rows[order]
         cuts = cut_padded(longer[order], self.budget)
-        return BatchWindow(rows, cuts, np.random.default_rng((self.seed, epoch, number)).permutation(len(cuts) - 1))
+        shuffled = np.random.default_rng((self.seed, epoch, number)).permutation(len(cuts) - 1)
+        return [rows[cuts[place] : cuts[place + 1]] for place in shuffled]
 
 
 def round_up(length: int) -> int:

@@ -13,16 +13,16 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
-from weft.errors import DataError
+from weft.errors import DataError, RunError
 
 Kept = TypeVar("Kept")
 
-BROKEN = (OSError, ValueError, KeyError, TypeError)
+BROKEN = (OSError, ValueError, KeyError, TypeError, RunError)
 """Raised when a cached folder is missing or damaged."""
 
 STALE = 86_400.0
@@ -47,7 +47,10 @@ def find_or_build(folder: Path, key: Any, opened: Callable[[Path], Kept], build:
         _sweep(folder)
         aside = Path(tempfile.mkdtemp(prefix=place.name + ".", suffix=".part", dir=folder))
         try:
-            with _no_collector():
+            with ExitStack() as stack:
+                if gc.isenabled():  # the collector would spend half of the time walking over lists of ids and find nothing
+                    gc.disable()
+                    stack.callback(gc.enable)
                 build(aside)
             _rename(aside, place, opened)
         finally:
@@ -77,15 +80,3 @@ def _sweep(folder: Path) -> None:
     for part in folder.glob("*.part"):
         if time.time() - part.stat().st_mtime > STALE:
             shutil.rmtree(part, ignore_errors=True)
-
-
-@contextmanager
-def _no_collector() -> Iterator[None]:
-    """Turns the cycle collector off: it would spend half of the time walking over lists of ids and find nothing."""
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()

@@ -28,13 +28,14 @@ def companions(corpus: Corpus, sources: int, targets: int, *, most: int, frequen
     """
     rows = np.linspace(0, len(corpus) - 1, min(pairs, len(corpus))).round().astype(np.int64)
     chunks = [rows[start : start + CHUNK] for start in range(0, len(rows), CHUNK)]
-    with_source, with_target, both = np.zeros(sources, np.int64), np.zeros(targets, np.int64), _Counts()
+    with_source, with_target = np.zeros(sources, np.int64), np.zeros(targets, np.int64)
+    both: list[tuple[Numbers, Numbers]] = []
     for chunk in chunks:
         for source, target in _vocabularies(corpus, chunk):
             with_source[source] += 1
             with_target[target] += 1
-        both.add(_cells(corpus, chunk, targets)[0])
-    keys, counts = both.total()
+        _add(both, _cells(corpus, chunk, targets)[0])
+    keys, counts = _merge(both)
     source, target = np.divmod(keys, targets)
     chance = 2 * counts / (with_source[source] + with_target[target])
     for _ in range(PASSES):
@@ -76,25 +77,14 @@ def _cells(corpus: Corpus, rows: Numbers, targets: int) -> tuple[Numbers, Number
     return np.concatenate(cells), np.concatenate(words)
 
 
-class _Counts:
-    """Counts of numbers. A part is merged into the one before it only when it is at least half as large."""
+def _add(parts: list[tuple[Numbers, Numbers]], numbers: Numbers) -> None:
+    """Adds numbers to their counts. A part is merged into the one before it only when it is at least half as large."""
+    parts.append(np.unique(numbers, return_counts=True))
+    while len(parts) > 1 and 2 * len(parts[-1][0]) >= len(parts[-2][0]):
+        parts[-2:] = [_merge(parts[-2:])]
 
-    def __init__(self) -> None:
-        self._parts: list[tuple[Numbers, Numbers]] = []
 
-    def add(self, numbers: Numbers) -> None:
-        keys, counts = np.unique(numbers, return_counts=True)
-        self._parts.append((keys, counts))
-        while len(self._parts) > 1 and 2 * len(self._parts[-1][0]) >= len(self._parts[-2][0]):
-            self._merge()
-
-    def total(self) -> tuple[Numbers, Numbers]:
-        while len(self._parts) > 1:
-            self._merge()
-        return self._parts[0]
-
-    def _merge(self) -> None:
-        (some, often), (more, more_often) = self._parts.pop(), self._parts.pop()
-        keys, place = np.unique(np.concatenate([some, more]), return_inverse=True)
-        counts = np.bincount(place, np.concatenate([often, more_often])).astype(np.int64)
-        self._parts.append((keys, counts))
+def _merge(parts: list[tuple[Numbers, Numbers]]) -> tuple[Numbers, Numbers]:
+    """All numbers, sorted, and how often each occurred."""
+    keys, place = np.unique(np.concatenate([keys for keys, _ in parts]), return_inverse=True)
+    return keys, np.bincount(place, np.concatenate([counts for _, counts in parts])).astype(np.int64)

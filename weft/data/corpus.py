@@ -1,6 +1,6 @@
 """A prepared corpus: named ragged columns on disk, written once and memory-mapped ever after.
 
-NAME          the entries of all rows, one row after the other: token ids, labels, word starts, frames, image bytes
+NAME          the entries of all rows, one row after the other: token ids, labels, word starts
 NAME.offsets  [N + 1] where each row begins
 lengths       [N, k] entries per row of the k columns by which batches are sized
 about.json    counts and types
@@ -10,47 +10,40 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from weft.data.cache import find_or_build
+from weft.data.formats import Pairs
 from weft.errors import DataError
 
-VERSION = 2
+VERSION = 3
 CHUNK = 1 << 14
-"""Examples that are encoded at a time."""
+"""Pairs that are encoded at a time."""
 
 Rows = NDArray[np.int64]
-Example = TypeVar("Example")
+Texts = list[tuple[str, str]]
 Columns = dict[str, Sequence[Any]]
-"""Per column one sequence of entries for each example that is kept."""
-Encode = Callable[[list[Example]], tuple[Columns, dict[str, int]]]
-"""Turns examples into columns, and says how many it left out for which reason."""
+"""Per column one sequence of entries for each row."""
+Encode = Callable[[Texts], tuple[Columns, dict[str, int]]]
+"""Turns pairs of texts into columns, and says how many it left out for which reason."""
 
 
-@dataclass(frozen=True)
-class Column:
-    """The type of the entries of a column. shape: of one entry: () for ids, (F,) for frames."""
-
-    dtype: str
-    shape: tuple[int, ...] = ()
-
-
-def ids_below(size: int) -> Column:
-    """A column of ids below `size`, in two bytes each if that is enough."""
-    return Column("uint16" if size <= 1 << 16 else "uint32")
+def ids_below(size: int) -> str:
+    """The type of a column of ids below `size`: two bytes each if that is enough."""
+    return "uint16" if size <= 1 << 16 else "uint32"
 
 
 @dataclass
 class CorpusReport:
-    """How many examples were read, kept, and left out for which reason (the first that applies). unit: what they are called."""
+    """How many pairs were read, kept, and left out for which reason (the first that applies). unit: what they are called."""
 
     unit: str = "pairs"
     read: int = 0
@@ -72,8 +65,8 @@ class Corpus:
         kept = self.report.kept
         self.values: dict[str, NDArray[Any]] = {}
         self.offsets: dict[str, NDArray[Any]] = {}
-        for name, (dtype, shape) in about["columns"].items():
-            self.values[name] = np.memmap(folder / name, dtype, "r").reshape(-1, *shape)
+        for name, dtype in about["columns"].items():
+            self.values[name] = np.memmap(folder / name, dtype, "r")
             self.offsets[name] = np.memmap(folder / f"{name}.offsets", np.uint64, "r", shape=(kept + 1,))
             if self.offsets[name][-1] != len(self.values[name]):
                 raise ValueError(f"the column {name} was cut short")
@@ -98,37 +91,37 @@ class Corpus:
 
 
 def prepare(
-    examples: Iterable[Example],
+    sources: Sequence[Pairs],
     key: Any,
-    encode: Encode[Example],
-    columns: Mapping[str, Column],
+    encode: Encode,
+    columns: Mapping[str, str],
     *,
     sized: Sequence[str],
     folder: Path,
-    name: str,
     unit: str = "pairs",
     progress: Callable[[int], None] | None = None,
 ) -> Corpus:
-    """The corpus of `examples`, from the cache in `folder` if it is there, otherwise encoded now.
+    """The corpus of all pairs, from the cache in `folder` if it is there, otherwise encoded now.
 
-    key: plain data that identifies the examples and everything `encode` depends on · sized: the columns whose lengths batches
-    are cut by · name: the data in error messages · progress: called with the number of examples read so far.
+    key: plain data that identifies everything `encode` depends on · columns: their types · sized: the columns whose lengths
+    batches are cut by · unit: what the pairs are called in messages · progress: called with the number of pairs read so far.
     """
 
     def build(aside: Path) -> None:
-        report = _write(aside, iter(examples), encode, columns, sized, CorpusReport(unit), progress)
+        report = _write(aside, chain.from_iterable(sources), encode, columns, sized, CorpusReport(unit), progress)
         if not report.kept:
-            raise DataError(f"{name}: no {unit.removesuffix('s')} is left to train on. {report.describe()}")
+            names = ", ".join(some.name for some in sources)
+            raise DataError(f"{names}: no {unit.removesuffix('s')} is left to train on. {report.describe()}")
 
-    types = {column: asdict(kind) for column, kind in columns.items()}
-    return find_or_build(folder, ["corpus", VERSION, key, types, list(sized)], Corpus, build)
+    digests = [some.digest() for some in sources]
+    return find_or_build(folder, ["corpus", VERSION, digests, key, dict(columns), list(sized)], Corpus, build)
 
 
 def _write(
     aside: Path,
-    examples: Iterable[Example],
-    encode: Encode[Example],
-    columns: Mapping[str, Column],
+    pairs: Iterator[tuple[str, str]],
+    encode: Encode,
+    columns: Mapping[str, str],
     sized: Sequence[str],
     report: CorpusReport,
     progress: Callable[[int], None] | None,
@@ -141,11 +134,11 @@ def _write(
         }
         for name in columns:
             files[f"{name}.offsets"].write(np.zeros(1, np.uint64).data)
-        while chunk := list(islice(examples, CHUNK)):
+        while chunk := list(islice(pairs, CHUNK)):
             made, reasons = encode(chunk)
             counts = {name: np.fromiter(map(len, made[name]), np.int64, len(made[name])) for name in columns}
-            for name, column in columns.items():
-                files[name].write(_flat(made[name], column, int(counts[name].sum())).data)
+            for name, dtype in columns.items():
+                files[name].write(np.fromiter(chain.from_iterable(made[name]), dtype, int(counts[name].sum())).data)
                 files[f"{name}.offsets"].write((ends[name] + counts[name].cumsum()).astype(np.uint64).data)
                 ends[name] += int(counts[name].sum())
             lengths = np.stack([counts[name] for name in sized], 1).astype(np.uint32)
@@ -159,15 +152,6 @@ def _write(
         for file in files.values():
             file.flush()
             os.fsync(file.fileno())
-    types = {name: [column.dtype, list(column.shape)] for name, column in columns.items()}
-    about = {"report": asdict(report), "columns": types, "length": "uint32", "sized": len(sized)}
+    about = {"report": asdict(report), "columns": dict(columns), "length": "uint32", "sized": len(sized)}
     (aside / "about.json").write_text(json.dumps(about, indent=1))
     return report
-
-
-def _flat(rows: Sequence[Any], column: Column, count: int) -> NDArray[Any]:
-    """The entries of all rows in one array."""
-    if column.shape or (rows and isinstance(rows[0], np.ndarray)):
-        empty = np.zeros((0, *column.shape), column.dtype)
-        return np.concatenate([empty, *rows]).astype(column.dtype)
-    return np.fromiter(chain.from_iterable(rows), column.dtype, count)

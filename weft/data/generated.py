@@ -11,12 +11,12 @@ whether the pair belongs to train, valid or test, so that these never share a su
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import string
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, fields
 from datetime import date, timedelta
+from functools import cache, partial
 from random import Random
 from typing import Any, Literal, get_args
 from urllib.parse import parse_qsl
@@ -26,6 +26,7 @@ from weft.data.longrange import distant_copy, listops, recall
 from weft.errors import DataError
 
 Split = Literal["train", "valid", "test"]
+Arrange = Callable[[list[str]], Iterable[str]]
 
 # fmt: off
 LANGUAGES = [
@@ -131,7 +132,7 @@ def write_date(day: date, language: str, pattern: str) -> str:
     return str(format_date(day, pattern, locale=language))
 
 
-@functools.cache
+@cache
 def patterns(language: str) -> tuple[str, ...]:
     """The date formats of a language in which day, month and year are unambiguous."""
     from babel import Locale
@@ -152,23 +153,10 @@ def _clear(pattern: str) -> bool:
     return year < month < day or (day < month < year and "/" not in pattern and "-" not in pattern)
 
 
-def _letters(random: Random, shortest: int, longest: int) -> list[str]:
-    return random.choices(string.ascii_lowercase, k=random.randint(shortest or 1, longest or 10))
-
-
-def _copy(random: Random, shortest: int, longest: int) -> tuple[str, str, str]:
-    text = " ".join(_letters(random, shortest, longest))
-    return text, text, text
-
-
-def _reverse(random: Random, shortest: int, longest: int) -> tuple[str, str, str]:
-    letters = _letters(random, shortest, longest)
-    return " ".join(letters), " ".join(letters), " ".join(reversed(letters))
-
-
-def _sort(random: Random, shortest: int, longest: int) -> tuple[str, str, str]:
-    letters = _letters(random, shortest, longest)
-    return "".join(sorted(letters)), " ".join(letters), " ".join(sorted(letters))
+def _letters(arrange: Arrange, random: Random, shortest: int, longest: int) -> tuple[str, str, str]:
+    letters = random.choices(string.ascii_lowercase, k=random.randint(shortest or 1, longest or 10))
+    subject = "".join(sorted(letters)) if arrange is sorted else " ".join(letters)
+    return subject, " ".join(letters), " ".join(arrange(letters))
 
 
 def _addition(random: Random, shortest: int, longest: int) -> tuple[str, str, str]:
@@ -179,9 +167,9 @@ def _addition(random: Random, shortest: int, longest: int) -> tuple[str, str, st
 
 KINDS: dict[str, Callable[[Random, int, int], tuple[str, str, str]]] = {
     "dates": _date,
-    "copy": _copy,
-    "reverse": _reverse,
-    "sort": _sort,
+    "copy": partial(_letters, list),
+    "reverse": partial(_letters, reversed),
+    "sort": partial(_letters, sorted),
     "addition": _addition,
     "listops": listops,
     "recall": recall,

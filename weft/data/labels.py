@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Sequence
-from itertools import chain, islice
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -12,9 +12,9 @@ import torch
 
 from weft.batch import EOS, NO_LABEL, LabelBatch, Source
 from weft.data.batching import lay_out, spread
-from weft.data.corpus import Columns, Corpus, Rows, ids_below, prepare
+from weft.data.corpus import Columns, Corpus, Rows, Texts, ids_below, prepare
 from weft.data.formats import Pairs
-from weft.data.pairs import PairFilters, Texts
+from weft.data.pairs import PairFilters
 from weft.data.tokenizer import Tokenizer
 from weft.errors import DataError, RunError
 
@@ -88,13 +88,12 @@ def prepare_labels(
         return {"source": [[*sources[i], EOS] for i in kept], "label": [found[i] for i in kept]}, reasons
 
     return prepare(
-        chain.from_iterable(pairs),
-        ["labels", [some.digest() for some in pairs], tokenizer.digest(), labels.names, max_length, drop_duplicates],
+        pairs,
+        ["labels", tokenizer.digest(), labels.names, max_length, drop_duplicates],
         encode,
         {"source": ids_below(tokenizer.size), "label": ids_below(len(labels))},
         sized=["source"],
         folder=folder,
-        name=", ".join(some.name for some in pairs),
         unit="texts",
         progress=progress,
     )

@@ -16,7 +16,6 @@ from typing import IO, cast
 from weft.errors import DataError
 
 UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
-BLOCK = 1 << 20
 
 
 def read_lines(source: str | Path | IO[bytes] | IO[str], name: str | None = None) -> Iterator[str]:
@@ -51,48 +50,40 @@ def check_file(path: str | Path) -> Path:
 
 
 def file_digest(path: str | Path) -> str:
-    """A hash of the bytes of a file, read in blocks."""
-    digest = hashlib.blake2b(digest_size=16)
+    """A hash of the bytes of a file."""
     try:
         with check_file(path).open("rb") as file:
-            while block := file.read(BLOCK):
-                digest.update(block)
+            return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
     except OSError as error:
         raise DataError(f"{path}: the file cannot be read: {error.strerror or error}.") from None
-    return digest.hexdigest()
 
 
 def _lines(stream: IO[bytes] | IO[str], name: str) -> Iterator[str]:
     number = offset = 0
     lines: Iterator[str | bytes] = iter(stream)
-    while True:
-        try:
-            raw = next(lines, None)
-        except (OSError, EOFError, zlib.error) as error:
-            raise DataError(
-                f"{name}: the file cannot be read past line {number:,}: {error}. It seems to be damaged or cut short."
-            ) from None
-        if raw is None:
-            return
-        number += 1
-        if isinstance(raw, str):
-            text = raw
-        else:
-            try:
-                text = raw.decode("utf-8")
-            except UnicodeDecodeError as error:
-                raise _undecodable(name, number, offset, raw, error) from None
+    try:
+        for number, raw in enumerate(lines, start=1):
+            text = raw if isinstance(raw, str) else _decode(raw, name, number, offset)
             offset += len(raw)
-        if number == 1:
-            text = text.removeprefix("\ufeff")
-        yield text[:-2] if text.endswith("\r\n") else text[:-1] if text.endswith("\n") else text
+            if number == 1:
+                text = text.removeprefix("\ufeff")
+            yield text[:-2] if text.endswith("\r\n") else text[:-1] if text.endswith("\n") else text
+    except (OSError, EOFError, zlib.error) as error:
+        raise DataError(
+            f"{name}: the file cannot be read past line {number:,}: {error}. It seems to be damaged or cut short."
+        ) from None
 
 
-def _undecodable(name: str, number: int, offset: int, raw: bytes, error: UnicodeDecodeError) -> DataError:
-    where = f"{name}, line {number:,} (byte {offset + error.start:,} of the file)"
+def _decode(raw: bytes, name: str, number: int, offset: int) -> str:
+    """The text of a line, which begins at byte `offset`."""
+    try:
+        return raw.decode("utf-8")
+    except UnicodeDecodeError as error:
+        wrong = error.start
+    where = f"{name}, line {number:,} (byte {offset + wrong:,} of the file)"
     if number == 1 and raw.startswith(UTF16_MARKS):
         advice = "The file seems to be UTF-16; convert it, for example with `iconv -f UTF-16 -t UTF-8`."
     else:
         advice = "Convert the file, for example with `iconv -f LATIN1 -t UTF-8`, or remove the line."
-    before = raw[max(0, error.start - 30) : error.start].decode("utf-8", "replace")
-    return DataError(f"{where}: not valid UTF-8: byte 0x{raw[error.start]:02x} after {before!r}. {advice}")
+    before = raw[max(0, wrong - 30) : wrong].decode("utf-8", "replace")
+    raise DataError(f"{where}: not valid UTF-8: byte 0x{raw[wrong]:02x} after {before!r}. {advice}")

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import string
 from collections.abc import Callable
+from contextlib import suppress
 from random import Random
 from statistics import median
 
@@ -33,12 +34,8 @@ KEPT = 8
 """Maximum number of symbols to copy over the gap."""
 
 
-class _TooLong(Exception):
-    """An expression has too many tokens."""
-
-
 class _Expression:
-    """An expression, written token by token; raises _TooLong when it exceeds `longest` tokens."""
+    """An expression, written token by token; raises OverflowError when it exceeds `longest` tokens."""
 
     def __init__(self, random: Random, longest: int) -> None:
         self.random, self.longest = random, longest
@@ -61,7 +58,7 @@ class _Expression:
 
     def _write(self, token: str) -> None:
         if len(self.tokens) == self.longest:
-            raise _TooLong
+            raise OverflowError
         self.tokens.append(token)
 
 
@@ -71,13 +68,11 @@ def listops(random: Random, shortest: int, longest: int) -> tuple[str, str, str]
     shortest = shortest or longest // 4
     for _ in range(ATTEMPTS):
         expression = _Expression(random, longest)
-        try:
+        with suppress(OverflowError):
             value = expression.operation(1)
-        except _TooLong:
-            continue
-        if len(expression.tokens) >= shortest:
-            text = " ".join(expression.tokens)
-            return text, text, str(value)
+            if len(expression.tokens) >= shortest:
+                text = " ".join(expression.tokens)
+                return text, text, str(value)
     raise DataError(
         f"generated:listops: no expression of {shortest} to {longest} tokens was found; increase `longest` or lower `shortest`."
     )
@@ -98,11 +93,8 @@ def recall(random: Random, shortest: int, longest: int) -> tuple[str, str, str]:
 
 def _word(number: int, width: int) -> str:
     """A number written with `width` letters."""
-    letters = []
-    for _ in range(width):
-        number, letter = divmod(number, len(string.ascii_lowercase))
-        letters.append(string.ascii_lowercase[letter])
-    return "".join(letters)
+    base = len(string.ascii_lowercase)
+    return "".join(string.ascii_lowercase[number // base**place % base] for place in range(width))
 
 
 def distant_copy(random: Random, shortest: int, longest: int) -> tuple[str, str, str]:

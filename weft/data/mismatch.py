@@ -7,9 +7,10 @@ near zero while the files are aligned, and grows steadily afterwards.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator
-from dataclasses import dataclass
+from itertools import islice
+
+import numpy as np
+from numpy.typing import NDArray
 
 from weft.data.lines import read_lines
 
@@ -23,72 +24,45 @@ EXCERPT = 48
 
 
 def explain_mismatch(source: str, target: str) -> str:
-    """The error message for two files of different length. Reads both files twice, line by line."""
-    sizes = [_measure(source), _measure(target)]
-    lines, letters = zip(*sizes)
-    text = f"{source} has {lines[0]:,} lines but {target} has {lines[1]:,}, so they cannot be paired line by line."
-    centre = math.log((letters[0] + 1) / (letters[1] + 1))
-    empty, shift = _survey(source, target, longer_source=lines[0] > lines[1], centre=centre)
+    """The error message for two files of different length. Keeps nothing but the lengths of their lines in memory."""
+    letters, blank = zip(*(_measure(path) for path in (source, target)))
+    counts = [len(each) for each in letters]
+    text = f"{source} has {counts[0]:,} lines but {target} has {counts[1]:,}, so they cannot be paired line by line."
+    paired = min(counts)
+    one_sided = np.flatnonzero(blank[0][:paired] != blank[1][:paired])
+    empty = int(one_sided[0]) if len(one_sided) else None
+    shift = _onset(*letters)
     if shift is not None:
-        text += f" They seem to be misaligned from about line {shift.number:,} on: {shift.show()}."
-    if empty is not None and (shift is None or empty.number < shift.number):
-        text += f" The first line that is empty on only one side is line {empty.number:,}: {empty.show()}."
+        text += f" They seem to be misaligned from about line {shift + 1:,} on: {_show(shift, source, target)}."
+    if empty is not None and (shift is None or empty < shift):
+        text += f" The first line that is empty on only one side is line {empty + 1:,}: {_show(empty, source, target)}."
     if shift is None and empty is None:
-        shorter, longer = (target, source) if lines[0] > lines[1] else (source, target)
-        first = min(lines) + 1
-        text += f" They seem aligned up to the end of {shorter}; the lines of {longer} from {first:,} on have no partner."
+        shorter, longer = (target, source) if counts[0] > counts[1] else (source, target)
+        text += f" They seem aligned up to the end of {shorter}; the lines of {longer} from {paired + 1:,} on have no partner."
     return text
 
 
-@dataclass(frozen=True)
-class _Place:
-    number: int
-    source: str
-    target: str
-
-    def show(self) -> str:
-        return f"{_excerpt(self.source)} is paired with {_excerpt(self.target)}"
+def _measure(path: str) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """The number of characters of each line of a file, and whether it is blank."""
+    lines = np.fromiter(((len(line), not line.strip()) for line in read_lines(path)), np.dtype("i8,?"))
+    return lines["f0"], lines["f1"]
 
 
-def _excerpt(text: str) -> str:
-    return repr(text if len(text) <= EXCERPT else text[: EXCERPT - 1] + "…")
+def _onset(source: NDArray[np.int64], target: NDArray[np.int64]) -> int | None:
+    """The index of the line where the files become misaligned, if they do."""
+    shorter, longer = sorted([source, target], key=len)
+    centre = np.log((longer.sum() + 1) / (shorter.sum() + 1))
+    here, ahead = longer[: len(shorter)], longer[1 : len(shorter) + 1]
+    here, ahead = (np.abs(np.log((lines + 1) / (shorter + 1)) - centre) for lines in (here, ahead))
+    walk = np.concatenate([[0.0], np.cumsum(here - ahead)])
+    total = walk - np.minimum.accumulate(walk)
+    if not (total >= ALARM).any() and total[-1] < ALARM_AT_END:
+        return None
+    end = int(np.argmax(total >= ALARM)) or len(total)
+    return int(np.flatnonzero(total[:end] == 0)[-1])
 
 
-def _measure(path: str) -> tuple[int, int]:
-    """The number of lines and of characters of a file."""
-    lines = letters = 0
-    for line in read_lines(path):
-        lines += 1
-        letters += len(line)
-    return lines, letters
-
-
-def _survey(source: str, target: str, *, longer_source: bool, centre: float) -> tuple[_Place | None, _Place | None]:
-    """The first line that is empty on only one side, and the line where the files become misaligned."""
-    empty: _Place | None = None
-    onset: _Place | None = None
-    total = 0.0
-    for number, (here, ahead) in enumerate(_with_next(source, target, longer_source), start=1):
-        place = _Place(number, *here)
-        if empty is None and (not here[0].strip()) != (not here[1].strip()):
-            empty = place
-        if total == 0.0:
-            onset = place
-        total = max(0.0, total + _misfit(here, centre) - _misfit(ahead, centre))
-        if total >= ALARM:
-            return empty, onset
-    return empty, onset if total >= ALARM_AT_END else None
-
-
-def _with_next(source: str, target: str, longer_source: bool) -> Iterator[tuple[tuple[str, str], tuple[str, str]]]:
-    """Each pair of lines, and the pair if the longer file were one line ahead."""
-    longer, shorter = (source, target) if longer_source else (target, source)
-    ahead = read_lines(longer)
-    current = next(ahead, "")
-    for coming, line in zip(ahead, read_lines(shorter)):
-        yield ((current, line), (coming, line)) if longer_source else ((line, current), (line, coming))
-        current = coming
-
-
-def _misfit(pair: tuple[str, str], centre: float) -> float:
-    return abs(math.log((len(pair[0]) + 1) / (len(pair[1]) + 1)) - centre)
+def _show(index: int, source: str, target: str) -> str:
+    lines = [next(islice(read_lines(path), index, None)) for path in (source, target)]
+    first, second = (repr(line if len(line) <= EXCERPT else line[: EXCERPT - 1] + "…") for line in lines)
+    return f"{first} is paired with {second}"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Sequence
-from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -14,11 +13,9 @@ from numpy.typing import NDArray
 from weft.batch import BOS, EOS, PairBatch, Source
 from weft.data.batching import lay_out, spread
 from weft.data.copying import number_pairs
-from weft.data.corpus import Columns, Corpus, Rows, ids_below, prepare
+from weft.data.corpus import Columns, Corpus, Rows, Texts, ids_below, prepare
 from weft.data.formats import Pairs
 from weft.data.tokenizer import RESERVED, Tokenizer
-
-Texts = list[tuple[str, str]]
 
 
 def prepare_pairs(
@@ -47,16 +44,14 @@ def prepare_pairs(
         kept, reasons = filters(texts, sources, targets)
         return {"source": [[*sources[i], EOS] for i in kept], "target": [[*targets[i], EOS] for i in kept]}, reasons
 
-    digests = [some.digest() for some in pairs], source.digest(), target.digest()
     ids = ids_below(max(source.size, target.size) + (max_length if copying else 0))
     return prepare(
-        chain.from_iterable(pairs),
-        ["pairs", digests, max_length, max_ratio, drop_duplicates, copying],
+        pairs,
+        ["pairs", source.digest(), target.digest(), max_length, max_ratio, drop_duplicates, copying],
         encode,
         {"source": ids, "target": ids},
         sized=["source", "target"],
         folder=folder,
-        name=", ".join(some.name for some in pairs),
         progress=progress,
     )
 

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from weft.batch import SPECIALS, UNK
+from weft.batch import UNK
 from weft.data.lines import check_file
 from weft.data.tokenizer import RESERVED, Tokenizer
 from weft.errors import ConfigError, DataError
@@ -70,5 +70,5 @@ class SentencePieceTokenizer(Tokenizer):
     def decode(self, ids: Sequence[int]) -> str:
         return str(self._inner.decode([self._pieces[i - RESERVED] for i in ids if i >= RESERVED]))
 
-    def tokens(self, ids: Sequence[int]) -> list[str]:
-        return [SPECIALS[i] if i < RESERVED else self._inner.id_to_piece(self._pieces[i - RESERVED]) for i in ids]
+    def piece(self, number: int) -> str:
+        return str(self._inner.id_to_piece(self._pieces[number - RESERVED]))

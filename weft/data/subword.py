@@ -14,7 +14,7 @@ from abc import abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
@@ -33,6 +33,8 @@ Normalization = Literal["nfc", "nfkc", "none"]
 class _Subword(Tokenizer):
     """The common base of BPE and unigram, which differ only in how they choose pieces."""
 
+    model_type: ClassVar[Any]
+
     def __init__(self, *, lowercase: bool = False, normalize: Normalization = "nfc", byte_fallback: bool = True) -> None:
         """
         lowercase      convert text to lower case
@@ -41,14 +43,11 @@ class _Subword(Tokenizer):
         """
         self.lowercase, self.normalize, self.byte_fallback = lowercase, normalize, byte_fallback
         self.reserved = list(SPECIALS) + ([byte_name(value) for value in range(BYTES)] if byte_fallback else [])
-        self._set(self._assemble(self._untrained()))
+        self._set(self._assemble(self.model_type()))
 
     def _set(self, inner: Any) -> None:
         self._inner = inner
         self._known: dict[str, tuple[int, ...]] = {}
-
-    @abstractmethod
-    def _untrained(self) -> Any: ...
 
     @abstractmethod
     def _trained(self, texts: Iterable[str], size: int) -> Any:
@@ -102,9 +101,9 @@ class _Subword(Tokenizer):
         inner.decoder = decoders.Sequence([spaces, decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)])
         return inner
 
-    def _learn(self, model: Any, trainer: Any, texts: Iterable[str]) -> dict[str, Any]:
-        """Trains `model` and returns its parameters as plain data."""
-        inner = self._assemble(model)
+    def _learn(self, trainer: Any, texts: Iterable[str]) -> dict[str, Any]:
+        """The parameters of a trained model as plain data."""
+        inner = self._assemble(self.model_type())
         inner.train_from_iterator(texts, trainer)
         learnt: dict[str, Any] = json.loads(inner.to_str())["model"]
         return learnt
@@ -124,8 +123,8 @@ class _Subword(Tokenizer):
     def decode(self, ids: Sequence[int]) -> str:
         return str(self._inner.decode([i for i in ids if i >= RESERVED], skip_special_tokens=False))
 
-    def tokens(self, ids: Sequence[int]) -> list[str]:
-        return [SPECIALS[i] if i < RESERVED else self._inner.id_to_token(i) for i in ids]
+    def piece(self, number: int) -> str:
+        return str(self._inner.id_to_token(number))
 
     @property
     def size(self) -> int:
@@ -139,7 +138,7 @@ class _Subword(Tokenizer):
             inner = tokenizers.Tokenizer.from_buffer(content)
         except Exception as error:  # the library raises bare Exception
             raise ValueError(str(error)) from None
-        if type(inner.model) is not type(self._untrained()) or inner.token_to_id(SPECIALS[UNK]) != UNK:
+        if type(inner.model) is not self.model_type or inner.token_to_id(SPECIALS[UNK]) != UNK:
             raise ValueError(OTHER_TOKENIZER)
         self._set(inner)
 
@@ -150,13 +149,12 @@ class BpeTokenizer(_Subword):
     At most three quarters of the pieces are single characters; a pair must occur twice to be merged.
     """
 
-    def _untrained(self) -> Any:
-        return models.BPE()
+    model_type: ClassVar[Any] = models.BPE
 
     def _trained(self, texts: Iterable[str], size: int) -> Any:
         room = size - len(self.reserved)
         trainer = trainers.BpeTrainer(vocab_size=room, min_frequency=2, show_progress=False)
-        learnt = self._learn(models.BPE(), trainer, texts)
+        learnt = self._learn(trainer, texts)
         vocabulary = {piece: number for number, piece in enumerate([*self.reserved, *learnt["vocab"]])}
         return models.BPE(
             vocabulary, [tuple(pair) for pair in learnt["merges"]], unk_token=SPECIALS[UNK], byte_fallback=self.byte_fallback
@@ -166,8 +164,7 @@ class BpeTokenizer(_Subword):
 class UnigramTokenizer(_Subword):
     """Unigram language model (Kudo, 2018, arXiv:1804.10959): the most probable segmentation of a word into pieces."""
 
-    def _untrained(self) -> Any:
-        return models.Unigram()
+    model_type: ClassVar[Any] = models.Unigram
 
     def _trained(self, texts: Iterable[str], size: int) -> Any:
         room = size - len(self.reserved)
@@ -175,7 +172,7 @@ class UnigramTokenizer(_Subword):
             vocab_size=room + 1, unk_token=SPECIALS[UNK], special_tokens=[SPECIALS[UNK]], show_progress=False
         )
         try:
-            learnt = self._learn(models.Unigram(), trainer, texts)
+            learnt = self._learn(trainer, texts)
         except Exception as error:  # the library raises bare Exception
             raise DataError(
                 f"a vocabulary of {size:,} cannot be trained on this text: {str(error)[:1].lower()}{str(error)[1:]}. "

@@ -8,10 +8,11 @@ from abc import abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from copy import copy
+from inspect import signature
 from itertools import chain
 from typing import ClassVar
 
-from weft.batch import SPECIALS, UNK
+from weft.batch import UNK
 from weft.data.tokenizer import RESERVED, Tokenizer
 from weft.errors import DataError
 
@@ -34,18 +35,11 @@ def byte_ids(text: str) -> list[int]:
     return [RESERVED + byte for byte in text.encode("utf-8")]
 
 
-def most_common(units: Iterable[Sequence[str]], limit: int) -> list[str]:
-    """The `limit` most frequent units; equally frequent ones are ordered by code points."""
-    counts = Counter(chain.from_iterable(units))
-    if not counts:
-        raise DataError(NO_TEXT)
-    return sorted(counts, key=lambda unit: (-counts[unit], unit))[:limit]
-
-
 class _Counted(Tokenizer):
-    """Keeps a list of units. The id of a unit is its index in the list, after the special ids."""
+    """Keeps a list of units. The id of a unit is its index in the list, after the special ids. plural: what they are called."""
 
     units: list[str]
+    plural: ClassVar[str]
 
     def _set(self, units: list[str]) -> None:
         self.units = units
@@ -60,14 +54,34 @@ class _Counted(Tokenizer):
     def size(self) -> int:
         return self.first + len(self.units)
 
+    @abstractmethod
+    def split(self, text: str) -> Sequence[str]:
+        """The units of a text."""
+
+    def train(self, texts: Iterable[str], size: int) -> None:
+        """Keeps the most frequent units, up to `size` ids in total; equally frequent ones are ordered by code points."""
+        if size <= self.first:
+            with_bytes = f" and {BYTES} are bytes (see byte_fallback)" if self.first > RESERVED else ""
+            raise DataError(f"a vocabulary of {size} leaves no room for {self.plural}: {RESERVED} ids are special{with_bytes}.")
+        counts = Counter(chain.from_iterable(map(self.split, texts)))
+        if not counts:
+            raise DataError(NO_TEXT)
+        self._set(sorted(counts, key=lambda unit: (-counts[unit], unit))[: size - self.first])
+
+    def unknown(self, text: str) -> list[str]:
+        return [] if self.first > RESERVED else [unit for unit in self.split(text) if unit not in self.ids]
+
     def named(self, words: Sequence[str]) -> Tokenizer:
         other = copy(self)
         other.units = [*self.units, *words]
         return other
 
-    @abstractmethod
     def options(self) -> dict[str, bool]:
         """The options, which are saved with the units."""
+        return {name: getattr(self, name) for name in signature(type(self)).parameters}
+
+    def piece(self, number: int) -> str:
+        return byte_name(number - RESERVED) if number < self.first else self.units[number - self.first]
 
     def dump(self) -> bytes:
         content = {"tokenizer": type(self).__name__, "options": self.options(), "units": self.units}
@@ -92,20 +106,13 @@ class WordTokenizer(_Counted):
     punctuation  separate punctuation from words; otherwise split at spaces only
     """
 
+    plural: ClassVar[str] = "words"
+
     def __init__(self, *, lowercase: bool = False, punctuation: bool = True) -> None:
         self.lowercase, self.punctuation = lowercase, punctuation
         self._set([])
 
-    def options(self) -> dict[str, bool]:
-        return {"lowercase": self.lowercase, "punctuation": self.punctuation}
-
-    def train(self, texts: Iterable[str], size: int) -> None:
-        """Keeps the most frequent words, up to `size` ids in total."""
-        if size <= RESERVED:
-            raise DataError(f"a vocabulary of {size} leaves no room for words: {RESERVED} ids are special.")
-        self._set(most_common(map(self.words, texts), size - RESERVED))
-
-    def words(self, text: str) -> list[str]:
+    def split(self, text: str) -> list[str]:
         """The words and punctuation marks of a text."""
         if self.lowercase:
             text = text.lower()
@@ -123,17 +130,11 @@ class WordTokenizer(_Counted):
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         find = self.ids.get
-        return [[find(word, UNK) for word in self.words(text)] for text in texts]
-
-    def unknown(self, text: str) -> list[str]:
-        return [word for word in self.words(text) if word not in self.ids]
+        return [[find(word, UNK) for word in self.split(text)] for text in texts]
 
     def decode(self, ids: Sequence[int]) -> str:
         text = " ".join(self.units[i - RESERVED] for i in ids if i >= RESERVED)
         return text.replace(f" {JOINED}", "").replace(f"{JOINED} ", "").replace(JOINED, "") if self.punctuation else text
-
-    def tokens(self, ids: Sequence[int]) -> list[str]:
-        return [SPECIALS[i] if i < RESERVED else self.units[i - RESERVED] for i in ids]
 
 
 def _marked(parts: list[str]) -> list[str]:
@@ -155,23 +156,18 @@ class CharacterTokenizer(_Counted):
     byte_fallback  encode a character outside the vocabulary as its UTF-8 bytes, which take 256 ids; otherwise as UNK
     """
 
+    plural: ClassVar[str] = "characters"
+
     def __init__(self, *, byte_fallback: bool = True) -> None:
         self.byte_fallback = byte_fallback
         self._set([])
-
-    def options(self) -> dict[str, bool]:
-        return {"byte_fallback": self.byte_fallback}
 
     @property
     def first(self) -> int:
         return RESERVED + BYTES if self.byte_fallback else RESERVED
 
-    def train(self, texts: Iterable[str], size: int) -> None:
-        """Keeps the most frequent characters, up to `size` ids in total."""
-        if size <= self.first:
-            why = f"{RESERVED} ids are special" + (f" and {BYTES} are bytes (see byte_fallback)" if self.byte_fallback else "")
-            raise DataError(f"a vocabulary of {size} leaves no room for characters: {why}.")
-        self._set(most_common(texts, size - self.first))
+    def split(self, text: str) -> str:
+        return text
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         return [self._encode(text) for text in texts]
@@ -181,14 +177,9 @@ class CharacterTokenizer(_Counted):
         try:
             return [ids[character] for character in text]
         except KeyError:
-            known = ([ids[character]] if character in ids else self._unseen(character) for character in text)
+            unseen = byte_ids if self.byte_fallback else lambda character: [UNK]
+            known = ([ids[character]] if character in ids else unseen(character) for character in text)
             return list(chain.from_iterable(known))
-
-    def unknown(self, text: str) -> list[str]:
-        return [] if self.byte_fallback else [character for character in text if character not in self.ids]
-
-    def _unseen(self, character: str) -> list[int]:
-        return byte_ids(character) if self.byte_fallback else [UNK]
 
     def decode(self, ids: Sequence[int]) -> str:
         first, units = self.first, self.units
@@ -196,14 +187,6 @@ class CharacterTokenizer(_Counted):
             return "".join(units[i - first] for i in ids if i >= first)
         raw = b"".join(units[i - first].encode() if i >= first else bytes([i - RESERVED]) for i in ids if i >= RESERVED)
         return raw.decode("utf-8", "replace")
-
-    def tokens(self, ids: Sequence[int]) -> list[str]:
-        return [self._name(i) for i in ids]
-
-    def _name(self, number: int) -> str:
-        if number < RESERVED:
-            return SPECIALS[number]
-        return byte_name(number - RESERVED) if number < self.first else self.units[number - self.first]
 
 
 class ByteTokenizer(Tokenizer):
@@ -224,8 +207,9 @@ class ByteTokenizer(Tokenizer):
     def decode(self, ids: Sequence[int]) -> str:
         return bytes(i - RESERVED for i in ids if i >= RESERVED).decode("utf-8", "replace")
 
-    def tokens(self, ids: Sequence[int]) -> list[str]:
-        return [SPECIALS[i] if i < RESERVED else _printable(i - RESERVED) for i in ids]
+    def piece(self, number: int) -> str:
+        byte = number - RESERVED
+        return chr(byte) if 0x20 <= byte < 0x7F else byte_name(byte)
 
     def dump(self) -> bytes:
         return b'{"tokenizer": "ByteTokenizer"}\n'
@@ -233,7 +217,3 @@ class ByteTokenizer(Tokenizer):
     def restore(self, content: bytes) -> None:
         if content != self.dump():
             raise ValueError(OTHER_TOKENIZER)
-
-
-def _printable(byte: int) -> str:
-    return chr(byte) if 0x20 <= byte < 0x7F else byte_name(byte)

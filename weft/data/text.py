@@ -1,16 +1,13 @@
-"""Running text for language models: whole files as one long row of tokens, read in parallel streams or in windows.
+"""Running text for language models: all lines of all files as one sequence of tokens, read in parallel streams or in windows.
 
-The text is every line of every file with a line feed behind it, one after the other. Shapes: N tokens of the text · B rows ·
-T tokens of a segment.
+Shapes: N tokens of the text · B rows · T tokens of a segment.
 """
 
 from __future__ import annotations
 
-import json
-import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain, islice
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -20,20 +17,17 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from weft.batch import PAD, Position, TextBatch
-from weft.data.cache import find_or_build
+from weft.data.corpus import Columns, Corpus, Texts, ids_below, prepare
 from weft.data.formats import Pairs
 from weft.data.lines import check_file, file_digest, read_lines
 from weft.data.tokenizer import Tokenizer
 from weft.errors import DataError
 
-VERSION = 1
-CHUNK = 1 << 14
-
 Tokens = NDArray[Any]
 
 
 class TextFile(Pairs):
-    """A file of text, also .gz. To what reads pairs it is its lines, line ends included, each with nothing as its target."""
+    """A file of text, also .gz, as pairs of a line, including a line feed, and an empty target."""
 
     def __init__(self, path: str) -> None:
         super().__init__(path)
@@ -49,12 +43,11 @@ class TextFile(Pairs):
 
 
 class Text:
-    """Tokens [N] on disk, of which only what is looked at is read; how many characters and bytes of UTF-8 they stand for."""
+    """Tokens [N] on disk, and the number of characters and UTF-8 bytes that they encode."""
 
-    def __init__(self, folder: Path) -> None:
-        about = json.loads((folder / "about.json").read_text())
-        self.characters, self.bytes = int(about["characters"]), int(about["bytes"])
-        self.tokens: Tokens = np.memmap(folder / "tokens", about["token"], "r", shape=(about["tokens"],))
+    def __init__(self, corpus: Corpus) -> None:
+        self.tokens: Tokens = corpus.values["tokens"]
+        self.characters, self.bytes = (int(corpus.values[name].sum()) for name in ("characters", "bytes"))
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -63,47 +56,44 @@ class Text:
 def read_text(
     files: Sequence[TextFile], tokenizer: Tokenizer, *, folder: Path, progress: Callable[[int], None] | None = None
 ) -> Text:
-    """The text of all files, out of the cache in `folder` or tokenised now; `progress` is told how many lines were read."""
-    about = ["text", VERSION, [file.digest() for file in files], tokenizer.digest()]
+    """The text of all files, from the cache in `folder` or tokenised now. `progress` gets the number of lines read so far.
 
-    def build(aside: Path) -> None:
-        _build(aside, files, tokenizer, progress)
+    Each row of the corpus is a block of many lines.
+    """
 
-    return find_or_build(folder, about, Text, build)
+    def encode(texts: Texts) -> tuple[Columns, dict[str, int]]:
+        lines = [line for line, _ in texts]
+        ids = list(chain.from_iterable(tokenizer.encode_batch(lines)))
+        sizes = {"characters": sum(map(len, lines)), "bytes": sum(len(line.encode()) for line in lines)}
+        return {"tokens": [ids], **{name: [[size]] for name, size in sizes.items()}}, {}
 
-
-def _build(aside: Path, files: Sequence[TextFile], tokenizer: Tokenizer, progress: Callable[[int], None] | None) -> None:
-    token = np.dtype(np.uint16 if tokenizer.size <= 1 << 16 else np.uint32)
-    lines, read = (line for line, _ in chain.from_iterable(files)), 0
-    counts = {"tokens": 0, "characters": 0, "bytes": 0}
-    with open(aside / "tokens", "wb") as out:
-        while chunk := list(islice(lines, CHUNK)):
-            ids = np.fromiter(chain.from_iterable(tokenizer.encode_batch(chunk)), token)
-            out.write(ids.data)
-            counts["tokens"] += len(ids)
-            counts["characters"] += sum(map(len, chunk))
-            counts["bytes"] += sum(len(line.encode()) for line in chunk)
-            read += len(chunk)
-            if progress is not None:
-                progress(read)
-        out.flush()
-        os.fsync(out.fileno())
-    if counts["tokens"] < 2:
+    corpus = prepare(
+        files,
+        ["text", tokenizer.digest()],
+        encode,
+        {"tokens": ids_below(tokenizer.size), "characters": "uint64", "bytes": "uint64"},
+        sized=["tokens"],
+        folder=folder,
+        unit="lines",
+        progress=progress,
+    )
+    text = Text(corpus)
+    if len(text) < 2:
         raise DataError(f"{', '.join(file.name for file in files)}: there is no text to learn from.")
-    (aside / "about.json").write_text(json.dumps({**counts, "token": token.name}, indent=1))
+    return text
 
 
 def keeps_lines(tokenizer: Tokenizer) -> bool:
-    """Whether a text with line ends comes back with them."""
+    """Whether a tokenizer restores line ends."""
     return tokenizer.decode(tokenizer.encode("a\n")).endswith("\n")
 
 
 @dataclass(frozen=True)
 class Streams:
-    """Training batches of a text that is read at `groups` × `rows` places at once, each going on where it was.
+    """Training batches of a text, which `groups` × `rows` streams read in parallel.
 
-    A batch is the next segment of the streams of one group; groups take turns. The places move a little with every epoch, so
-    that the text is not always cut at the same tokens; of an epoch, less than what one step of all streams reads is left out.
+    Each batch is the next segment of the streams of one group; groups take turns. Every epoch starts at another offset, so that
+    the text is cut at different tokens. An epoch leaves out fewer tokens than all streams read in one step.
     """
 
     tokens: Tokens
@@ -121,16 +111,16 @@ class Streams:
 
     @property
     def _step(self) -> int:
-        """Tokens that all streams read at one step."""
+        """Tokens that all streams read in one step."""
         return self.segment * self.rows * self.groups
 
     @property
     def steps(self) -> int:
-        """Segments that each stream reads in an epoch. One is left over where there are two, for the places to move in."""
+        """Segments per stream and epoch. If there are two or more, one is left out to make room for the offset."""
         return max(1, (len(self.tokens) - 1 - self.segment) // self._step)
 
     def stream(self, position: Position) -> Iterator[tuple[TextBatch, Position]]:
-        """Batches without end, with each the position of the one after it."""
+        """Endless batches from `position` on, each with the position of the next."""
         epoch, _, number = position
         while True:
             following = number + 1
@@ -150,10 +140,9 @@ class Streams:
 
 
 def windows(tokens: Tokens, extent: int, stride: int, rows: int) -> Iterator[tuple[Tensor, Tensor]]:
-    """Blocks of inputs and labels [B, T]: windows of `extent` tokens, each `stride` tokens further than the one before.
+    """Blocks of inputs and labels [B, T]: windows of `extent` tokens, each `stride` tokens after the one before.
 
-    In the first window every label counts, in the others those that none before it had: the last ones. Labels that do not count
-    are PAD. The last window ends with the text.
+    The last window ends with the text. Labels of earlier windows are PAD, so that every label counts once.
     """
     known = len(tokens) - 1
     extent = min(extent, known)
@@ -167,23 +156,18 @@ def windows(tokens: Tokens, extent: int, stride: int, rows: int) -> Iterator[tup
 
 
 def in_streams(tokens: Tokens, extent: int, count: int) -> Iterator[tuple[Tensor, Tensor]]:
-    """Blocks of inputs and labels [count, T] of `extent` tokens each, the rows of a block going on in those of the next.
+    """Blocks of inputs and labels [count, T] of `extent` tokens; each row continues in the next block.
 
-    Every label of the text counts once; where a stream has ended before the others, there is PAD.
+    Every label of the text counts once. Streams that end before the others are padded.
     """
     known = len(tokens) - 1
     length = -(-known // count)
+    sides = [np.pad(side, (0, count * length - known)).reshape(count, length) for side in (tokens[:-1], tokens[1:])]
     for first in range(0, length, extent):
-        size = min(extent, length - first)
-        inputs, labels = (torch.full((count, size), PAD) for _ in range(2))
-        for row in range(count):
-            begin, end = row * length + first, min(row * length + first + size, (row + 1) * length, known)
-            if begin < end:
-                part = _block(tokens, [begin], end - begin + 1)[0]
-                inputs[row, : end - begin], labels[row, : end - begin] = part[:-1], part[1:]
+        inputs, labels = (torch.from_numpy(side[:, first : first + extent].astype(np.int64)) for side in sides)
         yield inputs, labels
 
 
 def _block(tokens: Tokens, begins: Sequence[int], extent: int) -> Tensor:
-    """[B, extent] ids from the given places on."""
+    """[B, extent] ids from the given positions on."""
     return torch.from_numpy(np.stack([tokens[begin : begin + extent] for begin in begins]).astype(np.int64))

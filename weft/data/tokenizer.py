@@ -6,12 +6,10 @@ Ids 0 to 3 are the special ids of `weft.batch` in every tokenizer. `encode` neve
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from importlib.metadata import version
 from itertools import chain, islice
 from pathlib import Path
@@ -20,6 +18,7 @@ from typing import Any, ClassVar, Self
 from weft.batch import SPECIALS
 from weft.config import registry
 from weft.data import TOKENIZERS
+from weft.data.cache import find_or_build
 from weft.data.formats import Pairs
 from weft.errors import RunError
 
@@ -59,8 +58,8 @@ class Tokenizer(ABC):
         """The text of ids; special ids are left out."""
 
     @abstractmethod
-    def tokens(self, ids: Sequence[int]) -> list[str]:
-        """A readable piece of text for each id, including special ones."""
+    def piece(self, number: int) -> str:
+        """A readable piece of text for an id that is not special."""
 
     @property
     @abstractmethod
@@ -78,7 +77,7 @@ class Tokenizer(ABC):
     def spelling(self, number: int) -> str:
         """The text that an id adds, including a space before it. A byte that is not a character by itself becomes half of a
         surrogate pair, as with Python's "surrogateescape"."""
-        (piece,) = self.tokens([number])
+        piece = self.piece(number)
         if BYTE.fullmatch(piece):
             return bytes([int(piece[3:5], 16)]).decode("utf-8", "surrogateescape")
         return piece.replace(SPACE, " ")
@@ -90,6 +89,10 @@ class Tokenizer(ABC):
     def named(self, words: Sequence[str]) -> Tokenizer:
         """A copy whose `decode` and `tokens` map the ids from `size` on to `words`; itself if it has no UNK."""
         return self
+
+    def tokens(self, ids: Sequence[int]) -> list[str]:
+        """A readable piece of text for each id, including special ones."""
+        return [SPECIALS[i] if i < RESERVED else self.piece(i) for i in ids]
 
     def encode(self, text: str) -> list[int]:
         """The ids of one text."""
@@ -141,28 +144,21 @@ def _find_or_train(
 ) -> tuple[Tokenizer, Tokenizer]:
     """One tokenizer per entry of `sides`, which lists the texts to train it on: 0 for sources, 1 for targets."""
     options = registry.fill("weft.data:TOKENIZERS", spec, where="data.tokenizer")
+
+    def train() -> tuple[Tokenizer, Tokenizer]:
+        trained: list[Tokenizer] = []
+        for side in sides:
+            tokenizer: Tokenizer = registry.build("weft.data:TOKENIZERS", options)
+            tokenizer.train(_Sample(pairs, side) if tokenizer.learns else [], size)
+            trained.append(tokenizer)
+        return trained[0], trained[-1]
+
     if folder is None or not registry.load(TOKENIZERS, options["kind"]).learns:
-        return _train(options, pairs, size, sides)
-    about = [VERSION, version("tokenizers"), options, size, sides, [some.digest() for some in pairs]]
-    place = folder / f"tokenizer-{hashlib.blake2b(json.dumps(about).encode(), digest_size=16).hexdigest()}"
-    with suppress(RunError):
-        return load_tokenizers(place, options)
-    trained = _train(options, pairs, size, sides)
-    with suppress(OSError):  # an unwritable cache costs time, but must not stop the run
-        place.mkdir(parents=True, exist_ok=True)
-        save_tokenizers(place, *trained)
-    return trained
-
-
-def _train(
-    options: dict[str, Any], pairs: Sequence[Pairs], size: int, sides: list[tuple[int, ...]]
-) -> tuple[Tokenizer, Tokenizer]:
-    trained: list[Tokenizer] = []
-    for side in sides:
-        tokenizer: Tokenizer = registry.build("weft.data:TOKENIZERS", options)
-        tokenizer.train(_Sample(pairs, side) if tokenizer.learns else [], size)
-        trained.append(tokenizer)
-    return trained[0], trained[-1]
+        return train()
+    key = ["tokenizer", VERSION, version("tokenizers"), options, size, sides, [some.digest() for some in pairs]]
+    return find_or_build(
+        folder, key, lambda place: load_tokenizers(place, options), lambda aside: save_tokenizers(aside, *train())
+    )
 
 
 class _Sample:

@@ -21,8 +21,7 @@ from weft.inference.shortlist import Narrow, Shortlist
 from weft.inference.teacher_forcing import attention_of
 from weft.inference.terms import NO_TERMS, Terms, book
 from weft.kernels.graphs import Compiler
-from weft.models.base import Model
-from weft.models.narrowed import NarrowedDecoder
+from weft.models.base import Model, NarrowedDecoder
 from weft.objectives.likelihoods import log_likelihoods
 from weft.search.choosers import Limits
 from weft.search.constraints import Constraint, usual_constraints

@@ -41,7 +41,7 @@ class TokenEmbedding(nn.Module):
         self.table, self.position, self.dropout = table, position, dropout
         self.scale = math.sqrt(table.embedding_dim) if scale is None else scale
 
-    def forward(self, tokens: Tensor, positions: Tensor) -> Tensor:
+    def forward(self, tokens: Tensor, positions: Tensor | None = None) -> Tensor:
         """tokens, positions [B, T] → [B, T, dim]."""
         x = self.table(tokens) * self.scale
         if self.position is not None:

@@ -82,56 +82,41 @@ class Decoded:
     terms: dict[str, Tensor] = field(default_factory=dict)
 
 
-class Part(nn.Module):
-    """A front, encoder or decoder. A model supports only what all of its parts support.
+@dataclass
+class StackState:
+    """The states of each layer's own part and of its attention to the source; fed [B]: tokens each row has consumed."""
+
+    own: list[State]
+    source: list[State]
+    fed: Tensor
+
+
+class Supports(nn.Module):
+    """A module that says what it supports.
 
     packs: works on packed rows · packs_square: at the cost of all pairs of their tokens · replays: its work on padded rows
-    depends on their shape alone, so a CUDA graph can repeat it · compiles: torch.compile is known to work on `repeated` ·
-    max_length: the longest input it has positions for.
+    depends on their shape alone, so a CUDA graph can repeat it · compiles: torch.compile is known to work on `repeated`.
     """
 
     packs: bool = False
     packs_square: bool = False
     replays: bool = False
     compiles: bool = False
-    max_length: int | None = None
 
-    @property
-    def repeated(self) -> Sequence[nn.Module]:
-        """Layers of one kind, which share one compilation."""
-        return []
+    def combine(self, *parts: Supports) -> None:
+        """Supports what all of its parts support."""
+        self.packs, self.packs_square = all(part.packs for part in parts), any(part.packs_square for part in parts)
+        self.replays, self.compiles = all(part.replays for part in parts), all(part.compiles for part in parts)
 
 
-@dataclass(frozen=True)
-class FrontSite:
-    """Where a front is used: what it reads, and the vectors that its encoder expects.
+class Part(Supports):
+    """A front, encoder or decoder.
 
-    width: of the vectors · scale: factor for embeddings, √width if None · std: standard deviation of initial embeddings.
+    max_length: the longest input it has positions for · repeated: layers of one kind, which share one compilation.
     """
 
-    sizes: Sizes
-    width: int
-    scale: float | None = None
-    std: float | None = None
-
-    def check(self, reads: Reads, kind: str) -> None:
-        """Raises ConfigError unless the task's sources are of the kind that this front reads."""
-        if self.sizes.reads != reads:
-            raise ConfigError(
-                f"model.front: {kind} reads {reads}, but this task provides {self.sizes.reads}; choose another front"
-            )
-
-
-class Front(Part, ABC):
-    """Turns a source into vectors. shortens: source positions per vector."""
-
-    shortens: int = 1
-    replays = True
-    compiles = True
-
-    @abstractmethod
-    def forward(self, source: Source) -> tuple[Tensor, Layout | None]:
-        """Vectors [G, S, D] and their layout."""
+    max_length: int | None = None
+    repeated: Sequence[nn.Module] = ()
 
 
 class Encoder(Part, ABC):
@@ -144,45 +129,6 @@ class Encoder(Part, ABC):
     @abstractmethod
     def forward(self, source: Source) -> Encoded:
         """The memory of a source."""
-
-
-class VectorEncoder(Encoder):
-    """An encoder of vectors, which its front makes from any kind of source.
-
-    input_width: of the vectors · depth: number of memories in `Encoded.layers` · finals: (tensors, width) of the last state of
-    each layer, if it has one · paired: the memory holds keys and values side by side · embedding_scale, embedding_std: see
-    `FrontSite`.
-    """
-
-    input_width: int
-    depth: int = 0
-    finals: Sequence[tuple[int, int]] = ()
-    paired: bool = False
-    embedding_scale: float | None = None
-    embedding_std: float | None = None
-    front: Front
-
-    def __init__(self) -> None:
-        super().__init__()
-        # Registered first: the order of parameters decides how gradient norms are summed, and so whether a resume is exact.
-        self.register_module("front", None)
-
-    def attach(self, front: Front) -> None:
-        """Sets the front and combines its facts with those of the encoder."""
-        self.front, self.shortens = front, front.shortens
-        self.packs, self.packs_square = self.packs and front.packs, self.packs_square or front.packs_square
-        self.replays, self.compiles = self.replays and front.replays, self.compiles and front.compiles
-        self.max_source = least(front.max_length, _times(self.max_length, front.shortens))
-
-    def set_readers(self, count: int) -> None:
-        """Tells the encoder how many decoder layers attend to its memory."""
-
-    def forward(self, source: Source) -> Encoded:
-        return self.read(*self.front(source))
-
-    @abstractmethod
-    def read(self, x: Tensor, layout: Layout | None) -> Encoded:
-        """The memory of vectors [G, S, input_width]."""
 
 
 @dataclass(frozen=True)
@@ -268,22 +214,35 @@ class LinearDecoder(Decoder):
         return linear_loss(hidden, self.output.weight, labels, smoothing)
 
 
-class Network(nn.Module, ABC):
+class NarrowedDecoder(Decoder):
+    """A decoder restricted to the tokens `ids` [N], to save work in its output layer; its token n is token ids[n]."""
+
+    def __init__(self, decoder: Decoder, ids: Tensor) -> None:
+        super().__init__()
+        self.decoder, self.ids, self.output = decoder, ids, decoder.among(ids)
+
+    def start(self, source: Encoded, *, room: int | None = None) -> State:
+        return self.decoder.start(source, room=room)
+
+    def features(self, tokens: Tensor, state: State, layout: Layout | None = None) -> Features:
+        return self.decoder.features(self.ids[tokens], state, layout)
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        logits: Tensor = self.output(hidden)
+        return logits
+
+
+class Network(Supports, ABC):
     """What training, saving and loading need to know about a model, whatever its task.
 
     dim: its width, for schedules that depend on it · max_source, max_target: the longest source and target it has positions
-    for · packs, packs_square, replays, compiles: see `Part` · copies: it may write source tokens by id, so unknown source words
-    get ids of their own (`weft.data.copying`).
+    for · copies: it may write source tokens by id, so unknown source words get ids of their own (`weft.data.copying`).
     """
 
     dim: int
     copies: bool = False
     max_source: int | None = None
     max_target: int | None = None
-    packs: bool = False
-    packs_square: bool = False
-    replays: bool = False
-    compiles: bool = False
 
     @property
     def longest(self) -> int | None:
@@ -313,12 +272,9 @@ class Model(Network):
     def __init__(self, encoder: Encoder, decoder: Decoder) -> None:
         super().__init__()
         self.encoder, self.decoder, self.dim = encoder, decoder, decoder.dim
-        self.max_source = least(encoder.max_source, _times(decoder.max_memory, encoder.shortens))
+        self.max_source = least(encoder.max_source, times(decoder.max_memory, encoder.shortens))
         self.max_target = decoder.max_length
-        self.packs = encoder.packs and decoder.packs
-        self.packs_square = encoder.packs_square or decoder.packs_square
-        self.replays = encoder.replays and decoder.replays
-        self.compiles = encoder.compiles and decoder.compiles
+        self.combine(encoder, decoder)
 
     @property
     def repeated(self) -> Sequence[nn.Module]:
@@ -346,5 +302,6 @@ def least(*limits: int | None) -> int | None:
     return min((limit for limit in limits if limit is not None), default=None)
 
 
-def _times(limit: int | None, factor: int) -> int | None:
+def times(limit: int | None, factor: int) -> int | None:
+    """A limit multiplied by a factor."""
     return None if limit is None else limit * factor

@@ -5,6 +5,7 @@ Shapes: B rows · T positions · D width.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar, Literal
 
@@ -105,36 +106,43 @@ class Residual(nn.Module):
     def leave(self, x: Tensor, found: Tensor) -> Tensor:
         return x + self.added(found) if self.pre else norm_sum(self.norm, x, found, self.dropout, self.training)
 
+    def sublayer(self, run: Callable[[Tensor], Attended], *modules: nn.Module, tensors: Sequence[Tensor] = ()) -> SubLayer:
+        """A sub-layer of reversible streams, which adds the context that `run` returns."""
+
+        def add(x: Tensor) -> Added:
+            found = run(x)
+            return Added(self.added(found.context), found.terms, found.state)
+
+        return SubLayer(add, [*modules, self], tensors)
+
 
 class EncoderLayer(nn.Module):
-    """Token mixing, then the feed-forward network."""
+    """Token mixing, then the feed-forward network. causal: for language models, where tokens see only those before them."""
 
-    def __init__(self, block: Block, mixer: Mixer) -> None:
+    def __init__(self, block: Block, mixer: Mixer, *, causal: bool = False) -> None:
         super().__init__()
-        self.mixer, self.network = mixer, block.network(causal=False)
+        self.mixer, self.network = mixer, block.network(causal=causal)
         self.around_mixer, self.around_network = Residual(block), Residual(block)
 
     def forward(self, x: Tensor, layout: Layout | None, terms: dict[str, Tensor]) -> Tensor:
-        mixed = self._mix(x, layout)
+        return self.read(x, self.mixer.start(rows=x.size(0)), layout, terms)[0]
+
+    def read(self, x: Tensor, state: State, layout: Layout | None, terms: dict[str, Tensor]) -> tuple[Tensor, State]:
+        """Tokens [B, T, D] that follow the state → [B, T, D] and the state after them."""
+        mixed: Attended = self.mixer(self.around_mixer.enter(x), state, layout=layout)
         add_terms(terms, mixed.terms)
         x = self.around_mixer.leave(x, mixed.context)
-        return self.around_network.leave(x, self._feed(x, layout))
+        return self.around_network.leave(x, self._feed(x, layout)), mixed.state
 
     def sublayers(self, layout: Layout | None) -> list[SubLayer]:
         """The two sub-layers as parts of reversible streams."""
 
-        def mix(x: Tensor) -> Added:
-            mixed = self._mix(x, layout)
-            return Added(self.around_mixer.added(mixed.context), mixed.terms)
+        def mix(x: Tensor) -> Attended:
+            mixed: Attended = self.mixer(self.around_mixer.enter(x), self.mixer.start(rows=x.size(0)), layout=layout)
+            return replace(mixed, state=None)
 
-        def feed(x: Tensor) -> Added:
-            return Added(self.around_network.added(self._feed(x, layout)))
-
-        return [SubLayer(mix, [self.mixer, self.around_mixer]), SubLayer(feed, [self.network, self.around_network])]
-
-    def _mix(self, x: Tensor, layout: Layout | None) -> Attended:
-        mixed: Attended = self.mixer(self.around_mixer.enter(x), self.mixer.start(rows=x.size(0)), layout=layout)
-        return mixed
+        feed = self.around_network.sublayer(lambda x: Attended(self._feed(x, layout)), self.network)
+        return [self.around_mixer.sublayer(mix, self.mixer), feed]
 
     def _feed(self, x: Tensor, layout: Layout | None) -> Tensor:
         return self.network.run(self.around_network.enter(x), None, layout)[0]
@@ -186,24 +194,18 @@ class DecoderLayer(nn.Module):
         """The three sub-layers as parts of reversible streams; each returns its state."""
         before, tail = own
 
-        def mix(x: Tensor) -> Added:
-            mixed = self._mix(x, before, layout)
-            return Added(self.around_mixer.added(mixed.context), mixed.terms, mixed.state)
-
-        def attend(x: Tensor) -> Added:
+        def attend(x: Tensor) -> Attended:
             read = self.cross.start(source.memory, source.layout) if isinstance(source, Unread) else source
-            attended = self._attend(x, read, layout)
-            return Added(self.around_cross.added(attended.context), attended.terms, attended.state)
+            return self._attend(x, read, layout)
 
-        def feed(x: Tensor) -> Added:
-            found, after = self.network.run(self.around_network.enter(x), tail, layout)
-            return Added(self.around_network.added(found), state=after)
+        def feed(x: Tensor) -> Attended:
+            return Attended(*self.network.run(self.around_network.enter(x), tail, layout))
 
         memory = [source.memory] if isinstance(source, Unread) else []
         return [
-            SubLayer(mix, [self.mixer, self.around_mixer]),
-            SubLayer(attend, [self.cross, self.project, self.around_cross], memory),
-            SubLayer(feed, [self.network, self.around_network]),
+            self.around_mixer.sublayer(lambda x: self._mix(x, before, layout), self.mixer),
+            self.around_cross.sublayer(attend, self.cross, self.project, tensors=memory),
+            self.around_network.sublayer(feed, self.network),
         ]
 
     def _mix(self, x: Tensor, before: State, layout: Layout | None) -> Attended:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Annotated, cast
 
 import torch
@@ -20,11 +19,11 @@ from weft.batch import Layout
 from weft.errors import ConfigError
 from weft.layers.convolution import TokenWindow
 from weft.layers.dropout import dropout
-from weft.layers.embedding import NGramBag, Sharing
+from weft.layers.embedding import NGramBag
 from weft.layers.position import token_positions
-from weft.models.base import DecoderSite, Encoded, Features, LinearDecoder, VectorEncoder
+from weft.models.base import DecoderSite, Encoded, Features, LinearDecoder
 from weft.models.blocks import Rate
-from weft.models.composing import Composition
+from weft.models.composing import FlatComposition, VectorEncoder
 from weft.models.fronts import TokenFront
 from weft.state import State, shared
 
@@ -241,36 +240,10 @@ class ByteNetDecoder(LinearDecoder):
         return Features(self.out(F.relu(self.norm(x))), replace(state, tails=tails, grams=grams, fed=state.fed + fed))
 
 
-class ByteNet(Composition):
-    """Dilated convolutions; the decoder is stacked on the encoder, column on column, without attention (Kalchbrenner 2016).
+class ByteNet(FlatComposition):
+    """Dilated convolutions; the decoder is stacked on the encoder, column on column, without attention (Kalchbrenner 2016)."""
 
-    encoder_sets: sets of blocks of the encoder; the paper has 6
-    decoder_sets: sets of blocks of the decoder; the paper has 6
-    unfold_ratio: columns per source token; usually more than target tokens
-    unfold_extra: columns added to those
-    ngrams: longest n-gram that has an embedding; 1: tokens only; the paper has 5, over characters
-    ngram_buckets: rows of the n-gram table, which n-grams share by their hash
-    share_embeddings: one table for source, target and output (all), for target and output (output), or separate ones (none)
-    """
-
-    def __init__(
-        self,
-        *,
-        blocks: DilatedBlocks,
-        encoder_sets: PositiveInt = 2,
-        decoder_sets: PositiveInt = 2,
-        unfold_ratio: Annotated[float, Field(ge=1)] = 1.2,
-        unfold_extra: NonNegativeInt = 0,
-        ngrams: PositiveInt = 1,
-        ngram_buckets: PositiveInt = 20_000,
-        share_embeddings: Sharing = "all",
-    ) -> None:
-        super().__init__(
-            partial(ByteNetEncoder, blocks=blocks, sets=encoder_sets, unfold_ratio=unfold_ratio, unfold_extra=unfold_extra),
-            partial(ByteNetDecoder, blocks=blocks, sets=decoder_sets, ngrams=ngrams, ngram_buckets=ngram_buckets),
-            share_embeddings,
-            partial(TokenFront, ngrams=ngrams, ngram_buckets=ngram_buckets),
-        )
+    parts = (ByteNetEncoder, {"sets": "encoder_sets"}), (ByteNetDecoder, {"sets": "decoder_sets"}), (TokenFront, {})
 
 
 def _read(state: ByteNetState, positions: Tensor, layout: Layout | None) -> Tensor:

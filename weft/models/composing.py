@@ -3,17 +3,58 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
-from weft.config.registry import Among, build
+from torch import Tensor
+
+from weft.batch import Layout, Source
+from weft.config.registry import Among, build, keyword_options, with_description
 from weft.errors import ConfigError
 from weft.layers.embedding import Sharing
-from weft.models.base import Decoder, DecoderSite, Encoder, Front, FrontSite, Model, Network, Sizes, VectorEncoder
-from weft.models.fronts import TokenFront
+from weft.models.base import Decoder, DecoderSite, Encoded, Encoder, Model, Network, Sizes, least, times
+from weft.models.fronts import Front, FrontSite, TokenFront
 
 Spec = Mapping[str, Any] | str
+
+
+class VectorEncoder(Encoder):
+    """An encoder of vectors, which its front makes from any kind of source.
+
+    input_width: of the vectors · depth: number of memories in `Encoded.layers` · finals: (tensors, width) of the last state of
+    each layer, if it has one · paired: the memory holds keys and values side by side · embedding_scale, embedding_std: see
+    `FrontSite`.
+    """
+
+    input_width: int
+    depth: int = 0
+    finals: Sequence[tuple[int, int]] = ()
+    paired: bool = False
+    embedding_scale: float | None = None
+    embedding_std: float | None = None
+    front: Front
+
+    def __init__(self) -> None:
+        super().__init__()
+        # Registered first: the order of parameters decides how gradient norms are summed, and so whether a resume is exact.
+        self.register_module("front", None)
+
+    def attach(self, front: Front) -> None:
+        """Sets the front and combines its facts with those of the encoder."""
+        self.front, self.shortens = front, front.shortens
+        self.combine(self, front)
+        self.max_source = least(front.max_length, times(self.max_length, front.shortens))
+
+    def set_readers(self, count: int) -> None:
+        """Tells the encoder how many decoder layers attend to its memory."""
+
+    def forward(self, source: Source) -> Encoded:
+        return self.read(*self.front(source))
+
+    @abstractmethod
+    def read(self, x: Tensor, layout: Layout | None) -> Encoded:
+        """The memory of vectors [G, S, input_width]."""
 
 
 class Family(ABC):
@@ -63,6 +104,39 @@ class Composition(Family):
         decoder = self.decoder(site)
         encoder.set_readers(decoder.readers)
         return Model(encoder, decoder)
+
+
+class FlatComposition(Composition):
+    """A family of one kind of encoder and of decoder, which takes the options of both at once.
+
+    parts: encoder, decoder and, unless it is a plain `TokenFront`, the front, each with the family's names for its options
+    where they differ · derived: options of the parts that the family sets itself.
+    """
+
+    parts: ClassVar[Sequence[tuple[type, Mapping[str, str]]]]
+    derived: ClassVar[frozenset[str]] = frozenset()
+
+    def __init__(self, *, share_embeddings: Sharing = "all", **options: Any) -> None:
+        """
+        share_embeddings: one table for source, target and output (all), for target and output (output), or separate ones (none)
+        """
+        made = []
+        for part, names in self.parts:
+            known = {name: names.get(name, name) for name, *_ in keyword_options(part)}
+            made.append(partial(part, **{name: options[key] for name, key in known.items() if key in options}))
+        encoder, decoder, *front = made
+        super().__init__(encoder, decoder, share_embeddings, *front)
+
+    @classmethod
+    def list_options(cls) -> Iterator[tuple[str, Any, Any]]:
+        """(name, type, default) of the options of the family and of its parts, each once."""
+        known = set(cls.derived)
+        for part, names in [(cls.__init__, {}), (FlatComposition.__init__, {}), *cls.parts]:
+            for name, hint, default in keyword_options(part):
+                key = names.get(name, name)
+                if key not in known:
+                    known.add(key)
+                    yield key, with_description(part, name, hint), default
 
 
 class Composed(Composition):

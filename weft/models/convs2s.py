@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import partial
 from typing import Annotated, Any, cast
 
 import torch
@@ -27,12 +26,12 @@ from weft.errors import ConfigError
 from weft.layers.autocast import computed_in
 from weft.layers.convolution import TokenWindow
 from weft.layers.dropout import dropout
-from weft.layers.embedding import Sharing, TokenEmbedding
+from weft.layers.embedding import TokenEmbedding
 from weft.layers.linear import NormedLinear
 from weft.layers.position import LearnedPosition, token_positions
-from weft.models.base import DecoderSite, Encoded, Features, LinearDecoder, VectorEncoder, least
+from weft.models.base import DecoderSite, Encoded, Features, LinearDecoder, StackState, least
 from weft.models.blocks import Rate
-from weft.models.composing import Composition
+from weft.models.composing import FlatComposition, VectorEncoder
 from weft.state import State, shared, spread
 
 CROSS = {"multistep": "weft.models.convs2s:MultistepAttention", **ATTENTIONS}
@@ -56,8 +55,8 @@ class MultistepMemory:
 class MultistepAttention(Attention):
     """α_j = softmax(d · z_j), and the context is √m Σ α_j (z_j + e_j) over the m source tokens (Gehring et al. 2017).
 
-    Keys and values differ but are not projected: the memory holds both side by side, [z, (z + e) √½]. The paper's factor
-    m √(1/m) = √m undoes the loss of variance by averaging. Scores are plain products, not divided by √D.
+    The memory holds keys and values side by side, [z, (z + e) √½], which are not projected. The factor √m undoes the loss of
+    variance by averaging. Scores are not divided by √D.
     """
 
     paper = "Gehring et al. 2017"
@@ -169,7 +168,9 @@ class ConvS2SEncoder(VectorEncoder):
         x = self.enter(embedded)
         for block in self.blocks:
             x = (block(x, None, layout)[0] + x) * EVEN
-        z = _GradientShare.apply(self.leave(x), 1 / (2 * self.readers))
+        z = self.leave(x)
+        if z.requires_grad:
+            z.register_hook(lambda grad: grad * (1 / (2 * self.readers)))
         return Encoded(torch.cat([z, (z + embedded) * EVEN], -1), layout)
 
 
@@ -191,15 +192,6 @@ class ConvS2SLayer(nn.Module):
         add_terms(terms, looked.terms)
         h = (self.out(looked.context) + h) * EVEN
         return (h + x) * EVEN, tail, looked.state
-
-
-@dataclass
-class ConvS2SState:
-    """The tail of each layer's convolution and the state of its attention; fed [B]: tokens each row has consumed."""
-
-    tails: list[State]
-    looks: list[State]
-    fed: Tensor
 
 
 class ConvS2SDecoder(LinearDecoder):
@@ -244,62 +236,28 @@ class ConvS2SDecoder(LinearDecoder):
         self.max_memory = least(*(each.max_length for each in attentions))
         self.packs, self.packs_square = all(each.packs for each in attentions), any(each.packs_square for each in attentions)
 
-    def start(self, source: Encoded, *, room: int | None = None) -> ConvS2SState:
+    def start(self, source: Encoded, *, room: int | None = None) -> StackState:
         rows = source.memory.size(0)
         layers = list(cast(Iterable[ConvS2SLayer], self.layers))
         looks = [each.cross.start(source.memory[..., -each.cross.site.memory_dim :], source.layout) for each in layers]
         fed = torch.zeros(rows, dtype=torch.long, device=source.memory.device)
-        return ConvS2SState([each.block.start(rows) for each in layers], looks, fed)
+        return StackState([each.block.start(rows) for each in layers], looks, fed)
 
-    def features(self, tokens: Tensor, state: ConvS2SState, layout: Layout | None = None) -> Features:
+    def features(self, tokens: Tensor, state: StackState, layout: Layout | None = None) -> Features:
         terms: dict[str, Tensor] = {}
         embedded = self.embedding(tokens, token_positions(tokens, layout) + state.fed[:, None])
         x = self.enter(embedded)
         tails, looks = [], []
-        for layer, tail, look in zip(self.layers, state.tails, state.looks, strict=True):
+        for layer, tail, look in zip(self.layers, state.own, state.source, strict=True):
             x, tail, look = layer(x, embedded, tail, look, layout, terms)
             tails.append(tail)
             looks.append(look)
         fed = tokens.size(1) if layout is None else layout.lengths
         hidden = dropout(self.leave(x), self.embedding.dropout, self.training)
-        return Features(hidden, ConvS2SState(tails, looks, state.fed + fed), terms)
+        return Features(hidden, StackState(tails, looks, state.fed + fed), terms)
 
 
-class ConvS2S(Composition):
-    """Gated convolutions on both sides, and attention to the source in every decoder layer (Gehring et al. 2017).
+class ConvS2S(FlatComposition):
+    """Gated convolutions on both sides, and attention to the source in every decoder layer (Gehring et al. 2017)."""
 
-    encoder_layers: convolutions of the encoder
-    decoder_layers: convolutions of the decoder, each with attention to the source
-    heads: attention heads; the paper has one
-    share_embeddings: one table for source, target and output (all), for target and output (output), or separate ones (none)
-    cross: attention to the source
-    """
-
-    def __init__(
-        self,
-        *,
-        convolutions: Convolutions,
-        encoder_layers: PositiveInt = 6,
-        decoder_layers: PositiveInt = 4,
-        heads: PositiveInt = 1,
-        share_embeddings: Sharing = "all",
-        cross: Annotated[dict[str, Any], Among("weft.models.convs2s:CROSS")] = {"kind": "multistep"},  # noqa: B006
-    ) -> None:
-        super().__init__(
-            partial(ConvS2SEncoder, convolutions=convolutions, layers=encoder_layers),
-            partial(ConvS2SDecoder, convolutions=convolutions, layers=decoder_layers, heads=heads, cross=cross),
-            share_embeddings,
-        )
-
-
-class _GradientShare(torch.autograd.Function):
-    """The identity, whose gradient is multiplied by `share`."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, share: float) -> Tensor:
-        ctx.share = share
-        return x.view_as(x)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
-        return grad * ctx.share, None
+    parts = (ConvS2SEncoder, {"layers": "encoder_layers"}), (ConvS2SDecoder, {"layers": "decoder_layers"})

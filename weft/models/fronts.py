@@ -6,6 +6,8 @@ Shapes: G sources · S positions · F features of a frame · C channels · D wid
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
 from itertools import pairwise
 
 import torch
@@ -14,8 +16,41 @@ from pydantic import PositiveInt
 from torch import Tensor, nn
 
 from weft.batch import Layout, Source
+from weft.errors import ConfigError
 from weft.layers.embedding import NGramBag, embedding_table
-from weft.models.base import Front, FrontSite
+from weft.models.base import Part, Reads, Sizes
+
+
+@dataclass(frozen=True)
+class FrontSite:
+    """Where a front is used: what it reads, and the vectors that its encoder expects.
+
+    width: of the vectors · scale: factor for embeddings, √width if None · std: standard deviation of initial embeddings.
+    """
+
+    sizes: Sizes
+    width: int
+    scale: float | None = None
+    std: float | None = None
+
+    def check(self, reads: Reads, kind: str) -> None:
+        """Raises ConfigError unless the task's sources are of the kind that this front reads."""
+        if self.sizes.reads != reads:
+            raise ConfigError(
+                f"model.front: {kind} reads {reads}, but this task provides {self.sizes.reads}; choose another front"
+            )
+
+
+class Front(Part, ABC):
+    """Turns a source into vectors. shortens: source positions per vector."""
+
+    shortens: int = 1
+    replays = True
+    compiles = True
+
+    @abstractmethod
+    def forward(self, source: Source) -> tuple[Tensor, Layout | None]:
+        """Vectors [G, S, D] and their layout."""
 
 
 class TokenFront(Front):

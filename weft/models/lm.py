@@ -13,70 +13,41 @@ import torch
 from pydantic import PositiveInt
 from torch import Tensor, nn
 
-from weft.attention.base import Attended, add_terms
 from weft.batch import Layout
 from weft.config.registry import Among
 from weft.layers.embedding import TokenEmbedding
 from weft.layers.feedforward import Activation
 from weft.layers.position import PositionKind, token_positions
 from weft.mixers import build_self
-from weft.mixers.base import Mixer
-from weft.models.base import DecoderSite, Encoded, Features, LinearDecoder, Network, Sizes, least
-from weft.models.blocks import Block, Residual
+from weft.models.base import DecoderSite, Encoded, Features, LinearDecoder, Network, Sizes, StackState, least
+from weft.models.blocks import Block, EncoderLayer
 from weft.models.composing import Family
 from weft.state import State, together
-
-
-class CausalLayer(nn.Module):
-    """Token mixing over the tokens so far, then the feed-forward network."""
-
-    def __init__(self, block: Block, mixer: Mixer) -> None:
-        super().__init__()
-        self.mixer, self.network = mixer, block.network(causal=True)
-        self.around_mixer, self.around_network = Residual(block), Residual(block)
-
-    def recall(self, memory: Tensor) -> State:
-        """The state after reading earlier inputs of this layer, [B, M, D]."""
-        return self.mixer.recall(self.around_mixer.enter(memory))
-
-    def forward(self, x: Tensor, state: State, layout: Layout | None, terms: dict[str, Tensor]) -> tuple[Tensor, State]:
-        mixed: Attended = self.mixer(self.around_mixer.enter(x), state, layout=layout)
-        add_terms(terms, mixed.terms)
-        x = self.around_mixer.leave(x, mixed.context)
-        return self.around_network.leave(x, self.network(self.around_network.enter(x))), mixed.state
-
-
-@dataclass
-class LanguageState:
-    """The state of each layer; fed [B]: number of tokens each row has consumed."""
-
-    own: list[State]
-    fed: Tensor
 
 
 class LanguageDecoder(LinearDecoder):
     """A stack of causal layers. Its source only says how many rows there are (`LanguageModel.nothing`)."""
 
-    def __init__(self, embedding: TokenEmbedding, layers: list[CausalLayer], block: Block, output: nn.Linear) -> None:
+    def __init__(self, embedding: TokenEmbedding, layers: list[EncoderLayer], block: Block, output: nn.Linear) -> None:
         super().__init__()
         self.embedding, self.layers, self.output = embedding, nn.ModuleList(layers), output
         self.norm, self.dim, self.hidden = block.final_norm(), block.dim, block.dim
         self.max_length = least(block.positions, *(layer.mixer.max_length for layer in layers))
 
-    def start(self, source: Encoded, *, room: int | None = None) -> LanguageState:
+    def start(self, source: Encoded, *, room: int | None = None) -> StackState:
         rows = source.memory.size(0)
         own = together([layer.mixer.start(rows=rows, room=room) for layer in self._each()])
-        return LanguageState(own, self._zeros(rows))
+        return StackState(own, [], self._zeros(rows))
 
-    def recall(self, memory: Sequence[Tensor]) -> LanguageState:
+    def recall(self, memory: Sequence[Tensor]) -> StackState:
         """The state after an earlier segment, from the inputs [B, M, D] of every layer."""
-        own = [layer.recall(each) for layer, each in zip(self._each(), memory, strict=True)]
-        return LanguageState(own, self._zeros(memory[0].size(0)))
+        own = [layer.mixer.recall(layer.around_mixer.enter(each)) for layer, each in zip(self._each(), memory, strict=True)]
+        return StackState(own, [], self._zeros(memory[0].size(0)))
 
-    def features(self, tokens: Tensor, state: LanguageState, layout: Layout | None = None) -> Features:
+    def features(self, tokens: Tensor, state: StackState, layout: Layout | None = None) -> Features:
         return self.read(tokens, state, layout)[0]
 
-    def read(self, tokens: Tensor, state: LanguageState, layout: Layout | None = None) -> tuple[Features, list[Tensor]]:
+    def read(self, tokens: Tensor, state: StackState, layout: Layout | None = None) -> tuple[Features, list[Tensor]]:
         """`features`, and the inputs [B, T, D] of every layer for `recall`."""
         terms: dict[str, Tensor] = {}
         x = self.embedding(tokens, token_positions(tokens, layout) + state.fed[:, None])
@@ -84,16 +55,16 @@ class LanguageDecoder(LinearDecoder):
         inputs: list[Tensor] = []
         for layer, before in zip(self._each(), state.own, strict=True):
             inputs.append(x)
-            x, after = layer(x, before, layout, terms)
+            x, after = layer.read(x, before, layout, terms)
             own.append(after)
         fed = tokens.size(1) if layout is None else layout.lengths
-        return Features(self.norm(x), LanguageState(own, state.fed + fed), terms), inputs
+        return Features(self.norm(x), StackState(own, [], state.fed + fed), terms), inputs
 
     def _zeros(self, rows: int) -> Tensor:
         return torch.zeros(rows, dtype=torch.long, device=self.output.weight.device)
 
-    def _each(self) -> Iterable[CausalLayer]:
-        return cast(Iterable[CausalLayer], self.layers)
+    def _each(self) -> Iterable[EncoderLayer]:
+        return cast(Iterable[EncoderLayer], self.layers)
 
 
 @dataclass(frozen=True)
@@ -124,9 +95,9 @@ class LanguageModelFamily(Family):
     def build(self, sizes: Sizes) -> LanguageModel:
         table, output = DecoderSite(sizes.target, 0, tied=self.share).tables(self.block.dim)
         mixers = [build_self(self.mixer, self.block.site("causal")) for _ in range(self.layers)]
+        layers = [EncoderLayer(self.block, mixer, causal=True) for mixer in mixers]
         embedding = TokenEmbedding(table, self.block.make_position(), self.block.dropout)
-        decoder = LanguageDecoder(embedding, [CausalLayer(self.block, mixer) for mixer in mixers], self.block, output)
-        return LanguageModel(decoder, self.block.position)
+        return LanguageModel(LanguageDecoder(embedding, layers, self.block, output), self.block.position)
 
 
 class LanguageModel(Network):

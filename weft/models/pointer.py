@@ -26,19 +26,19 @@ from weft.state import State, shared, spread
 
 NEVER = float("-inf")
 LOWEST = -1e30
-"""Stands for −inf where the gradient of −inf would be NaN."""
+"""Replaces −inf where the gradient of −inf would be NaN."""
 
 
 @dataclass
 class Reading:
-    """What the decoder begins with: the base model's own, and the tokens [G, S] that can be copied."""
+    """The final state of the base encoder, and the tokens [G, S] that can be copied."""
 
     base: State
     tokens: Tensor
 
 
 class PointerEncoder(Encoder):
-    """The encoder of the base model, which reads UNK for unknown tokens. Their ids go past it to the decoder."""
+    """The encoder of the base model, which reads UNK for unknown tokens; the decoder gets their ids."""
 
     def __init__(self, base: Encoder, size: int) -> None:
         super().__init__()
@@ -52,10 +52,10 @@ class PointerEncoder(Encoder):
 
 @dataclass
 class PointerState:
-    """The base decoder's state and, of each source, where its tokens go.
+    """The base decoder's state, and the output column of each source token.
 
-    columns [G, S]: a token's id at the first place it stands, V + S, which is nowhere, at all others · joins [G, S, S] float:
-    1 from each place of a token to its first. What stands in padding has no weight, so where it goes does not matter.
+    columns [G, S]: a token's id at its first occurrence, V + S (no column) at all others · joins [G, S, S] float: 1 from each
+    occurrence of a token to its first. Padding has no weight, so its columns do not matter.
     """
 
     base: State
@@ -64,9 +64,9 @@ class PointerState:
 
 
 class PointerDecoder(Decoder):
-    """Mixes what the base decoder would write with copies of the tokens that one of its attentions looks at.
+    """Mixes the distribution of the base decoder with copies of the tokens that one of its attentions points at.
 
-    Its hidden states are logits already: they have to know the source, which an output layer does not.
+    Its hidden states are already logits, because they depend on the source, which an output layer does not know.
     """
 
     def __init__(self, base: Decoder, size: int, cross: str, *, generate: bool) -> None:
@@ -106,7 +106,7 @@ class PointerDecoder(Decoder):
         return hidden
 
     def _generated(self, hidden: Tensor) -> Tensor:
-        """Logits [B, T, V] of what is written without a look: a word of the vocabulary, or nothing but the end."""
+        """Logits [B, T, V] of words that are not copied: those of the base model, or only the end."""
         if self.generate:
             return self.base.logits(hidden)
         end = torch.arange(self.size, device=hidden.device) == EOS
@@ -153,7 +153,7 @@ class Pointer(Family):
 
 
 def joined_mass(seen: list[Attended], state: PointerState) -> Tensor:
-    """Weights [B, T, S], each token's together where it first stands."""
+    """Weights [B, T, S], summed for each token at its first occurrence."""
     weights = torch.cat([look.weights.mean(1) for look in seen if look.weights is not None], 1)
     with torch.autocast(weights.device.type, enabled=False):
         weights = at_least_float(weights)
@@ -164,7 +164,7 @@ def mixture(logits: Tensor, gate: Tensor, mass: Tensor, columns: Tensor) -> Tens
     """Logits [B, T, V + S] whose softmax is p_gen softmax(logits) + (1 − p_gen) copies, with p_gen = σ(gate).
 
     logits [B, T, V] · gate [B, T] · mass [B, T, S]: how much each source token is pointed at · columns [B, T, S]: its id, or
-    V + S where it has no mass of its own. What cannot be written has −inf.
+    V + S where it has no mass of its own. Ids that cannot be written have −inf.
 
     Both parts are multiplied by Z / p_gen, where Z normalises the softmax: the logits then stay as they are, and a copy has
     log mass + log Z − gate, since (1 − p_gen) / p_gen = exp(−gate). So no probability is ever rounded to 0 or 1.
@@ -181,7 +181,7 @@ def mixture(logits: Tensor, gate: Tensor, mass: Tensor, columns: Tensor) -> Tens
 
 
 def _known(tokens: Tensor, size: int) -> Tensor:
-    """What has an embedding: UNK in place of ids beyond the vocabulary."""
+    """The tokens with UNK in place of ids beyond the vocabulary."""
     return tokens.masked_fill(tokens >= size, UNK)
 
 
@@ -195,7 +195,7 @@ def _pointing(decoder: Decoder, layer: int) -> str:
         )
     if not -len(looks) <= layer < len(looks):
         raise ConfigError(
-            f"model.layer: there is no look {layer} at the source, since the decoder has {len(looks)}; "
+            f"model.layer: there is no attention {layer} to the source, since the decoder has {len(looks)}; "
             f"choose from 0 to {len(looks) - 1}, or -1 for the last"
         )
     name = list(looks)[layer]

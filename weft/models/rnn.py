@@ -6,9 +6,7 @@ states · M width of the encoder's, both directions together · C width of a con
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Annotated, Any, Literal
 
 import torch
@@ -20,7 +18,7 @@ from weft.batch import Layout
 from weft.config.registry import Among, build
 from weft.errors import ConfigError
 from weft.layers.autocast import computed_in
-from weft.layers.embedding import Sharing
+from weft.layers.embedding import TokenEmbedding
 from weft.layers.recurrent import (
     Bridge,
     BridgeKind,
@@ -34,25 +32,12 @@ from weft.layers.recurrent import (
     each_token,
     turn_round,
 )
-from weft.models.base import DecoderSite, Encoded, Features, LinearDecoder, VectorEncoder
+from weft.models.base import DecoderSite, Encoded, Features, LinearDecoder
 from weft.models.blocks import Rate
-from weft.models.composing import Composition
+from weft.models.composing import FlatComposition, VectorEncoder
 from weft.state import State, shared, spread
 
 Style = Literal["fixed", "cho", "bahdanau", "luong"]
-
-
-class Embedding(nn.Module):
-    """An embedding for each token, times √E, with dropout."""
-
-    def __init__(self, table: nn.Embedding, noise: StepDropout) -> None:
-        super().__init__()
-        self.table, self.noise = table, noise
-        self.scale = math.sqrt(table.embedding_dim)
-
-    def forward(self, tokens: Tensor) -> Tensor:
-        """tokens [B, T] → [B, T, E]."""
-        return self.noise(self.table(tokens) * self.scale)
 
 
 @dataclass(frozen=True)
@@ -130,14 +115,14 @@ class RecurrentDecoder(LinearDecoder):
         context enters every step and the output (Cho et al. 2014); bahdanau: the previous state attends before each step, and
         the context enters the step and the output (Bahdanau et al. 2015); luong: the new state attends after each step,
         h̃ = tanh(W [c; h]) (Luong et al. 2015), which trains fastest without input feeding
-    dim: width of the states
+    dim: width of the decoder's states
     layers: number of recurrent layers
     attention: attention to the source, in the styles bahdanau and luong
     heads: attention heads, for attentions that have heads; they share the width
     attention_dropout: dropout rate of attention weights
     input_feeding: h̃ joins the next input, in the style luong
-    bridge: the initial states. tanh: a learned projection of the encoder's last state; copy: the encoder's last states, layer
-        by layer; zeros
+    bridge: the decoder's initial states. tanh: a learned projection of the encoder's last state; copy: the encoder's last
+        states, layer by layer; zeros
     readout: between the states and the output layer. tanh; maxout over pairs, as Cho and Bahdanau have it; none, as Sutskever
     """
 
@@ -171,7 +156,7 @@ class RecurrentDecoder(LinearDecoder):
         joins = {"fixed": 0, "cho": context, "bahdanau": context, "luong": width if input_feeding else 0}
         noise = recurrence.noise()
         table, output = site.tables(width)
-        self.embedding, self.output = Embedding(table, noise), output
+        self.embedding, self.noise, self.output = TokenEmbedding(table, None), noise, output
         self.stack = RecurrentStack(recurrence.cell, width + joins[style], dim, layers, noise, residual=recurrence.residual)
         self.cross, self.style, self.input_feeding = cross, style, input_feeding
         self.feeds_back = style == "bahdanau" or input_feeding
@@ -190,9 +175,9 @@ class RecurrentDecoder(LinearDecoder):
         return RecurrentState(layers, look, fed, summary)
 
     def features(self, tokens: Tensor, state: RecurrentState, layout: Layout | None = None) -> Features:
-        x = self.embedding(tokens)
+        x = self.noise(self.embedding(tokens))
         found = self._step_by_step(computed_in(x), state, layout) if self.feeds_back else self._at_once(x, state, layout)
-        return replace(found, hidden=self.embedding.noise(found.hidden))
+        return replace(found, hidden=self.noise(found.hidden))
 
     def _at_once(self, x: Tensor, state: RecurrentState, layout: Layout | None) -> Features:
         context, look, terms = None, state.look, {}
@@ -244,69 +229,20 @@ class RecurrentDecoder(LinearDecoder):
         return self.readout(_join(output, context))
 
 
-class RNN(Composition):
-    """Recurrent encoder and decoder, with a fixed context or with attention; see `RecurrentDecoder` for the styles.
+class RNN(FlatComposition):
+    """Recurrent encoder and decoder, with a fixed context or with attention.
 
-    style: how the decoder sees the source: fixed (Sutskever et al. 2014), cho (Cho et al. 2014), bahdanau (attention before
-        each step, Bahdanau et al. 2015) or luong (attention after each step, Luong et al. 2015)
-    dim: width of the decoder's states
     encoder_dim: width of the encoder's states, both directions together; 0: dim
-    encoder_layers: recurrent layers of the encoder
-    decoder_layers: recurrent layers of the decoder
-    bidirectional: read the source in both directions, each with half the width
-    reverse_source: read the source from its end
-    attention: attention to the source, in the styles bahdanau and luong
-    heads: attention heads, for attentions that have heads; they share the width
-    attention_dropout: dropout rate of attention weights
-    input_feeding: h̃ joins the next input, in the style luong
-    bridge: the decoder's initial states. tanh: a learned projection of the encoder's last state; copy: the encoder's last
-        states, layer by layer; zeros
-    readout: between the states and the output layer. tanh; maxout over pairs, as Cho and Bahdanau have it; none, as Sutskever
-    share_embeddings: one table for source, target and output (all), for target and output (output), or separate ones (none)
     """
 
-    def __init__(
-        self,
-        *,
-        recurrence: Recurrence,
-        style: Style = "bahdanau",
-        dim: PositiveInt = 256,
-        encoder_dim: NonNegativeInt = 0,
-        encoder_layers: PositiveInt = 1,
-        decoder_layers: PositiveInt = 1,
-        bidirectional: bool = True,
-        reverse_source: bool = False,
-        attention: Annotated[dict[str, Any], Among("weft.attention:ATTENTIONS")] = {"kind": "additive"},  # noqa: B006
-        heads: PositiveInt = 1,
-        attention_dropout: Rate = 0.0,
-        input_feeding: bool = False,
-        bridge: BridgeKind = "tanh",
-        readout: ReadoutKind = "tanh",
-        share_embeddings: Sharing = "all",
-    ) -> None:
-        recurrence = replace(recurrence, embedding=recurrence.embedding or dim)
-        encoder = partial(
-            RecurrentEncoder,
-            recurrence=recurrence,
-            dim=encoder_dim or dim,
-            layers=encoder_layers,
-            bidirectional=bidirectional,
-            reverse_source=reverse_source,
-        )
-        decoder = partial(
-            RecurrentDecoder,
-            recurrence=recurrence,
-            style=style,
-            dim=dim,
-            layers=decoder_layers,
-            attention=attention,
-            heads=heads,
-            attention_dropout=attention_dropout,
-            input_feeding=input_feeding,
-            bridge=bridge,
-            readout=readout,
-        )
-        super().__init__(encoder, decoder, share_embeddings)
+    parts = (
+        (RecurrentEncoder, {"dim": "encoder_dim", "layers": "encoder_layers"}),
+        (RecurrentDecoder, {"layers": "decoder_layers"}),
+    )
+
+    def __init__(self, *, recurrence: Recurrence, encoder_dim: NonNegativeInt = 0, **options: Any) -> None:
+        recurrence = replace(recurrence, embedding=recurrence.embedding or options["dim"])
+        super().__init__(recurrence=recurrence, encoder_dim=encoder_dim or options["dim"], **options)
 
 
 def _check(

@@ -5,9 +5,8 @@ Shapes: G sources · B rows · T target positions · S source positions · D wid
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
+from collections.abc import Iterable
+from dataclasses import replace
 from typing import Annotated, Any, Literal, cast
 
 import torch
@@ -18,14 +17,14 @@ from weft.batch import Layout
 from weft.config.registry import Among, build
 from weft.errors import ConfigError
 from weft.layers.dropout import dropout
-from weft.layers.embedding import Sharing, TokenEmbedding
+from weft.layers.embedding import TokenEmbedding
 from weft.layers.norm import residual
 from weft.layers.position import token_positions
 from weft.layers.reversible import run_reversible
 from weft.mixers import build_self
-from weft.models.base import DecoderSite, Encoded, Features, LinearDecoder, VectorEncoder, least
+from weft.models.base import DecoderSite, Encoded, Features, LinearDecoder, StackState, least
 from weft.models.blocks import DecoderLayer, EncoderLayer, TransformerBlock, Unread
-from weft.models.composing import Composition
+from weft.models.composing import FlatComposition, VectorEncoder
 from weft.state import State, together
 
 Wiring = Literal["last", "same", "mix"]
@@ -58,16 +57,12 @@ class TransformerEncoder(VectorEncoder):
         self.norm, self.reversible, self.post = block.final_norm(), block.reversible, block.norm == "post"
         self.lower_norms = nn.ModuleList(block.final_norm() for _ in made[1:] if every_layer)
         self.input_width = self.width = block.dim
-        self.depth = layers if every_layer else 1
+        self.depth, self.repeated = layers if every_layer else 1, made
         mixers = [layer.mixer for layer in made]
         self.max_length = least(block.positions, *(each.max_length for each in mixers))
         self.packs, self.packs_square = all(each.packs for each in mixers), any(each.packs_square for each in mixers)
         # A reversible backward pass restores the state of the random number generator, which a CUDA graph cannot record.
         self.replays, self.compiles = not block.reversible, mixer["kind"] == "full" and not block.reversible
-
-    @property
-    def repeated(self) -> Sequence[nn.Module]:
-        return list(self.layers)
 
     def read(self, x: Tensor, layout: Layout | None) -> Encoded:
         terms: dict[str, Tensor] = {}
@@ -115,15 +110,6 @@ class Wires(nn.Module):
         return source.layers if self.wiring == "same" else [source.memory] * self.readers
 
 
-@dataclass
-class TransformerState:
-    """The states of each layer's self- and cross-attention; fed [B]: number of tokens each row has consumed."""
-
-    own: list[State]
-    source: list[State]
-    fed: Tensor
-
-
 class TransformerDecoder(LinearDecoder):
     """A stack of layers with causal self-attention and cross-attention (Vaswani et al. 2017).
 
@@ -153,7 +139,7 @@ class TransformerDecoder(LinearDecoder):
         self.embedding = TokenEmbedding(table, block.make_position(), block.dropout)
         self.layers, self.wires, self.output = nn.ModuleList(made), Wires(wiring, site.depth, layers), output
         self.norm, self.reversible, self.post = block.final_norm(), block.reversible, block.norm == "post"
-        self.dim, self.hidden, self.readers = block.dim, block.dim, layers
+        self.dim, self.hidden, self.readers, self.repeated = block.dim, block.dim, layers, made
         self.max_length = least(block.positions, *(each.mixer.max_length for each in made))
         self.max_memory = least(*(each.cross.max_length for each in made))
         slots = [slot for each in made for slot in (each.mixer, each.cross)]
@@ -161,11 +147,7 @@ class TransformerDecoder(LinearDecoder):
         self.replays = not block.reversible
         self.compiles = {mixer["kind"], cross["kind"]} == {"full"} and not block.reversible
 
-    @property
-    def repeated(self) -> Sequence[nn.Module]:
-        return list(self.layers)
-
-    def start(self, source: Encoded, *, room: int | None = None) -> TransformerState:
+    def start(self, source: Encoded, *, room: int | None = None) -> StackState:
         rows = source.memory.size(0)
         layers = list(cast(Iterable[DecoderLayer], self.layers))
         own = together([each.start(rows=rows, room=room) for each in layers])
@@ -173,9 +155,9 @@ class TransformerDecoder(LinearDecoder):
         crosses: list[State] = [Unread(memory, source.layout) for memory in memories]
         if not (self.reversible and torch.is_grad_enabled()):
             crosses = [each.cross.start(memory, source.layout) for each, memory in zip(layers, memories, strict=True)]
-        return TransformerState(own, crosses, torch.zeros(rows, dtype=torch.long, device=source.memory.device))
+        return StackState(own, crosses, torch.zeros(rows, dtype=torch.long, device=source.memory.device))
 
-    def features(self, tokens: Tensor, state: TransformerState, layout: Layout | None = None) -> Features:
+    def features(self, tokens: Tensor, state: StackState, layout: Layout | None = None) -> Features:
         terms: dict[str, Tensor] = {}
         positions = token_positions(tokens, layout) + state.fed[:, None]
         fed = tokens.size(1) if layout is None else layout.lengths
@@ -191,41 +173,22 @@ class TransformerDecoder(LinearDecoder):
             )
             left = streams.states
             own, crosses = list(zip(left[::3], left[2::3], strict=True)), left[1::3]
-            return Features(self.norm(streams.mean), TransformerState(own, crosses, state.fed + fed), streams.terms)
+            return Features(self.norm(streams.mean), StackState(own, crosses, state.fed + fed), streams.terms)
         for layer, mine, cross in zip(self.layers, state.own, state.source, strict=True):
             x, mine, cross = layer(x, mine, cross, layout, terms)
             own.append(mine)
             crosses.append(cross)
-        return Features(self.norm(x), TransformerState(own, crosses, state.fed + fed), terms)
+        return Features(self.norm(x), StackState(own, crosses, state.fed + fed), terms)
 
 
-class Transformer(Composition):
-    """Encoder and decoder stacks with attention (Vaswani et al. 2017), post-norm as published or pre-norm.
+class Transformer(FlatComposition):
+    """Encoder and decoder stacks with attention (Vaswani et al. 2017), post-norm as published or pre-norm."""
 
-    encoder_layers: layers of the encoder
-    decoder_layers: layers of the decoder
-    share_embeddings: one table for source, target and output (all), for target and output (output), or separate ones (none)
-    encoder_self: self-attention of the encoder, or another mixer
-    decoder_self: self-attention of the decoder, or another mixer
-    cross: attention of the decoder to the source
-    wiring: which encoder layer each decoder layer attends to: the last, the one at the same height, or a learned mix of all
-    """
+    parts = (
+        (TransformerEncoder, {"layers": "encoder_layers", "mixer": "encoder_self"}),
+        (TransformerDecoder, {"layers": "decoder_layers", "mixer": "decoder_self"}),
+    )
+    derived = frozenset({"every_layer"})
 
-    def __init__(
-        self,
-        *,
-        block: TransformerBlock,
-        encoder_layers: PositiveInt = 4,
-        decoder_layers: PositiveInt = 4,
-        share_embeddings: Sharing = "all",
-        encoder_self: Annotated[dict[str, Any], Among("weft.mixers:SELF")] = {"kind": "full"},  # noqa: B006
-        decoder_self: Annotated[dict[str, Any], Among("weft.mixers:SELF")] = {"kind": "full"},  # noqa: B006
-        cross: Annotated[dict[str, Any], Among("weft.attention:ATTENTIONS")] = {"kind": "full"},  # noqa: B006
-        wiring: Wiring = "last",
-    ) -> None:
-        every_layer = wiring != "last"
-        super().__init__(
-            partial(TransformerEncoder, block=block, layers=encoder_layers, mixer=encoder_self, every_layer=every_layer),
-            partial(TransformerDecoder, block=block, layers=decoder_layers, mixer=decoder_self, cross=cross, wiring=wiring),
-            share_embeddings,
-        )
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options, every_layer=options["wiring"] != "last")

@@ -43,8 +43,8 @@ CONVOLUTIONAL = [
     Bug(
         "ConvS2S loses the terms of its attention",
         "models.convs2s",
-        "Features(hidden, ConvS2SState(tails, looks, state.fed + fed), terms)",
-        "Features(hidden, ConvS2SState(tails, looks, state.fed + fed))",
+        "Features(hidden, StackState(tails, looks, state.fed + fed), terms)",
+        "Features(hidden, StackState(tails, looks, state.fed + fed))",
         ("convs2s-cross-hard-loss",),
     ),
     Bug(

@@ -36,8 +36,8 @@ LANGUAGE = [
     Bug(
         "a recalled segment skips the norm",
         "models.lm",
-        "self.mixer.recall(self.around_mixer.enter(memory))",
-        "self.mixer.recall(memory)",
+        "layer.mixer.recall(layer.around_mixer.enter(each))",
+        "layer.mixer.recall(each)",
         ("language_model-rotary-recall", "language_model-recurrent-recall"),
     ),
     Bug(
