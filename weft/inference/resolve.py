@@ -16,7 +16,7 @@ from weft.config.sections import DecodeSection
 from weft.config.shorthands import fold, is_shorthand
 from weft.errors import ConfigError
 from weft.kernels.cpp import CannotBuild, Kernels, kernels, using
-from weft.search.methods import LeftToRight
+from weft.search.methods import Search
 
 if TYPE_CHECKING:
     from weft.inference.rerank import OpenScorer, Rerank
@@ -58,7 +58,7 @@ class Resolved:
     batch_tokens: int
     n_best: int
     lengths: Lengths
-    search: LeftToRight
+    search: Search
     rerank: Rerank | None = None
     no_repeat_ngram: int = 0
     shortlist: int = 0

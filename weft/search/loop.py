@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -142,27 +142,18 @@ class Step:
         return choice
 
 
-class Stepping(Protocol):
-    """How the parts of a search are run: eagerly, or recorded once per size and replayed."""
+class Stepping:
+    """How the parts of a search are run: here eagerly; `Recorded` captures them once per size and replays them."""
 
     def opening(self, key: Hashable, work: Callable[[Given], Running], given: Given) -> Running:
         """The result of `work(given)`; equal keys mean equal work."""
-        ...
-
-    def step(self, step: Step, now: Running) -> Running: ...
-
-
-class Eager:
-    """Runs everything directly."""
-
-    def opening(self, key: Hashable, work: Callable[[Given], Running], given: Given) -> Running:
         return work(given)
 
     def step(self, step: Step, now: Running) -> Running:
         return step(now)
 
 
-EAGER = Eager()
+EAGER = Stepping()
 
 
 @torch.inference_mode()

@@ -57,13 +57,14 @@ class SearchBatch:
 
 
 class Search(ABC):
-    """A way to find texts for encoded sources.
+    """A way to find texts for encoded sources, one token after the other.
 
     kind: its name in the table · accepts: the features of `FEATURES` that it supports.
     """
 
     kind: ClassVar[str]
     accepts: ClassVar[frozenset[str]]
+    length_penalty: float = 0.0
 
     def check(self, features: Iterable[str], where: str = "") -> None:
         """Raises ConfigError for the first feature that this search does not support."""
@@ -78,16 +79,6 @@ class Search(ABC):
         """Hypotheses per source that are computed side by side."""
 
     @abstractmethod
-    def find(self, decoder: Decoder, batch: SearchBatch) -> tuple[list[list[Hypothesis]], Tables]:
-        """The texts of each source, best first, and the tables of the search."""
-
-
-class LeftToRight(Search):
-    """A search that chooses one token after the other."""
-
-    length_penalty: float = 0.0
-
-    @abstractmethod
     def chooser(self, n_best: int, length_penalty: float | None = None) -> Chooser:
         """What chooses tokens; `length_penalty` replaces the configured one."""
 
@@ -96,6 +87,7 @@ class LeftToRight(Search):
         return True
 
     def find(self, decoder: Decoder, batch: SearchBatch) -> tuple[list[list[Hypothesis]], Tables]:
+        """The texts of each source, best first, and the tables of the search."""
         return generate(
             decoder,
             batch.source,
@@ -120,7 +112,7 @@ class LeftToRight(Search):
         return Require(max(BANKS, 2 * keep), batch.required, state, self.length_penalty, keep)
 
 
-class GreedySearch(LeftToRight):
+class GreedySearch(Search):
     """Takes the most probable token at each step.
 
     length_penalty: a score is the log-probability divided by length to this power
@@ -139,7 +131,7 @@ class GreedySearch(LeftToRight):
         return Greedy(self.length_penalty if length_penalty is None else length_penalty)
 
 
-class BeamSearch(LeftToRight):
+class BeamSearch(Search):
     """Keeps the most probable hypotheses of each step (beam search).
 
     width: hypotheses per source; decode.n_best and decode.rerank may widen it
@@ -166,7 +158,7 @@ class BeamSearch(LeftToRight):
         return Greedy(penalty) if width == 1 else Beam(width, penalty, stop=self.stop)
 
 
-class SampleSearch(LeftToRight):
+class SampleSearch(Search):
     """Draws texts at random, decode.n_best per source; a score is the log-probability.
 
     temperature: below 1 is safer, above 1 bolder
