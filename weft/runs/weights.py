@@ -18,6 +18,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from weft.config.document import ASIDE
 from weft.errors import RunError
 
 DRAWING = {"uniform_", "normal_", "kaiming_uniform_", "kaiming_normal_", "xavier_uniform_", "xavier_normal_", "orthogonal_"}
@@ -153,14 +154,29 @@ def load_weights(model: nn.Module, file: Path) -> dict[str, str]:
 
 
 @contextmanager
-def disk_errors(target: Path) -> Iterator[None]:
-    """Turns a failed write into an error that says where it happened and what to do."""
+def replacing(target: Path) -> Iterator[Path]:
+    """Yields a temporary path for a file or folder that then replaces `target`. If this fails, nothing of it remains."""
+    aside = target.with_name(ASIDE + target.name)
     try:
-        yield
-    except (OSError, SafetensorError) as error:
+        yield aside
+        if target.is_dir():
+            discard(target)
+        os.replace(aside, target)
+        sync(target.parent)
+    except BaseException as error:
+        shutil.rmtree(aside, ignore_errors=True) if aside.is_dir() else aside.unlink(missing_ok=True)
+        if not isinstance(error, OSError | SafetensorError):
+            raise
         parent = next(folder for folder in target.absolute().parents if folder.is_dir())
         free = shutil.disk_usage(parent).free / 2**20
         raise RunError(
             f"could not save {target}: {error}. {free:,.0f} MiB are free on that disk. Earlier checkpoints are intact: free "
             "some space (old runs, other files) or lower train.keep_last, and continue with --resume"
         ) from error
+
+
+def discard(folder: Path) -> None:
+    """Removes a folder. It is renamed first: a partly removed checkpoint must not look like a checkpoint."""
+    aside = folder.with_name(f"{ASIDE}old-{folder.name}")
+    os.rename(folder, aside)
+    shutil.rmtree(aside, ignore_errors=True)

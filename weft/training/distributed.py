@@ -129,7 +129,10 @@ def sum_gradients(groups: Mapping[str, Sequence[nn.Parameter]], sums: Tensor, wo
     if world.size > 1:
         dist.all_reduce(sums)
         for bundle in _buckets([parameter for group in groups.values() for parameter in group], bucket):
-            _sum_bundle(bundle)
+            flat = torch.cat([gradient.flatten() for gradient in bundle])
+            dist.all_reduce(flat)
+            parts = flat.split([gradient.numel() for gradient in bundle])
+            torch._foreach_copy_(bundle, [part.view_as(gradient) for part, gradient in zip(parts, bundle)])
     for group, count in zip(groups.values(), sums[1].clamp_min(1)):
         gradients = [parameter.grad for parameter in group if parameter.grad is not None]
         torch._foreach_div_(gradients, count.to(gradients[0].dtype))
@@ -150,10 +153,3 @@ def _buckets(parameters: Sequence[nn.Parameter], size: int) -> Iterator[list[Ten
         filled += gradient.numel()
     if bundle:
         yield bundle
-
-
-def _sum_bundle(gradients: list[Tensor]) -> None:
-    flat = torch.cat([gradient.flatten() for gradient in gradients])
-    dist.all_reduce(flat)
-    parts = flat.split([gradient.numel() for gradient in gradients])
-    torch._foreach_copy_(gradients, [part.view_as(gradient) for part, gradient in zip(parts, gradients)])

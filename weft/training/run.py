@@ -128,17 +128,12 @@ def _locked_folder(config: Config, out: Path, resume: bool) -> Iterator[None]:
                 save_config(config, out / CONFIG)
             yield
         except BaseException:
-            if not resume and _untrained(out):
+            logged = (out / LOG).exists() and (out / LOG).stat().st_size
+            if not resume and not logged and checkpoint.latest(out) is None:
                 shutil.rmtree(out, ignore_errors=True)
                 if was_there:
                     out.mkdir(exist_ok=True)
             raise
-
-
-def _untrained(run: Path) -> bool:
-    """Whether a run has neither a checkpoint nor a log line."""
-    log = run / LOG
-    return checkpoint.latest(run) is None and not (log.exists() and log.stat().st_size)
 
 
 def _facts(model: Network, task: Task, world: World) -> str:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import math
+import re
+import resource
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -22,7 +25,6 @@ from weft.training import checkpoint
 from weft.training.checkpoint import Progress, TrainingState, folder_of
 from weft.training.distributed import World, same_start
 from weft.training.log import Log
-from weft.training.memory import peak_memory
 from weft.training.meter import Health
 
 
@@ -213,3 +215,15 @@ class Session:
     def _last_checkpoint(self) -> str:
         newest = checkpoint.latest(self.run)
         return f"The last good checkpoint is {newest}." if newest else "There is no checkpoint yet."
+
+
+def peak_memory(device: torch.device) -> int:
+    """Peak memory in bytes: of tensors on a GPU, elsewhere of the whole process including the interpreter."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    status = Path("/proc/self/status")
+    # Prefer this to getrusage: on Linux a process inherits the peak of its parent.
+    if status.exists() and (peak := re.search(r"^VmHWM:\s*(\d+) kB$", status.read_text("utf-8"), re.MULTILINE)):
+        return int(peak[1]) * 1024
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
