@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from pydantic import ValidationError
 
-from weft.config.overrides import put
+from weft.config.overrides import Override, apply_overrides
 from weft.config.registry import build, problems
 from weft.config.sections import DecodeSection
-from weft.config.shorthands import fold, is_shorthand
 from weft.errors import ConfigError
 from weft.kernels.cpp import CannotBuild, Kernels, kernels, using
 from weft.search.methods import Search
@@ -141,13 +140,11 @@ def _kernels(section: DecodeSection, device: torch.device, warn: Callable[[str],
 
 def changed(section: DecodeSection, options: Mapping[str, Any]) -> DecodeSection:
     """The section with these options changed. Keys may be dotted (search.width) or shorthands (beam)."""
-    data = section.model_dump()
-    flat = {key: value for key, value in options.items() if is_shorthand(key)}
-    for key in sorted(options.keys() - flat.keys(), key=lambda key: key.count(".")):
-        put(data, tuple(key.split(".")), options[key], f"decode.{key}")
-    data, written = fold(data, flat, chosen="search" in options)
+    data: dict[str, Any] = {"decode": section.model_dump()}
+    overrides = [Override(("decode", *key.split(".")), value, f"decode.{key}") for key, value in options.items()]
+    written = apply_overrides(data, overrides)
     try:
-        return DecodeSection(**data)
+        return DecodeSection(**data["decode"])
     except ValidationError as error:
-        found = [(written.get(tuple(path), ".".join(path)), text) for path, text in problems(error, DecodeSection, data)]
-        raise ConfigError("; ".join(f"decode.{path}: {text}" for path, text in found)) from None
+        wrong = [(("decode", *path), text) for path, text in problems(error, DecodeSection, data["decode"])]
+        raise ConfigError("; ".join(f"{'.'.join(written.get(path, path))}: {text}" for path, text in wrong)) from None
