@@ -121,7 +121,7 @@ class DecodeSection(Section):
     precision: Literal["auto", "float32", "bf16", "int8"] = Field(
         default="auto", description="arithmetic of decoding; auto: bf16 on a GPU, else float32; int8: 8-bit integers, CPU only"
     )
-    shortlist: int = Field(default=0, ge=0, le=100, description="likely tokens per source token (weft shortlist); 0: all tokens")
+    shortlist: int = Field(default=0, ge=0, le=100, description="likely tokens per source token (weft shortlist); 0: all")
     workers: PositiveInt | Literal["auto"] = Field(
         default="auto", description="worker processes on a CPU; auto: one per core in weft predict and weft evaluate, else 1"
     )

@@ -22,7 +22,6 @@ from weft.models.composing import build_model
 from weft.models.lm import LanguageModel
 from weft.state import State, leaves, write_
 from weft.tasks.base import LOSS, Loss, Measure, Setting, Share, Task
-from weft.tasks.corpora import cache_of
 from weft.tasks.recurrence import Kind, Recurrence
 
 
@@ -63,7 +62,7 @@ class LanguageModelTask(Task):
         evaluation_streams: PositiveInt = 8,
         label_smoothing: Share = 0.0,
     ) -> None:
-        self.config, self.run, self.tell = setting.config, setting.run, setting.tell
+        super().__init__(setting)
         self.segment, self.stride, self.streams, self.smoothing = segment, stride, evaluation_streams, label_smoothing
         self.carrying = Recurrence(carry, memory)
         self.scoring = Recurrence(carry, memory if evaluation_memory is None else evaluation_memory)
@@ -84,7 +83,7 @@ class LanguageModelTask(Task):
         train, valid = ([TextFile(path) for path in paths] for paths in (data.train, data.valid))
         if not has_tokenizers(self.run):
             self.tell(f"training {data.tokenizer['kind']} tokenizer")
-            tokenizer = train_tokenizer(data.tokenizer, train, size=data.vocabulary, folder=cache_of(self.config))
+            tokenizer = train_tokenizer(data.tokenizer, train, size=data.vocabulary, folder=self.cache)
             save_tokenizers(self.run, tokenizer, tokenizer)
         sizes = self.reopen()
         if not keeps_lines(self.tokenizer):
@@ -103,7 +102,7 @@ class LanguageModelTask(Task):
     def read(self, files: list[TextFile], what: str) -> Text:
         """The text of these files, tokenised now or read from the cache."""
         self.tell(f"reading {what} text: {', '.join(file.name for file in files)}")
-        text = read_text(files, self.tokenizer, folder=cache_of(self.config))
+        text = read_text(files, self.tokenizer, folder=self.cache)
         self.tell(f"{what} text: {text.characters:,} characters, {len(text):,} tokens")
         return text
 
