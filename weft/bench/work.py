@@ -134,7 +134,7 @@ class Search(Work):
         longest = torch.full((rows,), self.steps, device=self.device)
         self.limits = Limits(longest, longest - 1, torch.arange(rows, device=self.device))
         recorder = recorder_of(self.model) if isinstance(self.model, Model) else None
-        compiler = Compiler(warn) if resolved.compile else None
+        compiler = Compiler(warn) if resolved.section.compile else None
         self.stepping = None if recorder is None else recorder.stepping("bench", compiler)
         what = "sources" if self.reads else "texts"
         self.about = f"{rows} {what}, beam {self.chooser.width}, {self.precision}, mean of {self.steps}"

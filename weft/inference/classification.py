@@ -69,7 +69,7 @@ class ClassificationPredictor(Predictor[ClassificationInput, Label]):
     def run(self, parts: list[Part], control: Control | None = None) -> list[Label]:
         rows = [part.ids for part in parts]
         logp = self._judge(rows).logits.float().log_softmax(-1)
-        scores, places = (each.tolist() for each in logp.topk(min(self.resolved.n_best, logp.size(-1))))
+        scores, places = (each.tolist() for each in logp.topk(min(self.resolved.section.n_best, logp.size(-1))))
         return [self._label(*row) for row in zip(rows, scores, places, strict=True)]
 
     def join(self, given: ClassificationInput, parts: list[Part], results: list[Label]) -> Label:

@@ -33,8 +33,6 @@ LINE = re.compile(r"[^\n]*\n|[^\n]+")
 UNLIKELY = -1e4
 """A logit that is never chosen but, unlike −inf, leaves the score a number."""
 
-Hear = Callable[[str], None]
-
 
 @dataclass
 class Generated:
@@ -142,7 +140,7 @@ class GenerationPredictor(Predictor[Prompt, Generated]):
 
     def parse(self, line: str, *, tokens: int | None = None, draw: int = 0, **fields: Any) -> Prompt:
         refuse({name: value for name, value in fields.items() if name != "attention"}, "a prompt has no such field")
-        return Prompt(line, self.resolved.lengths.most if tokens is None else tokens, draw)
+        return Prompt(line, self.resolved.section.max_length if tokens is None else tokens, draw)
 
     def read(self, inputs: Sequence[Prompt], first_line: int) -> list[list[PromptPart]]:
         return [[PromptPart(self.encode(given.text), prompt=given)] for given in inputs]
@@ -157,7 +155,7 @@ class GenerationPredictor(Predictor[Prompt, Generated]):
     def join(self, given: Prompt, parts: list[PromptPart], results: list[Generated]) -> Generated:
         return results[0] if results else Generated(given.text, "", [], 0.0)
 
-    def generate(self, prompts: Sequence[Prompt], hear: Hear | None = None) -> list[Generated]:
+    def generate(self, prompts: Sequence[Prompt], hear: Callable[[str], None] | None = None) -> list[Generated]:
         """Continues prompts of one length. `hear` receives the text of the first as it comes; a beam only knows its text at
         the end of a window, so there it waits."""
         before = [self.encode(prompt.text) for prompt in prompts]
@@ -200,7 +198,7 @@ class GenerationPredictor(Predictor[Prompt, Generated]):
                 Overheard(chooser, tell) if tell and final else chooser,
                 first=torch.tensor(texts, device=self.model.device),
                 limits=Limits(longest, torch.zeros_like(longest), seeds),
-                constraints=[*usual_constraints(resolved.no_repeat_ngram, len(texts[0]) + room), Endless()],
+                constraints=[*usual_constraints(resolved.section.no_repeat_ngram, len(texts[0]) + room), Endless()],
                 best=1,
             )
         best = [hypotheses[0] for hypotheses in found]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -20,55 +20,30 @@ from weft.search.methods import Search
 if TYPE_CHECKING:
     from weft.inference.rerank import OpenScorer, Rerank
 
-TOKENS = 4096
-"""Source tokens per batch on a CPU, where larger batches are not faster."""
-
-MOST = 32768
-"""The largest default on a GPU, where time grows with the batch from there on."""
-
-GIB = 1 << 30
-
-
-@dataclass(frozen=True)
-class Lengths:
-    """Limits in tokens: the most and the fewest of a text, the most per source token (plus 10), and the most of a source."""
-
-    most: int
-    ratio: float
-    fewest: int
-    source: int
-
-    def longest(self, source: int) -> int:
-        """The most tokens of a text whose source has `source` tokens."""
-        return min(self.most, int(self.ratio * source) + 10)
+TOKENS, MOST = 4096, 32768
+"""Source tokens per batch on a CPU, where larger batches are not faster; the most on a GPU, which is then busy."""
 
 
 @dataclass(frozen=True)
 class Resolved:
-    """Decoding options with nothing left to decide.
+    """Decoding options with nothing left to decide: the section as written, and its parts and `auto` values resolved.
 
-    batch_tokens: source tokens per batch, over all workers · kernels: compiled CPU operations, if they are used · key: names
-    all options, for recorded searches.
+    batch_tokens: source tokens per batch, over all workers · kernels: compiled CPU operations, if they are used.
     """
 
+    section: DecodeSection
     device: torch.device
     precision: str
     workers: int
     batch_tokens: int
-    n_best: int
-    lengths: Lengths
     search: Search
     rerank: Rerank | None = None
-    no_repeat_ngram: int = 0
-    shortlist: int = 0
-    compile: bool = False
-    kernels: Kernels | None = field(default=None, repr=False)
-    key: str = ""
+    kernels: Kernels | None = None
 
     @property
     def candidates(self) -> int:
         """Texts per source that the search has to find."""
-        return self.n_best if self.rerank is None else max(self.n_best, self.rerank.candidates)
+        return self.section.n_best if self.rerank is None else max(self.section.n_best, self.rerank.candidates)
 
     @property
     def beams(self) -> int:
@@ -104,26 +79,21 @@ def resolve(
     """
     cuda = device.type == "cuda"
     memory = torch.cuda.get_device_properties(device).total_memory if cuda else 0
-    tokens = max(TOKENS, min(MOST, memory // GIB * 512)) if section.batch_tokens == "auto" else section.batch_tokens
+    tokens = max(TOKENS, min(MOST, (memory >> 30) * 512)) if section.batch_tokens == "auto" else section.batch_tokens
     workers = auto_workers if section.workers == "auto" else section.workers
     search = build("weft.search:SEARCHES", section.search, where="decode.search")
     rerank = build("weft.inference:RERANKS", section.rerank, open_scorer, where="decode.rerank")
     if rerank is not None:
         search.check(["n_best"])
     return Resolved(
-        device=device,
+        section,
+        device,
         precision=("bf16" if cuda else "float32") if section.precision == "auto" else section.precision,
         workers=1 if cuda else workers,
         batch_tokens=tokens,
-        n_best=section.n_best,
-        lengths=Lengths(section.max_length, section.max_ratio, section.min_length, section.max_source),
         search=search,
         rerank=rerank,
-        no_repeat_ngram=section.no_repeat_ngram,
-        shortlist=section.shortlist,
-        compile=section.compile,
         kernels=_kernels(section, device, warn),
-        key=section.model_dump_json(),
     )
 
 

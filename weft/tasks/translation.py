@@ -109,7 +109,7 @@ class TranslationTask(TextTask):
 
     def predictor(self, model: Network, resolved: Resolved, warn: Callable[[str], None] | None = None) -> TranslationPredictor:
         assert isinstance(model, Model)
-        shortlist = self.shortlist if resolved.shortlist else None
+        shortlist = self.shortlist if resolved.section.shortlist else None
         return TranslationPredictor(model, self.source, self.target, resolved, warn=warn, shortlist=shortlist)
 
     def metrics(self, *, tokenize: str = "13a", lowercase: bool = False) -> list[Metric]:
