@@ -31,7 +31,7 @@ from pydantic import BaseModel, ConfigDict, Field, GetCoreSchemaHandler, Validat
 from pydantic.fields import FieldInfo
 from pydantic_core import CoreSchema, InitErrorDetails, PydanticCustomError, core_schema
 
-from weft.config.plugins import KINDS, PartTable, package_of
+from weft.config.plugins import extended, installed_parts, package_of
 from weft.errors import ConfigError
 
 Table = Mapping[str, str]
@@ -46,9 +46,10 @@ def load(table: Table, kind: str, where: str = "kind") -> Any:
     try:
         return getattr(importlib.import_module(module), name)
     except Exception as error:
-        if isinstance(table, PartTable) and kind in table.installed:
-            package = package_of(table.installed[kind])
-            raise ConfigError(f"{where}: {kind!r} of the package {package} cannot be imported: {error}") from error
+        for (_, name), entry in installed_parts().items():
+            if name == kind and entry.value == table[kind]:
+                package = package_of(entry)
+                raise ConfigError(f"{where}: {kind!r} of the package {package} cannot be imported: {error}") from error
         raise
 
 
@@ -56,7 +57,7 @@ def find_table(path: str) -> Table:
     """The table at an import path, "module:NAME", with the installed parts that extend it."""
     module, _, name = path.partition(":")
     table: Table = getattr(importlib.import_module(module), name)
-    return PartTable(path, table) if any(path in tables for tables in KINDS.values()) else table
+    return extended(path, table)
 
 
 def suggest(word: str, known: Iterable[str]) -> str:

@@ -56,7 +56,9 @@ def _rows(root: type[BaseModel], data: Mapping[str, Any], depth: int) -> Iterato
             yield from ("", f"# {note}", f"{name}:") if note else ("", f"{name}:")
         else:
             yield _row(f"{indent}{name}:", note)
-        yield from _kind_row(within, item, indent)
+        if isinstance(within, Among):
+            others = ", ".join(kind for kind in within.entries if kind != item["kind"])
+            yield _row(f"{indent}  kind: {item['kind']}", f"or {others}" if others else None)
         yield from _rows(model, {key: value for key, value in item.items() if key != "kind"}, depth + 1)
 
 
@@ -64,12 +66,6 @@ def _note(field: FieldInfo) -> str:
     """The description of an option, and its choices if it has any."""
     listed = any(typing.get_origin(member) is Literal for member in members(field.annotation))
     return "; ".join(filter(None, [field.description, type_name(field.annotation, field.metadata) if listed else ""]))
-
-
-def _kind_row(within: Any, item: Mapping[str, Any], indent: str) -> Iterator[str]:
-    if isinstance(within, Among):
-        others = [kind for kind in within.entries if kind != item["kind"]]
-        yield _row(f"{indent}  kind: {item['kind']}", f"or {', '.join(others)}" if others else None)
 
 
 def _row(text: str, note: str | None) -> str:

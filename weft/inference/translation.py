@@ -27,8 +27,7 @@ from weft.objectives.likelihoods import log_likelihoods
 from weft.search.choosers import Limits
 from weft.search.constraints import Constraint, usual_constraints
 from weft.search.control import Control
-from weft.search.loop import EAGER
-from weft.search.methods import SearchBatch
+from weft.search.loop import CHECK, EAGER
 from weft.search.recorded import Recorded, recorder_of
 from weft.search.tables import Hypothesis, Tables
 from weft.search.terms import Avoid
@@ -219,8 +218,10 @@ class TranslationPredictor(Predictor[TranslationInput, Translation]):
         if self.recorder is not None and not (use or avoid or narrow):
             recorded = self.recorder.stepping(resolved.section.model_dump_json(), self.compiler)
         with resolved.arithmetic(next(self.model.parameters()).dtype, resolved.beams):
-            batch = SearchBatch(
-                source=self._encode(rows, recorded),
+            decoder = self.model.decoder if narrow is None else NarrowedDecoder(self.model.decoder, narrow.ids)
+            found, tables = resolved.search.find(
+                decoder,
+                self._encode(rows, recorded),
                 limits=limits,
                 first=pad(prefixes).to(device),
                 first_layout=Layout.padded(lengths).to(device) if len(set(lengths)) > 1 else None,
@@ -228,11 +229,10 @@ class TranslationPredictor(Predictor[TranslationInput, Translation]):
                 constraints=[*constraints, *([Avoid(avoid)] if avoid else [])],
                 required=use,
                 stepping=recorded or EAGER,
+                check=1 if trace else CHECK,
                 trace=trace,
                 control=control,
             )
-            decoder = self.model.decoder if narrow is None else NarrowedDecoder(self.model.decoder, narrow.ids)
-            found, tables = resolved.search.find(decoder, batch)
         pairs = zip(pieces, found[: len(pieces)], strict=True)
         return [[self._translation(piece, each, narrow) for each in hypotheses] for piece, hypotheses in pairs], tables
 

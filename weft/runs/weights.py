@@ -112,7 +112,13 @@ def _read_errors(file: Path) -> Iterator[None]:
 def put_tensors(model: nn.Module, tensors: Mapping[str, Tensor], where: Path) -> None:
     """Copies `tensors` into the model, in place. Names and shapes must match exactly."""
     expected = tensors_of(model)
-    differences = _differences(expected, tensors)
+    differences = [
+        f"{name} has shape {list(tensors[name].shape)}, not {list(tensor.shape)}"
+        for name, tensor in expected.items()
+        if name in tensors and tensors[name].shape != tensor.shape
+    ]
+    differences += [f"{name} is missing" for name in expected if name not in tensors]
+    differences += [f"{name} is not part of this model" for name in tensors if name not in expected]
     if differences:
         shown = "; ".join(differences[:4]) + (f"; and {len(differences) - 4} more" if len(differences) > 4 else "")
         raise RunError(
@@ -120,17 +126,6 @@ def put_tensors(model: nn.Module, tensors: Mapping[str, Tensor], where: Path) ->
         )
     for name, tensor in expected.items():
         tensor.copy_(tensors[name])
-
-
-def _differences(expected: Mapping[str, Tensor], given: Mapping[str, Tensor]) -> list[str]:
-    missing = [f"{name} is missing" for name in expected if name not in given]
-    unknown = [f"{name} is not part of this model" for name in given if name not in expected]
-    shapes = [
-        f"{name} has shape {list(given[name].shape)}, not {list(tensor.shape)}"
-        for name, tensor in expected.items()
-        if name in given and given[name].shape != tensor.shape
-    ]
-    return shapes + missing + unknown
 
 
 class blank(TorchFunctionMode):  # noqa: N801 — a context manager, named in the style of torch

@@ -6,8 +6,7 @@ Shapes: G sources · P prefix tokens.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, PositiveInt
@@ -16,10 +15,8 @@ from torch import Tensor
 from weft.batch import Layout
 from weft.errors import ConfigError
 from weft.models.base import Decoder
-from weft.search.choosers import Beam, Chooser, Greedy, Limits, Sample
-from weft.search.constraints import Constraint
-from weft.search.control import Control
-from weft.search.loop import CHECK, EAGER, Stepping, generate
+from weft.search.choosers import Beam, Chooser, Greedy, Sample
+from weft.search.loop import generate
 from weft.search.tables import Hypothesis, Tables
 from weft.search.terms import Book, Require
 
@@ -35,25 +32,6 @@ FEATURES = {
     "trace": "tracing",
 }
 """What a search may accept, and what error messages call it."""
-
-
-@dataclass
-class SearchBatch:
-    """A batch to search: encoded sources and everything that holds per row.
-
-    first [G, P]: BOS and any forced prefix · best: texts per source · required: terms that texts must contain, if any.
-    """
-
-    source: Any
-    limits: Limits
-    first: Tensor
-    first_layout: Layout | None = None
-    best: int = 1
-    constraints: Sequence[Constraint] = ()
-    required: Book | None = None
-    stepping: Stepping = EAGER
-    trace: bool = False
-    control: Control | None = None
 
 
 class Search(ABC):
@@ -86,49 +64,28 @@ class Search(ABC):
         """Whether a token is part of the text as soon as it is chosen, because hypotheses do not compete."""
         return True
 
-    def find(self, decoder: Decoder, batch: SearchBatch) -> tuple[list[list[Hypothesis]], Tables]:
-        """The texts of each source, best first, and the tables of the search."""
-        return generate(
-            decoder,
-            batch.source,
-            self._chooser(batch),
-            first=batch.first,
-            first_layout=batch.first_layout,
-            limits=batch.limits,
-            constraints=batch.constraints,
-            best=batch.best,
-            check=1 if batch.trace else CHECK,
-            trace=batch.trace,
-            stepping=batch.stepping,
-            control=batch.control,
-        )
+    def find(
+        self,
+        decoder: Decoder,
+        source: Any,
+        *,
+        first: Tensor,
+        first_layout: Layout | None = None,
+        best: int = 1,
+        required: Book | None = None,
+        **options: Any,
+    ) -> tuple[list[list[Hypothesis]], Tables]:
+        """The texts of each source, best first, and the tables of the search.
 
-    def _chooser(self, batch: SearchBatch) -> Chooser:
-        if batch.required is None:
-            return self.chooser(batch.best)
-        # The prefix may already contain some of the terms.
-        state = batch.required.read(batch.first, batch.first_layout)
-        keep = self.width(batch.best)
-        return Require(max(BANKS, 2 * keep), batch.required, state, self.length_penalty, keep)
-
-
-class GreedySearch(Search):
-    """Takes the most probable token at each step.
-
-    length_penalty: a score is the log-probability divided by length to this power
-    """
-
-    kind = "greedy"
-    accepts = frozenset({"prefix", "avoid", "shortlist", "trace"})
-
-    def __init__(self, *, length_penalty: float = 1.0) -> None:
-        self.length_penalty = length_penalty
-
-    def width(self, n_best: int) -> int:
-        return 1
-
-    def chooser(self, n_best: int, length_penalty: float | None = None) -> Chooser:
-        return Greedy(self.length_penalty if length_penalty is None else length_penalty)
+        required: terms that texts must contain, if any · options: the others of `generate`.
+        """
+        chooser = self.chooser(best)
+        if required is not None:
+            keep = self.width(best)
+            # The prefix may already contain some of the terms.
+            state = required.read(first, first_layout)
+            chooser = Require(max(BANKS, 2 * keep), required, state, self.length_penalty, keep)
+        return generate(decoder, source, chooser, first=first, first_layout=first_layout, best=best, **options)
 
 
 class BeamSearch(Search):
@@ -156,6 +113,19 @@ class BeamSearch(Search):
     def chooser(self, n_best: int, length_penalty: float | None = None) -> Chooser:
         penalty, width = self.length_penalty if length_penalty is None else length_penalty, self.width(n_best)
         return Greedy(penalty) if width == 1 else Beam(width, penalty, stop=self.stop)
+
+
+class GreedySearch(BeamSearch):
+    """Takes the most probable token at each step.
+
+    length_penalty: a score is the log-probability divided by length to this power
+    """
+
+    kind = "greedy"
+    accepts = frozenset({"prefix", "avoid", "shortlist", "trace"})
+
+    def __init__(self, *, length_penalty: float = 1.0) -> None:
+        super().__init__(width=1, length_penalty=length_penalty)
 
 
 class SampleSearch(Search):

@@ -62,7 +62,8 @@ def fit(
     """
     mine, groups = world.share(config.accumulate), task.parameters(_move(model, world.device))
     schedule: Schedule = build("weft.training:SCHEDULES", config.schedule, Plan(config.steps, dim))
-    trained = _training_state(model, groups, config)
+    optimizers = {name: build("weft.training:OPTIMIZERS", config.optimizer, group) for name, group in groups.items()}
+    trained = TrainingState(model, optimizers, Ema(model, config.ema) if config.ema else None)
     refreshed = [module for module in model.modules() if isinstance(module, Refreshes)]
     session = Session(run, trained, task, config, world, log)
     progress = session.begin(resume)
@@ -101,12 +102,6 @@ def _move(model: nn.Module, device: torch.device) -> nn.Module:
         size = sum(tensor.nbytes for tensor in model.state_dict().values()) / 2**30
         hint = "choose a smaller model (model.dim, number of layers), or another train.device"
         raise DeviceError(f"{device} has too little memory for the model's weights, {size:.1f} GiB: {hint}") from None
-
-
-def _training_state(model: nn.Module, groups: Mapping[str, Sequence[nn.Parameter]], config: TrainSection) -> TrainingState:
-    """The model with its optimisers and moving average."""
-    optimizers = {name: build("weft.training:OPTIMIZERS", config.optimizer, group) for name, group in groups.items()}
-    return TrainingState(model, optimizers, Ema(model, config.ema) if config.ema else None)
 
 
 def _prefetched(session: Session, mine: range) -> Generator[Update, None, None]:
@@ -179,7 +174,7 @@ def _report(session: Session, meter: Meter, rate: float) -> None:
     """Writes a log line if one is due, and stops if too many consecutive steps were skipped."""
     config, progress = session.config, session.progress
     if session.ended or _due(min(config.log_every, config.max_bad_steps), progress.update):
-        session.check(meter.health())
+        session.check(*meter.health())
     if session.ended or _due(config.log_every, progress.update):
         values = meter.read(session.world, config.steps - progress.update)
         session.log.train(progress.update, lr=rate, skipped=progress.skipped, seconds=session.seconds, **values)
@@ -191,7 +186,7 @@ def _validate_and_save(session: Session, meter: Meter, interrupts: Interrupts) -
     better = (session.ended or _due(config.validate_every, update)) and session.validate()
     stop = session.world.any(interrupts.requested)
     if session.ended or stop or (better and config.keep_best) or _due(config.save_every, update):
-        session.check(meter.health())
+        session.check(*meter.health())
         session.save()
     if stop and not session.ended:
         hint = f"continue with `weft train --resume {session.run}`"

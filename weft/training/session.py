@@ -25,7 +25,6 @@ from weft.training import checkpoint
 from weft.training.checkpoint import Progress, TrainingState, folder_of
 from weft.training.distributed import World, same_start
 from weft.training.log import Log
-from weft.training.meter import Health
 
 
 @dataclass(frozen=True)
@@ -101,12 +100,12 @@ class Session:
         if self.config.seconds:
             self.out_of_time = self.world.any(self.seconds >= self.config.seconds)
 
-    def check(self, health: Health) -> None:
+    def check(self, skipped: int, in_row: int, worst: int) -> None:
         """Records the number of skipped steps, and raises RunError if too many consecutive steps were skipped."""
-        self.progress.skipped, self.progress.in_row = health.skipped, health.in_row
-        if health.worst >= self.config.max_bad_steps:
+        self.progress.skipped, self.progress.in_row = skipped, in_row
+        if worst >= self.config.max_bad_steps:
             raise RunError(
-                f"training stopped at step {self.progress.update}: the loss or its gradient was not finite in {health.worst} "
+                f"training stopped at step {self.progress.update}: the loss or its gradient was not finite in {worst} "
                 f"steps in a row. {self._last_checkpoint()} Try a lower learning rate (train.schedule), a smaller "
                 "train.clip, or train.precision: float32"
             )
