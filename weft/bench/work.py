@@ -21,9 +21,9 @@ from weft.search.loop import EAGER, generate
 from weft.search.recorded import Recorded, recorder_of
 from weft.training.compiling import compile_blocks
 from weft.training.distributed import World, sum_gradients
-from weft.training.ema import Ema
 from weft.training.loop import change_weights, worker
 from weft.training.meter import Meter
+from weft.training.optimizer import Ema
 from weft.training.replay import Replayed
 from weft.translator import in_precision
 

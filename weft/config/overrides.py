@@ -91,38 +91,38 @@ def locate(path: document.Path, problem: str, base: document.Document, overrides
     return f"{where}: {'.'.join(path) or 'configuration'}: {problem}"
 
 
-def fold(decode: Any, changes: Mapping[str, Any], *, chosen: bool = False) -> tuple[Any, Written]:
+def fold(decode: Any, changes: Mapping[str, Any], *, chosen: bool = False, saved: bool = False) -> tuple[Any, Written]:
     """The section `decode` with shorthands written into its search.
 
-    chosen: the kind of search was named together with the changes, so `beam` does not change it. Raises ConfigError for a
-    shorthand that the search does not use.
+    chosen: the kind of search was named together with the changes, so `beam` does not change it · saved: the changes were
+    saved with the section, so those that the search does not use are ignored instead of raising ConfigError.
     """
-    search = _search(decode)
+    search, sample = _search(decode), changes.get("sample")
     if not changes or search is None:
         return decode, {}
-    sample, kind = _flag(changes), search["kind"]
+    if not isinstance(sample, bool | None):
+        raise ConfigError(f"decode.sample: must be true or false (given: {sample!r})")
+    kind = search["kind"]
     if sample:
         kind = "sample"
-    elif not chosen and ("beam" in changes or (sample is False and kind == "sample")):
+    elif not (chosen or saved) and ("beam" in changes or (sample is False and kind == "sample")):
         kind = "beam"
     if chosen and kind != search["kind"]:
         raise ConfigError(f"decode.sample: decode.search is {search['kind']}; leave one of the two out")
-    folded, written, unused = _merge(search, changes, kind)
-    if unused:
-        owners = [each for each in find_table(SEARCHES) if NAMES.get(unused[0], unused[0]) in _options(each)]
+    known, names = _options(kind), {key: NAMES.get(key, key) for key in changes if key != "sample"}
+    if not saved and (unused := [key for key, name in names.items() if name not in known]):
+        owners = [each for each in find_table(SEARCHES) if names[unused[0]] in _options(each)]
         raise ConfigError(f"decode.{unused[0]}: the search {kind} does not use it; set decode.search to {' or '.join(owners)}")
-    return {**decode, "search": folded}, written
+    kept = {name: value for name, value in search.items() if kind == search["kind"] or name in known}
+    given = {name: changes[key] for key, name in names.items() if name in known}
+    written: Written = {("search", name): key for key, name in names.items() if name in known}
+    return {**decode, "search": {**kept, **given, "kind": kind}}, written
 
 
 def fold_saved(decode: Any) -> tuple[Any, Written]:
-    """The section as it was saved, with shorthands written into its search; those that it does not use are ignored."""
-    search = _search(decode)
-    flat = {key: value for key, value in decode.items() if key in SHORTHANDS} if search is not None else {}
-    if search is None or not flat:
-        return decode, {}
-    rest = {key: value for key, value in decode.items() if key not in flat}
-    folded, written, _ = _merge(search, flat, "sample" if _flag(flat) else search["kind"])
-    return {**rest, "search": folded}, written
+    """The section as it was saved, with its shorthands written into its search."""
+    flat = {key: decode[key] for key in SHORTHANDS if key in decode} if _search(decode) is not None else {}
+    return fold({key: value for key, value in decode.items() if key not in flat}, flat, saved=True) if flat else (decode, {})
 
 
 def _search(decode: Any) -> dict[str, Any] | None:
@@ -130,29 +130,6 @@ def _search(decode: Any) -> dict[str, Any] | None:
     search = (decode.get("search") or {}) if isinstance(decode, Mapping) else None
     named = {"kind": search} if isinstance(search, str) else search
     return {"kind": "beam", **named} if isinstance(named, Mapping) and isinstance(named.get("kind", ""), str) else None
-
-
-def _flag(changes: Mapping[str, Any]) -> bool | None:
-    sample = changes.get("sample")
-    if sample is not None and not isinstance(sample, bool):
-        raise ConfigError(f"decode.sample: must be true or false (given: {sample!r})")
-    return sample
-
-
-def _merge(search: Mapping[str, Any], changes: Mapping[str, Any], kind: str) -> tuple[dict[str, Any], Written, list[str]]:
-    """The search as one of this kind, where its options were written, and the changes it has no use for."""
-    known = _options(kind)
-    same = kind == search["kind"]
-    folded = {"kind": kind, **{name: value for name, value in search.items() if name != "kind" and (same or name in known)}}
-    written, unused = Written(), []
-    for key, value in changes.items():
-        name = NAMES.get(key, key)
-        if name in known:
-            folded[name] = value
-            written["search", name] = key
-        elif key != "sample":
-            unused.append(key)
-    return folded, written, unused
 
 
 def _options(kind: str) -> set[str]:

@@ -18,7 +18,7 @@ from weft.inference.predictor import Part, Prediction, Predictor, pad, refuse
 from weft.inference.resolve import Resolved
 from weft.models.base import Network
 from weft.models.classifier import Judged
-from weft.search.control import Control
+from weft.search.loop import Control
 
 
 @dataclass

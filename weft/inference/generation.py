@@ -21,8 +21,7 @@ from weft.inference.resolve import Resolved
 from weft.models.lm import LanguageModel
 from weft.search.choosers import Choice, Chooser, Found, Limits
 from weft.search.constraints import usual_constraints
-from weft.search.control import Control
-from weft.search.loop import generate
+from weft.search.loop import Control, generate
 from weft.state import State
 
 START = "\n"
@@ -164,25 +163,27 @@ class GenerationPredictor(Predictor[Prompt, Generated]):
         tell = None if hear is None else (lambda token: hear(scribe(token)))
         window, length = 0, len(before[0]) + prompts[0].tokens
         while (left := length - len(texts[0])) > 0:
-            read = [self._kept(ids) for ids in texts]
-            room = left if self.context is None else min(left, max(1, self.context - len(read[0])))
+            read, room = texts, left
+            if self.context is not None:
+                full = len(texts[0]) >= self.context
+                read = [ids[-max(1, self.context // 2) :] for ids in texts] if full else texts
+                room = min(left, max(1, self.context - len(read[0])))
             # Random numbers depend on the draw and the window, not on the number of texts.
             seeds = torch.tensor([prompt.draw + (window << 32) for prompt in prompts], device=self.model.device)
             for place, (ids, score) in enumerate(self._window(read, room, seeds, tell)):
                 texts[place] += ids
                 scores[place] += score
             window += 1
-        return [self._generated(*each) for each in zip(prompts, before, texts, scores, strict=True)]
+        found = []
+        for prompt, first, ids, score in zip(prompts, before, texts, scores, strict=True):
+            scribe, new = Scribe(self.tokenizer, first), ids[len(first) :]
+            found.append(Generated(prompt.text, "".join(scribe(token) for token in new), new, score))
+        return found
 
     def encode(self, prompt: str) -> list[int]:
         """The ids of a text, line by line; those of a line end if there is no text."""
         lines = self.tokenizer.encode_batch(LINE.findall(prompt or START))
         return [token for ids in lines for token in ids] or self.tokenizer.encode(START)
-
-    def _kept(self, ids: list[int]) -> list[int]:
-        if self.context is None or len(ids) < self.context:
-            return ids
-        return ids[-max(1, self.context // 2) :]
 
     def _window(
         self, texts: list[list[int]], room: int, seeds: Tensor, tell: Callable[[int], None] | None
@@ -206,7 +207,3 @@ class GenerationPredictor(Predictor[Prompt, Generated]):
             for token in best[0].tokens:
                 tell(token)
         return [(each.tokens, each.score) for each in best]
-
-    def _generated(self, prompt: Prompt, before: list[int], ids: list[int], score: float) -> Generated:
-        scribe, new = Scribe(self.tokenizer, before), ids[len(before) :]
-        return Generated(prompt.text, "".join(scribe(token) for token in new), new, score)

@@ -21,7 +21,7 @@ from weft.batch import PAD, power_of_two
 from weft.errors import DataError
 from weft.inference.resolve import Resolved
 from weft.inference.workers import Workers
-from weft.search.control import Control
+from weft.search.loop import Control
 
 WINDOWS = (8, 32, 128, 512, 2048)
 """Inputs read at once: few at first, so that the first output comes soon; then more, so that batches fill up."""

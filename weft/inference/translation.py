@@ -26,8 +26,7 @@ from weft.models.narrowed import NarrowedDecoder
 from weft.objectives.likelihoods import log_likelihoods
 from weft.search.choosers import Limits
 from weft.search.constraints import Constraint, usual_constraints
-from weft.search.control import Control
-from weft.search.loop import CHECK, EAGER
+from weft.search.loop import CHECK, EAGER, Control
 from weft.search.recorded import Recorded, recorder_of
 from weft.search.tables import Hypothesis, Tables
 from weft.search.terms import Avoid

@@ -17,7 +17,6 @@ from weft.kernels.cpp import used
 from weft.models.base import Decoder
 from weft.search.choosers import NEVER, Choice, Chooser, Found, Limits
 from weft.search.constraints import Constraint
-from weft.search.control import Control
 from weft.search.tables import Hypothesis, Tables, read_back
 from weft.state import State, grow, select
 
@@ -69,10 +68,6 @@ class Running:
             tokens=self.tokens[rows],
             hidden=self.hidden[rows],
         )
-
-    def grow(self, room: int) -> Running:
-        """The search with room for `room` tokens."""
-        return replace(self, state=grow(self.state, room), noted=grow(self.noted, room))
 
 
 @dataclass
@@ -129,7 +124,9 @@ class Step:
         if now.limits.bias is not None:
             logits.unflatten(0, (now.owner.numel(), -1)).add_(now.limits.bias[:, None])
         norm = _norm(logits)
-        _too_short(logits, now.t, now.limits)
+        # No EOS before the shortest length of a text.
+        early = (now.t < now.limits.shortest)[:, None].expand(-1, logits.size(0) // now.limits.shortest.numel())
+        logits[:, EOS].masked_fill_(early.reshape(-1), NEVER)
         for j, constraint in enumerate(self.constraints):
             logits, now.noted[j] = constraint(logits, now.tokens, now.noted[j], now.layout)
         groups, width = now.owner.numel(), self.chooser.width
@@ -199,11 +196,35 @@ def generate(
             now = _without(now, alive)
         if prefix + i + 1 > room and i + 1 < steps:
             room = _room(prefix + i + 1, room, device)
-            now = now.grow(room)
+            now = replace(now, state=grow(now.state, room), noted=grow(now.noted, room))
     else:
         step.choose(now)
     now.tables.archive(now.owner, now.found)
     return read_back(now.tables, best), now.tables
+
+
+class Control:
+    """Stops the rows of a batch that nobody waits for any more.
+
+    `wanted(row)` says whether somebody still waits for a row. The search loop asks every few steps, never inside a step, so a
+    recorded step stays the same. The text of a stopped row is cut off: do not show it, and do not cache it.
+
+    stopped: the rows stopped so far.
+    """
+
+    def __init__(self, rows: int, wanted: Callable[[int], bool]) -> None:
+        self.rows, self.wanted = rows, wanted
+        self.stopped: set[int] = set()
+
+    def stop_unwanted(self, owner: Tensor, longest: Tensor) -> None:
+        """Sets the longest length of unwanted rows to 0, in place, so that every chooser ends them at the next step.
+
+        owner [G]: the number of each running source in the batch · longest [G]: the longest length of each.
+        """
+        gone = [row for row in range(self.rows) if row not in self.stopped and not self.wanted(row)]
+        if gone:
+            self.stopped.update(gone)
+            longest.masked_fill_(torch.isin(owner, torch.tensor(gone, device=owner.device)), 0)
 
 
 class Watch:
@@ -255,12 +276,6 @@ def _norm(logits: Tensor) -> Tensor:
         return native.log_sum(logits)
     logp = logits.log_softmax(-1, dtype=torch.float32)
     return logits[:, EOS].float() - logp[:, EOS]
-
-
-def _too_short(logits: Tensor, t: Tensor, limits: Limits) -> None:
-    """Forbids EOS before the shortest length of a text, in place."""
-    early = (t < limits.shortest)[:, None].expand(-1, logits.size(0) // limits.shortest.numel())
-    logits[:, EOS].masked_fill_(early.reshape(-1), NEVER)
 
 
 def _room(needed: int, room: int, device: torch.device) -> int:

@@ -28,8 +28,7 @@ from weft.config.sections import weft_version
 from weft.errors import RunError
 from weft.runs.folder import CHECKPOINTS, MODEL
 from weft.runs.weights import discard, fingerprint, put_tensors, read_tensors, replacing, sync, tensors_of, write_tensors
-from weft.training.ema import Ema
-from weft.training.optimizer import named_state, names_of, restore_state
+from weft.training.optimizer import Ema, named_state, names_of, restore_state
 
 OPTIMIZER, EMA, CARRIED = "optimizer.safetensors", "ema.safetensors", "carried.safetensors"
 STATE = "state.json"

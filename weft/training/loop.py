@@ -2,37 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 from torch.optim import Optimizer
 
-from weft.batch import Batch
+from weft.batch import Batch, Position
 from weft.config.registry import build
 from weft.config.sections import TrainSection
 from weft.data.prefetch import prefetch
-from weft.errors import DeviceError, Interrupted
+from weft.errors import DataError, DeviceError, Interrupted
 from weft.models.base import Network
 from weft.runs.device import autocast
 from weft.tasks.base import Loss, Task
 from weft.training.checkpoint import TrainingState
 from weft.training.compiling import compile_blocks
 from weft.training.distributed import World, sum_gradients
-from weft.training.ema import Ema
 from weft.training.interrupt import Interrupts
 from weft.training.log import Log
 from weft.training.meter import Meter
-from weft.training.optimizer import take_step
+from weft.training.optimizer import Ema, take_step
 from weft.training.replay import Replayed, Work
 from weft.training.schedule import Plan, Schedule
 from weft.training.session import Result, Session
-from weft.training.stream import Update, seed_for, updates
 
 
 @runtime_checkable
@@ -40,6 +39,24 @@ class Refreshes(Protocol):
     """A module that changes its buffers (random features, centroids) between updates only."""
 
     def refresh(self, generator: torch.Generator) -> None: ...
+
+
+@dataclass(frozen=True)
+class Update:
+    """The data of one process for one update.
+
+    begin    position of the update in the stream of all batches
+    batches  this process's micro-batches, each with its index 0 … accumulate − 1 in the update
+    after    position of the next update
+    """
+
+    begin: Position
+    batches: list[tuple[int, Batch]]
+    after: Position
+
+    def pin(self) -> Update:
+        """A copy in pinned memory, for asynchronous copies to a GPU."""
+        return Update(self.begin, [(place, batch.pin()) for place, batch in self.batches], self.after)
 
 
 def fit(
@@ -110,6 +127,28 @@ def _prefetched(session: Session, mine: range) -> Generator[Update, None, None]:
     pinned = (data.pin() for data in stream) if session.world.device.type == "cuda" else stream
     # Data that was prepared but not used when training stops is prepared again on resume.
     return prefetch(pinned, 2)
+
+
+def updates(task: Task, position: Position, accumulate: int, mine: range) -> Iterator[Update]:
+    """Divides the stream from `position` on into updates of `accumulate` batches, and keeps those with an index in `mine`."""
+    stream = task.batches(position)
+    begin = position
+    while True:
+        kept: list[tuple[int, Batch]] = []
+        for place in range(accumulate):
+            item = next(stream, None)
+            if item is None:
+                raise DataError(f"the task ran out of training batches after {begin}; the stream of batches must be endless")
+            batch, after = item
+            if place in mine:
+                kept.append((place, batch))
+        yield Update(begin, kept, after)
+        begin = after
+
+
+def seed_for(seed: int, *place: int) -> int:
+    """A seed for torch that depends only on `seed` and a position: the same in every process and after resuming."""
+    return int(np.random.SeedSequence([seed, *place]).generate_state(1, np.uint64)[0] >> 1)
 
 
 def worker(model: nn.Module, task: Task, config: TrainSection, device: torch.device) -> Work:

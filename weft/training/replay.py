@@ -1,8 +1,4 @@
-"""Captures forward and backward passes as CUDA graphs, one per batch size, and replays them.
-
-A small model keeps a GPU busy for a few milliseconds per step, but Python needs several times as long to launch the
-operations one by one. Packed and rounded batches come in few sizes, so their work can be captured and replayed.
-"""
+"""Captures forward and backward passes as CUDA graphs, one per batch size: Python launches small operations too slowly."""
 
 from __future__ import annotations
 

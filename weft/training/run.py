@@ -61,7 +61,9 @@ def _train(config: Config, out: Path, resume: bool, world: World, tell: Tell) ->
         train = resolved.train
         log = open_log(out, train.steps, tensorboard=train.tensorboard, first=world.first)
         stack.callback(log.close)
-        log.note(_facts(model, task, world))
+        facts = {"parameters": model.count_parameters(), **task.describe()}
+        where = f"{world.device}" if world.size == 1 else f"{world.size} processes ({world.device.type})"
+        log.note(", ".join(f"{value:,} {name}" for name, value in facts.items()) + f"; on {where}")
         return fit(model, task, train, run=out, world=world, dim=model.dim, resume=resume, log=log, on_start=on_start)
 
 
@@ -134,9 +136,3 @@ def _locked_folder(config: Config, out: Path, resume: bool) -> Iterator[None]:
                 if was_there:
                     out.mkdir(exist_ok=True)
             raise
-
-
-def _facts(model: Network, task: Task, world: World) -> str:
-    facts = {"parameters": model.count_parameters(), **task.describe()}
-    where = f"{world.device}" if world.size == 1 else f"{world.size} processes ({world.device.type})"
-    return ", ".join(f"{value:,} {name}" for name, value in facts.items()) + f"; on {where}"
