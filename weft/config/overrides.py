@@ -56,8 +56,9 @@ def apply_overrides(
     short = {override.path[1]: override.value for override in overrides if override.shorthand}
     # Shorter paths first, so that `model.encoder_self=local` never undoes `model.encoder_self.window=8`.
     for override in sorted(overrides, key=lambda override: len(override.path)):
-        if not override.shorthand and put(data, override.path, override.value, override.where) and base is not None:
-            base.forget(override.path)
+        path = override.path
+        if not override.shorthand and put(data, path, override.value, override.where) and base is not None:
+            base.lines = {key: line for key, line in base.lines.items() if key[: len(path)] != path}
     chosen = any(override.path == ("decode", "search") for override in overrides)
     data["decode"], more = fold(data["decode"], short, chosen=chosen)
     return {("decode", *path): ("decode", key) for path, key in (written | more).items()}
@@ -82,7 +83,8 @@ def put(data: dict[str, Any], path: document.Path, value: Any, where: str) -> bo
 
 def locate(path: document.Path, problem: str, base: document.Document, overrides: Sequence[Override]) -> str:
     """A message that says where the value at `path` was written: in an override, or on a line of the file."""
-    written = base.nearest(path)
+    # The value itself, or its nearest parent that the file mentions.
+    written = next(path[:depth] for depth in range(len(path), -1, -1) if depth == 0 or path[:depth] in base.lines)
     for override in overrides:
         shared = min(len(override.path), len(path))
         if override.path[:shared] == path[:shared] and shared > len(written):

@@ -77,13 +77,9 @@ def read_tensors(file: Path) -> dict[str, Tensor]:
         tensors = load_file(file)
     if any("encoder.front." in name or "encoder.base.front." in name for name in tensors):
         return tensors
-    return {_current(name): tensor for name, tensor in tensors.items()}
-
-
-def _current(name: str) -> str:
     for old, new in RENAMED:
-        name = old.sub(new, name)
-    return name
+        tensors = {old.sub(new, name): tensor for name, tensor in tensors.items()}
+    return tensors
 
 
 def read_metadata(file: Path) -> dict[str, str]:

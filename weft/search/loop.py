@@ -93,6 +93,9 @@ class Step:
         sources, device = given.first.size(0), given.first.device
         fed = self.decoder.features(given.first, self.decoder.start(given.source, room=room), given.layout)
         found = self.chooser.start(sources, device)
+        last = fed.hidden[:, -1]
+        if given.layout is not None:
+            last = fed.hidden[torch.arange(sources, device=device), (given.layout.lengths - 1).clamp_min(0)]
         return Running(
             owner=torch.arange(sources, device=device),
             found=found,
@@ -100,7 +103,7 @@ class Step:
             state=fed.state,
             noted=[constraint.start(sources, device) for constraint in self.constraints],
             tokens=given.first,
-            hidden=_last(fed.hidden, given.layout),
+            hidden=last,
             t=torch.zeros((), dtype=torch.long, device=device),
             tables=Tables.empty(length, found, trace),
             layout=given.layout,
@@ -204,12 +207,10 @@ def generate(
 
 
 class Control:
-    """Stops the rows of a batch that nobody waits for any more.
+    """Stops the rows of a batch that nobody waits for any more: those for which `wanted(row)` is false.
 
-    `wanted(row)` says whether somebody still waits for a row. The search loop asks every few steps, never inside a step, so a
-    recorded step stays the same. The text of a stopped row is cut off: do not show it, and do not cache it.
-
-    stopped: the rows stopped so far.
+    The search loop checks every few steps, never inside a step, so that a recorded step stays the same. The text of a stopped
+    row is cut off: do not show it, and do not cache it.
     """
 
     def __init__(self, rows: int, wanted: Callable[[int], bool]) -> None:
@@ -259,14 +260,6 @@ def _without(now: Running, alive: int) -> Running:
     if count > now.owner.numel() // 2:
         return now
     return now.leave(now.found.done.byte().argsort(stable=True)[:count])
-
-
-def _last(hidden: Tensor, layout: Layout | None) -> Tensor:
-    """The hidden state of each row's last real token: [G, P, D] → [G, D]."""
-    if layout is None:
-        return hidden[:, -1]
-    at = (layout.lengths - 1).clamp_min(0)
-    return hidden[torch.arange(hidden.size(0), device=hidden.device), at]
 
 
 def _norm(logits: Tensor) -> Tensor:

@@ -142,7 +142,8 @@ class LanguageModelTask(Task):
         yield Loss(total, torch.full_like(nll, batch.labels.numel()), {"nll": nll})
         # Only after the backward pass, which still reads the old state; in place, because a recording reads it from there.
         before = self._carried.get(batch.group)
-        self._carried[batch.group] = write_(before, after) if _alike(before, after) else after
+        old, new = ([(leaf.shape, leaf.dtype) for leaf in leaves(state)] for state in (before, after))
+        self._carried[batch.group] = write_(before, after) if before is not None and old == new else after
 
     def _before(self, model: LanguageModel, batch: TextBatch) -> State:
         """The state carried into a batch: none if its streams begin; after a resume, the state in the checkpoint."""
@@ -169,14 +170,13 @@ class LanguageModelTask(Task):
         self._waiting = {group: [places[place] for place in sorted(places)] for group, places in found.items()}
 
     def evaluate(self, model: nn.Module) -> dict[str, float]:
-        """Loss (nats per token), perplexity, bits per character and bits per byte of the validation text."""
         return {} if self.valid is None else self.score_text(model, self.valid)
 
     def score(self, model: nn.Module, data: Sequence[str]) -> dict[str, float]:
         return self.score_text(model, self.read([TextFile(path) for path in data], "test"))
 
     def score_text(self, model: nn.Module, text: Text) -> dict[str, float]:
-        """The scores of any text. Its first token, which has no context, is not scored."""
+        """The scores of any text; the loss is in nats per token. The first token, which has no context, is not scored."""
         assert isinstance(model, LanguageModel)
         total = torch.zeros((), dtype=torch.float64, device=model.device)
         carried: State = None
@@ -214,9 +214,3 @@ class LanguageModelTask(Task):
         generator = torch.Generator().manual_seed(length)
         tokens = torch.randint(RESERVED, max(RESERVED + 1, sizes.target), (rows * length + 1,), generator=generator).numpy()
         return next(Streams(tokens, length, rows, 1, 0).stream(Position()))[0]
-
-
-def _alike(old: State, new: State) -> bool:
-    """Whether one state can be written over the other."""
-    shapes = [[(leaf.shape, leaf.dtype) for leaf in leaves(state)] for state in (old, new)]
-    return old is not None and shapes[0] == shapes[1]

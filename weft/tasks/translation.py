@@ -121,7 +121,6 @@ class TranslationTask(TextTask):
         return Shortlist.read(self.run, self.source.size, self.target.size, self.source is self.target)
 
     def count_shortlist(self) -> Path:
-        """Counts the shortlist over the training data and writes it into the run's folder."""
         sizes = self.prepare()
         return Shortlist.count(self.train, sizes.source, sizes.target, sizes.shared).write(self.run)
 

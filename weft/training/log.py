@@ -10,7 +10,7 @@ import json
 import math
 import sys
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -124,11 +124,8 @@ class PlainLines(Sink):
         self.note(describe(record, self.steps))
 
     def note(self, text: str) -> None:
-        if self.file is None:
-            print(text, file=sys.stderr, flush=True)
-            return
-        with open(self.file, "a", encoding="utf-8") as out:
-            print(text, file=out)
+        with open(self.file, "a", encoding="utf-8") if self.file else nullcontext(sys.stderr) as out:
+            print(text, file=out, flush=True)
 
 
 class LiveLine(Sink):

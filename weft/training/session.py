@@ -153,16 +153,13 @@ class Session:
             elif weights != "best":
                 scores = self.scores or self._evaluate(plain=True)
         weights, scores = self.world.broadcast((weights, scores))
-        result = Result(self.progress.update, self._stopped, weights, scores, self.progress.skipped, self.progress.seconds)
+        stopped = "patience" if self.out_of_patience else "time"
+        if self.progress.update >= self.config.steps:
+            stopped = "steps"
+        result = Result(self.progress.update, stopped, weights, scores, self.progress.skipped, self.progress.seconds)
         facts = {"step": result.update, "stopped": result.stopped, "weights": weights, "run": str(self.run)}
         self.log.summary({**facts, "seconds": result.seconds, "peak_memory": self.progress.memory, **scores})
         return result
-
-    @property
-    def _stopped(self) -> str:
-        if self.progress.update >= self.config.steps:
-            return "steps"
-        return "patience" if self.out_of_patience else "time"
 
     def _note_memory(self) -> None:
         """Records the peak memory of training. After the first validation, the peak may be that of validation."""
