@@ -104,7 +104,7 @@ class TrainingStep(Work):
         norms, bad = change_weights(self.groups, self.optimizers, sums, 0.0, self.config.clip, keep=replayed)
         if self.ema is not None:
             self.ema.update(1)
-        self.meter.settle(sums, norms[0], bad)
+        self.meter.end_update(sums, norms[0], bad)
         if not recorded:  # reading a number would wait for the device, which is not part of a step
             self.count = float(sums[1].sum())
 

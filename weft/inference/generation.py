@@ -58,7 +58,7 @@ class Prompt:
 
 @dataclass(eq=False)
 class PromptPart(Part):
-    """The ids of a prompt, and what is asked of it."""
+    """The ids of a prompt, with the prompt itself."""
 
     prompt: Prompt = field(kw_only=True)
 

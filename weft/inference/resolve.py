@@ -98,7 +98,7 @@ def resolve(
 
 
 def _kernels(section: DecodeSection, device: torch.device, warn: Callable[[str], None]) -> Kernels | None:
-    """The compiled operations of a CPU, if decode.compile asks for them and they can be built."""
+    """The compiled operations of a CPU, if decode.compile is set and they can be built."""
     if not section.compile or device.type != "cpu":
         return None
     try:

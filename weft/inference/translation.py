@@ -58,7 +58,7 @@ class Piece(Part):
     """A line, or a piece of one that is too long. Its ids end with EOS.
 
     prefix: ids of the forced prefix · words: unknown words of the source, if the model can copy them; the first has the first
-    id beyond the vocabulary, and so on · text: what the ids stand for.
+    id beyond the vocabulary, and so on · text: the text of the ids.
     """
 
     prefix: list[int]
@@ -261,10 +261,7 @@ class TranslationPredictor(Predictor[TranslationInput, Translation]):
         return Translation(text, hypothesis.score, ids, target.tokens(ids), source.tokens(piece.ids))
 
     def log_likelihoods(self, source: str, targets: Sequence[str]) -> list[tuple[float, int]]:
-        """For each target its log-probability given the source, and its number of tokens, EOS included.
-
-        Texts longer than the model's positions are cut off. The targets are scored in a batch of their own.
-        """
+        """See `Scorer`. Texts longer than the model's positions are cut off; the targets are scored in their own batch."""
         pieces = self.pieces([source], [""], 1)[0]
         if not pieces or not targets:
             return [(0.0, 1)] * len(targets)

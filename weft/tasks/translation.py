@@ -186,8 +186,8 @@ class TranslationTask(TextTask):
         return [found.text for found in predictor.predict(inputs)]
 
     def describe(self) -> dict[str, Any]:
-        facts = {"source vocabulary": self.source.size, "target vocabulary": self.target.size}
-        facts["training pairs"] = len(self.train)
+        sizes = {"source vocabulary": self.source.size, "target vocabulary": self.target.size}
+        facts = {**sizes, "training pairs": len(self.train)}
         return facts | ({} if self.valid is None else {"validation pairs": len(self.valid)})
 
     def learn(self, train: list[Pairs]) -> None:

@@ -103,7 +103,7 @@ def fit(
             rate = schedule(update)
             norms, bad = change_weights(groups, trained.optimizers, sums, rate, config.clip, keep=replays)
             _follow(trained, refreshed, update, config.seed)
-            meter.settle(sums, norms[0], bad)
+            meter.end_update(sums, norms[0], bad)
             progress.update, progress.position = update, data.after
             session.check_time()
             _report(session, meter, rate)
@@ -188,11 +188,16 @@ def change_weights(
     *,
     keep: bool,
 ) -> tuple[Tensor, Tensor]:
-    """One step of every optimiser with gradients clipped to the norm `largest`; no step if a sum or norm is not finite.
+    """One step of every optimiser with gradients clipped to the norm `largest` (0: not clipped).
 
-    Afterwards gradients are None or, if `keep`, zero. Returns the norm of each group, and 1.0 if the step was skipped.
+    There is no step if a sum or norm is not finite. Afterwards gradients are None or, if `keep`, zero. Returns the norm of each
+    group before clipping, and 1.0 if the step was skipped.
     """
-    norms = torch.stack([_clip(group, largest) for group in groups.values()])
+    each = [get_total_norm([parameter.grad for parameter in group if parameter.grad is not None]) for group in groups.values()]
+    if largest:
+        for group, norm in zip(groups.values(), each, strict=True):
+            clip_grads_with_norm_(group, largest, norm)
+    norms = torch.stack(each)
     bad = 1 - (sums.isfinite().all() & norms.isfinite().all()).float()
     for optimizer in optimizers.values():
         take_step(optimizer, rate, bad)
@@ -230,14 +235,6 @@ def _validate_and_save(session: Session, meter: Meter, interrupts: Interrupts) -
     if stop and not session.ended:
         hint = f"continue with `weft train --resume {session.run}`"
         raise Interrupted(f"stopped at step {update} of {config.steps}; {hint}")
-
-
-def _clip(group: Sequence[nn.Parameter], largest: float) -> Tensor:
-    """Clips the gradients to the norm `largest` (0: no clipping). Returns their norm before that."""
-    norm = get_total_norm([parameter.grad for parameter in group if parameter.grad is not None])
-    if largest:
-        clip_grads_with_norm_(group, largest, norm)
-    return norm
 
 
 def _due(every: int, update: int) -> bool:

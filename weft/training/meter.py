@@ -45,7 +45,7 @@ class Meter:
         self._update = torch.zeros_like(sums)
         return sums
 
-    def settle(self, sums: Tensor, norm: Tensor, bad: Tensor) -> None:
+    def end_update(self, sums: Tensor, norm: Tensor, bad: Tensor) -> None:
         """Ends the update with the `sums` of all processes, its gradient norm, and 1 in `bad` if it was skipped."""
         skipped, in_row, worst = self._health.unbind()
         now = bad.to(self._health.dtype)

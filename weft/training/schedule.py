@@ -50,8 +50,6 @@ def inverse_sqrt(plan: Plan, *, rate: float = 5e-4, warmup: int = 4000, start: f
 def cosine(plan: Plan, *, rate: float = 5e-4, warmup: int = 1000, floor: float = 0.0) -> Schedule:
     """Linear to `rate` over `warmup` updates, then half a cosine down to `floor`: Loshchilov & Hutter 2017, without restarts.
 
-    floor + (rate − floor) · (1 + cos(π · (update − warmup) / (steps − warmup))) / 2
-
     rate: peak learning rate
     warmup: number of warm-up updates
     floor: final learning rate
