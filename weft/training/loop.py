@@ -88,7 +88,6 @@ def fit(
     meter = Meter(list(groups), world.device, progress.skipped, progress.in_row)
     compile_blocks(model, config, world.device)
     backward = worker(model, task, config, world.device)
-    replays = isinstance(backward, Replayed)
 
     with ExitStack() as stack:
         stack.enter_context(session.memory_errors())
@@ -101,7 +100,7 @@ def fit(
                 meter.add(backward(batch, update))
             sums = sum_gradients(groups, meter.take(), world)
             rate = schedule(update)
-            norms, bad = change_weights(groups, trained.optimizers, sums, rate, config.clip, keep=replays)
+            norms, bad = change_weights(groups, optimizers, sums, rate, config.clip, keep=isinstance(backward, Replayed))
             _follow(trained, refreshed, update, config.seed)
             meter.end_update(sums, norms[0], bad)
             progress.update, progress.position = update, data.after
