@@ -38,14 +38,14 @@ class Section(Options):
 class DataSection(Section):
     """Training data and tokenisation."""
 
-    train: list[str] = Field(default=[], description="training data: 'source,target' files, .tsv or .jsonl; .gz too")
+    train: list[str] = Field(default=[], description="training data: 'source,target' files, .tsv or .jsonl, also as .gz")
     valid: list[str] = Field(default=[], description="validation data, in the same formats")
     tokenizer: Annotated[Part, Among("weft.data:TOKENIZERS")] = Field(
         default={"kind": "bpe"}, description="how text is split into tokens"
     )
     vocabulary: PositiveInt = Field(default=8000, description="vocabulary size (of each vocabulary, if they are separate)")
     shared_vocabulary: bool = Field(default=True, description="use one vocabulary for source and target")
-    max_length: PositiveInt = Field(default=256, description="leave out pairs with more tokens than this on a side")
+    max_length: PositiveInt = Field(default=256, description="leave out pairs with more tokens than this on either side")
     max_ratio: PositiveFloat | None = Field(default=None, description="leave out pairs whose lengths differ by a larger factor")
     drop_duplicates: bool = Field(default=False, description="keep only the first of identical pairs")
     source_language: str | None = Field(default=None, description="source language code for weft serve, such as en")

@@ -59,7 +59,7 @@ class Meter:
         self._steps += 1
 
     def health(self) -> list[int]:
-        """How many steps were skipped: in total, just before now, and at most one after the other. Waits for the device."""
+        """Skipped steps: the total, the current run of consecutive ones, and the longest such run. Waits for the device."""
         counts: list[int] = self._health.tolist()
         return counts
 
