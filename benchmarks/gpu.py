@@ -44,8 +44,8 @@ from weft.search.constraints import Forbid
 from weft.search.loop import generate
 from weft.search.recorded import recorder_of
 from weft.training import loop
+from weft.training.loop import Update
 from weft.training.session import Session
-from weft.training.stream import Update
 
 VOCABULARY, DIM, HIDDEN, HEADS, LAYERS = 32_000, 512, 2048, 8, 6
 SHAPE = {"dim": DIM, "feedforward": HIDDEN, "heads": HEADS, "encoder_layers": LAYERS, "decoder_layers": LAYERS}

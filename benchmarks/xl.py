@@ -24,7 +24,7 @@ from trainings import about, add_options, common_settings, deadline, markdown, s
 from weft.compare.processes import Failure, Processes, Stopped
 from weft.compare.trainings import Training, train
 from weft.config.sections import load_config
-from weft.generator import load_generator
+from weft.translator import load_generator
 
 SYSTEMS = {"plain": "lm-shakespeare-transformer", "xl": "lm-shakespeare-xl"}
 SHARE = 0.9

@@ -28,7 +28,7 @@ LADDER = (
     {"tasks"},
     {"runs"},
     {"explain"},
-    {"training", "translator", "generator"},
+    {"training", "translator"},
     {"api"},
     {"serve"},
     {"bench"},

@@ -16,15 +16,14 @@ __all__ = ["Generator", "Translation", "Translator", "WeftError", "load", "load_
 if TYPE_CHECKING:
     from weft.api import train
     from weft.errors import WeftError
-    from weft.generator import Generator, load_generator
     from weft.inference.translation import Translation
-    from weft.translator import Translator, load
+    from weft.translator import Generator, Translator, load, load_generator
 
 _PLACES = {
     "train": "weft.api",
     "WeftError": "weft.errors",
-    "Generator": "weft.generator",
-    "load_generator": "weft.generator",
+    "Generator": "weft.translator",
+    "load_generator": "weft.translator",
     "Translation": "weft.inference.translation",
     "Translator": "weft.translator",
     "load": "weft.translator",

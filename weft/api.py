@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from weft.config import document
 from weft.config.sections import Config, load_config
 from weft.errors import ConfigError
 from weft.runs.opening import run_config
@@ -28,7 +29,7 @@ def train(
     `recipe` is the name of a recipe, a YAML file or a `Config`; with `resume`, `out` is the run to continue. `set` overrides
     settings like `--set`: {"train.steps": 500} or ["train.steps=500"]. `tell` receives messages before training starts.
     """
-    sets = [f"{key}={_yaml(value)}" for key, value in set.items()] if isinstance(set, Mapping) else list(set)
+    sets = [f"{key}={document.scalar(value)}" for key, value in set.items()] if isinstance(set, Mapping) else list(set)
     if resume:
         if out is None:
             raise ConfigError("`resume` needs `out`, the folder of the run to continue")
@@ -52,9 +53,3 @@ def free_folder(recipe: str | Path | Config, base: str | Path = "runs") -> Path:
     while folder.exists():
         folder, number = Path(base) / f"{name}-{number}", number + 1
     return folder
-
-
-def _yaml(value: Any) -> str:
-    import yaml
-
-    return str(yaml.safe_dump(value, default_flow_style=True, allow_unicode=True)).removesuffix("...\n").strip()

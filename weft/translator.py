@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any, overload
 
 import torch
 
-from weft.config.sections import Config, DecodeSection
+from weft.config.sections import Config
 from weft.data.tokenizer import Tokenizer
 from weft.errors import ConfigError, DataError, RunError
+from weft.inference.generation import Generated, GenerationPredictor, Prompt
 from weft.inference.predictor import Prediction, Predictor
 from weft.inference.rerank import Scorer
 from weft.inference.resolve import Resolved, changed, resolve
@@ -44,11 +45,13 @@ class Trained:
 
         auto_workers: the number of worker processes on a CPU if the options leave it to `auto`.
         """
-        return self._predictor(changed(self.config.decode, options), auto_workers)
-
-    def _predictor(self, section: DecodeSection, auto_workers: int = 1) -> Predictor[Any, Any]:
-        warn = self.warn or (lambda message: None)
-        resolved = resolve(section, self.model.device, auto_workers=auto_workers, warn=warn, open_scorer=self._open_scorer)
+        resolved = resolve(
+            changed(self.config.decode, options),
+            self.model.device,
+            auto_workers=auto_workers,
+            warn=self.warn or (lambda message: None),
+            open_scorer=self._open_scorer,
+        )
         return self.task.predictor(self._convert(resolved), resolved, self.warn)
 
     def stream(
@@ -139,16 +142,17 @@ class Translator(Trained):
         if isinstance(texts, str):
             if not (prefix is None or isinstance(prefix, str)):
                 raise ConfigError("with one text, give one prefix, not a list")
-            forced = None if prefix is None else [prefix]
-            wanted = _for_each(terms, 1)
-            only: Prediction = next(self.stream([texts], attention=attention, prefixes=forced, terms=wanted, **options))
-            return only
+            first = None if prefix is None else [prefix]
+            return self.translate([texts], attention=attention, prefix=first, terms=terms, **options)[0]
         if isinstance(prefix, str):
             raise ConfigError("with several texts, give a list with one prefix for each")
         if prefix is not None and len(prefix) != len(texts):
             raise ConfigError(f"there are {len(texts)} texts and {len(prefix)} prefixes; give one for each")
-        wanted = _for_each(terms, len(texts))
-        return list(self.stream(texts, attention=attention, prefixes=prefix, terms=wanted, **options))
+        if isinstance(terms, Terms):
+            terms = [terms] * len(texts)
+        if terms is not None and len(terms) != len(texts):
+            raise ConfigError(f"there are {len(texts)} texts and terms for {len(terms)}; give them once, or for each text")
+        return list(self.stream(texts, attention=attention, prefixes=prefix, terms=terms, **options))
 
     def explain(
         self, text: str, *, target: str | None = None, influence: bool | None = None, run: str = "", **options: Any
@@ -160,23 +164,43 @@ class Translator(Trained):
         """
         from weft.explain.explain import explain  # slow to import, and not needed to translate
 
-        section = changed(self.config.decode, {"rerank": "none", **options})
+        options = {"rerank": "none", **options}
         if "n_best" not in options:
-            section = section.model_copy(update={"n_best": max(section.n_best, section.search.get("width", 1))})
-        predictor = self._translating(self._predictor(section), "explain")
+            section = changed(self.config.decode, options)
+            options["n_best"] = max(section.n_best, section.search.get("width", 1))
+        predictor = self.translation_predictor("explain", **options)
         return explain(predictor, text, target=target, run=run, influence=influence)
 
     def translation_predictor(self, purpose: str, **options: Any) -> TranslationPredictor:
         """The predictor, for a purpose that needs translations. Raises ConfigError if the model gives labels."""
-        return self._translating(self.predictor(**options), purpose)
-
-    def _translating(self, predictor: Predictor[Any, Any], purpose: str) -> TranslationPredictor:
+        predictor = self.predictor(**options)
         if isinstance(predictor, TranslationPredictor):
             return predictor
         raise ConfigError(
             f"{purpose} needs a run that translates; the task {self.config.task['kind']} gives labels. "
             "See translate(text, attention=True) for what a label is based on"
         )
+
+
+class Generator(Trained):
+    """A trained language model that continues texts and scores them."""
+
+    def generate(
+        self, prompt: str = "", *, tokens: int = 200, count: int = 1, hear: Callable[[str], None] | None = None, **options: Any
+    ) -> list[Generated]:
+        """`count` continuations of the prompt with `tokens` tokens each.
+
+        They are sampled unless the options name a `beam` (1: greedy) or a `search`; `options` are those of the section decode:
+        temperature=0.8, top_k=40, seed=3, … Samples differ, other continuations are all the same. `hear` receives the text of
+        the first as it comes.
+        """
+        if tokens < 1 or count < 1:
+            raise ConfigError(f"there must be at least one token and one text, not {tokens} and {count}")
+        wanted = options if {"beam", "search", "sample"} & options.keys() else {"sample": True, **options}
+        predictor = self.predictor(**wanted)
+        assert isinstance(predictor, GenerationPredictor)
+        prompts = [Prompt(prompt, tokens, draw) for draw in range(count)]
+        return predictor.generate(prompts, hear) if hear else list(predictor.predict(prompts, together=True))
 
 
 def in_precision(model: Network, precision: str, kernels: Kernels | None = None) -> Network:
@@ -204,16 +228,6 @@ def _inputs(
         yield predictor.parse(line, **{name: value for name, value in fields.items() if value})
     if prefixes is not None and next(starts, None) is not None:
         raise DataError(f"there are more prefixes than lines to translate: line {number + 1} is missing")
-
-
-def _for_each(terms: Terms | Sequence[Terms] | None, count: int) -> list[Terms] | None:
-    if terms is None:
-        return None
-    if isinstance(terms, Terms):
-        return [terms] * count
-    if len(terms) != count:
-        raise ConfigError(f"there are {count} texts and terms for {len(terms)}; give them once, or for each text")
-    return list(terms)
 
 
 def load(run: str | Path | Sequence[str | Path], *, device: str = "auto", warn: Warn | None = None) -> Translator:
@@ -248,3 +262,11 @@ def load_trained(
     model = task.join([run.model for run in (first, *others)]) if others else first.model
     model = model.to(choose_device(device))
     return Translator(model, task, config, warn) if isinstance(task, TextTask) else Trained(model, task, config, warn)
+
+
+def load_generator(run: str | Path, *, device: str = "auto", set: Sequence[str] = ()) -> Generator:
+    """The language model of a run folder; `set` changes its settings: ["task.evaluation_memory=1024"]."""
+    trained = load_trained(run, device=device, set=set)
+    if trained.config.task["kind"] != "language_model":
+        raise RunError(f"{run}: its task, {trained.config.task['kind']}, is not language_model, so it cannot continue a text")
+    return Generator(trained.model, trained.task, trained.config)

@@ -15,7 +15,7 @@ from weft.errors import ConfigError
 from weft.inference.predictor import Part, Predictor
 from weft.inference.resolve import Resolved, changed, resolve
 from weft.inference.terms import Terms
-from weft.search.control import Control
+from weft.search.loop import Control
 from weft.tasks.base import LOSS, Measure
 from weft.translator import Translator
 

@@ -169,12 +169,12 @@ def test_load_names_the_nearest_kind() -> None:
 
 
 def test_options_are_described_by_field_or_docstring() -> None:
-    described = {option.path: option for option in schema.options(KITES, "plain")}
+    described = registry.options_of(KITES, "plain").model_fields
     assert described["span"].description == "how wide it is, in centimetres"
-    assert described["span"].type == "integer > 0"
-    assert described["colour"].type == "one of red, blue"
-    assert schema.options(TAILS, "ribbon")[0].description == "how long"
-    assert schema.options(KITES, "string")[0].required
+    assert schema.type_name(described["span"].annotation, described["span"].metadata) == "integer > 0"
+    assert schema.type_name(described["colour"].annotation) == "one of red, blue"
+    assert registry.options_of(TAILS, "ribbon").model_fields["length"].description == "how long"
+    assert registry.options_of(KITES, "string").model_fields["length"].is_required()
 
 
 class Fair(BaseModel):

@@ -21,7 +21,7 @@ from weft.runs import weights
 from weft.runs.folder import RunLock, prepare_folder, remove_stale
 from weft.training import checkpoint
 from weft.training.checkpoint import Progress, TrainingState
-from weft.training.ema import Ema
+from weft.training.optimizer import Ema
 
 
 def trained(model: nn.Module | None = None) -> TrainingState:

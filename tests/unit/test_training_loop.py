@@ -17,9 +17,9 @@ from weft.runs.weights import load_weights, read_metadata, read_tensors
 from weft.tasks.base import LOSS, Measure
 from weft.training import checkpoint
 from weft.training.distributed import World
-from weft.training.ema import Ema
 from weft.training.log import open_log
-from weft.training.stream import updates
+from weft.training.loop import updates
+from weft.training.optimizer import Ema
 
 
 def records(run: Path, event: str) -> list[dict[str, float]]:

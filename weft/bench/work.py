@@ -21,9 +21,9 @@ from weft.search.loop import EAGER, generate
 from weft.search.recorded import Recorded, recorder_of
 from weft.training.compiling import compile_blocks
 from weft.training.distributed import World, sum_gradients
-from weft.training.ema import Ema
 from weft.training.loop import change_weights, worker
 from weft.training.meter import Meter
+from weft.training.optimizer import Ema
 from weft.training.replay import Replayed
 from weft.translator import in_precision
 
@@ -104,7 +104,7 @@ class TrainingStep(Work):
         norms, bad = change_weights(self.groups, self.optimizers, sums, 0.0, self.config.clip, keep=replayed)
         if self.ema is not None:
             self.ema.update(1)
-        self.meter.settle(sums, norms[0], bad)
+        self.meter.end_update(sums, norms[0], bad)
         if not recorded:  # reading a number would wait for the device, which is not part of a step
             self.count = float(sums[1].sum())
 
@@ -134,7 +134,7 @@ class Search(Work):
         longest = torch.full((rows,), self.steps, device=self.device)
         self.limits = Limits(longest, longest - 1, torch.arange(rows, device=self.device))
         recorder = recorder_of(self.model) if isinstance(self.model, Model) else None
-        compiler = Compiler(warn) if resolved.compile else None
+        compiler = Compiler(warn) if resolved.section.compile else None
         self.stepping = None if recorder is None else recorder.stepping("bench", compiler)
         what = "sources" if self.reads else "texts"
         self.about = f"{rows} {what}, beam {self.chooser.width}, {self.precision}, mean of {self.steps}"

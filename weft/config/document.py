@@ -78,16 +78,6 @@ class Document:
     data: dict[str, Any]
     lines: dict[Path, int] = field(default_factory=dict)
 
-    def nearest(self, path: Path) -> Path:
-        """`path`, or its nearest parent that is written in the text; () if none is."""
-        while path not in self.lines and path:
-            path = path[:-1]
-        return path
-
-    def forget(self, path: Path) -> None:
-        """Drops the lines of the value at `path`, which was replaced."""
-        self.lines = {key: line for key, line in self.lines.items() if key[: len(path)] != path}
-
 
 def read(text: str, name: str) -> Document:
     """Parses `text`. Error messages call it `name`."""

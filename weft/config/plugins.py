@@ -10,7 +10,7 @@ parts that are built in or installed: nothing in a run folder makes weft import 
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from importlib.metadata import EntryPoint, entry_points
 
 from weft.errors import ConfigError
@@ -30,32 +30,15 @@ KINDS = {
 """Kind of part → the tables it extends."""
 
 
-class PartTable(Mapping[str, str]):
-    """A built-in table and the installed parts that extend it, which are looked up only where the built-in table ends."""
-
-    def __init__(self, path: str, built_in: Mapping[str, str]) -> None:
-        self.path, self.built_in = path, built_in
-
-    def __getitem__(self, kind: str) -> str:
-        return self.built_in[kind] if kind in self.built_in else self.installed[kind].value
-
-    def __iter__(self) -> Iterator[str]:
-        yield from self.built_in
-        yield from self.installed
-
-    def __len__(self) -> int:
-        return len(self.built_in) + len(self.installed)
-
-    @property
-    def installed(self) -> dict[str, EntryPoint]:
-        """The installed parts that extend the table. Raises ConfigError if one of them has a name that is taken."""
-        found = {name: entry for kind, name, entry in installed_parts() if self.path in KINDS[kind]}
-        if taken := found.keys() & self.built_in.keys():
-            name = min(taken)
-            raise ConfigError(
-                f"{package_of(found[name])}: its part {found[name].name!r} has the name of a built-in part; rename it"
-            )
-        return found
+def extended(path: str, built_in: Mapping[str, str]) -> dict[str, str]:
+    """The table at `path` with the installed parts that extend it. Raises ConfigError if one has a name that is taken."""
+    table = dict(built_in)
+    for (kind, name), entry in installed_parts().items():
+        if path in KINDS[kind]:
+            if name in built_in:
+                raise ConfigError(f"{package_of(entry)}: its part {entry.name!r} has the name of a built-in part; rename it")
+            table[name] = entry.value
+    return table
 
 
 def package_of(entry: EntryPoint) -> str:
@@ -64,8 +47,8 @@ def package_of(entry: EntryPoint) -> str:
 
 
 @functools.cache
-def installed_parts() -> list[tuple[str, str, EntryPoint]]:
-    """(kind, name, entry point) of every installed part. Raises ConfigError for a malformed or ambiguous one."""
+def installed_parts() -> dict[tuple[str, str], EntryPoint]:
+    """The entry point of every installed part, by kind and name. Raises ConfigError for a malformed or ambiguous one."""
     parts: dict[tuple[str, str], EntryPoint] = {}
     for entry in entry_points(group=GROUP):
         kind, dot, name = entry.name.partition(".")
@@ -77,4 +60,4 @@ def installed_parts() -> list[tuple[str, str, EntryPoint]]:
         other = parts.setdefault((kind, name), entry)
         if other.value != entry.value:
             raise ConfigError(f"{package_of(other)} and {package_of(entry)} both install {entry.name!r}; remove one of them")
-    return [(kind, name, entry) for (kind, name), entry in parts.items()]
+    return parts

@@ -31,7 +31,7 @@ from pydantic import BaseModel, ConfigDict, Field, GetCoreSchemaHandler, Validat
 from pydantic.fields import FieldInfo
 from pydantic_core import CoreSchema, InitErrorDetails, PydanticCustomError, core_schema
 
-from weft.config.plugins import KINDS, PartTable, package_of
+from weft.config.plugins import extended, installed_parts, package_of
 from weft.errors import ConfigError
 
 Table = Mapping[str, str]
@@ -46,9 +46,10 @@ def load(table: Table, kind: str, where: str = "kind") -> Any:
     try:
         return getattr(importlib.import_module(module), name)
     except Exception as error:
-        if isinstance(table, PartTable) and kind in table.installed:
-            package = package_of(table.installed[kind])
-            raise ConfigError(f"{where}: {kind!r} of the package {package} cannot be imported: {error}") from error
+        for (_, name), entry in installed_parts().items():
+            if name == kind and entry.value == table[kind]:
+                package = package_of(entry)
+                raise ConfigError(f"{where}: {kind!r} of the package {package} cannot be imported: {error}") from error
         raise
 
 
@@ -56,7 +57,7 @@ def find_table(path: str) -> Table:
     """The table at an import path, "module:NAME", with the installed parts that extend it."""
     module, _, name = path.partition(":")
     table: Table = getattr(importlib.import_module(module), name)
-    return PartTable(path, table) if any(path in tables for tables in KINDS.values()) else table
+    return extended(path, table)
 
 
 def suggest(word: str, known: Iterable[str]) -> str:
@@ -156,17 +157,11 @@ def keyword_options(part: Any) -> Iterator[tuple[str, Any, Any]]:
 
 
 def with_description(part: Any, name: str, hint: Any) -> Any:
-    """The type of an option, with its description from the docstring of `part`."""
-    return Annotated[hint, Field(description=text)] if (text := _option_description(part, name)) else hint
-
-
-def _option_description(part: Any, name: str) -> str | None:
-    """The description of an option in the part's docstring: a line `name: …` or `name  …`, and indented lines after it."""
-    text = inspect.getdoc(part) or ""
-    if inspect.isclass(part):
-        text += "\n" + (inspect.getdoc(part.__init__) or "" if part.__init__ is not object.__init__ else "")
+    """The type of an option, with its description from the part's docstring: a line `name: …` and indented lines after it."""
+    texts = [part, part.__init__] if inspect.isclass(part) and part.__init__ is not object.__init__ else [part]
+    text = "\n".join(inspect.getdoc(each) or "" for each in texts)
     match = re.search(rf"^( *)`?{name}`?(?::| {{2,}}) *(\S.*(?:\n\1 +\S.*)*)", text, re.MULTILINE)
-    return " ".join(match[2].split()) if match else None
+    return Annotated[hint, Field(description=" ".join(match[2].split()))] if match else hint
 
 
 def first_line(part: Any) -> str:
@@ -219,7 +214,8 @@ def _expand_field(field: FieldInfo | None, data: Any) -> Any:
     within = nested(field)
     if field and data is None and inspect.isclass(within) and NoneType not in plain_types(field.annotation):
         return {}  # `train:` with nothing below it, for instance because all its keys are commented out
-    return expand(within, data, default_of(field))
+    default = None if field is None or field.is_required() else field.get_default(call_default_factory=False)
+    return expand(within, data, default)
 
 
 def inside(root: type[BaseModel] | Among | None, data: Any) -> type[BaseModel] | None:
@@ -243,11 +239,6 @@ def members(annotation: Any) -> Iterator[Any]:
     yield annotation
     for member in typing.get_args(annotation):
         yield from members(member)
-
-
-def default_of(field: FieldInfo | None) -> Any:
-    """The default of an option; None if it has none."""
-    return None if field is None or field.is_required() else field.get_default(call_default_factory=False)
 
 
 def plain_types(annotation: Any) -> set[Any]:

@@ -1,4 +1,4 @@
-"""The options of a configuration as a JSON schema for editors, as a list, and as commented YAML.
+"""The options of a configuration as a JSON schema for editors, and as commented YAML.
 
 Works on any pydantic model whose fields are sections, plain values, and parts marked with `weft.config.registry.Among`.
 """
@@ -6,94 +6,35 @@ Works on any pydantic model whose fields are sections, plain values, and parts m
 from __future__ import annotations
 
 import typing
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
 from types import NoneType, UnionType
 from typing import Any, Literal, Union
 
-from annotated_types import Ge, Gt, Le, Lt
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from weft.config import document
-from weft.config.registry import TABLE_MARK, Among, default_of, find_table, inside, members, nested, options_of
+from weft.config.registry import TABLE_MARK, Among, find_table, inside, members, nested, options_of
 
 Json = dict[str, Any]
+TYPES = {int: "integer", float: "number", str: "text", bool: "true or false", NoneType: "null"}
+SIGNS = {"gt": ">", "ge": "≥", "lt": "<", "le": "≤"}
 
 
-@dataclass(frozen=True)
-class OptionInfo:
-    """One key of a configuration."""
-
-    path: str
-    type: str
-    default: Any
-    required: bool
-    description: str
-
-
-def describe(root: type[BaseModel], data: Mapping[str, Any], path: str = "") -> Iterator[OptionInfo]:
-    """Every option of `root` and of the parts in `data`, which has every default, as in a dumped config."""
-    for name, field in root.model_fields.items():
-        place, within, item = f"{path}{name}", nested(field), data.get(name)
-        if name != "kind":
-            default = default_of(field)
-            yield OptionInfo(place, type_name(field), default, field.is_required(), field.description or "")
-        model = inside(within, item)
-        if model is not None and isinstance(item, Mapping):
-            yield from describe(model, item, f"{place}.")
-
-
-def options(table: str, kind: str) -> list[OptionInfo]:
-    """The options of one kind of a table ("module:NAME"), without those of nested parts."""
-    return list(describe(options_of(table, kind), {}))
-
-
-def type_name(field: FieldInfo) -> str:
+def type_name(annotation: Any, marks: Iterable[Any] = ()) -> str:
     """The values that an option takes, in words: "integer > 0", "number or null", "one of float32, bf16"."""
-    part = nested(field)
-    if isinstance(part, Among):
-        optional = " or null" if NoneType in typing.get_args(field.annotation) else ""
-        return f"one of {', '.join(part.entries)}{optional}"
-    return _type_name(field.annotation) + "".join(_bounds(field.metadata))
-
-
-def _type_name(annotation: Any) -> str:
     origin, inner = typing.get_origin(annotation), typing.get_args(annotation)
     if origin is typing.Annotated:
-        return _type_name(inner[0]) + "".join(_bounds(inner[1:]))
-    if origin is Literal:
-        return f"one of {', '.join(map(document.scalar, inner))}"
-    if origin in (Union, UnionType):
-        return " or ".join(map(_type_name, inner))
-    if origin in (list, tuple):
-        kinds = sorted({_type_name(member) for member in inner if member is not Ellipsis})
-        return f"list of {' or '.join(kinds)}" if kinds else "list"
-    names = {
-        int: "integer",
-        float: "number",
-        str: "text",
-        bool: "true or false",
-        NoneType: "null",
-        Any: "any value",
-        list: "list",
-    }
-    return names.get(annotation, "options" if annotation is not dict and origin is not dict else "mapping")
-
-
-def _bounds(marks: Any) -> Iterator[str]:
-    for mark in marks:
-        match mark:
-            case Gt(gt=bound):
-                yield f" > {bound}"
-            case Ge(ge=bound):
-                yield f" ≥ {bound}"
-            case Lt(lt=bound):
-                yield f" < {bound}"
-            case Le(le=bound):
-                yield f" ≤ {bound}"
-            case _:
-                continue
+        name = type_name(inner[0], inner[1:])
+    elif origin is Literal:
+        name = f"one of {', '.join(map(document.scalar, inner))}"
+    elif origin in (Union, UnionType):
+        name = " or ".join(map(type_name, inner))
+    elif origin in (list, tuple):
+        name = f"list of {' or '.join(sorted({type_name(member) for member in inner if member is not Ellipsis}))}"
+    else:
+        name = TYPES.get(annotation, "options")
+    return name + "".join(f" {sign} {getattr(mark, at)}" for mark in marks for at, sign in SIGNS.items() if hasattr(mark, at))
 
 
 def commented(root: type[BaseModel], data: Mapping[str, Any]) -> str:
@@ -115,20 +56,16 @@ def _rows(root: type[BaseModel], data: Mapping[str, Any], depth: int) -> Iterato
             yield from ("", f"# {note}", f"{name}:") if note else ("", f"{name}:")
         else:
             yield _row(f"{indent}{name}:", note)
-        yield from _kind_row(within, item, indent)
+        if isinstance(within, Among):
+            others = ", ".join(kind for kind in within.entries if kind != item["kind"])
+            yield _row(f"{indent}  kind: {item['kind']}", f"or {others}" if others else None)
         yield from _rows(model, {key: value for key, value in item.items() if key != "kind"}, depth + 1)
 
 
 def _note(field: FieldInfo) -> str:
     """The description of an option, and its choices if it has any."""
-    choices = type_name(field) if any(typing.get_origin(member) is Literal for member in members(field.annotation)) else ""
-    return "; ".join(filter(None, [field.description, choices]))
-
-
-def _kind_row(within: Any, item: Mapping[str, Any], indent: str) -> Iterator[str]:
-    if isinstance(within, Among):
-        others = [kind for kind in within.entries if kind != item["kind"]]
-        yield _row(f"{indent}  kind: {item['kind']}", f"or {', '.join(others)}" if others else None)
+    listed = any(typing.get_origin(member) is Literal for member in members(field.annotation))
+    return "; ".join(filter(None, [field.description, type_name(field.annotation, field.metadata) if listed else ""]))
 
 
 def _row(text: str, note: str | None) -> str:

@@ -8,17 +8,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from importlib import metadata, resources
+from importlib import metadata
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, PositiveFloat, PositiveInt, ValidationError, model_validator
 
 from weft.config import document, schema
-from weft.config.overrides import apply_overrides, locate, parse_override, put
+from weft.config.overrides import SHORTHANDS, apply_overrides, fold_saved, locate, parse_override, put
 from weft.config.registry import Among, Options, expand, problems, suggest
-from weft.config.shorthands import SHORTHANDS, fold_saved
 from weft.errors import ConfigError
+
+Part = dict[str, Any]
+"""The options of a part, with its kind."""
 
 SCHEMA_FILE = "weft.schema.json"
 """Editors use this file, next to a configuration, to complete and check keys."""
@@ -36,21 +38,15 @@ class Section(Options):
 class DataSection(Section):
     """Training data and tokenisation."""
 
-    train: list[str] = Field(
-        default=[], description="training data: 'source,target' text files, a .tsv or a .jsonl; all may be .gz"
-    )
+    train: list[str] = Field(default=[], description="training data: 'source,target' files, .tsv or .jsonl, also as .gz")
     valid: list[str] = Field(default=[], description="validation data, in the same formats")
-    tokenizer: Annotated[dict[str, Any], Among("weft.data:TOKENIZERS")] = Field(
+    tokenizer: Annotated[Part, Among("weft.data:TOKENIZERS")] = Field(
         default={"kind": "bpe"}, description="how text is split into tokens"
     )
     vocabulary: PositiveInt = Field(default=8000, description="vocabulary size (of each vocabulary, if they are separate)")
     shared_vocabulary: bool = Field(default=True, description="use one vocabulary for source and target")
-    max_length: PositiveInt = Field(
-        default=256, description="leave out training pairs with more tokens than this on either side"
-    )
-    max_ratio: PositiveFloat | None = Field(
-        default=None, description="leave out pairs whose lengths differ by more than this factor"
-    )
+    max_length: PositiveInt = Field(default=256, description="leave out pairs with more tokens than this on either side")
+    max_ratio: PositiveFloat | None = Field(default=None, description="leave out pairs whose lengths differ by a larger factor")
     drop_duplicates: bool = Field(default=False, description="keep only the first of identical pairs")
     source_language: str | None = Field(default=None, description="source language code for weft serve, such as en")
     target_language: str | None = Field(default=None, description="target language code for weft serve, such as de")
@@ -61,31 +57,22 @@ class TrainSection(Section):
     """Optimisation, validation and checkpoints."""
 
     steps: PositiveInt = Field(default=10_000, description="number of optimiser steps")
-    seconds: float = Field(
-        default=0.0, ge=0, description="stop after this many seconds, even before the last step; 0: no limit"
-    )
+    seconds: float = Field(default=0.0, ge=0, description="stop after this many seconds; 0: no limit")
     batch_tokens: PositiveInt = Field(default=4096, description="tokens per micro-batch on the longer side, including padding")
-    accumulate: PositiveInt = Field(
-        default=1, description="micro-batches per step; they are divided among processes, so use a multiple of their number"
-    )
+    accumulate: PositiveInt = Field(default=1, description="micro-batches per step, a multiple of the number of processes")
     packed: bool | Literal["auto"] = Field(
-        default="auto",
-        description="concatenate sentences into one row instead of padding; auto: on a GPU in bf16, if the model supports it",
+        default="auto", description="concatenate sentences instead of padding; auto: on a GPU in bf16, if the model supports it"
     )
     rounded: bool | Literal["auto"] = Field(
         default="auto",
         description="pad to a few fixed sizes and replay CUDA graphs; auto: on a GPU in bf16, if supported and not packed",
     )
-    optimizer: Annotated[dict[str, Any], Among("weft.training:OPTIMIZERS")] = Field(
-        default={"kind": "adamw"}, description="optimiser"
-    )
-    schedule: Annotated[dict[str, Any], Among("weft.training:SCHEDULES")] = Field(
+    optimizer: Annotated[Part, Among("weft.training:OPTIMIZERS")] = Field(default={"kind": "adamw"}, description="optimiser")
+    schedule: Annotated[Part, Among("weft.training:SCHEDULES")] = Field(
         default={"kind": "inverse_sqrt"}, description="learning rate schedule"
     )
     clip: float = Field(default=1.0, ge=0, description="maximum gradient norm; 0: no clipping")
-    ema: float = Field(
-        default=0.0, ge=0, lt=1, description="decay of a moving average of the weights, used for validation; 0: none"
-    )
+    ema: float = Field(default=0.0, ge=0, lt=1, description="decay of a moving average of the weights; 0: none")
     precision: Literal["float32", "bf16"] = Field(default="float32", description="bf16: autocast with float32 weights")
     device: str = Field(default="auto", description="auto, cpu, cuda, cuda:1, …")
     threads: int = Field(default=0, ge=0, description="number of CPU threads; 0: one per core")
@@ -101,9 +88,7 @@ class TrainSection(Section):
     save_every: PositiveInt = Field(default=500, description="steps between checkpoints")
     keep_last: PositiveInt = Field(default=3, description="checkpoints to keep besides the best one")
     keep_best: bool = Field(default=True, description="keep the best checkpoint and publish it as the run's model")
-    average_last: int = Field(
-        default=0, ge=0, description="at the end, publish the average of this many last checkpoints; 0: none"
-    )
+    average_last: int = Field(default=0, ge=0, description="publish the average of this many checkpoints; 0: none")
     best_by: str = Field(default="loss", description="metric that decides which checkpoint is best, one that the task declares")
     patience: int = Field(default=0, ge=0, description="stop after this many validations without improvement; 0: never")
     max_bad_steps: PositiveInt = Field(default=10, description="stop after this many consecutive steps with a non-finite loss")
@@ -120,39 +105,30 @@ class DecodeSection(Section):
     def _expand(cls, data: Any) -> Any:
         return expand(cls, fold_saved(data)[0])
 
-    search: Annotated[dict[str, Any], Among("weft.search:SEARCHES")] = Field(
-        default={"kind": "beam"}, description="how a text is found"
-    )
-    rerank: Annotated[dict[str, Any], Among("weft.inference:RERANKS")] = Field(
-        default={"kind": "none"}, description="how the texts that the search finds are ranked again"
+    search: Annotated[Part, Among("weft.search:SEARCHES")] = Field(default={"kind": "beam"}, description="how a text is found")
+    rerank: Annotated[Part, Among("weft.inference:RERANKS")] = Field(
+        default={"kind": "none"}, description="how the texts of the search are ranked again"
     )
     max_length: PositiveInt = Field(default=256, description="most tokens of a translation")
-    max_ratio: PositiveFloat = Field(default=3.0, description="and most tokens for each source token, 10 added")
-    max_source: PositiveInt = Field(default=1024, description="a line of more tokens is cut into parts, translated one by one")
+    max_ratio: PositiveFloat = Field(default=3.0, description="most tokens of a translation per source token, plus 10")
+    max_source: PositiveInt = Field(default=1024, description="a line with more tokens is cut and translated in parts")
     min_length: int = Field(default=0, ge=0, description="fewest tokens of a translation")
     n_best: PositiveInt = Field(default=1, description="answers per input; a beam search becomes as wide as this")
     no_repeat_ngram: int = Field(default=0, ge=0, description="never write a sequence of this many tokens twice; 0: off")
     batch_tokens: PositiveInt | Literal["auto"] = Field(
-        default="auto", description="source tokens decoded at once; auto: 4096, on a GPU up to 32768, by its memory"
+        default="auto", description="source tokens per batch; auto: 4096, on a GPU up to 32768"
     )
     precision: Literal["auto", "float32", "bf16", "int8"] = Field(
-        default="auto",
-        description="of the arithmetic when decoding; auto: bf16 on a GPU, else float32; int8: in eight bits, on a CPU alone",
+        default="auto", description="arithmetic of decoding; auto: bf16 on a GPU, else float32; int8: 8-bit integers, CPU only"
     )
-    shortlist: int = Field(
-        default=0,
-        ge=0,
-        le=100,
-        description="choose among so many tokens for each source token, as weft shortlist counted them; 0: among all",
-    )
+    shortlist: int = Field(default=0, ge=0, le=100, description="likely tokens per source token (weft shortlist); 0: all")
     workers: PositiveInt | Literal["auto"] = Field(
-        default="auto",
-        description="processes that decode side by side on a CPU; auto: one a core in weft translate and weft evaluate, else 1",
+        default="auto", description="worker processes on a CPU; auto: one per core in weft predict and weft evaluate, else 1"
     )
     compile: bool = Field(
         default=False,
-        description="faster steps; on a GPU, torch.compile the search: seconds for each size of batch; on a CPU, compile "
-        "kernels of our own once: three seconds, for which a C++ compiler and a CPU with AVX512-VNNI are needed",
+        description="GPU: torch.compile the search, which takes seconds per batch size; CPU: compile C++ kernels once, which "
+        "takes three seconds and needs a C++ compiler and AVX512-VNNI",
     )
 
 
@@ -160,8 +136,8 @@ class Config(Section):
     """The complete configuration of a run."""
 
     data: DataSection = Field(default_factory=DataSection)
-    model: Annotated[dict[str, Any], Among("weft.models:MODELS")] = Field(default={"kind": "transformer"})
-    task: Annotated[dict[str, Any], Among("weft.tasks:TASKS")] = Field(default={"kind": "translation"})
+    model: Annotated[Part, Among("weft.models:MODELS")] = Field(default={"kind": "transformer"})
+    task: Annotated[Part, Among("weft.tasks:TASKS")] = Field(default={"kind": "translation"})
     train: TrainSection = Field(default_factory=TrainSection)
     decode: DecodeSection = Field(default_factory=DecodeSection)
 
@@ -192,9 +168,7 @@ def load_config(path_or_recipe: str | Path, sets: Sequence[str] = ()) -> Config:
 
 def recipes() -> dict[str, Path]:
     """The recipes that come with weft, by name."""
-    folder = resources.files("weft").joinpath("recipes")
-    files = sorted((Path(str(file)) for file in folder.iterdir()), key=lambda file: file.name) if folder.is_dir() else []
-    return {file.stem: file for file in files if file.suffix == ".yaml"}
+    return {file.stem: file for file in sorted(Path(__file__).parents[1].joinpath("recipes").glob("*.yaml"))}
 
 
 def recipe_summary(path: Path) -> str:

@@ -18,7 +18,7 @@ from weft.inference.predictor import Part, Prediction, Predictor, pad, refuse
 from weft.inference.resolve import Resolved
 from weft.models.base import Network
 from weft.models.classifier import Judged
-from weft.search.control import Control
+from weft.search.loop import Control
 
 
 @dataclass
@@ -69,8 +69,14 @@ class ClassificationPredictor(Predictor[ClassificationInput, Label]):
     def run(self, parts: list[Part], control: Control | None = None) -> list[Label]:
         rows = [part.ids for part in parts]
         logp = self._judge(rows).logits.float().log_softmax(-1)
-        scores, places = (each.tolist() for each in logp.topk(min(self.resolved.n_best, logp.size(-1))))
-        return [self._label(*row) for row in zip(rows, scores, places, strict=True)]
+        scores, places = (each.tolist() for each in logp.topk(min(self.resolved.section.n_best, logp.size(-1))))
+        names, results = self.labels.names, []
+        for ids, logps, labels in zip(rows, scores, places, strict=True):
+            pieces, pairs = self.source.tokens(ids), zip(logps, labels, strict=True)
+            best, *rest = (Label(names[at], value, [at + RESERVED], [names[at]], pieces) for value, at in pairs)
+            best.alternatives = rest
+            results.append(best)
+        return results
 
     def join(self, given: ClassificationInput, parts: list[Part], results: list[Label]) -> Label:
         if not results:
@@ -78,15 +84,6 @@ class ClassificationPredictor(Predictor[ClassificationInput, Label]):
         if given.attention:
             results[0].attention = self._attention(parts[0].ids)
         return results[0]
-
-    def _label(self, ids: list[int], scores: list[float], places: list[int]) -> Label:
-        names, pieces = self.labels.names, self.source.tokens(ids)
-        best, *rest = (
-            Label(names[place], score, [place + RESERVED], [names[place]], pieces)
-            for score, place in zip(scores, places, strict=True)
-        )
-        best.alternatives = rest
-        return best
 
     def _attention(self, ids: list[int]) -> dict[str, Any]:
         """The weights of every layer that has any; those of the pooling are under "pooling"."""

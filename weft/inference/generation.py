@@ -21,8 +21,7 @@ from weft.inference.resolve import Resolved
 from weft.models.lm import LanguageModel
 from weft.search.choosers import Choice, Chooser, Found, Limits
 from weft.search.constraints import usual_constraints
-from weft.search.control import Control
-from weft.search.loop import generate
+from weft.search.loop import Control, generate
 from weft.state import State
 
 START = "\n"
@@ -32,8 +31,6 @@ LINE = re.compile(r"[^\n]*\n|[^\n]+")
 
 UNLIKELY = -1e4
 """A logit that is never chosen but, unlike −inf, leaves the score a number."""
-
-Hear = Callable[[str], None]
 
 
 @dataclass
@@ -61,7 +58,7 @@ class Prompt:
 
 @dataclass(eq=False)
 class PromptPart(Part):
-    """The ids of a prompt, and what is asked of it."""
+    """The ids of a prompt, with the prompt itself."""
 
     prompt: Prompt = field(kw_only=True)
 
@@ -142,7 +139,7 @@ class GenerationPredictor(Predictor[Prompt, Generated]):
 
     def parse(self, line: str, *, tokens: int | None = None, draw: int = 0, **fields: Any) -> Prompt:
         refuse({name: value for name, value in fields.items() if name != "attention"}, "a prompt has no such field")
-        return Prompt(line, self.resolved.lengths.most if tokens is None else tokens, draw)
+        return Prompt(line, self.resolved.section.max_length if tokens is None else tokens, draw)
 
     def read(self, inputs: Sequence[Prompt], first_line: int) -> list[list[PromptPart]]:
         return [[PromptPart(self.encode(given.text), prompt=given)] for given in inputs]
@@ -157,7 +154,7 @@ class GenerationPredictor(Predictor[Prompt, Generated]):
     def join(self, given: Prompt, parts: list[PromptPart], results: list[Generated]) -> Generated:
         return results[0] if results else Generated(given.text, "", [], 0.0)
 
-    def generate(self, prompts: Sequence[Prompt], hear: Hear | None = None) -> list[Generated]:
+    def generate(self, prompts: Sequence[Prompt], hear: Callable[[str], None] | None = None) -> list[Generated]:
         """Continues prompts of one length. `hear` receives the text of the first as it comes; a beam only knows its text at
         the end of a window, so there it waits."""
         before = [self.encode(prompt.text) for prompt in prompts]
@@ -166,25 +163,27 @@ class GenerationPredictor(Predictor[Prompt, Generated]):
         tell = None if hear is None else (lambda token: hear(scribe(token)))
         window, length = 0, len(before[0]) + prompts[0].tokens
         while (left := length - len(texts[0])) > 0:
-            read = [self._kept(ids) for ids in texts]
-            room = left if self.context is None else min(left, max(1, self.context - len(read[0])))
+            read, room = texts, left
+            if self.context is not None:
+                full = len(texts[0]) >= self.context
+                read = [ids[-max(1, self.context // 2) :] for ids in texts] if full else texts
+                room = min(left, max(1, self.context - len(read[0])))
             # Random numbers depend on the draw and the window, not on the number of texts.
             seeds = torch.tensor([prompt.draw + (window << 32) for prompt in prompts], device=self.model.device)
             for place, (ids, score) in enumerate(self._window(read, room, seeds, tell)):
                 texts[place] += ids
                 scores[place] += score
             window += 1
-        return [self._generated(*each) for each in zip(prompts, before, texts, scores, strict=True)]
+        found = []
+        for prompt, first, ids, score in zip(prompts, before, texts, scores, strict=True):
+            scribe, new = Scribe(self.tokenizer, first), ids[len(first) :]
+            found.append(Generated(prompt.text, "".join(scribe(token) for token in new), new, score))
+        return found
 
     def encode(self, prompt: str) -> list[int]:
         """The ids of a text, line by line; those of a line end if there is no text."""
         lines = self.tokenizer.encode_batch(LINE.findall(prompt or START))
         return [token for ids in lines for token in ids] or self.tokenizer.encode(START)
-
-    def _kept(self, ids: list[int]) -> list[int]:
-        if self.context is None or len(ids) < self.context:
-            return ids
-        return ids[-max(1, self.context // 2) :]
 
     def _window(
         self, texts: list[list[int]], room: int, seeds: Tensor, tell: Callable[[int], None] | None
@@ -200,7 +199,7 @@ class GenerationPredictor(Predictor[Prompt, Generated]):
                 Overheard(chooser, tell) if tell and final else chooser,
                 first=torch.tensor(texts, device=self.model.device),
                 limits=Limits(longest, torch.zeros_like(longest), seeds),
-                constraints=[*usual_constraints(resolved.no_repeat_ngram, len(texts[0]) + room), Endless()],
+                constraints=[*usual_constraints(resolved.section.no_repeat_ngram, len(texts[0]) + room), Endless()],
                 best=1,
             )
         best = [hypotheses[0] for hypotheses in found]
@@ -208,7 +207,3 @@ class GenerationPredictor(Predictor[Prompt, Generated]):
             for token in best[0].tokens:
                 tell(token)
         return [(each.tokens, each.score) for each in best]
-
-    def _generated(self, prompt: Prompt, before: list[int], ids: list[int], score: float) -> Generated:
-        scribe, new = Scribe(self.tokenizer, before), ids[len(before) :]
-        return Generated(prompt.text, "".join(scribe(token) for token in new), new, score)

@@ -9,7 +9,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from itertools import islice
 from typing import Any, ClassVar, Generic, TypeVar
 
@@ -21,7 +20,7 @@ from weft.batch import PAD, power_of_two
 from weft.errors import DataError
 from weft.inference.resolve import Resolved
 from weft.inference.workers import Workers
-from weft.search.control import Control
+from weft.search.loop import Control
 
 WINDOWS = (8, 32, 128, 512, 2048)
 """Inputs read at once: few at first, so that the first output comes soon; then more, so that batches fill up."""
@@ -39,7 +38,7 @@ class Prediction:
     """An output as text.
 
     score: see the subclass · ids: as the model wrote them, EOS included · tokens, source_tokens: for display · attention:
-    weights [heads, tokens, attended tokens] per layer, if the input asks for them · alternatives: the rest of the n best.
+    weights [heads, tokens, attended tokens] per layer, if they are requested · alternatives: the rest of the n best.
     """
 
     text: str
@@ -140,7 +139,10 @@ class Predictor(ABC, Generic[In, Out]):
         """
         stream, sizes = iter(inputs), TOGETHER if together else WINDOWS
         start, turn = 0, 0
-        work: Callable[[list[Part]], list[Any]] = partial(self._run, wanted=wanted)
+
+        def work(batch: list[Part]) -> list[Any]:
+            return self.run(batch, None if wanted is None else Control(len(batch), lambda row: wanted(batch[row].number)))
+
         with Workers(self.workers, work) as crew:
             while window := list(islice(stream, sizes[min(turn, len(sizes) - 1)])):
                 groups = self.read(window, first_line + start)
@@ -154,9 +156,6 @@ class Predictor(ABC, Generic[In, Out]):
                     # Parts are missing if their input was cancelled before they were run.
                     yield self.join(given, parts, [results[part] for part in parts] if all(p in results for p in parts) else [])
                 start, turn = start + len(window), turn + 1
-
-    def _run(self, batch: list[Part], wanted: Wanted | None) -> list[Any]:
-        return self.run(batch, None if wanted is None else Control(len(batch), lambda row: wanted(batch[row].number)))
 
     def _batches(self, parts: Sequence[Part], wanted: Wanted | None = None) -> Iterator[list[Part]]:
         """Parts of similar size together, longest first, within the token budget."""

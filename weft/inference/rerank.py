@@ -118,7 +118,9 @@ def pairwise(texts: Sequence[str], utility: Literal["chrf", "bleu"]) -> Matrix:
     n-grams are counted once per text instead of once per pair, and matches are products of matrices.
     """
     metric = _metric(utility)
-    segments = [_units(metric.inner, text, utility) for text in texts]
+    segments: list[str | list[str]] = [str(metric.inner._preprocess_segment(text)).split() for text in texts]
+    if utility == "chrf":  # n-grams of characters without white space, not of words
+        segments = ["".join(words) for words in segments]
     orders = [
         _matches([_ngrams(units, order) for units in segments]) for order in range(1, (6 if utility == "chrf" else 4) + 1)
     ]
@@ -133,12 +135,6 @@ def pairwise(texts: Sequence[str], utility: Literal["chrf", "bleu"]) -> Matrix:
 @cache
 def _metric(utility: str) -> Chrf | Bleu:
     return Chrf() if utility == "chrf" else Bleu(effective_order=True)
-
-
-def _units(inner: Any, text: str, utility: str) -> str | list[str]:
-    """What n-grams are made of: characters without white space, or words as sacreBLEU's tokenizer cuts them."""
-    segment = str(inner._preprocess_segment(text))
-    return "".join(segment.split()) if utility == "chrf" else segment.split()
 
 
 def _ngrams(units: str | list[str], order: int) -> Counter[Any]:

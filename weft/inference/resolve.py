@@ -4,72 +4,46 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
 from pydantic import ValidationError
 
-from weft.config.overrides import put
+from weft.config.overrides import Override, apply_overrides
 from weft.config.registry import build, problems
 from weft.config.sections import DecodeSection
-from weft.config.shorthands import fold, is_shorthand
 from weft.errors import ConfigError
 from weft.kernels.cpp import CannotBuild, Kernels, kernels, using
-from weft.search.methods import LeftToRight
+from weft.search.methods import Search
 
 if TYPE_CHECKING:
     from weft.inference.rerank import OpenScorer, Rerank
 
-TOKENS = 4096
-"""Source tokens per batch on a CPU, where larger batches are not faster."""
-
-MOST = 32768
-"""The largest default on a GPU, where time grows with the batch from there on."""
-
-GIB = 1 << 30
-
-
-@dataclass(frozen=True)
-class Lengths:
-    """Limits in tokens: the most and the fewest of a text, the most per source token (plus 10), and the most of a source."""
-
-    most: int
-    ratio: float
-    fewest: int
-    source: int
-
-    def longest(self, source: int) -> int:
-        """The most tokens of a text whose source has `source` tokens."""
-        return min(self.most, int(self.ratio * source) + 10)
+TOKENS, MOST = 4096, 32768
+"""Source tokens per batch on a CPU, where larger batches are not faster; the most on a GPU, which is then busy."""
 
 
 @dataclass(frozen=True)
 class Resolved:
-    """Decoding options with nothing left to decide.
+    """Decoding options with nothing left to decide: the section as written, and its parts and `auto` values resolved.
 
-    batch_tokens: source tokens per batch, over all workers · kernels: compiled CPU operations, if they are used · key: names
-    all options, for recorded searches.
+    batch_tokens: source tokens per batch, over all workers · kernels: compiled CPU operations, if they are used.
     """
 
+    section: DecodeSection
     device: torch.device
     precision: str
     workers: int
     batch_tokens: int
-    n_best: int
-    lengths: Lengths
-    search: LeftToRight
+    search: Search
     rerank: Rerank | None = None
-    no_repeat_ngram: int = 0
-    shortlist: int = 0
-    compile: bool = False
-    kernels: Kernels | None = field(default=None, repr=False)
-    key: str = ""
+    kernels: Kernels | None = None
 
     @property
     def candidates(self) -> int:
         """Texts per source that the search has to find."""
-        return self.n_best if self.rerank is None else max(self.n_best, self.rerank.candidates)
+        return self.section.n_best if self.rerank is None else max(self.section.n_best, self.rerank.candidates)
 
     @property
     def beams(self) -> int:
@@ -105,31 +79,26 @@ def resolve(
     """
     cuda = device.type == "cuda"
     memory = torch.cuda.get_device_properties(device).total_memory if cuda else 0
-    tokens = max(TOKENS, min(MOST, memory // GIB * 512)) if section.batch_tokens == "auto" else section.batch_tokens
+    tokens = max(TOKENS, min(MOST, (memory >> 30) * 512)) if section.batch_tokens == "auto" else section.batch_tokens
     workers = auto_workers if section.workers == "auto" else section.workers
     search = build("weft.search:SEARCHES", section.search, where="decode.search")
     rerank = build("weft.inference:RERANKS", section.rerank, open_scorer, where="decode.rerank")
     if rerank is not None:
         search.check(["n_best"])
     return Resolved(
-        device=device,
+        section,
+        device,
         precision=("bf16" if cuda else "float32") if section.precision == "auto" else section.precision,
         workers=1 if cuda else workers,
         batch_tokens=tokens,
-        n_best=section.n_best,
-        lengths=Lengths(section.max_length, section.max_ratio, section.min_length, section.max_source),
         search=search,
         rerank=rerank,
-        no_repeat_ngram=section.no_repeat_ngram,
-        shortlist=section.shortlist,
-        compile=section.compile,
         kernels=_kernels(section, device, warn),
-        key=section.model_dump_json(),
     )
 
 
 def _kernels(section: DecodeSection, device: torch.device, warn: Callable[[str], None]) -> Kernels | None:
-    """The compiled operations of a CPU, if decode.compile asks for them and they can be built."""
+    """The compiled operations of a CPU, if decode.compile is set and they can be built."""
     if not section.compile or device.type != "cpu":
         return None
     try:
@@ -141,13 +110,11 @@ def _kernels(section: DecodeSection, device: torch.device, warn: Callable[[str],
 
 def changed(section: DecodeSection, options: Mapping[str, Any]) -> DecodeSection:
     """The section with these options changed. Keys may be dotted (search.width) or shorthands (beam)."""
-    data = section.model_dump()
-    flat = {key: value for key, value in options.items() if is_shorthand(key)}
-    for key in sorted(options.keys() - flat.keys(), key=lambda key: key.count(".")):
-        put(data, tuple(key.split(".")), options[key], f"decode.{key}")
-    data, written = fold(data, flat, chosen="search" in options)
+    data: dict[str, Any] = {"decode": section.model_dump()}
+    overrides = [Override(("decode", *key.split(".")), value, f"decode.{key}") for key, value in options.items()]
+    written = apply_overrides(data, overrides)
     try:
-        return DecodeSection(**data)
+        return DecodeSection(**data["decode"])
     except ValidationError as error:
-        found = [(written.get(tuple(path), ".".join(path)), text) for path, text in problems(error, DecodeSection, data)]
-        raise ConfigError("; ".join(f"decode.{path}: {text}" for path, text in found)) from None
+        wrong = [(("decode", *path), text) for path, text in problems(error, DecodeSection, data["decode"])]
+        raise ConfigError("; ".join(f"{'.'.join(written.get(path, path))}: {text}" for path, text in wrong)) from None

@@ -18,16 +18,14 @@ from weft.inference.cutting import cut
 from weft.inference.predictor import Part, Prediction, Predictor, pad, refuse
 from weft.inference.resolve import Resolved
 from weft.inference.shortlist import Narrow, Shortlist
-from weft.inference.teacher_forcing import attention_of
+from weft.inference.teacher_forcing import force
 from weft.inference.terms import NO_TERMS, Terms, book
 from weft.kernels.graphs import Compiler
 from weft.models.base import Model, NarrowedDecoder
 from weft.objectives.likelihoods import log_likelihoods
 from weft.search.choosers import Limits
 from weft.search.constraints import Constraint, usual_constraints
-from weft.search.control import Control
-from weft.search.loop import EAGER
-from weft.search.methods import SearchBatch
+from weft.search.loop import CHECK, EAGER, Control
 from weft.search.recorded import Recorded, recorder_of
 from weft.search.tables import Hypothesis, Tables
 from weft.search.terms import Avoid
@@ -59,7 +57,7 @@ class Piece(Part):
     """A line, or a piece of one that is too long. Its ids end with EOS.
 
     prefix: ids of the forced prefix · words: unknown words of the source, if the model can copy them; the first has the first
-    id beyond the vocabulary, and so on · text: what the ids stand for.
+    id beyond the vocabulary, and so on · text: the text of the ids.
     """
 
     prefix: list[int]
@@ -95,9 +93,9 @@ class TranslationPredictor(Predictor[TranslationInput, Translation]):
         super().__init__(resolved, warn)
         self.model, self.source, self.target, self.shortlist = model, source, target, shortlist
         self.recorder = recorder_of(model)
-        self.compiler = Compiler(self.warn) if resolved.compile else None
-        self.max_source = min(resolved.lengths.source, model.max_source or resolved.lengths.source)
-        if resolved.n_best > 1:
+        self.compiler = Compiler(self.warn) if resolved.section.compile else None
+        self.max_source = min(resolved.section.max_source, model.max_source or resolved.section.max_source)
+        if resolved.section.n_best > 1:
             resolved.search.check(["n_best"])
         if shortlist:
             resolved.search.check(["shortlist"])
@@ -176,7 +174,7 @@ class TranslationPredictor(Predictor[TranslationInput, Translation]):
     def _reranked(self, found: list[Translation], scores: list[float]) -> list[Translation]:
         """The n best by these scores, each text once."""
         ranked = sorted((replace(each, score=score) for each, score in zip(found, scores, strict=True)), key=lambda t: -t.score)
-        return list({each.text: each for each in reversed(ranked)}.values())[::-1][: self.resolved.n_best]
+        return list({each.text: each for each in reversed(ranked)}.values())[::-1][: self.resolved.section.n_best]
 
     def join(self, given: TranslationInput, parts: list[Piece], results: list[list[Translation]]) -> Translation:
         """The translation of a line; only an uncut line has alternatives and attention weights of its own."""
@@ -184,7 +182,7 @@ class TranslationPredictor(Predictor[TranslationInput, Translation]):
             return Translation("", 0.0)
         if given.attention:
             for piece, found in zip(parts, results, strict=True):
-                found[0].attention = attention_of(self.model, piece.ids, found[0].ids)
+                found[0].attention = force(self.model, piece.ids, found[0].ids).weights
         if len(results) == 1:
             results[0][0].alternatives = results[0][1:]
             return results[0][0]
@@ -201,20 +199,27 @@ class TranslationPredictor(Predictor[TranslationInput, Translation]):
     ) -> tuple[list[list[Translation]], Tables]:
         """The translations of some pieces, not reranked, and the tables of the search; with `trace` they hold the beam tree."""
         device, resolved = self.model.device, self.resolved
-        rows = _rounded(pieces) if self.rounds else pieces
-        narrow = None if trace or any(piece.terms for piece in pieces) else self._narrow(rows)
+        # Recorded searches come in few sizes, so the batch is padded with empty pieces to a power of two.
+        missing = power_of_two(len(pieces)) - len(pieces) if self.rounds else 0
+        rows = [*pieces, *(Piece([EOS], []) for _ in range(missing))]
+        narrow = None
+        if self.shortlist is not None and not trace and not any(piece.terms for piece in pieces):
+            narrow = self.shortlist.narrow([(row.ids, row.prefix) for row in rows], resolved.section.shortlist, device)
         prefixes = [[BOS, *(narrow.numbers(piece.prefix) if narrow else piece.prefix)] for piece in rows]
         lengths = [len(prefix) for prefix in prefixes]
         use = book(self.target, [piece.terms.use for piece in rows], device)
         avoid = book(self.target, [piece.terms.avoid for piece in rows], device, early=True)
         limits = self.limits(rows, len(pieces), narrow)
-        constraints: list[Constraint] = usual_constraints(resolved.no_repeat_ngram, max(lengths) + int(limits.longest.max()))
+        longest = max(lengths) + int(limits.longest.max())
+        constraints: list[Constraint] = usual_constraints(resolved.section.no_repeat_ngram, longest)
         recorded = None
         if self.recorder is not None and not (use or avoid or narrow):
-            recorded = self.recorder.stepping(resolved.key, self.compiler)
+            recorded = self.recorder.stepping(resolved.section.model_dump_json(), self.compiler)
         with resolved.arithmetic(next(self.model.parameters()).dtype, resolved.beams):
-            batch = SearchBatch(
-                source=self._encode(rows, recorded),
+            decoder = self.model.decoder if narrow is None else NarrowedDecoder(self.model.decoder, narrow.ids)
+            found, tables = resolved.search.find(
+                decoder,
+                self._encode(rows, recorded),
                 limits=limits,
                 first=pad(prefixes).to(device),
                 first_layout=Layout.padded(lengths).to(device) if len(set(lengths)) > 1 else None,
@@ -222,11 +227,10 @@ class TranslationPredictor(Predictor[TranslationInput, Translation]):
                 constraints=[*constraints, *([Avoid(avoid)] if avoid else [])],
                 required=use,
                 stepping=recorded or EAGER,
+                check=1 if trace else CHECK,
                 trace=trace,
                 control=control,
             )
-            decoder = self.model.decoder if narrow is None else NarrowedDecoder(self.model.decoder, narrow.ids)
-            found, tables = resolved.search.find(decoder, batch)
         pairs = zip(pieces, found[: len(pieces)], strict=True)
         return [[self._translation(piece, each, narrow) for each in hypotheses] for piece, hypotheses in pairs], tables
 
@@ -238,19 +242,14 @@ class TranslationPredictor(Predictor[TranslationInput, Translation]):
         source = Source(block, None if full else Layout.padded(lengths, block.size(1)).to(self.model.device))
         return self.model.encode(source) if recorded is None else recorded.encode(self.model, source)
 
-    def _narrow(self, pieces: list[Piece]) -> Narrow | None:
-        """The vocabulary of the batch, if there is a shortlist."""
-        given = [(piece.ids, piece.prefix) for piece in pieces]
-        return None if self.shortlist is None else self.shortlist.narrow(given, self.resolved.shortlist, self.model.device)
-
     def limits(self, pieces: list[Piece], real: int, narrow: Narrow | None = None) -> Limits:
         """Length limits per piece; pieces from number `real` on only pad the batch and end at once."""
-        lengths, most = self.resolved.lengths, self.model.max_target
-        longest = [lengths.longest(len(piece.ids)) for piece in pieces]
+        section, most = self.resolved.section, self.model.max_target
+        longest = [min(section.max_length, int(section.max_ratio * len(piece.ids)) + 10) for piece in pieces]
         if most is not None:
             longest = [min(each, most - len(piece.prefix) - 1) for each, piece in zip(longest, pieces, strict=True)]
         longest = [max(1, each) if k < real else 1 for k, each in enumerate(longest)]
-        shortest = [min(lengths.fewest, each - 1) for each in longest]
+        shortest = [min(section.min_length, each - 1) for each in longest]
         columns = [torch.tensor(each, device=self.model.device) for each in (longest, shortest, [p.seed for p in pieces])]
         return Limits(columns[0], columns[1], columns[2], None if narrow is None else narrow.bias)
 
@@ -261,10 +260,7 @@ class TranslationPredictor(Predictor[TranslationInput, Translation]):
         return Translation(text, hypothesis.score, ids, target.tokens(ids), source.tokens(piece.ids))
 
     def log_likelihoods(self, source: str, targets: Sequence[str]) -> list[tuple[float, int]]:
-        """For each target its log-probability given the source, and its number of tokens, EOS included.
-
-        Texts longer than the model's positions are cut off. The targets are scored in a batch of their own.
-        """
+        """See `Scorer`. Texts longer than the model's positions are cut off; the targets are scored in their own batch."""
         pieces = self.pieces([source], [""], 1)[0]
         if not pieces or not targets:
             return [(0.0, 1)] * len(targets)
@@ -279,9 +275,3 @@ class TranslationPredictor(Predictor[TranslationInput, Translation]):
             hidden = self.model(Source(block), fed, layout).hidden
             found = log_likelihoods(self.model.decoder, hidden, labels).sum(1).tolist()
         return [(score, len(row)) for score, row in zip(found, rows, strict=True)]
-
-
-def _rounded(pieces: list[Piece]) -> list[Piece]:
-    """The pieces, padded with empty ones to a power of two: recorded searches come in few sizes."""
-    missing = power_of_two(len(pieces)) - len(pieces)
-    return [*pieces, *(Piece([EOS], []) for _ in range(missing))]

@@ -1,15 +1,15 @@
 """Training objectives beyond the cross-entropy of the true tokens: scheduled sampling, REINFORCE, penalties on attention."""
 
 SAMPLINGS = {
-    "none": "weft.objectives.scheduled_sampling:NoSampling",
-    "steps": "weft.objectives.scheduled_sampling:StepSampling",
-    "two_pass": "weft.objectives.scheduled_sampling:TwoPassSampling",
-    "parallel": "weft.objectives.scheduled_sampling:ParallelSampling",
-    "free": "weft.objectives.scheduled_sampling:FreeRunning",
+    "none": "weft.objectives.scheduled_sampling:no_sampling",
+    "steps": "weft.objectives.scheduled_sampling:step_sampling",
+    "two_pass": "weft.objectives.scheduled_sampling:two_pass_sampling",
+    "parallel": "weft.objectives.scheduled_sampling:parallel_sampling",
+    "free": "weft.objectives.scheduled_sampling:free_running",
 }
 
 DECAYS = {
-    "linear": "weft.objectives.scheduled_sampling:LinearDecay",
-    "exponential": "weft.objectives.scheduled_sampling:ExponentialDecay",
-    "inverse_sigmoid": "weft.objectives.scheduled_sampling:InverseSigmoidDecay",
+    "linear": "weft.objectives.scheduled_sampling:linear_decay",
+    "exponential": "weft.objectives.scheduled_sampling:exponential_decay",
+    "inverse_sigmoid": "weft.objectives.scheduled_sampling:inverse_sigmoid_decay",
 }

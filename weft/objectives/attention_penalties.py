@@ -53,8 +53,7 @@ class Penalties:
         """Each penalty with a weight, unweighted: the sum over all tokens, the mean over the chosen attentions."""
         shown = [torch.cat(tape, 2) for tape in watched]
         if any(not weights.requires_grad for weights in shown):
-            name = self._named
-            raise ConfigError(f"{name}: the attention weights of this model have no gradient; set it to 0")
+            raise ConfigError(f"{self._named}: the attention weights of this model have no gradient; set it to 0")
         return {
             name: torch.stack([self._sum(name, weights, batch) for weights in shown]).mean()
             for name, weight in self.weights.items()

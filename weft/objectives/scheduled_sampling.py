@@ -10,7 +10,8 @@ Shapes: B rows · T target positions.
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 import torch
@@ -25,136 +26,97 @@ from weft.objectives.likelihoods import Choice, predictions
 
 Probability = Annotated[float, Field(ge=0, le=1)]
 Decaying = Annotated[dict[str, Any], Among("weft.objectives:DECAYS")]
+DECAY: dict[str, Any] = {"kind": "inverse_sigmoid"}
 
 
-class Decay(ABC):
-    """ε, the probability of feeding the truth, as a function of the number i of earlier updates."""
-
-    @abstractmethod
-    def __call__(self, update: int) -> float:
-        """ε in update number `update`, counted from 1."""
+Decay = Callable[[int], float]
+"""ε, the probability of feeding the truth, in an update, which counts from 1; i is the number of earlier updates."""
 
 
-class LinearDecay(Decay):
+def linear_decay(*, start: Probability = 1.0, slope: Annotated[float, Field(ge=0)] = 2e-4, floor: Probability = 0.0) -> Decay:
     """ε = max(floor, start − slope · i): Bengio et al. 2015.
 
     start: ε at the beginning
     slope: how much it falls per update
     floor: ε at the end
     """
-
-    def __init__(
-        self, *, start: Probability = 1.0, slope: Annotated[float, Field(ge=0)] = 2e-4, floor: Probability = 0.0
-    ) -> None:
-        self.start, self.slope, self.floor = start, slope, floor
-
-    def __call__(self, update: int) -> float:
-        return max(self.floor, self.start - self.slope * (update - 1))
+    return lambda update: max(floor, start - slope * (update - 1))
 
 
-class ExponentialDecay(Decay):
+def exponential_decay(*, base: Probability = 0.9997) -> Decay:
     """ε = baseⁱ: Bengio et al. 2015.
 
     base: factor of ε per update
     """
-
-    def __init__(self, *, base: Probability = 0.9997) -> None:
-        self.base = base
-
-    def __call__(self, update: int) -> float:
-        return float(self.base ** (update - 1))
+    return lambda update: float(base ** (update - 1))
 
 
-class InverseSigmoidDecay(Decay):
+def inverse_sigmoid_decay(*, k: Annotated[float, Field(ge=1)] = 500.0) -> Decay:
     """ε = k / (k + exp(i / k)): Bengio et al. 2015. It is one half after k · ln k updates.
 
     k: how slowly it falls
     """
 
-    def __init__(self, *, k: Annotated[float, Field(ge=1)] = 500.0) -> None:
-        self.k = k
-
-    def __call__(self, update: int) -> float:
+    def decay(update: int) -> float:
         # e^-x / (e^-x + 1/k), which does not overflow.
-        falling = math.exp(-(update - 1) / self.k)
-        return falling / (falling + 1 / self.k)
+        falling = math.exp(-(update - 1) / k)
+        return falling / (falling + 1 / k)
+
+    return decay
 
 
-class Sampling(ABC):
-    """Chooses what a decoder is fed.
+@dataclass(frozen=True)
+class Sampling:
+    """What a decoder is fed.
 
-    steady: whether every update runs the same operations.
+    inputs: model, batch and update → [B, T] token ids in place of `batch.target`, BOS first; the model learns from each of them
+    steady: whether every update runs the same operations
     """
 
-    steady = False
-
-    @abstractmethod
-    def inputs(self, model: Model, batch: PairBatch, update: int) -> list[Tensor]:
-        """[B, T] token ids in place of `batch.target`, BOS first. If there are several, the model learns from each."""
+    inputs: Callable[[Model, PairBatch, int], list[Tensor]]
+    steady: bool = False
 
 
-class NoSampling(Sampling):
+def no_sampling() -> Sampling:
     """Teacher forcing: feeds the true tokens."""
-
-    steady = True
-
-    def inputs(self, model: Model, batch: PairBatch, update: int) -> list[Tensor]:
-        return [batch.target]
+    return Sampling(lambda model, batch, update: [batch.target], steady=True)
 
 
-class StepSampling(Sampling):
+def step_sampling(*, decay: Decaying = DECAY, choice: Choice = "best") -> Sampling:
     """Scheduled sampling token by token: each prediction depends on the tokens fed before it (Bengio et al. 2015).
 
     decay: how the share of true tokens falls
     choice: predict the most probable token, or a sample
     """
-
-    def __init__(self, *, decay: Decaying = {"kind": "inverse_sigmoid"}, choice: Choice = "best") -> None:  # noqa: B006
-        self.decay: Decay = build("weft.objectives:DECAYS", decay)
-        self.choice: Choice = choice
-
-    def inputs(self, model: Model, batch: PairBatch, update: int) -> list[Tensor]:
-        return [step_by_step(model, batch, self.decay(update), self.choice)]
+    truth: Decay = build("weft.objectives:DECAYS", decay)
+    return Sampling(lambda model, batch, update: [step_by_step(model, batch, truth(update), choice)])
 
 
-class FreeRunning(Sampling):
+def free_running(*, choice: Choice = "best") -> Sampling:
     """Free running: after BOS, feeds only predictions, made token by token.
 
     choice: predict the most probable token, or a sample
     """
-
-    def __init__(self, *, choice: Choice = "best") -> None:
-        self.choice: Choice = choice
-
-    def inputs(self, model: Model, batch: PairBatch, update: int) -> list[Tensor]:
-        return [step_by_step(model, batch, 0.0, self.choice)]
+    return Sampling(lambda model, batch, update: [step_by_step(model, batch, 0.0, choice)])
 
 
-class TwoPassSampling(Sampling):
+def two_pass_sampling(*, decay: Decaying = DECAY, choice: Choice = "best", both: bool = False) -> Sampling:
     """Scheduled sampling in two passes: predicts all tokens at once, from the truth (Mihaylova & Martins 2019).
 
     decay: how the share of true tokens falls
     choice: predict the most probable token, or a sample
     both: learn from the true tokens as well, with equal weight
     """
+    truth: Decay = build("weft.objectives:DECAYS", decay)
 
-    def __init__(
-        self,
-        *,
-        decay: Decaying = {"kind": "inverse_sigmoid"},  # noqa: B006
-        choice: Choice = "best",
-        both: bool = False,
-    ) -> None:
-        self.decay: Decay = build("weft.objectives:DECAYS", decay)
-        self.choice: Choice = choice
-        self.both = both
+    def inputs(model: Model, batch: PairBatch, update: int) -> list[Tensor]:
+        mixed = all_at_once(model, batch, truth(update), choice, passes=1)
+        return [batch.target, mixed] if both else [mixed]
 
-    def inputs(self, model: Model, batch: PairBatch, update: int) -> list[Tensor]:
-        mixed = all_at_once(model, batch, self.decay(update), self.choice, passes=1)
-        return [batch.target, mixed] if self.both else [mixed]
+    return Sampling(inputs)
 
 
-class ParallelSampling(Sampling):
+def parallel_sampling(*, decay: Decaying = DECAY, choice: Choice = "best", passes: PositiveInt = 2) -> Sampling:
     """Scheduled sampling in parallel passes: each pass predicts from the input of the pass before (Duckworth et al. 2019).
 
     With as many passes as tokens, and the most probable tokens as predictions, it equals scheduled sampling token by token.
@@ -163,20 +125,8 @@ class ParallelSampling(Sampling):
     choice: predict the most probable token, or a sample
     passes: number of prediction passes
     """
-
-    def __init__(
-        self,
-        *,
-        decay: Decaying = {"kind": "inverse_sigmoid"},  # noqa: B006
-        choice: Choice = "best",
-        passes: PositiveInt = 2,
-    ) -> None:
-        self.decay: Decay = build("weft.objectives:DECAYS", decay)
-        self.choice: Choice = choice
-        self.passes = passes
-
-    def inputs(self, model: Model, batch: PairBatch, update: int) -> list[Tensor]:
-        return [all_at_once(model, batch, self.decay(update), self.choice, self.passes)]
+    truth: Decay = build("weft.objectives:DECAYS", decay)
+    return Sampling(lambda model, batch, update: [all_at_once(model, batch, truth(update), choice, passes)])
 
 
 @torch.no_grad()

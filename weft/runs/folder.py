@@ -46,7 +46,6 @@ class RunLock:
 
     def __init__(self, folder: Path) -> None:
         self.file = folder / LOCK
-        self._handle: int | None = None
 
     def __enter__(self) -> RunLock:
         handle = os.open(self.file, os.O_RDWR | os.O_CREAT, 0o644)
@@ -63,6 +62,4 @@ class RunLock:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         # Keep the file: if it were removed, two processes could lock two different files of the same name.
-        if self._handle is not None:
-            os.close(self._handle)
-            self._handle = None
+        os.close(self._handle)

@@ -18,6 +18,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from weft.config.document import ASIDE
 from weft.errors import RunError
 
 DRAWING = {"uniform_", "normal_", "kaiming_uniform_", "kaiming_normal_", "xavier_uniform_", "xavier_normal_", "orthogonal_"}
@@ -76,13 +77,9 @@ def read_tensors(file: Path) -> dict[str, Tensor]:
         tensors = load_file(file)
     if any("encoder.front." in name or "encoder.base.front." in name for name in tensors):
         return tensors
-    return {_current(name): tensor for name, tensor in tensors.items()}
-
-
-def _current(name: str) -> str:
     for old, new in RENAMED:
-        name = old.sub(new, name)
-    return name
+        tensors = {old.sub(new, name): tensor for name, tensor in tensors.items()}
+    return tensors
 
 
 def read_metadata(file: Path) -> dict[str, str]:
@@ -111,7 +108,13 @@ def _read_errors(file: Path) -> Iterator[None]:
 def put_tensors(model: nn.Module, tensors: Mapping[str, Tensor], where: Path) -> None:
     """Copies `tensors` into the model, in place. Names and shapes must match exactly."""
     expected = tensors_of(model)
-    differences = _differences(expected, tensors)
+    differences = [
+        f"{name} has shape {list(tensors[name].shape)}, not {list(tensor.shape)}"
+        for name, tensor in expected.items()
+        if name in tensors and tensors[name].shape != tensor.shape
+    ]
+    differences += [f"{name} is missing" for name in expected if name not in tensors]
+    differences += [f"{name} is not part of this model" for name in tensors if name not in expected]
     if differences:
         shown = "; ".join(differences[:4]) + (f"; and {len(differences) - 4} more" if len(differences) > 4 else "")
         raise RunError(
@@ -119,17 +122,6 @@ def put_tensors(model: nn.Module, tensors: Mapping[str, Tensor], where: Path) ->
         )
     for name, tensor in expected.items():
         tensor.copy_(tensors[name])
-
-
-def _differences(expected: Mapping[str, Tensor], given: Mapping[str, Tensor]) -> list[str]:
-    missing = [f"{name} is missing" for name in expected if name not in given]
-    unknown = [f"{name} is not part of this model" for name in given if name not in expected]
-    shapes = [
-        f"{name} has shape {list(given[name].shape)}, not {list(tensor.shape)}"
-        for name, tensor in expected.items()
-        if name in given and given[name].shape != tensor.shape
-    ]
-    return shapes + missing + unknown
 
 
 class blank(TorchFunctionMode):  # noqa: N801 — a context manager, named in the style of torch
@@ -153,14 +145,29 @@ def load_weights(model: nn.Module, file: Path) -> dict[str, str]:
 
 
 @contextmanager
-def disk_errors(target: Path) -> Iterator[None]:
-    """Turns a failed write into an error that says where it happened and what to do."""
+def replacing(target: Path) -> Iterator[Path]:
+    """Yields a temporary path for a file or folder that then replaces `target`. If this fails, nothing of it remains."""
+    aside = target.with_name(ASIDE + target.name)
     try:
-        yield
-    except (OSError, SafetensorError) as error:
+        yield aside
+        if target.is_dir():
+            discard(target)
+        os.replace(aside, target)
+        sync(target.parent)
+    except BaseException as error:
+        shutil.rmtree(aside, ignore_errors=True) if aside.is_dir() else aside.unlink(missing_ok=True)
+        if not isinstance(error, OSError | SafetensorError):
+            raise
         parent = next(folder for folder in target.absolute().parents if folder.is_dir())
         free = shutil.disk_usage(parent).free / 2**20
         raise RunError(
             f"could not save {target}: {error}. {free:,.0f} MiB are free on that disk. Earlier checkpoints are intact: free "
             "some space (old runs, other files) or lower train.keep_last, and continue with --resume"
         ) from error
+
+
+def discard(folder: Path) -> None:
+    """Removes a folder. It is renamed first: a partly removed checkpoint must not look like a checkpoint."""
+    aside = folder.with_name(f"{ASIDE}old-{folder.name}")
+    os.rename(folder, aside)
+    shutil.rmtree(aside, ignore_errors=True)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,7 +17,6 @@ from weft.kernels.cpp import used
 from weft.models.base import Decoder
 from weft.search.choosers import NEVER, Choice, Chooser, Found, Limits
 from weft.search.constraints import Constraint
-from weft.search.control import Control
 from weft.search.tables import Hypothesis, Tables, read_back
 from weft.state import State, grow, select
 
@@ -70,10 +69,6 @@ class Running:
             hidden=self.hidden[rows],
         )
 
-    def grow(self, room: int) -> Running:
-        """The search with room for `room` tokens."""
-        return replace(self, state=grow(self.state, room), noted=grow(self.noted, room))
-
 
 @dataclass
 class Given:
@@ -98,6 +93,9 @@ class Step:
         sources, device = given.first.size(0), given.first.device
         fed = self.decoder.features(given.first, self.decoder.start(given.source, room=room), given.layout)
         found = self.chooser.start(sources, device)
+        last = fed.hidden[:, -1]
+        if given.layout is not None:
+            last = fed.hidden[torch.arange(sources, device=device), (given.layout.lengths - 1).clamp_min(0)]
         return Running(
             owner=torch.arange(sources, device=device),
             found=found,
@@ -105,7 +103,7 @@ class Step:
             state=fed.state,
             noted=[constraint.start(sources, device) for constraint in self.constraints],
             tokens=given.first,
-            hidden=_last(fed.hidden, given.layout),
+            hidden=last,
             t=torch.zeros((), dtype=torch.long, device=device),
             tables=Tables.empty(length, found, trace),
             layout=given.layout,
@@ -129,7 +127,9 @@ class Step:
         if now.limits.bias is not None:
             logits.unflatten(0, (now.owner.numel(), -1)).add_(now.limits.bias[:, None])
         norm = _norm(logits)
-        _too_short(logits, now.t, now.limits)
+        # No EOS before the shortest length of a text.
+        early = (now.t < now.limits.shortest)[:, None].expand(-1, logits.size(0) // now.limits.shortest.numel())
+        logits[:, EOS].masked_fill_(early.reshape(-1), NEVER)
         for j, constraint in enumerate(self.constraints):
             logits, now.noted[j] = constraint(logits, now.tokens, now.noted[j], now.layout)
         groups, width = now.owner.numel(), self.chooser.width
@@ -142,27 +142,18 @@ class Step:
         return choice
 
 
-class Stepping(Protocol):
-    """How the parts of a search are run: eagerly, or recorded once per size and replayed."""
+class Stepping:
+    """How the parts of a search are run: here eagerly; `Recorded` captures them once per size and replays them."""
 
     def opening(self, key: Hashable, work: Callable[[Given], Running], given: Given) -> Running:
         """The result of `work(given)`; equal keys mean equal work."""
-        ...
-
-    def step(self, step: Step, now: Running) -> Running: ...
-
-
-class Eager:
-    """Runs everything directly."""
-
-    def opening(self, key: Hashable, work: Callable[[Given], Running], given: Given) -> Running:
         return work(given)
 
     def step(self, step: Step, now: Running) -> Running:
         return step(now)
 
 
-EAGER = Eager()
+EAGER = Stepping()
 
 
 @torch.inference_mode()
@@ -208,11 +199,33 @@ def generate(
             now = _without(now, alive)
         if prefix + i + 1 > room and i + 1 < steps:
             room = _room(prefix + i + 1, room, device)
-            now = now.grow(room)
+            now = replace(now, state=grow(now.state, room), noted=grow(now.noted, room))
     else:
         step.choose(now)
     now.tables.archive(now.owner, now.found)
     return read_back(now.tables, best), now.tables
+
+
+class Control:
+    """Stops the rows of a batch that nobody waits for any more: those for which `wanted(row)` is false.
+
+    The search loop checks every few steps, never inside a step, so that a recorded step stays the same. The text of a stopped
+    row is cut off: do not show it, and do not cache it.
+    """
+
+    def __init__(self, rows: int, wanted: Callable[[int], bool]) -> None:
+        self.rows, self.wanted = rows, wanted
+        self.stopped: set[int] = set()
+
+    def stop_unwanted(self, owner: Tensor, longest: Tensor) -> None:
+        """Sets the longest length of unwanted rows to 0, in place, so that every chooser ends them at the next step.
+
+        owner [G]: the number of each running source in the batch · longest [G]: the longest length of each.
+        """
+        gone = [row for row in range(self.rows) if row not in self.stopped and not self.wanted(row)]
+        if gone:
+            self.stopped.update(gone)
+            longest.masked_fill_(torch.isin(owner, torch.tensor(gone, device=owner.device)), 0)
 
 
 class Watch:
@@ -249,14 +262,6 @@ def _without(now: Running, alive: int) -> Running:
     return now.leave(now.found.done.byte().argsort(stable=True)[:count])
 
 
-def _last(hidden: Tensor, layout: Layout | None) -> Tensor:
-    """The hidden state of each row's last real token: [G, P, D] → [G, D]."""
-    if layout is None:
-        return hidden[:, -1]
-    at = (layout.lengths - 1).clamp_min(0)
-    return hidden[torch.arange(hidden.size(0), device=hidden.device), at]
-
-
 def _norm(logits: Tensor) -> Tensor:
     """logsumexp [B] in float32 of logits [B, V], in one pass: log-softmax subtracts it from every logit, EOS included."""
     native = used(logits)
@@ -264,12 +269,6 @@ def _norm(logits: Tensor) -> Tensor:
         return native.log_sum(logits)
     logp = logits.log_softmax(-1, dtype=torch.float32)
     return logits[:, EOS].float() - logp[:, EOS]
-
-
-def _too_short(logits: Tensor, t: Tensor, limits: Limits) -> None:
-    """Forbids EOS before the shortest length of a text, in place."""
-    early = (t < limits.shortest)[:, None].expand(-1, logits.size(0) // limits.shortest.numel())
-    logits[:, EOS].masked_fill_(early.reshape(-1), NEVER)
 
 
 def _room(needed: int, room: int, device: torch.device) -> int:

@@ -6,8 +6,7 @@ Shapes: G sources · P prefix tokens.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, PositiveInt
@@ -16,10 +15,8 @@ from torch import Tensor
 from weft.batch import Layout
 from weft.errors import ConfigError
 from weft.models.base import Decoder
-from weft.search.choosers import Beam, Chooser, Greedy, Limits, Sample
-from weft.search.constraints import Constraint
-from weft.search.control import Control
-from weft.search.loop import CHECK, EAGER, Stepping, generate
+from weft.search.choosers import Beam, Chooser, Greedy, Sample
+from weft.search.loop import generate
 from weft.search.tables import Hypothesis, Tables
 from weft.search.terms import Book, Require
 
@@ -37,33 +34,15 @@ FEATURES = {
 """What a search may accept, and what error messages call it."""
 
 
-@dataclass
-class SearchBatch:
-    """A batch to search: encoded sources and everything that holds per row.
-
-    first [G, P]: BOS and any forced prefix · best: texts per source · required: terms that texts must contain, if any.
-    """
-
-    source: Any
-    limits: Limits
-    first: Tensor
-    first_layout: Layout | None = None
-    best: int = 1
-    constraints: Sequence[Constraint] = ()
-    required: Book | None = None
-    stepping: Stepping = EAGER
-    trace: bool = False
-    control: Control | None = None
-
-
 class Search(ABC):
-    """A way to find texts for encoded sources.
+    """A way to find texts for encoded sources, one token after the other.
 
     kind: its name in the table · accepts: the features of `FEATURES` that it supports.
     """
 
     kind: ClassVar[str]
     accepts: ClassVar[frozenset[str]]
+    length_penalty: float = 0.0
 
     def check(self, features: Iterable[str], where: str = "") -> None:
         """Raises ConfigError for the first feature that this search does not support."""
@@ -78,16 +57,6 @@ class Search(ABC):
         """Hypotheses per source that are computed side by side."""
 
     @abstractmethod
-    def find(self, decoder: Decoder, batch: SearchBatch) -> tuple[list[list[Hypothesis]], Tables]:
-        """The texts of each source, best first, and the tables of the search."""
-
-
-class LeftToRight(Search):
-    """A search that chooses one token after the other."""
-
-    length_penalty: float = 0.0
-
-    @abstractmethod
     def chooser(self, n_best: int, length_penalty: float | None = None) -> Chooser:
         """What chooses tokens; `length_penalty` replaces the configured one."""
 
@@ -95,51 +64,31 @@ class LeftToRight(Search):
         """Whether a token is part of the text as soon as it is chosen, because hypotheses do not compete."""
         return True
 
-    def find(self, decoder: Decoder, batch: SearchBatch) -> tuple[list[list[Hypothesis]], Tables]:
-        return generate(
-            decoder,
-            batch.source,
-            self._chooser(batch),
-            first=batch.first,
-            first_layout=batch.first_layout,
-            limits=batch.limits,
-            constraints=batch.constraints,
-            best=batch.best,
-            check=1 if batch.trace else CHECK,
-            trace=batch.trace,
-            stepping=batch.stepping,
-            control=batch.control,
-        )
+    def find(
+        self,
+        decoder: Decoder,
+        source: Any,
+        *,
+        first: Tensor,
+        first_layout: Layout | None = None,
+        best: int = 1,
+        required: Book | None = None,
+        **options: Any,
+    ) -> tuple[list[list[Hypothesis]], Tables]:
+        """The texts of each source, best first, and the tables of the search.
 
-    def _chooser(self, batch: SearchBatch) -> Chooser:
-        if batch.required is None:
-            return self.chooser(batch.best)
-        # The prefix may already contain some of the terms.
-        state = batch.required.read(batch.first, batch.first_layout)
-        keep = self.width(batch.best)
-        return Require(max(BANKS, 2 * keep), batch.required, state, self.length_penalty, keep)
-
-
-class GreedySearch(LeftToRight):
-    """Takes the most probable token at each step.
-
-    length_penalty: a score is the log-probability divided by length to this power
-    """
-
-    kind = "greedy"
-    accepts = frozenset({"prefix", "avoid", "shortlist", "trace"})
-
-    def __init__(self, *, length_penalty: float = 1.0) -> None:
-        self.length_penalty = length_penalty
-
-    def width(self, n_best: int) -> int:
-        return 1
-
-    def chooser(self, n_best: int, length_penalty: float | None = None) -> Chooser:
-        return Greedy(self.length_penalty if length_penalty is None else length_penalty)
+        required: terms that texts must contain, if any · options: the others of `generate`.
+        """
+        chooser = self.chooser(best)
+        if required is not None:
+            keep = self.width(best)
+            # The prefix may already contain some of the terms.
+            state = required.read(first, first_layout)
+            chooser = Require(max(BANKS, 2 * keep), required, state, self.length_penalty, keep)
+        return generate(decoder, source, chooser, first=first, first_layout=first_layout, best=best, **options)
 
 
-class BeamSearch(LeftToRight):
+class BeamSearch(Search):
     """Keeps the most probable hypotheses of each step (beam search).
 
     width: hypotheses per source; decode.n_best and decode.rerank may widen it
@@ -166,7 +115,20 @@ class BeamSearch(LeftToRight):
         return Greedy(penalty) if width == 1 else Beam(width, penalty, stop=self.stop)
 
 
-class SampleSearch(LeftToRight):
+class GreedySearch(BeamSearch):
+    """Takes the most probable token at each step.
+
+    length_penalty: a score is the log-probability divided by length to this power
+    """
+
+    kind = "greedy"
+    accepts = frozenset({"prefix", "avoid", "shortlist", "trace"})
+
+    def __init__(self, *, length_penalty: float = 1.0) -> None:
+        super().__init__(width=1, length_penalty=length_penalty)
+
+
+class SampleSearch(Search):
     """Draws texts at random, decode.n_best per source; a score is the log-probability.
 
     temperature: below 1 is safer, above 1 bolder

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
 import torch
@@ -13,7 +13,7 @@ from torch import Tensor
 from weft.batch import Layout, Source
 from weft.kernels.graphs import Compiler, Graphs, Work
 from weft.models.base import Encoded, Model
-from weft.search.loop import Given, Running, Step
+from weft.search.loop import Given, Running, Step, Stepping
 from weft.state import State, again, clone, leaves, refill, write_
 
 MOST = 64
@@ -56,39 +56,13 @@ class Recorder:
         self._recordings: dict[tuple[Hashable, ...], Recording] = {}
         self._seen: set[Hashable] = set()
         self._refused: set[Hashable] = set()
-        self._last: tuple[Hashable, Running, Work] | None = None
+        self.last: tuple[Hashable, Running, Work] | None = None
 
     def stepping(self, setting: Hashable, compiler: Compiler | None = None) -> Recorded:
         """A `Stepping` that records. `setting`: everything that changes a search besides the sizes of its tensors."""
         return Recorded(self, setting, compiler)
 
-    def work(self, key: Hashable, do: Callable[[State], T], given: State) -> T:
-        """The result of `do(given)`. It is valid until the same work is done again."""
-        bare = _without_lengths(given)
-        tensors = leaves(bare)
-        recording = self._find("work", key, bare, tensors, lambda mine: do(again(mine)))
-        if recording is None:
-            return do(given)
-        recording(tensors)
-        made: T = again(recording.made[0])
-        return made
-
-    def step(self, setting: Hashable, step: Step, now: Running, compiler: Compiler | None) -> Running:
-        """The next step of a search. With a compiler it is compiled before it is recorded."""
-        if self._last is not None and self._last[0] == setting and self._last[1] is now:
-            # The search is still in the tensors of the recording: nothing to copy and nothing to look up.
-            self._last[2]()
-            return now
-        tensors = leaves(now)
-        recording = self._find("step", setting, now, tensors, lambda mine: _advance(step, mine), compiler)
-        if recording is None:
-            return step(now)
-        recording(tensors)
-        handle: Running = again(recording.given)
-        self._last = setting, handle, recording.replay
-        return handle
-
-    def _find(
+    def find(
         self,
         what: str,
         kind: Hashable,
@@ -126,21 +100,41 @@ class Recorder:
 
 
 @dataclass(frozen=True)
-class Recorded:
-    """Recorded searches with one setting."""
+class Recorded(Stepping):
+    """Recorded searches with one setting. With a compiler, steps are compiled before they are recorded."""
 
     recorder: Recorder
     setting: Hashable
     compiler: Compiler | None = None
 
     def encode(self, model: Model, source: Source) -> Encoded:
-        return self.recorder.work((self.setting, "encode"), model.encode, source)
+        return self.opening("encode", model.encode, source)
 
-    def opening(self, key: Hashable, work: Callable[[Given], Running], given: Given) -> Running:
-        return self.recorder.work((self.setting, key), work, given)
+    def opening(self, key: Hashable, work: Callable[[Any], T], given: State) -> T:
+        """The result of `work(given)`. It is valid until the same work is done again."""
+        bare = _without_lengths(given)
+        tensors = leaves(bare)
+        recording = self.recorder.find("work", (self.setting, key), bare, tensors, lambda mine: work(again(mine)))
+        if recording is None:
+            return work(given)
+        recording(tensors)
+        made: T = again(recording.made[0])
+        return made
 
     def step(self, step: Step, now: Running) -> Running:
-        return self.recorder.step(self.setting, step, now, self.compiler)
+        recorder, last = self.recorder, self.recorder.last
+        if last is not None and last[0] == self.setting and last[1] is now:
+            # The search is still in the tensors of the recording: nothing to copy and nothing to look up.
+            last[2]()
+            return now
+        tensors = leaves(now)
+        recording = recorder.find("step", self.setting, now, tensors, lambda mine: _advance(step, mine), self.compiler)
+        if recording is None:
+            return step(now)
+        recording(tensors)
+        handle: Running = again(recording.given)
+        recorder.last = self.setting, handle, recording.replay
+        return handle
 
 
 def _advance(step: Step, state: Running) -> State:

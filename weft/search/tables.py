@@ -52,17 +52,13 @@ class Tables:
             self.parents.index_put_(place, choice.parents)
         if self.scores is not None:
             self.scores.index_put_(place, choice.found.score)
-            self._trace(place, choice.candidates)
-
-    def _trace(self, place: tuple[Tensor, Tensor], candidates: Candidates | None) -> None:
-        if candidates is None:
-            return
-        if self.candidates is None:
-            size = (*self.tokens.shape[:2], candidates.score.size(1))
-            parts = (candidates.score, candidates.parent, candidates.token)
-            self.candidates = Candidates(*(part.new_zeros(size) for part in parts))
-        for part in fields(candidates):
-            getattr(self.candidates, part.name).index_put_(place, getattr(candidates, part.name))
+        if self.scores is not None and choice.candidates is not None:
+            parts = vars(choice.candidates)
+            if self.candidates is None:
+                size = (*self.tokens.shape[:2], choice.candidates.score.size(1))
+                self.candidates = Candidates(**{name: part.new_zeros(size) for name, part in parts.items()})
+            for name, part in parts.items():
+                getattr(self.candidates, name).index_put_(place, part)
 
     def archive(self, owner: Tensor, found: Found) -> None:
         """Stores the results of sources that are dropped, or of all at the end."""

@@ -104,7 +104,9 @@ class Require(Beam):
         at = self.book.after(found.which[:, None], _of(found.at, parent), token)
         complete = (self._left(found, at) == 0).all(-1)
         value = scores.flatten(1).gather(1, parent * size + token)
-        value = value.masked_fill(_twice(parent * size + token) | ((token == EOS) & ~complete), NEVER)
+        number = parent * size + token
+        twice = (number[:, :, None] == number[:, None, :]).tril(-1).any(-1)  # the same candidate occurs earlier
+        value = value.masked_fill(twice | ((token == EOS) & ~complete), NEVER)
         order = self._order(found, at, value)
         value, parent, token, complete = (part.gather(1, order) for part in (value, parent, token, complete))
         last = (t + 1 >= limits.longest)[:, None]
@@ -156,11 +158,6 @@ class Require(Beam):
 def _of(values: Tensor, places: Tensor) -> Tensor:
     """[G, C, M]: the rows `places` [G, C] of values [G, K, M]."""
     return values.gather(1, places[..., None].expand(-1, -1, values.size(-1)))
-
-
-def _twice(numbers: Tensor) -> Tensor:
-    """[G, C]: whether the same number occurs earlier in its row."""
-    return (numbers[:, :, None] == numbers[:, None, :]).tril(-1).any(-1)
 
 
 def stack(follow: Sequence[Tensor], force: Sequence[Tensor], left: Sequence[Tensor]) -> tuple[Tensor, Tensor, Tensor]:

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 from torch import Tensor, nn
@@ -15,6 +15,9 @@ from weft.batch import Batch, Position
 from weft.config.registry import build
 from weft.config.sections import Config
 from weft.data.batching import round_up
+from weft.data.cache import cache_folder
+from weft.data.corpus import Corpus
+from weft.data.formats import Pairs, open_pairs
 from weft.data.pairs import random_pairs
 from weft.data.tokenizer import Tokenizer
 from weft.errors import ConfigError, RunError
@@ -78,13 +81,20 @@ class Task(ABC):
     bf16_weights: whether decoding in bf16 converts the weights too, or only the arithmetic.
     """
 
-    config: Config
-    run: Path
     measures: Sequence[Measure] = (LOSS,)
     steady: bool = False
     counts: str = "target tokens"
     commands: Sequence[str] = ('echo "an input" | weft predict {run}', "weft evaluate {run} --data FILES")
     bf16_weights: bool = True
+
+    def __init__(self, setting: Setting) -> None:
+        self.config, self.run, self.tell = setting.config, setting.run, setting.tell
+
+    @property
+    def cache(self) -> Path:
+        """The folder for prepared data."""
+        chosen = self.config.data.cache
+        return Path(chosen).expanduser() if chosen else cache_folder()
 
     @property
     def headline(self) -> Measure:
@@ -201,8 +211,48 @@ class Task(ABC):
 
 
 class TextTask(Task):
-    """A task from lines of text to lines of text, which are scored against references."""
+    """A task from lines of text to lines of text, which are scored against references.
+
+    example: what to give as --data.
+    """
 
     commands = ('echo "a sentence" | weft translate {run}', "weft evaluate {run} --data SOURCE,TARGET")
+    example: ClassVar[str]
     source: Tokenizer
     target: Tokenizer
+    train: Corpus
+    valid: Corpus | None = None
+
+    def prepare(self) -> Sizes:
+        data = self.config.data
+        if not data.train:
+            raise ConfigError(f"there is no training data: give --data {self.example}, or set data.train")
+        train, valid = [[open_pairs(spec) for spec in specs] for specs in (data.train, data.valid)]
+        self.learn(train)
+        sizes = self.reopen()
+        self.check(valid)
+        self.train = self._read(train, "training")
+        self.valid = self._read(valid, "validation") if valid else None
+        return sizes
+
+    @abstractmethod
+    def learn(self, train: list[Pairs]) -> None:
+        """Trains the tokenizers of a new run and saves them, so that resuming never changes them."""
+
+    def check(self, valid: list[Pairs]) -> None:
+        """Raises an error if the validation data does not suit the training data."""
+
+    @abstractmethod
+    def encode(self, pairs: list[Pairs], *, training: bool, folder: Path, progress: Callable[[int], None]) -> Corpus:
+        """The corpus of these pairs, from the cache `folder` if it is there. `progress` receives the number of lines read."""
+
+    def _read(self, pairs: list[Pairs], what: str) -> Corpus:
+        self.tell(f"reading {what} data: {', '.join(some.name for some in pairs)}")
+        corpus = self.encode(
+            pairs,
+            training=what == "training",
+            folder=self.cache,
+            progress=lambda read: self.tell(f"tokenising {what} data: {read:,} lines"),
+        )
+        self.tell(f"{what} data: {corpus.report.describe()}")
+        return corpus

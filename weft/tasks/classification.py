@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
 from itertools import chain
+from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
@@ -16,10 +16,10 @@ from weft.batch import NO_LABEL, LabelBatch, Position
 from weft.config.registry import Among, build
 from weft.data.batching import Batches, evaluation_batches
 from weft.data.corpus import Corpus
-from weft.data.formats import Pairs, open_pairs
+from weft.data.formats import Pairs
 from weft.data.labels import Labels, collate_labels, make_labelled, prepare_labels
-from weft.data.tokenizer import RESERVED, Tokenizer, has_tokenizers, load_tokenizers, save_tokenizers, train_tokenizer
-from weft.errors import ConfigError, DataError
+from weft.data.tokenizer import RESERVED, has_tokenizers, load_tokenizers, save_tokenizers, train_tokenizer
+from weft.errors import DataError
 from weft.evaluation.labels import LabelAccuracy, MacroF1
 from weft.evaluation.metrics import Metric, score
 from weft.inference.classification import ClassificationPredictor
@@ -28,7 +28,6 @@ from weft.models.base import Network, Sizes
 from weft.models.classifier import Classifier, Vote
 from weft.models.composing import build_encoder
 from weft.tasks.base import LOSS, Loss, Measure, Setting, Share, TextTask
-from weft.tasks.corpora import cache_of, read_corpus
 
 LABELS = "labels.json"
 
@@ -44,6 +43,7 @@ class ClassificationTask(TextTask):
     diversity_weight: penalty on hops of a self-attentive pooling that attend to the same tokens (Lin et al. 2017)
     """
 
+    example = "texts.tsv (a text, a tab, a label)"
     measures = (Measure("accuracy", "accuracy"), Measure("macro_f1", "macro F1"), LOSS)
     counts = "texts"
     steady = True
@@ -57,26 +57,13 @@ class ClassificationTask(TextTask):
         dropout: Share = 0.1,
         diversity_weight: NonNegativeFloat = 0.0,
     ) -> None:
-        self.config, self.run, self.tell = setting.config, setting.run, setting.tell
+        super().__init__(setting)
         self.pooling, self.smoothing, self.dropout, self.diversity = pooling, label_smoothing, dropout, diversity_weight
-        self.source: Tokenizer
         self.labels: Labels = Labels()
-        self.train: Corpus
-        self.valid: Corpus | None = None
 
-    def prepare(self) -> Sizes:
-        data = self.config.data
-        if not data.train:
-            raise ConfigError("there is no training data: give --data texts.tsv (a text, a tab, a label), or set data.train")
-        train, valid = [[open_pairs(spec) for spec in specs] for specs in (data.train, data.valid)]
-        if not (has_tokenizers(self.run) and (self.run / LABELS).exists()):
-            self._learn(train)
-        sizes = self.reopen()
+    def check(self, valid: list[Pairs]) -> None:
         for pairs in valid:
             self.labels.check(pairs)
-        self.train = self._corpus(train, "training")
-        self.valid = self._corpus(valid, "validation") if valid else None
-        return sizes
 
     def reopen(self) -> Sizes:
         self.source, _ = load_tokenizers(self.run, self.config.data.tokenizer)
@@ -148,8 +135,10 @@ class ClassificationTask(TextTask):
         labels, lengths = np.zeros(rows, np.int64), np.full(rows, length)
         return make_labelled(words, labels, lengths, budget=rows * length, rounded=rounded)
 
-    def _learn(self, train: list[Pairs]) -> None:
-        """Collects the labels, trains the tokenizer and saves both, so that resuming never changes them."""
+    def learn(self, train: list[Pairs]) -> None:
+        """Collects the labels as well."""
+        if has_tokenizers(self.run) and (self.run / LABELS).exists():
+            return
         data, labels = self.config.data, Labels(label for _, label in chain.from_iterable(train))
         if len(labels.names) < 2:
             found = f"only the label {labels.names[0]!r}" if labels.names else "no label"
@@ -158,18 +147,18 @@ class ClassificationTask(TextTask):
                 "The label is the second column; write FILE.tsv#2,1 if it is the first."
             )
         self.tell(f"{len(labels.names):,} labels; training {data.tokenizer['kind']} tokenizer")
-        tokenizer = train_tokenizer(data.tokenizer, train, size=data.vocabulary, folder=cache_of(self.config))
+        tokenizer = train_tokenizer(data.tokenizer, train, size=data.vocabulary, folder=self.cache)
         save_tokenizers(self.run, tokenizer, tokenizer)
         labels.save(self.run / LABELS)
 
-    def _corpus(self, pairs: list[Pairs], what: str) -> Corpus:
-        prepare = partial(
-            prepare_labels,
+    def encode(self, pairs: list[Pairs], *, training: bool, folder: Path, progress: Callable[[int], None]) -> Corpus:
+        data = self.config.data
+        return prepare_labels(
             pairs,
             self.source,
             self.labels,
-            folder=cache_of(self.config),
-            max_length=self.config.data.max_length,
-            drop_duplicates=self.config.data.drop_duplicates and what == "training",
+            folder=folder,
+            max_length=data.max_length,
+            drop_duplicates=data.drop_duplicates and training,
+            progress=progress,
         )
-        return read_corpus(self.tell, pairs, what, lambda progress: prepare(progress=progress))

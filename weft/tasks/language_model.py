@@ -22,7 +22,6 @@ from weft.models.composing import build_model
 from weft.models.lm import LanguageModel
 from weft.state import State, leaves, write_
 from weft.tasks.base import LOSS, Loss, Measure, Setting, Share, Task
-from weft.tasks.corpora import cache_of
 from weft.tasks.recurrence import Kind, Recurrence
 
 
@@ -63,7 +62,7 @@ class LanguageModelTask(Task):
         evaluation_streams: PositiveInt = 8,
         label_smoothing: Share = 0.0,
     ) -> None:
-        self.config, self.run, self.tell = setting.config, setting.run, setting.tell
+        super().__init__(setting)
         self.segment, self.stride, self.streams, self.smoothing = segment, stride, evaluation_streams, label_smoothing
         self.carrying = Recurrence(carry, memory)
         self.scoring = Recurrence(carry, memory if evaluation_memory is None else evaluation_memory)
@@ -84,7 +83,7 @@ class LanguageModelTask(Task):
         train, valid = ([TextFile(path) for path in paths] for paths in (data.train, data.valid))
         if not has_tokenizers(self.run):
             self.tell(f"training {data.tokenizer['kind']} tokenizer")
-            tokenizer = train_tokenizer(data.tokenizer, train, size=data.vocabulary, folder=cache_of(self.config))
+            tokenizer = train_tokenizer(data.tokenizer, train, size=data.vocabulary, folder=self.cache)
             save_tokenizers(self.run, tokenizer, tokenizer)
         sizes = self.reopen()
         if not keeps_lines(self.tokenizer):
@@ -103,7 +102,7 @@ class LanguageModelTask(Task):
     def read(self, files: list[TextFile], what: str) -> Text:
         """The text of these files, tokenised now or read from the cache."""
         self.tell(f"reading {what} text: {', '.join(file.name for file in files)}")
-        text = read_text(files, self.tokenizer, folder=cache_of(self.config))
+        text = read_text(files, self.tokenizer, folder=self.cache)
         self.tell(f"{what} text: {text.characters:,} characters, {len(text):,} tokens")
         return text
 
@@ -143,7 +142,8 @@ class LanguageModelTask(Task):
         yield Loss(total, torch.full_like(nll, batch.labels.numel()), {"nll": nll})
         # Only after the backward pass, which still reads the old state; in place, because a recording reads it from there.
         before = self._carried.get(batch.group)
-        self._carried[batch.group] = write_(before, after) if _alike(before, after) else after
+        old, new = ([(leaf.shape, leaf.dtype) for leaf in leaves(state)] for state in (before, after))
+        self._carried[batch.group] = write_(before, after) if before is not None and old == new else after
 
     def _before(self, model: LanguageModel, batch: TextBatch) -> State:
         """The state carried into a batch: none if its streams begin; after a resume, the state in the checkpoint."""
@@ -170,14 +170,13 @@ class LanguageModelTask(Task):
         self._waiting = {group: [places[place] for place in sorted(places)] for group, places in found.items()}
 
     def evaluate(self, model: nn.Module) -> dict[str, float]:
-        """Loss (nats per token), perplexity, bits per character and bits per byte of the validation text."""
         return {} if self.valid is None else self.score_text(model, self.valid)
 
     def score(self, model: nn.Module, data: Sequence[str]) -> dict[str, float]:
         return self.score_text(model, self.read([TextFile(path) for path in data], "test"))
 
     def score_text(self, model: nn.Module, text: Text) -> dict[str, float]:
-        """The scores of any text. Its first token, which has no context, is not scored."""
+        """The scores of any text; the loss is in nats per token. The first token, which has no context, is not scored."""
         assert isinstance(model, LanguageModel)
         total = torch.zeros((), dtype=torch.float64, device=model.device)
         carried: State = None
@@ -215,9 +214,3 @@ class LanguageModelTask(Task):
         generator = torch.Generator().manual_seed(length)
         tokens = torch.randint(RESERVED, max(RESERVED + 1, sizes.target), (rows * length + 1,), generator=generator).numpy()
         return next(Streams(tokens, length, rows, 1, 0).stream(Position()))[0]
-
-
-def _alike(old: State, new: State) -> bool:
-    """Whether one state can be written over the other."""
-    shapes = [[(leaf.shape, leaf.dtype) for leaf in leaves(state)] for state in (old, new)]
-    return old is not None and shapes[0] == shapes[1]

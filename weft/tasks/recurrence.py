@@ -42,14 +42,11 @@ class Recurrence:
         found, inputs = decoder.read(tokens, state)
         if self.kind == "state":
             return found, detach(found.state)
-        return found, self._remember(carried, inputs) if self.kind == "memory" else None
-
-    def _remember(self, before: Sequence[Tensor] | None, inputs: Sequence[Tensor]) -> list[Tensor] | None:
-        """The last M inputs of every layer, [B, M, D]."""
-        if self.memory == 0:
-            return None
-        both = inputs if before is None else [torch.cat(pair, 1) for pair in zip(before, inputs, strict=True)]
-        return [each[:, -self.memory :].detach() for each in both]
+        if self.kind == "nothing" or self.memory == 0:
+            return found, None
+        # The last M inputs of every layer, [B, M, D].
+        both = inputs if carried is None else [torch.cat(pair, 1) for pair in zip(carried, inputs, strict=True)]
+        return found, [each[:, -self.memory :].detach() for each in both]
 
     def restore(self, model: LanguageModel, tensors: Sequence[Tensor]) -> State:
         """The carried state, from its tensors in order."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from functools import cached_property, partial
+from functools import cached_property
 from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any
@@ -18,8 +18,8 @@ from weft.data.batching import Batches, evaluation_batches
 from weft.data.corpus import Corpus
 from weft.data.formats import Pairs, open_pairs
 from weft.data.pairs import collate_pairs, prepare_pairs
-from weft.data.tokenizer import Tokenizer, has_tokenizers, load_tokenizers, save_tokenizers, train_tokenizers
-from weft.errors import ConfigError, DataError, RunError
+from weft.data.tokenizer import has_tokenizers, load_tokenizers, save_tokenizers, train_tokenizers
+from weft.errors import ConfigError, RunError
 from weft.evaluation.metrics import METRICS, Metric, make_metrics, score
 from weft.inference.resolve import Resolved, changed, resolve
 from weft.inference.shortlist import Shortlist
@@ -32,7 +32,6 @@ from weft.objectives.likelihoods import log_likelihoods
 from weft.objectives.reinforce import Reinforce
 from weft.objectives.scheduled_sampling import Sampling
 from weft.tasks.base import LOSS, Loss, Measure, Setting, Share, TextTask
-from weft.tasks.corpora import cache_of, read_corpus
 
 
 class TranslationTask(TextTask):
@@ -51,6 +50,8 @@ class TranslationTask(TextTask):
     sampling: what the decoder is fed in training: the true tokens, or some of its own predictions
     """
 
+    example = "source.txt,target.txt"
+
     def __init__(
         self,
         setting: Setting,
@@ -67,7 +68,7 @@ class TranslationTask(TextTask):
         penalty_layers: Annotated[list[int], Field(min_length=1)] = [-1],  # noqa: B006
         sampling: Annotated[dict[str, Any], Among("weft.objectives:SAMPLINGS")] = {"kind": "none"},  # noqa: B006
     ) -> None:
-        self.config, self.run, self.tell = setting.config, setting.run, setting.tell
+        super().__init__(setting)
         texts = [Measure(metric.key(), metric.name, metric.higher_is_better) for metric in METRICS.values()]
         self.measures = (*texts, LOSS) if self.config.train.validate_bleu else (LOSS, *texts)
         self.smoothing = label_smoothing
@@ -77,38 +78,23 @@ class TranslationTask(TextTask):
         self.sampling: Sampling = build("weft.objectives:SAMPLINGS", sampling)
         # Attention weights of a packed row would cover every pair of its sentences.
         self.steady = self.sampling.steady and not any(weights.values())
-        self.source: Tokenizer
-        self.target: Tokenizer
-        self.train: Corpus
-        self.valid: Corpus | None = None
         self.valid_pairs: list[tuple[str, str]] = []
 
     def prepare(self) -> Sizes:
-        """Trains or loads the tokenizers, and tokenises what is not in the cache yet."""
-        data = self.config.data
-        if not data.train:
-            raise ConfigError("there is no training data: give --data source.txt,target.txt, or set data.train")
-        options = self.config.train
-        if data.valid and options.best_by != "loss" and not options.validate_bleu:
+        valid, options = self.config.data.valid, self.config.train
+        if valid and options.best_by != "loss" and not options.validate_bleu:
             raise ConfigError(
                 f"train.best_by: {options.best_by} is not measured with train.validate_bleu: false; "
                 "set best_by: loss, or validate_bleu: true"
             )
-        train, valid = [[open_pairs(spec) for spec in specs] for specs in (data.train, data.valid)]
-        self.source, self.target = self._tokenizers(train)
-        self.train = self._corpus(train, "training")
-        if len(self.train) == 0:
-            raise DataError(f"no training pair is left: {self.train.report.describe()}")
-        if valid:
-            self.valid = self._corpus(valid, "validation")
-            every = (pair for pairs in valid for pair in pairs)
-            count = self.config.train.validate_sentences
-            self.valid_pairs = list(islice(every, count) if count else every)
-        return self.sizes
+        sizes = super().prepare()
+        every = (pair for spec in valid for pair in open_pairs(spec))
+        self.valid_pairs = list(islice(every, options.validate_sentences or None))
+        return sizes
 
     def reopen(self) -> Sizes:
         self.source, self.target = load_tokenizers(self.run, self.config.data.tokenizer)
-        return self.sizes
+        return Sizes(self.source.size, self.target.size, self.source is self.target)
 
     def vocabularies(self) -> list[str]:
         return [self.source.digest(), self.target.digest()]
@@ -123,7 +109,7 @@ class TranslationTask(TextTask):
 
     def predictor(self, model: Network, resolved: Resolved, warn: Callable[[str], None] | None = None) -> TranslationPredictor:
         assert isinstance(model, Model)
-        shortlist = self.shortlist if resolved.shortlist else None
+        shortlist = self.shortlist if resolved.section.shortlist else None
         return TranslationPredictor(model, self.source, self.target, resolved, warn=warn, shortlist=shortlist)
 
     def metrics(self, *, tokenize: str = "13a", lowercase: bool = False) -> list[Metric]:
@@ -135,13 +121,8 @@ class TranslationTask(TextTask):
         return Shortlist.read(self.run, self.source.size, self.target.size, self.source is self.target)
 
     def count_shortlist(self) -> Path:
-        """Counts the shortlist over the training data and writes it into the run's folder."""
         sizes = self.prepare()
         return Shortlist.count(self.train, sizes.source, sizes.target, sizes.shared).write(self.run)
-
-    @property
-    def sizes(self) -> Sizes:
-        return Sizes(self.source.size, self.target.size, self.source is self.target)
 
     def batches(self, position: Position) -> Iterator[tuple[PairBatch, Position]]:
         train = self.config.train
@@ -180,18 +161,20 @@ class TranslationTask(TextTask):
         """The loss per token on all validation pairs; BLEU, exact match and `train.best_by` of greedy texts on some of them."""
         if self.valid is None:
             return {}
+        assert isinstance(model, Model)
         total, count = 0.0, 0
         for rows in evaluation_batches(self.valid, self.config.train.batch_tokens):
-            batch = collate_pairs(self.valid, rows).to(_device(model))
-            _, nll, tokens = self._loss(model, batch, 0.0)
-            total, count = total + float(nll), count + int(tokens)
+            batch = collate_pairs(self.valid, rows).to(model.device)
+            found = model(batch.source, batch.target, batch.target_layout)
+            nll = model.decoder.loss(found.hidden, batch.labels)[1]
+            total, count = total + float(nll), count + int(batch.target_layout.ok.sum())
         scores = {"loss": total / max(1, count)}
         if self.config.train.validate_bleu and self.valid_pairs:
             hypotheses = self.translations(model)
             references = [target for _, target in self.valid_pairs]
             keys = {"bleu", "exact", self.config.train.best_by}
-            found = score(hypotheses, references, [metric for metric in self.metrics() if metric.key() in keys])
-            scores |= {each.key: each.value for each in found.values()}
+            results = score(hypotheses, references, [metric for metric in self.metrics() if metric.key() in keys])
+            scores |= {each.key: each.value for each in results.values()}
         return scores
 
     def translations(self, model: torch.nn.Module) -> list[str]:
@@ -203,43 +186,27 @@ class TranslationTask(TextTask):
         return [found.text for found in predictor.predict(inputs)]
 
     def describe(self) -> dict[str, Any]:
-        facts = {"source vocabulary": self.source.size, "target vocabulary": self.target.size}
-        facts["training pairs"] = len(self.train)
+        sizes = {"source vocabulary": self.source.size, "target vocabulary": self.target.size}
+        facts = {**sizes, "training pairs": len(self.train)}
         return facts | ({} if self.valid is None else {"validation pairs": len(self.valid)})
 
-    def _loss(self, model: torch.nn.Module, batch: PairBatch, smoothing: float) -> tuple[Tensor, Tensor, Tensor]:
-        assert isinstance(model, Model)
-        found = model(batch.source, batch.target, batch.target_layout)
-        loss, nll = model.decoder.loss(found.hidden, batch.labels, smoothing)
-        return loss, nll, batch.target_layout.ok.sum()
+    def learn(self, train: list[Pairs]) -> None:
+        data, shared = self.config.data, self.config.data.shared_vocabulary
+        if not has_tokenizers(self.run):
+            self.tell(f"training {data.tokenizer['kind']} tokenizer, vocabulary {data.vocabulary:,}")
+            tokenizers = train_tokenizers(data.tokenizer, train, size=data.vocabulary, shared=shared, folder=self.cache)
+            save_tokenizers(self.run, *tokenizers)
 
-    def _tokenizers(self, train: list[Pairs]) -> tuple[Tokenizer, Tokenizer]:
-        """The tokenizers of the run, so that resuming never changes them; new ones if it has none."""
+    def encode(self, pairs: list[Pairs], *, training: bool, folder: Path, progress: Callable[[int], None]) -> Corpus:
         data = self.config.data
-        if has_tokenizers(self.run):
-            return load_tokenizers(self.run, data.tokenizer)
-        self.tell(f"training {data.tokenizer['kind']} tokenizer, vocabulary {data.vocabulary:,}")
-        source, target = train_tokenizers(
-            data.tokenizer, train, size=data.vocabulary, shared=data.shared_vocabulary, folder=cache_of(self.config)
-        )
-        save_tokenizers(self.run, source, target)
-        return source, target
-
-    def _corpus(self, pairs: list[Pairs], what: str) -> Corpus:
-        data, training = self.config.data, what == "training"
-        prepare = partial(
-            prepare_pairs,
+        return prepare_pairs(
             pairs,
             self.source,
             self.target,
-            folder=cache_of(self.config),
+            folder=folder,
             max_length=data.max_length,
             max_ratio=data.max_ratio if training else None,
             drop_duplicates=data.drop_duplicates and training,
             copying=load(MODELS, self.config.model["kind"]).copies,
+            progress=progress,
         )
-        return read_corpus(self.tell, pairs, what, lambda progress: prepare(progress=progress))
-
-
-def _device(model: torch.nn.Module) -> torch.device:
-    return next(model.parameters()).device

@@ -6,9 +6,9 @@ OPTIMIZERS = {
 }
 
 SCHEDULES = {
-    "noam": "weft.training.schedule:Noam",
-    "inverse_sqrt": "weft.training.schedule:InverseSquareRoot",
-    "cosine": "weft.training.schedule:Cosine",
-    "constant": "weft.training.schedule:Constant",
-    "slanted_triangular": "weft.training.schedule:SlantedTriangular",
+    "noam": "weft.training.schedule:noam",
+    "inverse_sqrt": "weft.training.schedule:inverse_sqrt",
+    "cosine": "weft.training.schedule:cosine",
+    "constant": "weft.training.schedule:constant",
+    "slanted_triangular": "weft.training.schedule:slanted_triangular",
 }

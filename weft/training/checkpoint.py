@@ -15,25 +15,20 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import shutil
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from weft.batch import Position
-from weft.config.document import ASIDE
 from weft.config.sections import weft_version
 from weft.errors import RunError
 from weft.runs.folder import CHECKPOINTS, MODEL
-from weft.runs.weights import disk_errors, fingerprint, put_tensors, read_tensors, sync, tensors_of, write_tensors
-from weft.training.ema import Ema
-from weft.training.optimizer import named_state, names_of, restore_state
+from weft.runs.weights import discard, fingerprint, put_tensors, read_tensors, replacing, sync, tensors_of, write_tensors
+from weft.training.optimizer import Ema, named_state, names_of, restore_state
 
 OPTIMIZER, EMA, CARRIED = "optimizer.safetensors", "ema.safetensors", "carried.safetensors"
 STATE = "state.json"
@@ -88,25 +83,19 @@ def latest(run: Path) -> Path | None:
 def save(run: Path, trained: TrainingState, progress: Progress, carried: Mapping[str, Tensor] | None = None) -> Path:
     """Writes a checkpoint. If this fails, earlier checkpoints are intact and no partial one remains."""
     final = folder_of(run, progress.update)
-    aside = final.with_name(ASIDE + final.name)
-    with disk_errors(final):
-        try:
-            aside.mkdir(parents=True)
-            _write(aside, trained, progress, carried or {})
-            if final.exists():
-                _discard(final)
-            os.rename(aside, final)
-            sync(final.parent)
-        except BaseException:
-            shutil.rmtree(aside, ignore_errors=True)
-            raise
+    with replacing(final) as aside:
+        aside.mkdir(parents=True)
+        _write(aside, trained, progress, carried or {})
     return final
 
 
 def _write(folder: Path, trained: TrainingState, progress: Progress, carried: Mapping[str, Tensor]) -> None:
-    tensors = tensors_of(trained.model)
+    tensors, names = tensors_of(trained.model), names_of(trained.model)
+    states = {kind: named_state(optimizer, names) for kind, optimizer in trained.optimizers.items()}
     write_tensors(folder / MODEL, tensors)
-    write_tensors(folder / OPTIMIZER, _optimizer_tensors(trained))
+    write_tensors(
+        folder / OPTIMIZER, {f"{kind}/{key}": value for kind, state in states.items() for key, value in state.items()}
+    )
     if trained.ema is not None:
         write_tensors(folder / EMA, trained.ema.average)
     if carried:
@@ -129,7 +118,10 @@ def load(folder: Path, trained: TrainingState) -> Progress:
         mine = {key.removeprefix(f"{kind}/"): tensor for key, tensor in entries.items() if key.startswith(f"{kind}/")}
         restore_state(optimizer, names, mine)
     if trained.ema is not None:
-        _load_average(folder, trained.ema)
+        # A run that had no average so far starts one from the loaded weights.
+        average = read_tensors(folder / (EMA if (folder / EMA).exists() else MODEL))
+        for name, tensor in trained.ema.average.items():
+            tensor.copy_(average[name])
     progress = dict(state["progress"])
     return Progress(**{**progress, "position": Position(*progress["position"])})
 
@@ -137,14 +129,6 @@ def load(folder: Path, trained: TrainingState) -> Progress:
 def carried(folder: Path) -> dict[str, Tensor]:
     """The tensors that the task carried when the checkpoint was written."""
     return read_tensors(folder / CARRIED) if (folder / CARRIED).exists() else {}
-
-
-@torch.no_grad()
-def _load_average(folder: Path, ema: Ema) -> None:
-    # A run that had no average so far starts one from the loaded weights.
-    average = read_tensors(folder / (EMA if (folder / EMA).exists() else MODEL))
-    for name, tensor in ema.average.items():
-        tensor.copy_(average[name])
 
 
 def check(folder: Path) -> dict[str, Any]:
@@ -169,14 +153,7 @@ def prune(run: Path, keep_last: int, best: int | None = None) -> None:
     """Removes all checkpoints except the last `keep_last` and the best."""
     for step in steps(run)[:-keep_last]:
         if step != best:
-            _discard(folder_of(run, step))
-
-
-def _discard(folder: Path) -> None:
-    # Rename it first: a partly removed folder must not look like a checkpoint.
-    aside = folder.with_name(f"{ASIDE}old-{folder.name}")
-    os.rename(folder, aside)
-    shutil.rmtree(aside, ignore_errors=True)
+            discard(folder_of(run, step))
 
 
 def weights(folder: Path) -> dict[str, Tensor]:
@@ -205,26 +182,9 @@ def average(run: Path, last: int) -> dict[str, Tensor]:
 
 def publish(run: Path, tensors: Mapping[str, Tensor], facts: Mapping[str, str]) -> Path:
     """Replaces the run's `model.safetensors` atomically. `facts` become its metadata."""
-    final = run / MODEL
-    aside = run / f"{ASIDE}{MODEL}"
-    with disk_errors(final):
-        try:
-            write_tensors(aside, tensors, {"version": weft_version(), **facts})
-            os.replace(aside, final)
-            sync(run)
-        except BaseException:
-            aside.unlink(missing_ok=True)
-            raise
-    return final
-
-
-def _optimizer_tensors(trained: TrainingState) -> dict[str, Tensor]:
-    names = names_of(trained.model)
-    return {
-        f"{kind}/{key}": tensor
-        for kind, optimizer in trained.optimizers.items()
-        for key, tensor in named_state(optimizer, names).items()
-    }
+    with replacing(run / MODEL) as aside:
+        write_tensors(aside, tensors, {"version": weft_version(), **facts})
+    return run / MODEL
 
 
 def _hash(file: Path) -> str:

@@ -123,26 +123,29 @@ def sum_gradients(groups: Mapping[str, Sequence[nn.Parameter]], sums: Tensor, wo
     A missing gradient counts as zero, so a parameter that only one process uses is still right in all. A count of zero
     divides by 1. With one process nothing is copied.
     """
-    for parameter in (parameter for group in groups.values() for parameter in group):
-        if parameter.grad is None:
-            parameter.grad = torch.zeros_like(parameter)
+    gradients: list[list[Tensor]] = []
+    for group in groups.values():
+        for parameter in group:
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+        gradients.append([parameter.grad for parameter in group if parameter.grad is not None])
     if world.size > 1:
         dist.all_reduce(sums)
-        for bundle in _buckets([parameter for group in groups.values() for parameter in group], bucket):
-            _sum_bundle(bundle)
-    for group, count in zip(groups.values(), sums[1].clamp_min(1)):
-        gradients = [parameter.grad for parameter in group if parameter.grad is not None]
-        torch._foreach_div_(gradients, count.to(gradients[0].dtype))
+        for bundle in _buckets([gradient for group in gradients for gradient in group], bucket):
+            flat = torch.cat([gradient.flatten() for gradient in bundle])
+            dist.all_reduce(flat)
+            parts = flat.split([gradient.numel() for gradient in bundle])
+            torch._foreach_copy_(bundle, [part.view_as(gradient) for part, gradient in zip(parts, bundle)])
+    for each, count in zip(gradients, sums[1].clamp_min(1)):
+        torch._foreach_div_(each, count.to(each[0].dtype))
     return sums
 
 
-def _buckets(parameters: Sequence[nn.Parameter], size: int) -> Iterator[list[Tensor]]:
+def _buckets(gradients: Sequence[Tensor], size: int) -> Iterator[list[Tensor]]:
     """Gradients in order, in lists of one dtype and at most `size` elements (or a single larger tensor)."""
     bundle: list[Tensor] = []
     filled = 0
-    for parameter in parameters:
-        gradient = parameter.grad
-        assert gradient is not None
+    for gradient in gradients:
         if bundle and (filled + gradient.numel() > size or gradient.dtype != bundle[0].dtype):
             yield bundle
             bundle, filled = [], 0
@@ -150,10 +153,3 @@ def _buckets(parameters: Sequence[nn.Parameter], size: int) -> Iterator[list[Ten
         filled += gradient.numel()
     if bundle:
         yield bundle
-
-
-def _sum_bundle(gradients: list[Tensor]) -> None:
-    flat = torch.cat([gradient.flatten() for gradient in gradients])
-    dist.all_reduce(flat)
-    parts = flat.split([gradient.numel() for gradient in gradients])
-    torch._foreach_copy_(gradients, [part.view_as(gradient) for part, gradient in zip(parts, gradients)])

@@ -9,8 +9,8 @@ from __future__ import annotations
 import json
 import math
 import sys
-from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -24,20 +24,19 @@ from weft.runs.folder import LOG
 Record = Mapping[str, Any]
 
 
-class Sink(ABC):
-    """A destination of records and notes."""
+class Sink:
+    """A destination of records and notes. A subclass overrides the methods for which it has something to do."""
 
-    @abstractmethod
     def begin(self, step: int) -> None:
         """Training continues after `step`: records of later steps are void."""
 
-    @abstractmethod
-    def record(self, record: Record) -> None: ...
+    def record(self, record: Record) -> None:
+        """Writes a record."""
 
-    def note(self, text: str) -> None:  # noqa: B027 — sinks for programs ignore notes
+    def note(self, text: str) -> None:
         """Writes a message for people."""
 
-    def close(self) -> None:  # noqa: B027 — some sinks keep nothing open
+    def close(self) -> None:
         """Ends the log."""
 
 
@@ -61,8 +60,7 @@ class Log:
         for sink in self.sinks:
             sink.note(text)
 
-    def summary(self, facts: Mapping[str, Any]) -> None:
-        """Records how the run ended."""
+    def summary(self, facts: Record) -> None:
         self._record({"event": "summary", **facts})
 
     def close(self) -> None:
@@ -81,8 +79,8 @@ def open_log(run: Path, steps: int, *, tensorboard: bool = True, first: bool = T
     live = sys.stderr.isatty() if terminal is None else terminal
     sinks: list[Sink] = [JsonLines(run / LOG), PlainLines(run / "train.log", steps)]
     sinks.append(LiveLine(steps) if live else PlainLines(None, steps))
-    if tensorboard and (board := _board(run)):
-        sinks.append(board)
+    if tensorboard:
+        sinks.append(TensorBoard(run / "tensorboard"))
     return Log(sinks)
 
 
@@ -126,11 +124,8 @@ class PlainLines(Sink):
         self.note(describe(record, self.steps))
 
     def note(self, text: str) -> None:
-        if self.file is None:
-            print(text, file=sys.stderr, flush=True)
-            return
-        with open(self.file, "a", encoding="utf-8") as out:
-            print(text, file=out)
+        with open(self.file, "a", encoding="utf-8") if self.file else nullcontext(sys.stderr) as out:
+            print(text, file=out, flush=True)
 
 
 class LiveLine(Sink):
@@ -161,16 +156,17 @@ class LiveLine(Sink):
 
 
 class TensorBoard(Sink):
-    """Scalars for TensorBoard, under train/ and validation/."""
+    """Scalars for TensorBoard, under train/ and validation/, if the package is installed."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._writer: Any = None
 
     def begin(self, step: int) -> None:
-        from torch.utils.tensorboard import SummaryWriter
+        with suppress(ImportError):
+            from torch.utils.tensorboard import SummaryWriter  # takes a second
 
-        self._writer = SummaryWriter(str(self.folder), purge_step=step + 1 if step else None)  # type: ignore[no-untyped-call]
+            self._writer = SummaryWriter(str(self.folder), purge_step=step + 1 if step else None)  # type: ignore[no-untyped-call]
 
     def record(self, record: Record) -> None:
         if self._writer is None or record["event"] == "summary":
@@ -182,15 +178,6 @@ class TensorBoard(Sink):
     def close(self) -> None:
         if self._writer is not None:
             self._writer.close()
-
-
-def _board(run: Path) -> Sink | None:
-    """The TensorBoard sink, if the package is installed. It is imported here because the import takes a second."""
-    try:
-        import torch.utils.tensorboard  # noqa: F401
-    except ImportError:
-        return None
-    return TensorBoard(run / "tensorboard")
 
 
 def describe(record: Record, steps: int) -> str:

@@ -2,37 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 from torch.optim import Optimizer
 
-from weft.batch import Batch
+from weft.batch import Batch, Position
 from weft.config.registry import build
 from weft.config.sections import TrainSection
 from weft.data.prefetch import prefetch
-from weft.errors import DeviceError, Interrupted
+from weft.errors import DataError, DeviceError, Interrupted
 from weft.models.base import Network
 from weft.runs.device import autocast
 from weft.tasks.base import Loss, Task
 from weft.training.checkpoint import TrainingState
 from weft.training.compiling import compile_blocks
 from weft.training.distributed import World, sum_gradients
-from weft.training.ema import Ema
 from weft.training.interrupt import Interrupts
 from weft.training.log import Log
 from weft.training.meter import Meter
-from weft.training.optimizer import take_step
+from weft.training.optimizer import Ema, take_step
 from weft.training.replay import Replayed, Work
 from weft.training.schedule import Plan, Schedule
 from weft.training.session import Result, Session
-from weft.training.stream import Update, seed_for, updates
 
 
 @runtime_checkable
@@ -40,6 +39,24 @@ class Refreshes(Protocol):
     """A module that changes its buffers (random features, centroids) between updates only."""
 
     def refresh(self, generator: torch.Generator) -> None: ...
+
+
+@dataclass(frozen=True)
+class Update:
+    """The data of one process for one update.
+
+    begin    position of the update in the stream of all batches
+    batches  this process's micro-batches, each with its index 0 … accumulate − 1 in the update
+    after    position of the next update
+    """
+
+    begin: Position
+    batches: list[tuple[int, Batch]]
+    after: Position
+
+    def pin(self) -> Update:
+        """A copy in pinned memory, for asynchronous copies to a GPU."""
+        return Update(self.begin, [(place, batch.pin()) for place, batch in self.batches], self.after)
 
 
 def fit(
@@ -62,7 +79,8 @@ def fit(
     """
     mine, groups = world.share(config.accumulate), task.parameters(_move(model, world.device))
     schedule: Schedule = build("weft.training:SCHEDULES", config.schedule, Plan(config.steps, dim))
-    trained = _training_state(model, groups, config)
+    optimizers = {name: build("weft.training:OPTIMIZERS", config.optimizer, group) for name, group in groups.items()}
+    trained = TrainingState(model, optimizers, Ema(model, config.ema) if config.ema else None)
     refreshed = [module for module in model.modules() if isinstance(module, Refreshes)]
     session = Session(run, trained, task, config, world, log)
     progress = session.begin(resume)
@@ -70,7 +88,6 @@ def fit(
     meter = Meter(list(groups), world.device, progress.skipped, progress.in_row)
     compile_blocks(model, config, world.device)
     backward = worker(model, task, config, world.device)
-    replays = isinstance(backward, Replayed)
 
     with ExitStack() as stack:
         stack.enter_context(session.memory_errors())
@@ -83,9 +100,9 @@ def fit(
                 meter.add(backward(batch, update))
             sums = sum_gradients(groups, meter.take(), world)
             rate = schedule(update)
-            norms, bad = change_weights(groups, trained.optimizers, sums, rate, config.clip, keep=replays)
+            norms, bad = change_weights(groups, optimizers, sums, rate, config.clip, keep=isinstance(backward, Replayed))
             _follow(trained, refreshed, update, config.seed)
-            meter.settle(sums, norms[0], bad)
+            meter.end_update(sums, norms[0], bad)
             progress.update, progress.position = update, data.after
             session.check_time()
             _report(session, meter, rate)
@@ -103,18 +120,34 @@ def _move(model: nn.Module, device: torch.device) -> nn.Module:
         raise DeviceError(f"{device} has too little memory for the model's weights, {size:.1f} GiB: {hint}") from None
 
 
-def _training_state(model: nn.Module, groups: Mapping[str, Sequence[nn.Parameter]], config: TrainSection) -> TrainingState:
-    """The model with its optimisers and moving average."""
-    optimizers = {name: build("weft.training:OPTIMIZERS", config.optimizer, group) for name, group in groups.items()}
-    return TrainingState(model, optimizers, Ema(model, config.ema) if config.ema else None)
-
-
 def _prefetched(session: Session, mine: range) -> Generator[Update, None, None]:
     """The data of the next updates, prepared ahead by a thread."""
     stream = updates(session.task, session.progress.position, session.config.accumulate, mine)
     pinned = (data.pin() for data in stream) if session.world.device.type == "cuda" else stream
     # Data that was prepared but not used when training stops is prepared again on resume.
     return prefetch(pinned, 2)
+
+
+def updates(task: Task, position: Position, accumulate: int, mine: range) -> Iterator[Update]:
+    """Divides the stream from `position` on into updates of `accumulate` batches, and keeps those with an index in `mine`."""
+    stream = task.batches(position)
+    begin = position
+    while True:
+        kept: list[tuple[int, Batch]] = []
+        for place in range(accumulate):
+            item = next(stream, None)
+            if item is None:
+                raise DataError(f"the task ran out of training batches after {begin}; the stream of batches must be endless")
+            batch, after = item
+            if place in mine:
+                kept.append((place, batch))
+        yield Update(begin, kept, after)
+        begin = after
+
+
+def seed_for(seed: int, *place: int) -> int:
+    """A seed for torch that depends only on `seed` and a position: the same in every process and after resuming."""
+    return int(np.random.SeedSequence([seed, *place]).generate_state(1, np.uint64)[0] >> 1)
 
 
 def worker(model: nn.Module, task: Task, config: TrainSection, device: torch.device) -> Work:
@@ -154,11 +187,16 @@ def change_weights(
     *,
     keep: bool,
 ) -> tuple[Tensor, Tensor]:
-    """One step of every optimiser with gradients clipped to the norm `largest`; no step if a sum or norm is not finite.
+    """One step of every optimiser with gradients clipped to the norm `largest` (0: not clipped).
 
-    Afterwards gradients are None or, if `keep`, zero. Returns the norm of each group, and 1.0 if the step was skipped.
+    There is no step if a sum or norm is not finite. Afterwards gradients are None or, if `keep`, zero. Returns the norm of each
+    group before clipping, and 1.0 if the step was skipped.
     """
-    norms = torch.stack([_clip(group, largest) for group in groups.values()])
+    each = [get_total_norm([parameter.grad for parameter in group if parameter.grad is not None]) for group in groups.values()]
+    if largest:
+        for group, norm in zip(groups.values(), each, strict=True):
+            clip_grads_with_norm_(group, largest, norm)
+    norms = torch.stack(each)
     bad = 1 - (sums.isfinite().all() & norms.isfinite().all()).float()
     for optimizer in optimizers.values():
         take_step(optimizer, rate, bad)
@@ -179,7 +217,7 @@ def _report(session: Session, meter: Meter, rate: float) -> None:
     """Writes a log line if one is due, and stops if too many consecutive steps were skipped."""
     config, progress = session.config, session.progress
     if session.ended or _due(min(config.log_every, config.max_bad_steps), progress.update):
-        session.check(meter.health())
+        session.check(*meter.health())
     if session.ended or _due(config.log_every, progress.update):
         values = meter.read(session.world, config.steps - progress.update)
         session.log.train(progress.update, lr=rate, skipped=progress.skipped, seconds=session.seconds, **values)
@@ -191,19 +229,11 @@ def _validate_and_save(session: Session, meter: Meter, interrupts: Interrupts) -
     better = (session.ended or _due(config.validate_every, update)) and session.validate()
     stop = session.world.any(interrupts.requested)
     if session.ended or stop or (better and config.keep_best) or _due(config.save_every, update):
-        session.check(meter.health())
+        session.check(*meter.health())
         session.save()
     if stop and not session.ended:
         hint = f"continue with `weft train --resume {session.run}`"
         raise Interrupted(f"stopped at step {update} of {config.steps}; {hint}")
-
-
-def _clip(group: Sequence[nn.Parameter], largest: float) -> Tensor:
-    """Clips the gradients to the norm `largest` (0: no clipping). Returns their norm before that."""
-    norm = get_total_norm([parameter.grad for parameter in group if parameter.grad is not None])
-    if largest:
-        clip_grads_with_norm_(group, largest, norm)
-    return norm
 
 
 def _due(every: int, update: int) -> bool:

@@ -5,27 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from weft.tasks.base import Loss
 from weft.training.distributed import World
-
-
-@dataclass(frozen=True)
-class Health:
-    """Counts of steps skipped because a value was not finite.
-
-    skipped  in total
-    in_row   consecutive ones, up to the last step
-    worst    the longest sequence of consecutive ones
-    """
-
-    skipped: int
-    in_row: int
-    worst: int
 
 
 class Meter:
@@ -60,7 +45,7 @@ class Meter:
         self._update = torch.zeros_like(sums)
         return sums
 
-    def settle(self, sums: Tensor, norm: Tensor, bad: Tensor) -> None:
+    def end_update(self, sums: Tensor, norm: Tensor, bad: Tensor) -> None:
         """Ends the update with the `sums` of all processes, its gradient norm, and 1 in `bad` if it was skipped."""
         skipped, in_row, worst = self._health.unbind()
         now = bad.to(self._health.dtype)
@@ -73,9 +58,10 @@ class Meter:
         self._norm = norm
         self._steps += 1
 
-    def health(self) -> Health:
-        """Waits for the device."""
-        return Health(*self._health.tolist())
+    def health(self) -> list[int]:
+        """Skipped steps: the total, the current run of consecutive ones, and the longest such run. Waits for the device."""
+        counts: list[int] = self._health.tolist()
+        return counts
 
     def read(self, world: World, steps_left: int) -> dict[str, float]:
         """The values of a log line, over all processes and all steps since the last line. Waits for the device."""

@@ -1,8 +1,4 @@
-"""Captures forward and backward passes as CUDA graphs, one per batch size, and replays them.
-
-A small model keeps a GPU busy for a few milliseconds per step, but Python needs several times as long to launch the
-operations one by one. Packed and rounded batches come in few sizes, so their work can be captured and replayed.
-"""
+"""Captures forward and backward passes as CUDA graphs, one per batch size: Python launches small operations too slowly."""
 
 from __future__ import annotations
 
@@ -56,27 +52,22 @@ class Replayed:
     def __init__(self, work: Work, device: torch.device) -> None:
         self.work, self.device = work, device
         self._seen: Counter[tuple[Any, ...]] = Counter()
-        self._captured: dict[tuple[Any, ...], CapturedWork] = {}
+        self.captured: dict[tuple[Any, ...], CapturedWork] = {}
         self._graphs = Graphs()
         self._refused = False
-
-    @property
-    def recorded(self) -> int:
-        """Number of captured sizes."""
-        return len(self._captured)
 
     def __call__(self, batch: Batch, update: int) -> list[Loss]:
         # The row numbers are only for reports, and their count varies with the number of sentences.
         batch = replace(batch, rows=batch.rows[:0])
         size = batch.outline()
-        captured = self._captured.get(size)
+        captured = self.captured.get(size)
         if captured is None:
             self._seen[size] += 1
-            worthwhile = self._seen[size] > WARM and len(self._captured) < MOST and not self._refused
+            worthwhile = self._seen[size] > WARM and len(self.captured) < MOST and not self._refused
             captured = self._capture(batch, update) if worthwhile else None
             if captured is None:
                 return self.work(batch.to(self.device, non_blocking=True), update)
-            self._captured[size] = captured
+            self.captured[size] = captured
         return captured(batch)
 
     def _capture(self, batch: Batch, update: int) -> CapturedWork | None:

@@ -61,7 +61,9 @@ def _train(config: Config, out: Path, resume: bool, world: World, tell: Tell) ->
         train = resolved.train
         log = open_log(out, train.steps, tensorboard=train.tensorboard, first=world.first)
         stack.callback(log.close)
-        log.note(_facts(model, task, world))
+        facts = {"parameters": model.count_parameters(), **task.describe()}
+        where = f"{world.device}" if world.size == 1 else f"{world.size} processes ({world.device.type})"
+        log.note(", ".join(f"{value:,} {name}" for name, value in facts.items()) + f"; on {where}")
         return fit(model, task, train, run=out, world=world, dim=model.dim, resume=resume, log=log, on_start=on_start)
 
 
@@ -128,20 +130,9 @@ def _locked_folder(config: Config, out: Path, resume: bool) -> Iterator[None]:
                 save_config(config, out / CONFIG)
             yield
         except BaseException:
-            if not resume and _untrained(out):
+            logged = (out / LOG).exists() and (out / LOG).stat().st_size
+            if not resume and not logged and checkpoint.latest(out) is None:
                 shutil.rmtree(out, ignore_errors=True)
                 if was_there:
                     out.mkdir(exist_ok=True)
             raise
-
-
-def _untrained(run: Path) -> bool:
-    """Whether a run has neither a checkpoint nor a log line."""
-    log = run / LOG
-    return checkpoint.latest(run) is None and not (log.exists() and log.stat().st_size)
-
-
-def _facts(model: Network, task: Task, world: World) -> str:
-    facts = {"parameters": model.count_parameters(), **task.describe()}
-    where = f"{world.device}" if world.size == 1 else f"{world.size} processes ({world.device.type})"
-    return ", ".join(f"{value:,} {name}" for name, value in facts.items()) + f"; on {where}"

@@ -1,14 +1,17 @@
 """Learning rate schedules: pure functions of the update number, so that resuming needs no other state.
 
-Updates count from 1. Every schedule gets the `Plan` of the run; its keyword-only parameters are the options of
+Each function here gets the `Plan` of the run and returns a schedule. Its keyword-only parameters are the options of
 `train.schedule`.
 """
 
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
+
+Schedule = Callable[[int], float]
+"""The learning rate of an update, which counts from 1."""
 
 
 @dataclass(frozen=True)
@@ -19,27 +22,16 @@ class Plan:
     dim: int
 
 
-class Schedule(ABC):
-    @abstractmethod
-    def __call__(self, update: int) -> float:
-        """The learning rate of `update`, which counts from 1."""
-
-
-class Noam(Schedule):
+def noam(plan: Plan, *, scale: float = 1.0, warmup: int = 4000) -> Schedule:
     """scale · dim^-½ · min(update^-½, update · warmup^-1½): Vaswani et al. 2017, section 5.3.
 
     scale: factor on the learning rate
     warmup: number of warm-up updates
     """
-
-    def __init__(self, plan: Plan, *, scale: float = 1.0, warmup: int = 4000) -> None:
-        self.dim, self.scale, self.warmup = plan.dim, scale, max(warmup, 1)
-
-    def __call__(self, update: int) -> float:
-        return self.scale * self.dim**-0.5 * min(update**-0.5, update * self.warmup**-1.5)
+    return lambda update: scale * plan.dim**-0.5 * min(update**-0.5, update * max(warmup, 1) ** -1.5)
 
 
-class InverseSquareRoot(Schedule):
+def inverse_sqrt(plan: Plan, *, rate: float = 5e-4, warmup: int = 4000, start: float = 0.0) -> Schedule:
     """Linear from `start` to `rate` over `warmup` updates, then rate · √(warmup / update): Noam's form with a free peak.
 
     rate: peak learning rate
@@ -47,50 +39,41 @@ class InverseSquareRoot(Schedule):
     start: learning rate before the first update
     """
 
-    def __init__(self, plan: Plan, *, rate: float = 5e-4, warmup: int = 4000, start: float = 0.0) -> None:
-        self.rate, self.warmup, self.start = rate, max(warmup, 1), start
+    def schedule(update: int) -> float:
+        if update < warmup:
+            return start + (rate - start) * update / warmup
+        return rate * math.sqrt(max(warmup, 1) / update)
 
-    def __call__(self, update: int) -> float:
-        if update < self.warmup:
-            return self.start + (self.rate - self.start) * update / self.warmup
-        return self.rate * math.sqrt(self.warmup / update)
+    return schedule
 
 
-class Cosine(Schedule):
+def cosine(plan: Plan, *, rate: float = 5e-4, warmup: int = 1000, floor: float = 0.0) -> Schedule:
     """Linear to `rate` over `warmup` updates, then half a cosine down to `floor`: Loshchilov & Hutter 2017, without restarts.
-
-    floor + (rate − floor) · (1 + cos(π · (update − warmup) / (steps − warmup))) / 2
 
     rate: peak learning rate
     warmup: number of warm-up updates
     floor: final learning rate
     """
 
-    def __init__(self, plan: Plan, *, rate: float = 5e-4, warmup: int = 1000, floor: float = 0.0) -> None:
-        self.steps, self.rate, self.warmup, self.floor = plan.steps, rate, warmup, floor
+    def schedule(update: int) -> float:
+        if update < warmup:
+            return rate * update / warmup
+        done = min((update - warmup) / max(plan.steps - warmup, 1), 1.0)
+        return floor + (rate - floor) * (1 + math.cos(math.pi * done)) / 2
 
-    def __call__(self, update: int) -> float:
-        if update < self.warmup:
-            return self.rate * update / self.warmup
-        done = min((update - self.warmup) / max(self.steps - self.warmup, 1), 1.0)
-        return self.floor + (self.rate - self.floor) * (1 + math.cos(math.pi * done)) / 2
+    return schedule
 
 
-class Constant(Schedule):
+def constant(plan: Plan, *, rate: float = 1e-4, warmup: int = 0) -> Schedule:
     """Linear to `rate` over `warmup` updates, then `rate`.
 
     rate: learning rate
     warmup: number of warm-up updates
     """
-
-    def __init__(self, plan: Plan, *, rate: float = 1e-4, warmup: int = 0) -> None:
-        self.rate, self.warmup = rate, warmup
-
-    def __call__(self, update: int) -> float:
-        return self.rate * min(update / self.warmup, 1.0) if self.warmup else self.rate
+    return lambda update: rate * min(update / warmup, 1.0) if warmup else rate
 
 
-class SlantedTriangular(Schedule):
+def slanted_triangular(plan: Plan, *, rate: float = 0.01, cut_frac: float = 0.1, ratio: float = 32.0) -> Schedule:
     """A short rise and a long fall between rate / ratio and rate: Howard & Ruder 2018, section 3.2.
 
     With T updates in total and cut = ⌊T · cut_frac⌋, p = t / cut for t < cut, and 1 − (t − cut) / (T − cut) afterwards; the
@@ -101,12 +84,11 @@ class SlantedTriangular(Schedule):
     cut_frac: fraction of updates with rising learning rate
     ratio: ratio of the highest to the lowest learning rate
     """
+    cut = math.floor(plan.steps * cut_frac)
 
-    def __init__(self, plan: Plan, *, rate: float = 0.01, cut_frac: float = 0.1, ratio: float = 32.0) -> None:
-        self.steps, self.rate, self.ratio = plan.steps, rate, ratio
-        self.cut = math.floor(plan.steps * cut_frac)
+    def schedule(update: int) -> float:
+        t = min(update, plan.steps)
+        p = t / cut if t < cut else 1 - (t - cut) / max(plan.steps - cut, 1)
+        return rate * (1 + p * (ratio - 1)) / ratio
 
-    def __call__(self, update: int) -> float:
-        t = min(update, self.steps)
-        p = t / self.cut if t < self.cut else 1 - (t - self.cut) / max(self.steps - self.cut, 1)
-        return self.rate * (1 + p * (self.ratio - 1)) / self.ratio
+    return schedule

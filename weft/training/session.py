@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import math
+import re
+import resource
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -22,8 +25,6 @@ from weft.training import checkpoint
 from weft.training.checkpoint import Progress, TrainingState, folder_of
 from weft.training.distributed import World, same_start
 from weft.training.log import Log
-from weft.training.memory import peak_memory
-from weft.training.meter import Health
 
 
 @dataclass(frozen=True)
@@ -99,12 +100,12 @@ class Session:
         if self.config.seconds:
             self.out_of_time = self.world.any(self.seconds >= self.config.seconds)
 
-    def check(self, health: Health) -> None:
+    def check(self, skipped: int, in_row: int, worst: int) -> None:
         """Records the number of skipped steps, and raises RunError if too many consecutive steps were skipped."""
-        self.progress.skipped, self.progress.in_row = health.skipped, health.in_row
-        if health.worst >= self.config.max_bad_steps:
+        self.progress.skipped, self.progress.in_row = skipped, in_row
+        if worst >= self.config.max_bad_steps:
             raise RunError(
-                f"training stopped at step {self.progress.update}: the loss or its gradient was not finite in {health.worst} "
+                f"training stopped at step {self.progress.update}: the loss or its gradient was not finite in {worst} "
                 f"steps in a row. {self._last_checkpoint()} Try a lower learning rate (train.schedule), a smaller "
                 "train.clip, or train.precision: float32"
             )
@@ -152,16 +153,13 @@ class Session:
             elif weights != "best":
                 scores = self.scores or self._evaluate(plain=True)
         weights, scores = self.world.broadcast((weights, scores))
-        result = Result(self.progress.update, self._stopped, weights, scores, self.progress.skipped, self.progress.seconds)
+        stopped = "patience" if self.out_of_patience else "time"
+        if self.progress.update >= self.config.steps:
+            stopped = "steps"
+        result = Result(self.progress.update, stopped, weights, scores, self.progress.skipped, self.progress.seconds)
         facts = {"step": result.update, "stopped": result.stopped, "weights": weights, "run": str(self.run)}
         self.log.summary({**facts, "seconds": result.seconds, "peak_memory": self.progress.memory, **scores})
         return result
-
-    @property
-    def _stopped(self) -> str:
-        if self.progress.update >= self.config.steps:
-            return "steps"
-        return "patience" if self.out_of_patience else "time"
 
     def _note_memory(self) -> None:
         """Records the peak memory of training. After the first validation, the peak may be that of validation."""
@@ -213,3 +211,15 @@ class Session:
     def _last_checkpoint(self) -> str:
         newest = checkpoint.latest(self.run)
         return f"The last good checkpoint is {newest}." if newest else "There is no checkpoint yet."
+
+
+def peak_memory(device: torch.device) -> int:
+    """Peak memory in bytes: of tensors on a GPU, elsewhere of the whole process including the interpreter."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    status = Path("/proc/self/status")
+    # Prefer this to getrusage: on Linux a process inherits the peak of its parent.
+    if status.exists() and (peak := re.search(r"^VmHWM:\s*(\d+) kB$", status.read_text("utf-8"), re.MULTILINE)):
+        return int(peak[1]) * 1024
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
