@@ -12,7 +12,7 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from weft.batch import Layout, Source
 from weft.errors import ConfigError
 from weft.explain.picture import cross_attention
-from weft.inference.teacher_forcing import attention_of
+from weft.inference.teacher_forcing import force
 from weft.inference.translation import Translation
 from weft.layers.recurrent import RecurrentStack, StepDropout, turn_round
 from weft.models.base import Model, Sizes
@@ -215,7 +215,8 @@ def test_cho_is_its_equations() -> None:
 @pytest.mark.parametrize("style", ["bahdanau", "luong"])
 def test_a_picture_has_the_weights_of_every_token(style: str) -> None:
     model, source, target = make(style=style), ids(1, 7), ids(1, 4)
-    found = Translation("", 0.0, attention=attention_of(model, source[0].tolist(), target[0].tolist()))
+    forced = force(model, source[0].tolist(), target[0].tolist())
+    found = Translation("", 0.0, attention=forced.weights, uses=forced.uses)
     weights = torch.from_numpy(cross_attention(found))
     assert weights.shape == (4, 7)
     same(weights.sum(-1), torch.ones(4))

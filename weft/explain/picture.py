@@ -82,7 +82,7 @@ def _uses(explanation: Explanation) -> str:
 
 def cross_attention(prediction: Prediction) -> Weights:
     """Returns [target tokens, source tokens]: cross-attention weights, averaged over all layers and heads."""
-    mean = _mean(prediction, lambda name: ".cross" in name)
+    mean = _mean(prediction, "cross")
     if mean is None:
         raise ConfigError(
             "this translation has no cross-attention weights; translate with attention=True and a model that has them"
@@ -94,15 +94,12 @@ def views(prediction: Prediction) -> list[View]:
     """Returns a heat map for each kind of attention in a translation or label: encoder, cross, decoder and pooling."""
     source, target = prediction.source_tokens, prediction.tokens
     fed = [SPECIALS[BOS], *target[:-1]]
-    cross = _mean(prediction, lambda name: ".cross" in name)
-    encoder = _mean(prediction, lambda name: name.startswith("encoder."))
     pooled = prediction.attention.get("pooling")
-    decoder = _mean(prediction, lambda name: name.startswith("decoder.") and ".cross" not in name)
     vectors = [str(row + 1) for row in range(0 if pooled is None else len(pooled))]
     candidates = [
-        ("encoder", encoder, source, source, SIDES["encoder"]),
-        ("cross", cross, target, source, SIDES["cross"]),
-        ("decoder", decoder, target, fed, SIDES["causal"]),
+        ("encoder", _mean(prediction, "encoder"), source, source, SIDES["encoder"]),
+        ("cross", _mean(prediction, "cross"), target, source, SIDES["cross"]),
+        ("decoder", _mean(prediction, "causal"), target, fed, SIDES["causal"]),
         ("pooling", pooled, vectors, source, ("vector", "source")),
     ]
     return [
@@ -153,9 +150,9 @@ def draw(view: View, file: str | Path | IO[bytes], dpi: int = 150, warn: Callabl
         figure.savefig(file, dpi=dpi)
 
 
-def _mean(prediction: Prediction, selects: Callable[[str], bool]) -> Weights | None:
-    """[rows, columns]: the mean over the selected layers and their heads. None without layers or if their shapes differ."""
-    layers = [weights.mean(0) for name, weights in prediction.attention.items() if selects(name)]
+def _mean(prediction: Prediction, use: Use) -> Weights | None:
+    """[rows, columns]: the mean over the layers of one use and their heads. None without layers or if their shapes differ."""
+    layers = [weights.mean(0) for name, weights in prediction.attention.items() if prediction.uses.get(name) == use]
     if not layers or len({layer.shape for layer in layers}) > 1:
         return None
     mean: Weights = np.mean(layers, axis=0)

@@ -8,24 +8,23 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
-from weft.attention.core.recording import record
+from weft.attention.base import Use
+from weft.attention.core.recording import first_row, record
 from weft.batch import BOS, Source
+from weft.inference.predictor import Weights
 from weft.models.base import Model
-
-Weights = NDArray[np.float32]
 
 
 @dataclass
 class Forced:
-    """logp [T, V]: log-probabilities of all tokens at every position · weights [H, T, S] by layer."""
+    """logp [T, V]: log-probabilities of all tokens at every position · weights [H, T, S] and use of each layer that has any."""
 
     logp: Tensor
     weights: dict[str, Weights]
+    uses: dict[str, Use]
 
 
 @torch.inference_mode()
@@ -36,10 +35,4 @@ def force(model: Model, source: Sequence[int], target: Sequence[int]) -> Forced:
     with record(model) as tape:
         encoded = model.encode(Source(torch.tensor([list(source)], device=device)))
         logits = model.decoder(fed, model.decoder.start(encoded)).logits
-    weights = {name: np.asarray(torch.cat(each, 2)[0].float().cpu()) for name, each in tape.items()}
-    return Forced(logits[0].float().log_softmax(-1), weights)
-
-
-def attention_of(model: Model, source: Sequence[int], target: Sequence[int]) -> dict[str, Weights]:
-    """The weights [H, T, S] of every layer that has any, as they were when each target token was chosen."""
-    return force(model, source, target).weights
+    return Forced(logits[0].float().log_softmax(-1), *first_row(model, tape))

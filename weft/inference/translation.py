@@ -18,7 +18,7 @@ from weft.inference.cutting import cut
 from weft.inference.predictor import Part, Prediction, Predictor, pad, refuse
 from weft.inference.resolve import Resolved
 from weft.inference.shortlist import Narrow, Shortlist
-from weft.inference.teacher_forcing import attention_of
+from weft.inference.teacher_forcing import force
 from weft.inference.terms import NO_TERMS, Terms, book
 from weft.kernels.graphs import Compiler
 from weft.models.base import Model
@@ -185,7 +185,8 @@ class TranslationPredictor(Predictor[TranslationInput, Translation]):
             return Translation("", 0.0)
         if given.attention:
             for piece, found in zip(parts, results, strict=True):
-                found[0].attention = attention_of(self.model, piece.ids, found[0].ids)
+                forced = force(self.model, piece.ids, found[0].ids)
+                found[0].attention, found[0].uses = forced.weights, forced.uses
         if len(results) == 1:
             results[0][0].alternatives = results[0][1:]
             return results[0][0]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from importlib import metadata, resources
+from importlib import resources
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -12,10 +12,10 @@ from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 
+from weft import __version__
 from weft.errors import WeftError
 from weft.serve import json_api, libretranslate
 from weft.serve.middleware import Guard, Log, log_line
-from weft.serve.refusal import Refusal
 from weft.serve.request_body import with_choices
 from weft.serve.service import Service
 
@@ -41,7 +41,7 @@ def make_app(service: Service, log: Log = log_line) -> Guard:
 
     app = FastAPI(
         title="weft",
-        version=_version(),
+        version=__version__,
         summary="An HTTP API for trained sequence-to-sequence models.",
         docs_url=None,
         redoc_url=None,
@@ -53,19 +53,14 @@ def make_app(service: Service, log: Log = log_line) -> Guard:
     for path, (name, media_type) in FILES.items():
         _add_file(app, path, name, media_type)
     _add_errors(app)
-    _complete_schema(app, service.models.choices)
+    # FastAPI caches the schema after the first call.
+    schemas = app.openapi()["components"]["schemas"]
+    schemas["TranslateRequest"] = with_choices(schemas["TranslateRequest"], service.models.choices)
     if service.settings.origins:
         app.add_middleware(
             CORSMiddleware, allow_origins=service.settings.origins, allow_methods=["GET", "POST"], allow_headers=["*"]
         )
     return Guard(app, service.settings, service.metrics, log)
-
-
-def _version() -> str:
-    try:
-        return metadata.version("weft")
-    except metadata.PackageNotFoundError:
-        return "0"  # a source tree without an installed package
 
 
 def _add_metrics(app: FastAPI, service: Service) -> None:
@@ -84,18 +79,8 @@ def _add_file(app: FastAPI, path: str, name: str, media_type: str) -> None:
         return Response(content, media_type=f"{media_type}; charset=utf-8", headers={"Cache-Control": "no-cache"})
 
 
-def _complete_schema(app: FastAPI, choices: dict[str, list[str]]) -> None:
-    """Adds the names of models and languages to the OpenAPI schema, which FastAPI caches after the first call."""
-    schemas = app.openapi()["components"]["schemas"]
-    schemas["TranslateRequest"] = with_choices(schemas["TranslateRequest"], choices)
-
-
 def _add_errors(app: FastAPI) -> None:
     """Formats every error as {"error": "…"}, as LibreTranslate does."""
-
-    @app.exception_handler(Refusal)
-    async def refused(_: Request, error: Refusal) -> Response:
-        return JSONResponse({"error": str(error)}, error.status, headers=error.headers)
 
     @app.exception_handler(WeftError)
     async def wrong(_: Request, error: WeftError) -> Response:
@@ -111,5 +96,5 @@ def _add_errors(app: FastAPI) -> None:
         return JSONResponse({"error": message.encode("utf-8", "replace").decode()}, 422)
 
     @app.exception_handler(HTTPException)
-    async def other(_: Request, error: HTTPException) -> Response:
+    async def refused(_: Request, error: HTTPException) -> Response:
         return JSONResponse({"error": str(error.detail)}, error.status_code, headers=error.headers)

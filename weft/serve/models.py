@@ -8,12 +8,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from starlette.exceptions import HTTPException
+
 from weft.config.sections import Config
 from weft.errors import ConfigError
 from weft.explain.page import page
 from weft.inference.predictor import Prediction, Wanted
-from weft.serve.queries import Ask, Explain
-from weft.serve.refusal import Refusal
+from weft.serve.queries import ExplanationQuery, Query, TranslationQuery
 from weft.translator import Translator, load
 
 UNKNOWN = "und"
@@ -41,13 +42,13 @@ class Served:
     place: Place
     translator: Translator = field(repr=False)
 
-    def answer(self, asks: Sequence[Ask | Explain], wanted: Wanted) -> Sequence[Prediction | str]:
-        """Answers queries of one group: a prediction for each, or the page that explains a single one."""
-        first = asks[0]
-        if isinstance(first, Explain):
-            return [page([self.translator.explain(first.text, run=self.name, **dict(first.options))], "weft")]
-        predictor = self.translator.predictor(**dict(first.options))
-        inputs = [predictor.parse(ask.text, **ask.fields) for ask in asks if isinstance(ask, Ask)]
+    def answer(self, queries: Sequence[Query], wanted: Wanted) -> list[Prediction]:
+        """Answers queries of one group. The prediction of an explanation has the page as its text."""
+        text, options = queries[0].text, dict(queries[0].options)
+        if isinstance(queries[0], ExplanationQuery):
+            return [Prediction(page([self.translator.explain(text, run=self.name, **options)], "weft"), 0.0)]
+        predictor = self.translator.predictor(**options)
+        inputs = [predictor.parse(query.text, **query.fields) for query in queries if isinstance(query, TranslationQuery)]
         return list(predictor.predict(inputs, together=True, wanted=wanted))
 
     def count(self, text: str) -> int:
@@ -121,16 +122,9 @@ class Models:
             )
         return Served(name, source, target, place, translator)
 
-    def reload(self) -> list[Served]:
+    def reload(self) -> None:
         """Reads every model again. If one fails, all old models stay and the error names the run."""
         self.served = [self._open(old.place, old.name) for old in self.served]
-        return self.served
-
-    def named(self, name: str) -> Served:
-        for model in self.served:
-            if model.name == name:
-                return model
-        raise Refusal(400, f"there is no model {name!r}; choose one of: {', '.join(model.name for model in self.served)}")
 
     def between(self, source: str, target: str) -> Served:
         """Returns the first model for this language pair, ignoring case."""
@@ -138,30 +132,31 @@ class Models:
         for model in self.served:
             if (model.source.lower(), model.target.lower()) == wanted:
                 return model
-        for code, known in ((source, self.sources), (target, self.choices["target"])):
+        for code, known in ((source, self.choices["source"]), (target, self.choices["target"])):
             if code.lower() not in {each.lower() for each in known}:
-                raise Refusal(400, f"{code} is not supported")
-        raise Refusal(400, f"{target} is not available as a target language from {source}")
+                raise HTTPException(400, f"{code} is not supported")
+        raise HTTPException(400, f"{target} is not available as a target language from {source}")
 
     def chosen(self, name: str | None, source: str | None, target: str | None) -> Served:
         """Returns the model with this name, or for this language pair, or the only model."""
         if name is not None:
-            return self.named(name)
+            models = {model.name: model for model in self.served}
+            if name not in models:
+                raise HTTPException(400, f"there is no model {name!r}; choose one of: {', '.join(models)}")
+            return models[name]
         if source is None and target is None:
             if len(self.served) > 1:
-                raise Refusal(400, "this server has several models: select one with model, or with source and target")
+                raise HTTPException(400, "this server has several models: select one with model, or with source and target")
             return self.served[0]
         if source is None or target is None:
-            raise Refusal(400, "send both source and target, or a model")
+            raise HTTPException(400, "send both source and target, or a model")
         return self.between(source, target)
 
     @property
     def choices(self) -> dict[str, list[str]]:
-        """The values that requests can select: models, source languages and target languages."""
-        targets = list(dict.fromkeys(model.target for model in self.served))
-        return {"model": [model.name for model in self.served], "source": self.sources, "target": targets}
-
-    @property
-    def sources(self) -> list[str]:
-        """The source languages of all models, without duplicates."""
-        return list(dict.fromkeys(model.source for model in self.served))
+        """The values that requests can select: models, source languages and target languages, each without duplicates."""
+        return {
+            "model": [model.name for model in self.served],
+            "source": list(dict.fromkeys(model.source for model in self.served)),
+            "target": list(dict.fromkeys(model.target for model in self.served)),
+        }

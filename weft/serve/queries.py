@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Ask:
-    """A text to translate. Equal queries have equal answers, so a query is the key of the answer cache.
+class Query:
+    """A text for a model. Equal queries have equal answers, so a query is the key of the answer cache.
 
     options: options of the `decode` section that differ from the run's configuration, sorted by name.
     """
@@ -22,37 +22,40 @@ class Ask:
     model: Served
     text: str
     options: tuple[tuple[str, Any], ...] = ()
+
+    @property
+    def cached(self) -> bool:
+        """Whether to cache the answer."""
+        return False
+
+    @property
+    def group(self) -> Hashable:
+        """Queries with the same group may be decoded in one batch."""
+        return self
+
+
+class ExplanationQuery(Query):
+    """A text whose translation is to be explained on an HTML page."""
+
+
+@dataclass(frozen=True)
+class TranslationQuery(Query):
+    """A text to translate, and the fields of the predictor's input."""
+
     prefix: str = ""
     terms: Terms = NO_TERMS
     attention: bool = False
 
     @property
-    def kept(self) -> bool:
-        """Whether to cache the answer. Attention weights are large and rarely requested twice."""
-        return not self.attention
+    def cached(self) -> bool:
+        return not self.attention  # weights are large and rarely requested twice
+
+    @property
+    def group(self) -> Hashable:
+        return self.model, self.options
 
     @property
     def fields(self) -> dict[str, Any]:
-        """The fields of the predictor's input besides the text, as far as they are given."""
+        """The fields that are given."""
         given = {"prefix": self.prefix, "terms": self.terms, "attention": self.attention}
         return {name: value for name, value in given.items() if value}
-
-    @property
-    def group(self) -> Hashable:
-        """Queries with the same group may be decoded in one batch."""
-        return self.model, self.options
-
-
-@dataclass(frozen=True)
-class Explain:
-    """A text whose translation is to be explained on an HTML page."""
-
-    model: Served
-    text: str
-    options: tuple[tuple[str, Any], ...] = ()
-    kept: bool = False
-
-    @property
-    def group(self) -> Hashable:
-        """Explanations are never batched together."""
-        return self
