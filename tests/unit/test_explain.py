@@ -21,7 +21,7 @@ from weft.data.subword import BpeTokenizer
 from weft.data.symbols import ByteTokenizer, CharacterTokenizer, WordTokenizer
 from weft.data.tokenizer import Tokenizer
 from weft.errors import ConfigError, DataError
-from weft.explain import fonts
+from weft.explain import picture
 from weft.explain.explain import explain
 from weft.explain.picture import View, cross_attention, draw, view_of, views
 from weft.explain.text import fed, find_words, join_words, make_side, right_to_left, token_texts
@@ -274,10 +274,10 @@ def test_pictures_of_any_map(tmp_path: Path) -> None:
 def test_missing_glyphs_are_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     warnings: list[str] = []
     view = View("x", np.eye(2, dtype=np.float32), ["a", "$x$"], ["مارس", "年"])
-    monkeypatch.setattr(fonts, "_glyphs", lambda path: frozenset("abcxmrs$مارس"))
+    monkeypatch.setattr(picture, "_glyphs", lambda path: frozenset("abcxmrs$مارس"))
     draw(view, tmp_path / "a.svg", warn=warnings.append)
     assert len(warnings) == 1
     assert "no installed font has '年'" in warnings[0]
-    other = next(entry for entry in fontManager.ttflist if not entry.name.startswith((fonts.FIRST, fonts.NO_FONT)))
-    monkeypatch.setattr(fonts, "_glyphs", lambda path: frozenset("a年" if path == other.fname else "a"))
-    assert fonts.fonts_for("a年") == ([fonts.FIRST, other.name], "")
+    other = next(entry for entry in fontManager.ttflist if not entry.name.startswith((picture.FIRST, picture.NO_FONT)))
+    monkeypatch.setattr(picture, "_glyphs", lambda path: frozenset("a年" if path == other.fname else "a"))
+    assert picture.fonts_for("a年") == ([picture.FIRST, other.name], "")

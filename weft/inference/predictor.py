@@ -40,8 +40,8 @@ class Prediction:
     """An output as text.
 
     score: see the subclass · ids: as the model wrote them, EOS included · tokens, source_tokens: for display · attention:
-    weights [heads, tokens, attended tokens] per layer, if the input requests them · uses: the declared use of each of these layers
-    (encoder, causal or cross) · alternatives: the rest of the n best.
+    weights [heads, tokens, attended tokens] per layer, if the input requests them · uses: the use that each of these layers
+    declares (encoder, causal or cross) · alternatives: the rest of the n best.
     """
 
     text: str

@@ -1,7 +1,8 @@
 // The page: the current sentence, settings, keys and theme. Models shown side by side share the settings.
 
-const groups = JSON.parse(document.getElementById("data").textContent);
+const groups = JSON.parse(find("data").textContent);
 const panels = [];
+const root = document.documentElement, darkSystem = window.matchMedia("(prefers-color-scheme: dark)");
 const settings = {
   sentence: 0, use: "cross", layer: 0, head: "mean", view: "map", words: false,
   set(changes) {
@@ -9,10 +10,6 @@ const settings = {
     panels.forEach(panel => panel.show());
   },
 };
-
-function find(id) {
-  return document.getElementById(id);
-}
 
 function showSentence(number) {
   settings.sentence = Math.max(0, Math.min(groups.length - 1, number));
@@ -23,21 +20,24 @@ function showSentence(number) {
 }
 
 function layerCount() {
-  return Math.max(1, ...panels.filter(panel => panel.explanation.looks.length).map(panel => panel.selection().layers.length));
+  return Math.max(1, ...panels.filter(panel => panel.explanation.maps.length).map(panel => panel.selection().layers.length));
 }
 
 function turnHead(by) {
-  const count = Math.max(1, ...panels.flatMap(panel => panel.explanation.looks.map(map => map.shape[0])));
+  const count = Math.max(1, ...panels.flatMap(panel => panel.explanation.maps.map(map => map.shape[0])));
   const heads = ["mean", "max", ...Array.from({ length: count }, (_, head) => head)];
   settings.set({ head: heads[(heads.indexOf(settings.head) + by + heads.length) % heads.length] });
 }
 
-function turnTheme() {
-  const root = document.documentElement, order = [undefined, "light", "dark"];
-  const next = order[(order.indexOf(root.dataset.theme) + 1) % order.length];
-  if (next) root.dataset.theme = next;
-  else delete root.dataset.theme;
+function showTheme() {
+  const { theme } = root.dataset;
+  root.classList.toggle("dark", theme === "system" ? darkSystem.matches : theme === "dark");
   settings.set({});
+}
+
+function turnTheme() {
+  root.dataset.theme = { system: "light", light: "dark", dark: "system" }[root.dataset.theme];
+  showTheme();
 }
 
 function toggleHelp() {
@@ -64,6 +64,7 @@ find("help").addEventListener("click", toggleHelp);
 find("sentence").addEventListener("change", event => showSentence(Number(event.target.value)));
 find("sentence").append(...groups.map(([first], i) => element("option", { value: i }, `${i + 1}: ${first.sides.source.text.slice(0, 60)}`)));
 find("choose").hidden = groups.length < 2;
-window.matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => settings.set({}));
+darkSystem.addEventListener("change", showTheme);
 window.addEventListener("resize", () => settings.set({}));
+showTheme();
 if (groups.length) showSentence(0);

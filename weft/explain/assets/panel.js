@@ -28,7 +28,7 @@ class Panel {
   }
 
   attention() {
-    if (!this.explanation.looks.length) return [];
+    if (!this.explanation.maps.length) return [];
     return [element("h3", {}, "Attention"), this.controls, this.thumbs, this.note, this.stage];
   }
 
@@ -43,28 +43,28 @@ class Panel {
   }
 
   uses() {
-    return Object.keys(USES).filter(use => this.explanation.looks.some(map => map.use === use));
+    return Object.keys(USES).filter(use => this.explanation.maps.some(map => map.use === use));
   }
 
   // The maps and layer that the settings select, or the nearest that this model has.
   selection() {
     const uses = this.uses(), use = uses.includes(this.settings.use) ? this.settings.use : uses[0];
-    const layers = this.explanation.looks.filter(map => map.use === use);
+    const layers = this.explanation.maps.filter(map => map.use === use);
     return { use, layers, layer: Math.min(this.settings.layer, layers.length - 1) };
   }
 
   async show() {
-    if (!this.explanation.looks.length) return;
+    if (!this.explanation.maps.length) return;
     const { use, layers, layer } = this.selection(), map = layers[layer];
     await unpack(map);
     this.showControls(use, layers, layer);
     this.showThumbs(map);
     this.note.textContent = `${map.kind}, ${map.how}${map.note ? `: ${map.note}` : ""}`;
     const { words, view } = this.settings, current = this.views[view];
-    const rows = axisLabels(this.explanation, map, "rows", words), columns = axisLabels(this.explanation, map, "columns", words);
+    const [rows, columns] = [map.rows, map.columns].map(name => this.explanation.sides[name]), matrix = oneHead(map, this.headOf(map));
     this.views.steps.stop();
     this.stage.replaceChildren(current.box ?? current.canvas);
-    current.show(matrixOf(this.explanation, map, this.headOf(map), words), rows, columns, this.stage.clientWidth || 600);
+    current.show(words ? joinWords(matrix, rows.words, columns.words) : matrix, axisLabels(rows, words), axisLabels(columns, words), this.stage.clientWidth || 600);
   }
 
   headOf(map) {
@@ -85,7 +85,7 @@ class Panel {
   }
 
   showThumbs(map) {
-    const chosen = this.headOf(map), rtl = axisLabels(this.explanation, map, "columns", false).rtl;
+    const chosen = this.headOf(map), { rtl } = this.explanation.sides[map.columns];
     const heads = map.shape[0] > 1 ? ["mean", "max", ...Array.from({ length: map.shape[0] }, (_, h) => h)] : ["mean"];
     this.thumbs.hidden = heads.length === 1;
     this.thumbs.replaceChildren(...heads.map(head => element("button", {
