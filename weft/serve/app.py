@@ -12,7 +12,7 @@ from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 
-from weft import __version__
+from weft.config.sections import weft_version
 from weft.errors import WeftError
 from weft.serve import json_api, libretranslate
 from weft.serve.middleware import Guard, Log, log_line
@@ -20,12 +20,13 @@ from weft.serve.request_body import with_choices
 from weft.serve.service import Service
 
 FILES = {
-    "/": ("index.html", "text/html"),
-    "/docs": ("docs.html", "text/html"),
-    "/static/page.css": ("page.css", "text/css"),
-    "/static/page.js": ("page.js", "text/javascript"),
-    "/static/docs.js": ("docs.js", "text/javascript"),
-    "/static/icon.svg": ("icon.svg", "image/svg+xml"),
+    "/": ("serve/page/index.html", "text/html"),
+    "/docs": ("serve/page/docs.html", "text/html"),
+    "/static/page.css": ("serve/page/page.css", "text/css"),
+    "/static/page.js": ("serve/page/page.js", "text/javascript"),
+    "/static/docs.js": ("serve/page/docs.js", "text/javascript"),
+    "/static/dom.js": ("explain/assets/dom.js", "text/javascript"),
+    "/static/icon.svg": ("serve/page/icon.svg", "image/svg+xml"),
 }
 """Static files by URL path. The list is fixed: a request path is never turned into a file path."""
 
@@ -41,7 +42,7 @@ def make_app(service: Service, log: Log = log_line) -> Guard:
 
     app = FastAPI(
         title="weft",
-        version=__version__,
+        version=weft_version(),
         summary="An HTTP API for trained sequence-to-sequence models.",
         docs_url=None,
         redoc_url=None,
@@ -72,7 +73,7 @@ def _add_metrics(app: FastAPI, service: Service) -> None:
 
 
 def _add_file(app: FastAPI, path: str, name: str, media_type: str) -> None:
-    content = resources.files("weft.serve").joinpath("page", name).read_bytes()
+    content = resources.files("weft").joinpath(name).read_bytes()
 
     @app.get(path, include_in_schema=False, name=name)
     async def file() -> Response:

@@ -61,6 +61,10 @@ class TranslateRequest(BaseModel):
     def texts(self) -> list[str]:
         return [self.text] if isinstance(self.text, str) else self.text
 
+    @property
+    def prefixes(self) -> list[str]:
+        return [self.prefix] if isinstance(self.prefix, str) else self.prefix or []
+
 
 class ExplainRequest(BaseModel):
     """One text, a model or a language pair, and the beam size."""
@@ -81,7 +85,7 @@ def router(service: Service) -> APIRouter:
     @routes.post("/translate", summary="Translate, with scores, alternatives and attention", response_model_exclude_none=True)
     async def translate(request: Request, body: TranslateRequest) -> TranslateResponse:
         service.admit(request)
-        service.check(body.texts + _prefixes(body) + body.use + body.avoid)
+        service.check(body.texts + body.prefixes + body.use + body.avoid)
         model = service.models.chosen(body.model, body.source, body.target)
         translations = await service.answer(request, _queries(service, body, model))
         pairs = zip(body.texts, translations, strict=True)
@@ -135,14 +139,8 @@ def _model(model: Served, limit: int) -> ModelDocument:
     )
 
 
-def _prefixes(body: TranslateRequest) -> list[str]:
-    if body.prefix is None:
-        return []
-    return [body.prefix] if isinstance(body.prefix, str) else body.prefix
-
-
 def _queries(service: Service, body: TranslateRequest, model: Served) -> list[TranslationQuery]:
-    texts, prefixes = body.texts, _prefixes(body) or [""]
+    texts, prefixes = body.texts, body.prefixes or [""]
     if any(len(text.splitlines()) > 1 for text in texts):
         raise HTTPException(400, "a text must be one line; send several lines as a list of texts")
     prefixes = prefixes * len(texts) if len(prefixes) == 1 else prefixes
