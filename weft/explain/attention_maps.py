@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -89,7 +89,9 @@ def find_maps(
     maps = []
     for slot in slots:
         rows, columns = counts[slot.use]
-        weights = _recorded(slot.name, forced.weights, rows)
+        # A slot may hold nested attentions: take the first that has all rows.
+        inside = (weights for name, weights in forced.weights.items() if f"{name}.".startswith(f"{slot.name}."))
+        weights = next((weights for weights in inside if weights.shape[1] == rows), None)
         if weights is not None:
             note = AT_MOST_ONE.format(kind=slot.kind) if slot.part.weights_sum == "at most one" else ""
             aligned = weights.shape[-1] == columns
@@ -101,12 +103,6 @@ def find_maps(
     maps += [slot.influence(mixer_influence(mixers[slot.name], inputs[slot.name])) for slot in mixing]
     maps += _source_maps(model, source, target, [slot for slot in weightless if slot.use == "cross"], whole)
     return forced, sorted(maps, key=lambda each: ORDER.index(each.use))
-
-
-def _recorded(slot: str, recording: Mapping[str, Weights], rows: int) -> Weights | None:
-    """[H, rows, columns]: the weights of the attention in a slot, or of the first nested one that has all rows."""
-    inside = (weights for name, weights in recording.items() if name == slot or name.startswith(f"{slot}."))
-    return next((weights for weights in inside if weights.shape[1] == rows), None)
 
 
 def _source_maps(

@@ -30,7 +30,7 @@ def page(explanations: Sequence[Explanation], title: str = "weft explain") -> st
     data = [[document(each) for each in group] for group in groups.values()]
     parts = {
         "title": escape(title),
-        "style": _asset("page.css"),
+        "style": _asset("base.css") + _asset("page.css"),
         "script": "\n".join(_asset(name) for name in SCRIPTS),
         "data": safe_json(data),
     }

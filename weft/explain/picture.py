@@ -164,20 +164,15 @@ def fonts_for(text: str) -> tuple[list[str], str]:
     missing = {character for character in text if character.isprintable() and not character.isspace()}
     missing -= _glyphs(findfont(FIRST))
     families = [FIRST]
-    if not missing:
-        return families, ""
 
     def distance(entry: FontEntry) -> tuple[bool, int]:
         return entry.style != "normal", abs(entry.weight - 400) if isinstance(entry.weight, int) else 0
 
     for entry in sorted(fontManager.ttflist, key=distance):
-        if entry.name in families or entry.name.startswith(NO_FONT):
-            continue
-        if missing & (glyphs := _glyphs(entry.fname)):
+        usable = missing and entry.name not in families and not entry.name.startswith(NO_FONT)
+        if usable and missing & _glyphs(entry.fname):
             families.append(entry.name)
-            missing -= glyphs
-        if not missing:
-            break
+            missing -= _glyphs(entry.fname)
     return families, "".join(sorted(missing))
 
 

@@ -22,6 +22,7 @@ from weft.serve.service import Service
 FILES = {
     "/": ("serve/page/index.html", "text/html"),
     "/docs": ("serve/page/docs.html", "text/html"),
+    "/static/base.css": ("explain/assets/base.css", "text/css"),
     "/static/page.css": ("serve/page/page.css", "text/css"),
     "/static/page.js": ("serve/page/page.js", "text/javascript"),
     "/static/docs.js": ("serve/page/docs.js", "text/javascript"),
@@ -50,7 +51,13 @@ def make_app(service: Service, log: Log = log_line) -> Guard:
     )
     app.include_router(json_api.router(service))
     app.include_router(libretranslate.router(service))
-    _add_metrics(app, service)
+
+    @app.get("/metrics", summary="Metrics in Prometheus format", tags=["weft"], response_class=PlainTextResponse)
+    async def metrics(request: Request) -> Response:
+        if service.access.keys:
+            service.admit(request)
+        return PlainTextResponse(service.metrics.text(), media_type="text/plain; version=0.0.4")
+
     for path, (name, media_type) in FILES.items():
         _add_file(app, path, name, media_type)
     _add_errors(app)
@@ -62,14 +69,6 @@ def make_app(service: Service, log: Log = log_line) -> Guard:
             CORSMiddleware, allow_origins=service.settings.origins, allow_methods=["GET", "POST"], allow_headers=["*"]
         )
     return Guard(app, service.settings, service.metrics, log)
-
-
-def _add_metrics(app: FastAPI, service: Service) -> None:
-    @app.get("/metrics", summary="Metrics in Prometheus format", tags=["weft"], response_class=PlainTextResponse)
-    async def metrics(request: Request) -> Response:
-        if service.access.keys:
-            service.admit(request)
-        return PlainTextResponse(service.metrics.text(), media_type="text/plain; version=0.0.4")
 
 
 def _add_file(app: FastAPI, path: str, name: str, media_type: str) -> None:

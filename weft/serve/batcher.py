@@ -17,7 +17,7 @@ from starlette.exceptions import HTTPException
 
 from weft.inference.predictor import Prediction
 from weft.serve.metrics import Metrics
-from weft.serve.queries import Query
+from weft.serve.models import Query
 from weft.serve.settings import Settings
 
 K = TypeVar("K")
@@ -105,15 +105,10 @@ class Batcher:
         try:
             return await asyncio.gather(*(job.future for job in jobs))
         finally:
-            self._drop([job for job in jobs if not job.future.done() or job.future.cancelled()])
-
-    def _drop(self, cancelled: Sequence[_Job]) -> None:
-        """Removes jobs from the queue whose request was cancelled."""
-        if cancelled:
+            cancelled = [job for job in jobs if not job.future.done() or job.future.cancelled()]
             self.metrics.count(cancelled=len(cancelled))
             with self._changed:
-                ids = set(map(id, cancelled))
-                self._waiting = deque(job for job in self._waiting if id(job) not in ids)
+                self._remove(cancelled)
 
     def _work(self) -> None:
         if self.settings.threads:
@@ -147,16 +142,16 @@ class Batcher:
         """Removes from the queue the oldest job and those that fit into a batch with it."""
         group, budget = self._waiting[0].query.group, self.settings.batch_tokens
         taken: list[_Job] = []
-        staying: deque[_Job] = deque()
         for job in self._waiting:
-            fits = job.query.group == group and job.tokens <= budget
-            if not taken or fits:
+            if not taken or (job.query.group == group and job.tokens <= budget):
                 taken.append(job)
                 budget -= job.tokens
-            else:
-                staying.append(job)
-        self._waiting = staying
+        self._remove(taken)
         return taken
+
+    def _remove(self, jobs: Sequence[_Job]) -> None:
+        removed = set(jobs)
+        self._waiting = deque(job for job in self._waiting if job not in removed)
 
 
 def _answers(batch: Sequence[_Job]) -> Sequence[Prediction | Exception]:

@@ -11,8 +11,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import HTMLResponse, Response
 
 from weft.inference.terms import Terms
-from weft.serve.models import Served
-from weft.serve.queries import ExplanationQuery, TranslationQuery
+from weft.serve.models import ExplanationQuery, Served, TranslationQuery
 from weft.serve.request_body import body_schema, read_fields, with_choices
 from weft.serve.responses import ERRORS, ModelDocument, TranslateResponse, document
 from weft.serve.service import Service

@@ -10,8 +10,7 @@ from starlette.exceptions import HTTPException
 
 from weft.inference.predictor import Prediction
 from weft.serve.detect import detect_language, language_name
-from weft.serve.models import Served
-from weft.serve.queries import TranslationQuery
+from weft.serve.models import TranslationQuery
 from weft.serve.request_body import Fields, body_schema, read_fields, with_choices
 from weft.serve.responses import ERRORS
 from weft.serve.segments import HtmlText, PlainText
@@ -42,7 +41,10 @@ def router(service: Service) -> APIRouter:
         source, target = (_language(fields, name) for name in ("source", "target"))
         detected = detect_language(" ".join(texts), service.models.choices["source"])[0] if source == "auto" else None
         model = service.models.between(detected["language"] if detected else source, target)
-        documents = [HtmlText(text) if _format(fields) == "html" else PlainText(text) for text in texts]
+        kind = {"text": PlainText, "html": HtmlText}.get(fields.get("format") or "text")
+        if kind is None:
+            raise HTTPException(400, "Invalid request: format must be text or html")
+        documents = [kind(text) for text in texts]
         count = _alternatives(fields, service.settings.beam)
         options = (("n_best", count + 1),) if count else ()
         queries = [TranslationQuery(model, segment, options) for document in documents for segment in document.segments]
@@ -57,7 +59,10 @@ def router(service: Service) -> APIRouter:
 
     @routes.get("/languages", summary="The languages, each with its target languages")
     async def languages() -> list[Fields]:
-        return known_languages(service.models.served)
+        served = service.models.served
+        codes = dict.fromkeys(code for model in served for code in (model.source, model.target))
+        targets = {code: sorted({model.target for model in served if model.source == code}) for code in codes}
+        return [{**_named(code), "targets": targets[code]} for code in codes]
 
     @routes.get("/health", summary="Whether the server is up")
     async def health() -> Fields:
@@ -77,13 +82,6 @@ def router(service: Service) -> APIRouter:
         }
 
     return routes
-
-
-def known_languages(served: Sequence[Served]) -> list[Fields]:
-    """Lists every source and target language, each with the languages it can be translated to."""
-    codes = dict.fromkeys(code for model in served for code in (model.source, model.target))
-    targets = {code: sorted({model.target for model in served if model.source == code}) for code in codes}
-    return [{**_named(code), "targets": targets[code]} for code in codes]
 
 
 def _named(code: str) -> Fields:
@@ -129,13 +127,6 @@ def _language(fields: Fields, name: str) -> str:
     if not value.isprintable() or len(value) > 40:
         raise HTTPException(400, f"Invalid request: {name} is not a language code")
     return value
-
-
-def _format(fields: Fields) -> str:
-    value = fields.get("format") or "text"
-    if value not in ("text", "html"):
-        raise HTTPException(400, "Invalid request: format must be text or html")
-    return str(value)
 
 
 def _alternatives(fields: Fields, limit: int) -> int:

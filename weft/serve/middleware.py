@@ -57,12 +57,14 @@ class Guard:
 
         try:
             await self._handle(scope, receive, send_with_headers)
-        except HTTPException as error:
-            await _refuse(error, scope, receive, send_with_headers)
         except Exception as error:
-            self.log({"event": "error", "error": repr(error), "trace": traceback.format_exc()})
+            refusal = error if isinstance(error, HTTPException) else HTTPException(500, "internal error")
+            if refusal is not error:
+                self.log({"event": "error", "error": repr(error), "trace": traceback.format_exc()})
             if not status:
-                await _refuse(HTTPException(500, "internal error"), scope, receive, send_with_headers)
+                # The rest of the request stays unread, so the connection is closed.
+                response = JSONResponse({"error": refusal.detail}, refusal.status_code, headers={"Connection": "close"})
+                await response(scope, receive, send_with_headers)
         finally:
             self.answered += 1
             self._record(scope, status, time.monotonic() - began)
@@ -111,12 +113,6 @@ class Guard:
         self.metrics.request(path, status, seconds)
         facts = {"event": "request", "method": scope["method"], "route": path, "status": status}
         self.log({**facts, "ms": round(1000 * seconds, 1), **scope.get("weft.log", {})})
-
-
-async def _refuse(error: HTTPException, scope: Scope, receive: Receive, send: Send) -> None:
-    """Sends an error and closes the connection, since the rest of the request stays unread."""
-    response = JSONResponse({"error": error.detail}, error.status_code, headers={"Connection": "close"})
-    await response(scope, receive, send)
 
 
 def _host(header: bytes) -> str:

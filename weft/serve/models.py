@@ -1,20 +1,21 @@
-"""The models of a server: their languages, how a request selects one, and reloading."""
+"""The models of a server and the queries they answer: languages, how a request selects a model, and reloading."""
 
 from __future__ import annotations
 
 import re
-from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
+from babel import Locale
 from starlette.exceptions import HTTPException
 
 from weft.config.sections import Config
 from weft.errors import ConfigError
 from weft.explain.page import page
 from weft.inference.predictor import Prediction, Wanted
-from weft.serve.queries import ExplanationQuery, Query, TranslationQuery
+from weft.inference.terms import NO_TERMS, Terms
 from weft.translator import Translator, load
 
 UNKNOWN = "und"
@@ -30,6 +31,55 @@ class Place:
 
     folders: tuple[str, ...]
     languages: tuple[str, str] | None = None
+
+
+@dataclass(frozen=True)
+class Query:
+    """A text for a model. Equal queries have equal answers, so a query is the key of the answer cache.
+
+    options: options of the `decode` section that differ from the run's configuration, sorted by name.
+    """
+
+    model: Served
+    text: str
+    options: tuple[tuple[str, Any], ...] = ()
+
+    @property
+    def cached(self) -> bool:
+        """Whether to cache the answer."""
+        return False
+
+    @property
+    def group(self) -> Hashable:
+        """Queries with the same group may be decoded in one batch."""
+        return self
+
+
+class ExplanationQuery(Query):
+    """A text whose translation is to be explained on an HTML page."""
+
+
+@dataclass(frozen=True)
+class TranslationQuery(Query):
+    """A text to translate, and the fields of the predictor's input."""
+
+    prefix: str = ""
+    terms: Terms = NO_TERMS
+    attention: bool = False
+
+    @property
+    def cached(self) -> bool:
+        return not self.attention  # weights are large and rarely requested twice
+
+    @property
+    def group(self) -> Hashable:
+        return self.model, self.options
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        """The fields that are given."""
+        given = {"prefix": self.prefix, "terms": self.terms, "attention": self.attention}
+        return {name: value for name, value in given.items() if value}
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,19 +129,13 @@ def _folders(text: str) -> tuple[str, ...]:
 
 def languages_of(config: Config) -> tuple[str, str]:
     """Returns the languages from the configuration, else from the data files' suffixes (train.en,train.de), else `und`."""
-    data = config.data
-    suffixes = Counter(_suffixes(spec) for spec in data.train)
-    guess = next(iter(suffixes)) if len(suffixes) == 1 else (UNKNOWN, UNKNOWN)
+    data, known = config.data, set(Locale("en").languages)
+    pairs = set()
+    for spec in data.train:
+        suffixes = [Path(part.strip().removesuffix(".gz")).suffix.removeprefix(".") for part in spec.split(",")]
+        pairs.add(tuple(suffixes) if len(suffixes) == 2 and set(suffixes) <= known else (UNKNOWN, UNKNOWN))
+    guess = pairs.pop() if len(pairs) == 1 else (UNKNOWN, UNKNOWN)
     return data.source_language or guess[0], data.target_language or guess[1]
-
-
-def _suffixes(spec: str) -> tuple[str, str]:
-    """Returns the languages in the suffixes of a pair of files."""
-    from babel import Locale
-
-    parts = [Path(part.strip().removesuffix(".gz")).suffix.removeprefix(".") for part in spec.split(",")]
-    known = set(Locale("en").languages)
-    return (parts[0], parts[1]) if len(parts) == 2 and set(parts) <= known else (UNKNOWN, UNKNOWN)
 
 
 class Models:

@@ -14,8 +14,7 @@ from starlette.requests import Request
 from weft.inference.predictor import Prediction
 from weft.serve.batcher import Batcher, BoundedDict
 from weft.serve.metrics import Metrics
-from weft.serve.models import Models
-from weft.serve.queries import Query
+from weft.serve.models import Models, Query
 from weft.serve.settings import Settings
 
 CLIENTS = 10_000

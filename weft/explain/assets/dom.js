@@ -1,5 +1,15 @@
 "use strict";
-// Creates elements. Texts are only ever set as text, never as HTML.
+// The theme, and elements. Texts are only ever set as text, never as HTML.
+
+const root = document.documentElement, darkSystem = window.matchMedia("(prefers-color-scheme: dark)");
+
+function showTheme() {
+  const theme = root.dataset.theme ?? "system";
+  root.classList.toggle("dark", theme === "system" ? darkSystem.matches : theme === "dark");
+}
+
+darkSystem.addEventListener("change", showTheme);
+showTheme();
 
 function element(tag, attributes = {}, ...children) {
   return fill(document.createElement(tag), attributes, children);

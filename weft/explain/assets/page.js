@@ -2,7 +2,6 @@
 
 const groups = JSON.parse(find("data").textContent);
 const panels = [];
-const root = document.documentElement, darkSystem = window.matchMedia("(prefers-color-scheme: dark)");
 const settings = {
   sentence: 0, use: "cross", layer: 0, head: "mean", view: "map", words: false,
   set(changes) {
@@ -19,8 +18,9 @@ function showSentence(number) {
   settings.set({});
 }
 
-function layerCount() {
-  return Math.max(1, ...panels.filter(panel => panel.explanation.maps.length).map(panel => panel.selection().layers.length));
+function turnLayer(by) {
+  const counts = panels.filter(panel => panel.explanation.maps.length).map(panel => panel.selection().layers.length);
+  settings.set({ layer: Math.max(0, Math.min(Math.max(1, ...counts) - 1, settings.layer + by)) });
 }
 
 function turnHead(by) {
@@ -29,15 +29,10 @@ function turnHead(by) {
   settings.set({ head: heads[(heads.indexOf(settings.head) + by + heads.length) % heads.length] });
 }
 
-function showTheme() {
-  const { theme } = root.dataset;
-  root.classList.toggle("dark", theme === "system" ? darkSystem.matches : theme === "dark");
-  settings.set({});
-}
-
 function turnTheme() {
-  root.dataset.theme = { system: "light", light: "dark", dark: "system" }[root.dataset.theme];
+  root.dataset.theme = { system: "light", light: "dark", dark: "system" }[root.dataset.theme ?? "system"];
   showTheme();
+  settings.set({});
 }
 
 function toggleHelp() {
@@ -50,8 +45,7 @@ const KEYS = {
   m: () => settings.set({ view: "map" }), l: () => settings.set({ view: "lines" }), s: () => settings.set({ view: "steps" }),
   w: () => settings.set({ words: !settings.words }),
   "[": () => turnHead(-1), "]": () => turnHead(1),
-  ",": () => settings.set({ layer: Math.max(0, settings.layer - 1) }),
-  ".": () => settings.set({ layer: Math.min(layerCount() - 1, settings.layer + 1) }),
+  ",": () => turnLayer(-1), ".": () => turnLayer(1),
   t: turnTheme, "?": toggleHelp,
 };
 
@@ -64,7 +58,6 @@ find("help").addEventListener("click", toggleHelp);
 find("sentence").addEventListener("change", event => showSentence(Number(event.target.value)));
 find("sentence").append(...groups.map(([first], i) => element("option", { value: i }, `${i + 1}: ${first.sides.source.text.slice(0, 60)}`)));
 find("choose").hidden = groups.length < 2;
-darkSystem.addEventListener("change", showTheme);
+darkSystem.addEventListener("change", () => settings.set({}));
 window.addEventListener("resize", () => settings.set({}));
-showTheme();
 if (groups.length) showSentence(0);

@@ -28,10 +28,6 @@ function tableOf(headings, rows) {
     element("thead", {}, head), element("tbody", {}, ...rows.map(row => element("tr", {}, ...row.map(cell))))));
 }
 
-function bestTable(explanation) {
-  return tableOf(["score", "translation"], explanation.best.map(({ text, score }) => [score, text]));
-}
-
 function continuations(explanation) {
   const rows = explanation.steps.filter(step => step.better > 0).map(step => [
     step.token, percent(Math.exp(step.logp)), step.options[0].token, percent(Math.exp(step.options[0].logp)), step.instead ?? "…",
