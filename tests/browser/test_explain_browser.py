@@ -42,7 +42,7 @@ def all_of(browser: WebDriver, selector: str) -> list[WebElement]:
 
 
 def message(browser: WebDriver) -> str:
-    return browser.find_element(By.CSS_SELECTOR, ".told").text
+    return browser.find_element(By.CSS_SELECTOR, ".message").text
 
 
 def test_the_page_works_offline_without_console_messages(offline: WebDriver, translator: Translator, tmp_path: Path) -> None:

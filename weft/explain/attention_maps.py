@@ -69,12 +69,7 @@ def find_slots(model: Model) -> list[Slot]:
 
 
 def find_maps(
-    model: Model,
-    source: Sequence[int],
-    target: Sequence[int],
-    *,
-    influence: bool | None = None,
-    uses: Sequence[str] = ORDER,
+    model: Model, source: Sequence[int], target: Sequence[int], *, influence: bool | None = None, uses: Sequence[str] = ORDER
 ) -> tuple[Forced, list[AttentionMap]]:
     """Runs teacher forcing and returns its result with the attention maps of these uses, cross-attention first.
 

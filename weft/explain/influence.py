@@ -46,19 +46,18 @@ def mixer_influence(mixer: Mixer, x: Tensor) -> Weights:
 
     x [1, T, D]: the mixer's input. Rows sum to one.
     """
-    length = x.size(1)
-    base = _context(mixer, x)
+
+    def context(x: Tensor) -> Tensor:
+        attended: Attended = mixer(x, mixer.start(rows=x.size(0)))
+        return attended.context.float()
+
+    length, base = x.size(1), context(x)
     moved = []
     for places in torch.arange(length, device=x.device).split(max(1, TOKENS // length)):
         batch = x.repeat(places.numel(), 1, 1)
         batch[torch.arange(places.numel(), device=x.device), places] = x.mean((0, 1))
-        moved.append((_context(mixer, batch) - base).norm(dim=-1))
+        moved.append((context(batch) - base).norm(dim=-1))
     return _shares(torch.cat(moved).T)
-
-
-def _context(mixer: Mixer, x: Tensor) -> Tensor:
-    attended: Attended = mixer(x, mixer.start(rows=x.size(0)))
-    return attended.context.float()
 
 
 @torch.inference_mode()

@@ -27,21 +27,16 @@ def page(explanations: Sequence[Explanation], title: str = "weft explain") -> st
     groups: dict[str, list[Explanation]] = {}
     for each in explanations:
         groups.setdefault(each.source.text, []).append(each)
-    data = [[document(each) for each in group] for group in groups.values()]
+    data = json.dumps([list(map(document, group)) for group in groups.values()], separators=(",", ":"), allow_nan=False)
     parts = {
         "title": escape(title),
         "style": _asset("base.css") + _asset("page.css"),
         "script": "\n".join(_asset(name) for name in SCRIPTS),
-        "data": safe_json(data),
+        # Without <, > and &, no tag can start in the script element.
+        "data": data.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026"),
     }
     before, *rest = _asset("page.html").split("{{")
     return before + "".join(parts[name] + text for name, text in (piece.split("}}", 1) for piece in rest))
-
-
-def safe_json(data: Any) -> str:
-    """Encodes JSON for a script element: without <, > and &, so that no tag can start in it."""
-    text = json.dumps(data, separators=(",", ":"), allow_nan=False)
-    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
 def document(explanation: Explanation) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from weft.explain.explanation import SIDES, Explanation
 from weft.explain.text import Weights, shown
 from weft.inference.predictor import Prediction
 
+Head = int | Literal["mean", "max"]
 MAX_LABELS = 80
 """Longest text whose tokens are written along an axis; more would be unreadable."""
 
@@ -44,12 +45,7 @@ class View:
 
 
 def view_of(
-    explanation: Explanation,
-    use: Use = "cross",
-    *,
-    layer: int | None = None,
-    head: int | Literal["mean", "max"] = "mean",
-    words: bool = False,
+    explanation: Explanation, use: Use = "cross", *, layer: int | None = None, head: Head = "mean", words: bool = False
 ) -> View:
     """Returns one heat map of an explanation. `layer` and `head` count from 1; the default layer is the mean of all."""
     maps = explanation.views(use)
@@ -68,7 +64,7 @@ def view_of(
     return View(title, np.mean(heads, axis=0), names[0], names[1], SIDES[use], columns.rtl)
 
 
-def _one_head(weights: Weights, head: int | Literal["mean", "max"]) -> Weights:
+def _one_head(weights: Weights, head: Head) -> Weights:
     """Selects or combines heads: [rows, columns] from [H, rows, columns]."""
     if head == "mean" or head == "max":
         joined: Weights = weights.mean(0) if head == "mean" else weights.max(0)

@@ -82,11 +82,10 @@ def _completed(nodes: list[Node], steps: int) -> list[Node]:
     while at >= 0:
         path.add(at)
         at = nodes[at].parent
-    completed = []
     for place, node in enumerate(nodes):
         why = node.why
         if node.fate == "kept" and place not in parents:
             over = "the search ended: it could not become better than the finished ones"
             why = over if node.step == steps - 1 else "none of its continuations was kept"
-        completed.append(replace(node, why=why, best=place in path))
-    return completed
+        nodes[place] = replace(node, why=why, best=place in path)
+    return nodes

@@ -97,21 +97,16 @@ def _frequent_words(code: str) -> list[str]:
 @cache
 def _gram_counts(code: str) -> tuple[Counter[str], int]:
     """Counts the character n-grams in the known words of a language; returns the counts and their sum."""
-    counts = Counter(gram for word in _known_words(code) for gram in _grams(word))
-    return counts, sum(counts.values())
-
-
-def _known_words(code: str) -> Iterator[str]:
-    locale = _locale(code)
-    texts = _frequent_words(code) * 3
+    locale, texts = _locale(code), _frequent_words(code) * 3
     if locale is not None:
         for names in (locale.languages, locale.territories, locale.currencies):
             texts += map(str, names.values())
         for forms in (locale.months, locale.days):
             texts += [str(name) for width in forms.values() for name in width.get("wide", {}).values()]
         texts += [str(text) for patterns in locale.unit_display_names.values() for text in patterns.values()]
-    for text in texts:
-        yield from filter(None, NOT_LETTERS.split(text.lower()))
+    words = NOT_LETTERS.split(" ".join(texts).lower())
+    counts = Counter(gram for word in words if word for gram in _grams(word))
+    return counts, sum(counts.values())
 
 
 def _grams(word: str) -> Iterator[str]:

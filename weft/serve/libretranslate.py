@@ -70,18 +70,22 @@ def router(service: Service) -> APIRouter:
 
     @routes.get("/frontend/settings", summary="Settings for a web page")
     async def settings() -> Fields:
-        first = service.models.served[0]
-        return {
-            "apiKeys": bool(service.access.keys),
-            "charLimit": service.settings.characters,
-            "frontendTimeout": 500,
-            "keyRequired": bool(service.access.keys),
-            "language": {"source": _named(first.source), "target": _named(first.target)},
-            "suggestions": False,
-            "supportedFilesFormat": [],
-        }
+        return _frontend(service)
 
     return routes
+
+
+def _frontend(service: Service) -> Fields:
+    first = service.models.served[0]
+    return {
+        "apiKeys": bool(service.access.keys),
+        "charLimit": service.settings.characters,
+        "frontendTimeout": 500,
+        "keyRequired": bool(service.access.keys),
+        "language": {"source": _named(first.source), "target": _named(first.target)},
+        "suggestions": False,
+        "supportedFilesFormat": [],
+    }
 
 
 def _named(code: str) -> Fields:

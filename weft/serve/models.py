@@ -93,10 +93,10 @@ class Served:
     translator: Translator = field(repr=False)
 
     def answer(self, queries: Sequence[Query], wanted: Wanted) -> list[Prediction]:
-        """Answers queries of one group. The prediction of an explanation has the page as its text."""
+        """Answers queries of one group. Explanations of a group are equal; their prediction has the page as its text."""
         text, options = queries[0].text, dict(queries[0].options)
         if isinstance(queries[0], ExplanationQuery):
-            return [Prediction(page([self.translator.explain(text, run=self.name, **options)], "weft"), 0.0)]
+            return [Prediction(page([self.translator.explain(text, run=self.name, **options)], "weft"), 0.0)] * len(queries)
         predictor = self.translator.predictor(**options)
         inputs = [predictor.parse(query.text, **query.fields) for query in queries if isinstance(query, TranslationQuery)]
         return list(predictor.predict(inputs, together=True, wanted=wanted))

@@ -21,7 +21,7 @@ CHARACTER_LEVEL = 1.5
 class AlignmentDocument(BaseModel):
     """Source pieces, target pieces (usually words), and the attention from each target piece to each source piece.
 
-    The last source piece stands for the end of the text and is empty.
+    The last source piece is the end of the text, an empty string.
     """
 
     source: list[str]

@@ -1,4 +1,4 @@
-"""Texts and HTML pages as segments to translate, and what stays as it is around them."""
+"""Splits texts and HTML into segments to translate. Everything around the segments stays as it is."""
 
 from __future__ import annotations
 

@@ -38,11 +38,6 @@ function joinWords(matrix, rowWords, columnWords) {
   return { rows: rowWords.length, columns: columnWords.length, values };
 }
 
-// The labels along an axis of a map, and whether they run from right to left.
-function axisLabels(side, words) {
-  return { names: words ? side.names : side.tokens, rtl: side.rtl };
-}
-
 // Writes the labels of an axis into a row, each with the attributes that `attributes` returns for its number.
 function fillRow(row, { names, rtl }, attributes) {
   row.dir = rtl ? "rtl" : "ltr";

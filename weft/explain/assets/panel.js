@@ -5,7 +5,7 @@ const USES = { cross: "cross-attention", encoder: "encoder self-attention", caus
 class Panel {
   constructor(explanation, settings) {
     Object.assign(this, { explanation, settings });
-    this.message = element("p", { class: "told", "aria-live": "polite" });
+    this.message = element("p", { class: "message", "aria-live": "polite" });
     const tell = text => { this.message.textContent = text; };
     this.views = { map: new HeatMap(tell), lines: new Lines(tell), steps: new Steps(tell) };
     this.stage = element("div", { class: "stage" });
@@ -61,10 +61,11 @@ class Panel {
     this.showThumbs(map);
     this.note.textContent = `${map.kind}, ${map.how}${map.note ? `: ${map.note}` : ""}`;
     const { words, view } = this.settings, current = this.views[view];
-    const [rows, columns] = [map.rows, map.columns].map(name => this.explanation.sides[name]), matrix = oneHead(map, this.headOf(map));
+    const rows = this.explanation.sides[map.rows], columns = this.explanation.sides[map.columns], matrix = oneHead(map, this.headOf(map));
+    const labels = side => ({ names: words ? side.names : side.tokens, rtl: side.rtl });
     this.views.steps.stop();
     this.stage.replaceChildren(current.box ?? current.canvas);
-    current.show(words ? joinWords(matrix, rows.words, columns.words) : matrix, axisLabels(rows, words), axisLabels(columns, words), this.stage.clientWidth || 600);
+    current.show(words ? joinWords(matrix, rows.words, columns.words) : matrix, labels(rows), labels(columns), this.stage.clientWidth || 600);
   }
 
   headOf(map) {

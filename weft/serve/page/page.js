@@ -31,18 +31,9 @@ function offerBeams() {
   beamChoice.value = widths.includes(Number(previous)) ? previous : "";
 }
 
-async function post(path, body, signal) {
-  const headers = { "Content-Type": "application/json" };
-  if (keyField.value) headers.Authorization = `Bearer ${keyField.value}`;
-  const response = await fetch(path, { method: "POST", headers, body: JSON.stringify(body), signal });
-  const result = await response.json();
-  if (!response.ok) throw Object.assign(new Error(result.error), { retryAfter: Number(response.headers.get("Retry-After")) });
-  return result;
-}
-
 async function translate() {
   controller?.abort();
-  const current = (controller = new AbortController());
+  const { signal } = (controller = new AbortController());
   const all = source.value.split(/\r\n|[\n\r\v\f\x1c-\x1e\x85\u2028\u2029]/);
   const lines = all.filter((line) => line.trim());
   if (!lines.length) return show(all, lines, []);
@@ -52,7 +43,11 @@ async function translate() {
   try {
     const body = { text: lines, model: modelChoice.value, alignment: true, n_best: Math.min(ALTERNATIVES, beam()) };
     if (beamChoice.value) body.beam = beam();
-    const { translations } = await post("/v1/translate", body, current.signal);
+    const headers = { "Content-Type": "application/json" };
+    if (keyField.value) headers.Authorization = `Bearer ${keyField.value}`;
+    const response = await fetch("/v1/translate", { method: "POST", headers, body: JSON.stringify(body), signal });
+    const { error, translations } = await response.json();
+    if (!response.ok) throw Object.assign(new Error(error), { retryAfter: Number(response.headers.get("Retry-After")) });
     show(all, lines, translations);
     showStatus(`${Math.round(performance.now() - began)} ms`);
   } catch (error) {
