@@ -73,6 +73,7 @@ def test_html_keeps_its_markup_and_translations_are_escaped(served: Any) -> None
         ({"q": 3, "source": "en", "target": "de"}, 400, "q must be"),
         ({"q": ["a", 3], "source": "en", "target": "de"}, 400, "q must be"),
         ({"q": "a", "source": "en", "target": "de", "format": "pdf"}, 400, "format"),
+        ({"q": "a", "source": "en", "target": "de", "format": ["text"]}, 400, "format"),
         ({"q": "a", "source": "en", "target": "de", "alternatives": -1}, 400, "alternatives"),
         ({"q": "a", "source": "en", "target": "de", "alternatives": 99}, 400, "alternatives"),
         ({"q": "a\ud800", "source": "en", "target": "de"}, 400, "Unicode"),

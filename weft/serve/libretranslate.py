@@ -41,10 +41,10 @@ def router(service: Service) -> APIRouter:
         source, target = (_language(fields, name) for name in ("source", "target"))
         detected = detect_language(" ".join(texts), service.models.choices["source"])[0] if source == "auto" else None
         model = service.models.between(detected["language"] if detected else source, target)
-        kind = {"text": PlainText, "html": HtmlText}.get(fields.get("format") or "text")
-        if kind is None:
+        markup = fields.get("format") or "text"
+        if markup not in ("text", "html"):
             raise HTTPException(400, "Invalid request: format must be text or html")
-        documents = [kind(text) for text in texts]
+        documents = [HtmlText(text) if markup == "html" else PlainText(text) for text in texts]
         count = _alternatives(fields, service.settings.beam)
         options = (("n_best", count + 1),) if count else ()
         queries = [TranslationQuery(model, segment, options) for document in documents for segment in document.segments]
