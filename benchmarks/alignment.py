@@ -76,8 +76,9 @@ def points_right(predictor: TranslationPredictor, dated: Dated) -> dict[str, NDA
     source = [*predictor.source.encode(dated.text), EOS]
     target = [*predictor.target.encode(dated.iso), EOS]
     right = {}
-    for name, weights in force(predictor.model, source, target).weights.items():
-        if ".cross" not in name:
+    forced = force(predictor.model, source, target)
+    for name, weights in forced.weights.items():
+        if forced.uses[name] != "cross":
             continue
         heads = np.concatenate([weights, weights.mean(0, keepdims=True)])[:, :, : len(source) - 1]
         positions = [heads[:, first:last].sum(1).argmax(-1) for first, last in PARTS.values()]

@@ -84,8 +84,8 @@ def draw(name: str, drawing: Drawing, file: Path) -> None:
     if name == MIX:
         _draw_mixture(weights, file)
     else:
-        attention = {"decoder.cross": weights[None]}
-        draw_attention(Translation(drawing["text"], 0.0, [], drawing["tokens"], drawing["source"], attention), file)
+        attention, uses = {"cross": weights[None]}, {"cross": "cross"}
+        draw_attention(Translation(drawing["text"], 0.0, [], drawing["tokens"], drawing["source"], attention, uses=uses), file)
     picture = Image.open(file).convert("RGB")
     picture.thumbnail(MAX_SIZE)
     picture.quantize(COLOURS).save(file, optimize=True)

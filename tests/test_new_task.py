@@ -1,10 +1,7 @@
 """A whole new task in one file: the number that a text stands for, read by any encoder and averaged over its positions."""
 
-import pytest
 import torch
-import yaml
 
-import weft
 from weft.batch import EOS, LabelBatch, Layout, Source
 from weft.data.batching import Batches, evaluation_batches, lay_out, spread
 from weft.data.corpus import Column, prepare
@@ -14,10 +11,7 @@ from weft.models.base import Sizes
 from weft.models.classifier import Classifier
 from weft.models.composing import build_encoder
 from weft.pooling.mean_max import MeanPooling
-from weft.runs.weights import read_tensors
-from weft.tasks import TASKS
 from weft.tasks.base import LOSS, Loss, Measure, Task
-from weft.translator import load_trained
 
 
 class NumberPredictor(Predictor):

@@ -7,12 +7,9 @@ import torch
 from torch import nn
 
 import weft
-from weft.batch import LabelBatch, Source
-from weft.data.batching import lay_out, spread
 from weft.data.corpus import Column, prepare
 from weft.models import ENCODERS, FRONTS
 from weft.models.base import Encoded, Front, Sizes, VectorEncoder
-from weft.runs.weights import read_tensors
 from weft.tasks import TASKS
 from weft.translator import load_trained
 

@@ -29,7 +29,7 @@ def test_a_sentence_becomes_a_page(weft: Shell, reverse_run: Path, tmp_path: Pat
     assert found["run"] == str(reverse_run)
     assert len(found["best"]) == 3
     assert found["tree"]
-    assert {look["use"] for look in found["looks"]} == {"cross", "encoder", "causal"}
+    assert {each["use"] for each in found["maps"]} == {"cross", "encoder", "causal"}
     cross = package.load(reverse_run).explain("a b c").views("cross")[0].mean
     assert cross.argmax(-1)[:3].tolist() == [2, 1, 0]
 

@@ -215,7 +215,8 @@ def test_cho_is_its_equations() -> None:
 @pytest.mark.parametrize("style", ["bahdanau", "luong"])
 def test_a_picture_has_the_weights_of_every_token(style: str) -> None:
     model, source, target = make(style=style), ids(1, 7), ids(1, 4)
-    found = Translation("", 0.0, attention=force(model, source[0].tolist(), target[0].tolist()).weights)
+    forced = force(model, source[0].tolist(), target[0].tolist())
+    found = Translation("", 0.0, attention=forced.weights, uses=forced.uses)
     weights = torch.from_numpy(cross_attention(found))
     assert weights.shape == (4, 7)
     same(weights.sum(-1), torch.ones(4))

@@ -73,6 +73,7 @@ def test_html_keeps_its_markup_and_translations_are_escaped(served: Any) -> None
         ({"q": 3, "source": "en", "target": "de"}, 400, "q must be"),
         ({"q": ["a", 3], "source": "en", "target": "de"}, 400, "q must be"),
         ({"q": "a", "source": "en", "target": "de", "format": "pdf"}, 400, "format"),
+        ({"q": "a", "source": "en", "target": "de", "format": ["text"]}, 400, "format"),
         ({"q": "a", "source": "en", "target": "de", "alternatives": -1}, 400, "alternatives"),
         ({"q": "a", "source": "en", "target": "de", "alternatives": 99}, 400, "alternatives"),
         ({"q": "a\ud800", "source": "en", "target": "de"}, 400, "Unicode"),
@@ -236,3 +237,11 @@ def test_the_explanation_page_is_sandboxed(served: Any) -> None:
         assert answer.status_code == 200 and answer.headers["content-type"].startswith("text/html")
         assert "sandbox allow-scripts" in answer.headers["content-security-policy"] and "<script" in answer.text
     assert "text" in served.post("/v1/explain", status=422, model="reverse")["error"]
+
+
+def test_equal_explanations_may_be_requested_at_once(serve: Any) -> None:
+    shown = serve(window=0.2)
+    with ThreadPoolExecutor(3) as pool:
+        body = {"text": "a b c", "model": "reverse"}
+        answers = [pool.submit(shown.client.post, "/v1/explain", json=body) for _ in range(3)]
+        assert {each.result().status_code for each in answers} == {200}

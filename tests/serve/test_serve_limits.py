@@ -121,7 +121,7 @@ def test_a_running_text_is_stopped_when_its_client_leaves_and_is_not_cached(serv
     wait_for(lambda: not slow.wanted[0](gone))
     slow.go.set()
     assert other.result()[0]["text"] == "b a"
-    assert [ask.text for ask in batcher.cache._answers] == ["a b"]
+    assert [ask.text for ask in batcher.cache] == ["a b"]
 
 
 def test_one_bad_text_fails_alone(serve: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,20 +11,25 @@ import numpy as np
 import pytest
 import torch
 from matplotlib.font_manager import fontManager
+from torch import Tensor, nn
 
+from weft.attention.base import Site
+from weft.attention.full import FullAttention
+from weft.batch import Layout
 from weft.config.sections import DecodeSection
 from weft.data.subword import BpeTokenizer
 from weft.data.symbols import ByteTokenizer, CharacterTokenizer, WordTokenizer
 from weft.data.tokenizer import Tokenizer
 from weft.errors import ConfigError, DataError
-from weft.explain import fonts
+from weft.explain import picture
 from weft.explain.explain import explain
-from weft.explain.picture import View, draw, view_of
+from weft.explain.picture import View, cross_attention, draw, view_of, views
 from weft.explain.text import fed, find_words, join_words, make_side, right_to_left, token_texts
 from weft.inference.resolve import resolve
 from weft.inference.translation import TranslationPredictor
-from weft.models.base import Sizes
+from weft.models.base import Encoded, Features, LinearDecoder, Sizes
 from weft.models.composing import build_model
+from weft.state import State
 
 TEXT = "a b c d"
 SMALL = {"dim": 16, "heads": 2, "feedforward": 16, "encoder_layers": 2, "decoder_layers": 2}
@@ -104,6 +109,34 @@ def test_a_copying_model_reports_its_copy_probability() -> None:
     assert [step.token for step in found.steps] == ["zebra", "b", "end"]
     assert all(step.copied is not None and 0 < step.copied < 1 for step in found.steps)
     assert explain(decoding("rnn"), "a b zebra d").notes[0] == "not in the vocabulary, so read as <unk>: zebra"
+
+
+class ForeignDecoder(LinearDecoder):
+    """A decoder as somebody else may write it: no module is called "cross"."""
+
+    def __init__(self, vocabulary: int, dim: int) -> None:
+        super().__init__()
+        self.dim = self.hidden = dim
+        self.table, self.output = nn.Embedding(vocabulary, dim), nn.Linear(dim, vocabulary)
+        self.lookup = FullAttention(Site("cross", dim, heads=2))
+
+    def start(self, source: Encoded, *, room: int | None = None) -> State:
+        return self.lookup.start(source.memory, source.layout)
+
+    def features(self, tokens: Tensor, state: State, layout: Layout | None = None) -> Features:
+        attended = self.lookup(self.table(tokens), state, layout=layout)
+        return Features(attended.context, attended.state)
+
+
+def test_cross_attention_is_found_by_its_use_not_by_its_name() -> None:
+    predictor = decoding("transformer")
+    predictor.model.decoder = ForeignDecoder(predictor.target.size, 16).eval()
+    (found,) = predictor.predict([predictor.parse(TEXT, attention=True)])
+    assert found.uses["decoder.lookup"] == "cross"
+    assert set(found.uses) == set(found.attention)
+    assert np.allclose(cross_attention(found), found.attention["decoder.lookup"].mean(0))
+    assert [view.title for view in views(found)] == ["encoder", "cross"]
+    assert [each.name for each in explain(predictor, TEXT).views("cross")] == ["decoder.lookup"]
 
 
 def test_scores_and_probabilities_are_those_of_the_search() -> None:
@@ -241,10 +274,10 @@ def test_pictures_of_any_map(tmp_path: Path) -> None:
 def test_missing_glyphs_are_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     warnings: list[str] = []
     view = View("x", np.eye(2, dtype=np.float32), ["a", "$x$"], ["مارس", "年"])
-    monkeypatch.setattr(fonts, "_glyphs", lambda path: frozenset("abcxmrs$مارس"))
+    monkeypatch.setattr(picture, "_glyphs", lambda path: frozenset("abcxmrs$مارس"))
     draw(view, tmp_path / "a.svg", warn=warnings.append)
     assert len(warnings) == 1
     assert "no installed font has '年'" in warnings[0]
-    other = next(entry for entry in fontManager.ttflist if not entry.name.startswith((fonts.FIRST, fonts.NO_FONT)))
-    monkeypatch.setattr(fonts, "_glyphs", lambda path: frozenset("a年" if path == other.fname else "a"))
-    assert fonts.fonts_for("a年") == ([fonts.FIRST, other.name], "")
+    other = next(entry for entry in fontManager.ttflist if not entry.name.startswith((picture.FIRST, picture.NO_FONT)))
+    monkeypatch.setattr(picture, "_glyphs", lambda path: frozenset("a年" if path == other.fname else "a"))
+    assert picture.fonts_for("a年") == ([picture.FIRST, other.name], "")

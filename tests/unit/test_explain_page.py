@@ -95,12 +95,12 @@ def test_the_page_is_complete_and_self_contained() -> None:
 def test_the_page_contains_the_arrays() -> None:
     found = example(["a", "b"], ["c", "d", "e"])
     ((document,),) = json.loads(read(page([found])).texts["data"])
-    assert document["sides"]["fed"]["tokens"] == ["begin", "c", "d"]
-    for data, attention in zip(document["looks"], found.maps, strict=True):
+    assert document["sides"]["previous target"]["tokens"] == ["begin", "c", "d"]
+    for data, attention in zip(document["maps"], found.maps, strict=True):
         levels = np.frombuffer(zlib.decompress(base64.b64decode(data["data"])), np.uint8).reshape(data["shape"])
         assert np.allclose((levels / 255) ** 2, attention.weights, atol=0.005)
     assert [step["token"] for step in document["steps"]] == ["c", "d", "e"]
-    assert document["tree"][1][:3] == [1, "d", 0]
+    assert [document["tree"][1][name] for name in ("step", "token", "parent")] == [1, "d", 0]
 
 
 def test_no_text_becomes_markup() -> None:

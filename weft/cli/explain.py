@@ -14,7 +14,8 @@ from weft.cli.output import opened
 from weft.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
-    from weft.explain.explanation import Explanation, Use
+    from weft.attention.base import Use
+    from weft.explain.explanation import Explanation
 
 PICTURES = (".png", ".svg", ".pdf")
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from weft.attention.base import Facts
+from torch import Tensor
+
+from weft.attention.base import Facts, Use
 from weft.config.registry import find_table
 from weft.explain.explanation import AttentionMap
-from weft.explain.influence import inputs_of, mixer_influence, source_influence
+from weft.explain.influence import mixer_influence, observed, source_influence
 from weft.explain.text import Weights
 from weft.inference.teacher_forcing import Forced, force
 from weft.mixers.base import Mixer, SelfAttention
@@ -33,7 +35,7 @@ class Slot:
     layer: int
 
     @property
-    def use(self) -> str:
+    def use(self) -> Use:
         return self.part.site.use
 
     @property
@@ -46,6 +48,11 @@ class Slot:
         part = self.part.attention if isinstance(self.part, SelfAttention) else self.part
         path = f"{type(part).__module__}:{type(part).__name__}"
         return next((kind for kind, entry in find_table("weft.mixers:SELF").items() if entry == path), type(part).__name__)
+
+    def influence(self, shares: Weights) -> AttentionMap:
+        """The map of a mechanism without weights, from the influence [rows, columns] of its tokens."""
+        note = MECHANISM.format(kind=self.kind)
+        return AttentionMap(self.name, self.title, self.kind, self.use, "influence", shares[None], note)
 
 
 def find_slots(model: Model) -> list[Slot]:
@@ -62,45 +69,35 @@ def find_slots(model: Model) -> list[Slot]:
 
 
 def find_maps(
-    model: Model,
-    source: Sequence[int],
-    target: Sequence[int],
-    *,
-    influence: bool | None = None,
-    uses: Sequence[str] = ORDER,
+    model: Model, source: Sequence[int], target: Sequence[int], *, influence: bool | None = None, uses: Sequence[str] = ORDER
 ) -> tuple[Forced, list[AttentionMap]]:
     """Runs teacher forcing and returns its result with the attention maps of these uses, cross-attention first.
 
     influence: add the influence of source tokens on the whole model; None: only if no cross-attention has weights.
     """
     slots = [slot for slot in find_slots(model) if slot.use in uses]
-    with inputs_of({slot.name: slot.part for slot in slots if isinstance(slot.part, Mixer)}) as inputs:
+    mixers = {slot.name: slot.part for slot in slots if isinstance(slot.part, Mixer)}
+    inputs: dict[str, Tensor] = {}
+    with observed(mixers, lambda name, x, _: inputs.update({name: x})):
         forced = force(model, source, target)
     counts = {"encoder": (len(source), len(source)), "cross": (len(target), len(source)), "causal": (len(target),) * 2}
     maps = []
     for slot in slots:
         rows, columns = counts[slot.use]
-        weights = _recorded(slot.name, forced.weights, rows)
+        # A slot may hold nested attentions: take the first that has all rows.
+        inside = (weights for name, weights in forced.weights.items() if f"{name}.".startswith(f"{slot.name}."))
+        weights = next((weights for weights in inside if weights.shape[1] == rows), None)
         if weights is not None:
             note = AT_MOST_ONE.format(kind=slot.kind) if slot.part.weights_sum == "at most one" else ""
             aligned = weights.shape[-1] == columns
-            maps.append(AttentionMap(slot.name, slot.title, slot.kind, slot.part.site.use, "weights", weights, note, aligned))
+            maps.append(AttentionMap(slot.name, slot.title, slot.kind, slot.use, "weights", weights, note, aligned))
     recorded = {each.name for each in maps}
     whole = not any(each.use == "cross" for each in maps) if influence is None else influence
     weightless = [slot for slot in slots if slot.name not in recorded]
-    maps += [
-        _influence_map(slot, mixer_influence(slot.part, inputs[slot.name]))
-        for slot in weightless
-        if isinstance(slot.part, Mixer) and slot.name in inputs
-    ]
+    mixing = [slot for slot in weightless if slot.name in inputs]
+    maps += [slot.influence(mixer_influence(mixers[slot.name], inputs[slot.name])) for slot in mixing]
     maps += _source_maps(model, source, target, [slot for slot in weightless if slot.use == "cross"], whole)
     return forced, sorted(maps, key=lambda each: ORDER.index(each.use))
-
-
-def _recorded(slot: str, recording: Mapping[str, Weights], rows: int) -> Weights | None:
-    """[H, rows, columns]: the weights of the attention in a slot, or of the first nested one that has all rows."""
-    inside = (weights for name, weights in recording.items() if name == slot or name.startswith(f"{slot}."))
-    return next((weights for weights in inside if weights.shape[1] == rows), None)
 
 
 def _source_maps(
@@ -110,13 +107,8 @@ def _source_maps(
     if not (slots or whole):
         return []
     shares = source_influence(model, source, target, {slot.name: slot.part for slot in slots})
-    maps = [_influence_map(slot, shares[slot.name]) for slot in slots if slot.name in shares]
+    maps = [slot.influence(shares[slot.name]) for slot in slots if slot.name in shares]
     if whole:
         name = type(model).__name__
         maps.insert(0, AttentionMap("", "whole model", name, "cross", "influence", shares[""][None], WHOLE_MODEL))
     return maps
-
-
-def _influence_map(slot: Slot, shares: Weights) -> AttentionMap:
-    note = MECHANISM.format(kind=slot.kind)
-    return AttentionMap(slot.name, slot.title, slot.kind, slot.part.site.use, "influence", shares[None], note)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+import math
+from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from weft.batch import BOS, EOS, PAD, UNK
 from weft.data.copying import Numbering
@@ -15,6 +15,7 @@ from weft.data.tokenizer import Tokenizer
 from weft.errors import DataError
 from weft.explain.attention_maps import find_maps, find_slots
 from weft.explain.explanation import Candidate, DecodingStep, Explanation, Node
+from weft.explain.influence import observed
 from weft.explain.text import make_side, shown
 from weft.explain.tree import BeamTree
 from weft.inference.translation import Piece, TranslationPredictor
@@ -43,10 +44,12 @@ def explain(
     if target is None and not found:
         raise DataError("the search found no translation to explain; increase decode.max_length")
     ids = found[0].ids if target is None else read_target(predictor, target, piece)
-    with _gates(model) as gates:
+    copying = {name: part.gate for name, part in model.named_modules() if isinstance(part, PointerDecoder)}
+    gates: dict[str, Tensor] = {}
+    with observed(copying, lambda name, _, gate: gates.setdefault(name, gate[0, :, 0].float())):
         forced, maps = find_maps(model, piece.ids, ids, influence=influence)
     named = predictor.target.named(piece.words)
-    steps = _steps(forced.logp, ids, named, gates)
+    steps = _steps(forced.logp, ids, named, list(gates.values()))
     score = sum(step.logp for step in steps) / len(ids) ** predictor.resolved.search.length_penalty
     if target is not None:
         steps = _continuations(predictor, piece, ids, forced.logp, steps)
@@ -95,25 +98,22 @@ def given_ids(tokenizer: Tokenizer, text: str, words: Sequence[str] = ()) -> tup
 
 
 def _steps(logp: Tensor, ids: Sequence[int], names: Tokenizer, gates: Sequence[Tensor]) -> list[DecodingStep]:
-    """Returns each target token with its likeliest alternatives. logp [T, V]."""
+    """Returns each target token with its likeliest alternatives. logp [T, V]; gates [T] of models that can copy."""
     scores = logp[torch.arange(len(ids)), torch.tensor(ids, device=logp.device)]
     better = (logp > scores[:, None]).sum(-1).tolist()
     top, tokens = _allowed(logp).topk(min(OPTIONS, logp.size(-1)))
     copied = (1 - torch.stack([gate.sigmoid() for gate in gates]).mean(0)).tolist() if gates else [None] * len(ids)
-    columns = zip(names.tokens(ids), scores.tolist(), better, top.tolist(), tokens.tolist(), copied, strict=True)
-    return [
-        DecodingStep(shown(token), score, rank, _options(likeliest, names.tokens(options)), share)
-        for token, score, rank, likeliest, options, share in columns
+    options = [
+        [Candidate(shown(token), score) for token, score in zip(names.tokens(row), likeliest, strict=True) if score > -math.inf]
+        for row, likeliest in zip(tokens.tolist(), top.tolist(), strict=True)
     ]
+    columns = zip(map(shown, names.tokens(ids)), scores.tolist(), better, options, copied, strict=True)
+    return [DecodingStep(*step) for step in columns]
 
 
 def _allowed(logp: Tensor) -> Tensor:
     """[T, V] with −inf for the special tokens that a search never outputs."""
-    return logp.index_fill(-1, torch.tensor([PAD, BOS, UNK], device=logp.device), float("-inf"))
-
-
-def _options(scores: Sequence[float], tokens: Sequence[str]) -> list[Candidate]:
-    return [Candidate(shown(token), score) for token, score in zip(tokens, scores, strict=True) if score > float("-inf")]
+    return logp.index_fill(-1, torch.tensor([PAD, BOS, UNK], device=logp.device), -math.inf)
 
 
 def _continuations(
@@ -140,20 +140,6 @@ def _tree(predictor: TranslationPredictor, piece: Piece, tables: Tables, names: 
     return BeamTree(tables, lambda token: shown(names.tokens([token])[0]), width, penalty, longest).nodes()
 
 
-@contextmanager
-def _gates(model: Model) -> Iterator[list[Tensor]]:
-    """Collects the copy gates [T] of a model's first forward pass inside this context; none if it cannot copy."""
-    recorded: dict[nn.Module, Tensor] = {}
-    gates: list[Tensor] = []
-    with ExitStack() as stack:
-        for part in model.modules():
-            if isinstance(part, PointerDecoder):
-                hook = part.gate.register_forward_hook(lambda gate, _, value: recorded.setdefault(gate, value[0, :, 0].float()))
-                stack.callback(hook.remove)
-        yield gates
-        gates += recorded.values()
-
-
 def _unknown_words(predictor: TranslationPredictor, text: str) -> list[str]:
     """Returns a note on words that the model does not know."""
     words = [] if predictor.model.copies else predictor.source.unknown(text)
@@ -162,12 +148,10 @@ def _unknown_words(predictor: TranslationPredictor, text: str) -> list[str]:
 
 def _without_attention(model: Model) -> list[str]:
     """Returns notes on the kinds of attention that a model does not have."""
+    notes = {
+        "encoder": f"{type(model.encoder).__name__} has no self-attention, so there is no map among source tokens",
+        "causal": f"{type(model.decoder).__name__} has no self-attention; its state holds the previous tokens",
+        "cross": f"{type(model.decoder).__name__} has no attention to the source; influence is shown instead",
+    }
     uses = {slot.use for slot in find_slots(model)}
-    notes = []
-    if "encoder" not in uses:
-        notes.append(f"{type(model.encoder).__name__} has no self-attention, so there is no map among source tokens")
-    if "causal" not in uses:
-        notes.append(f"{type(model.decoder).__name__} has no self-attention; its state holds the previous tokens")
-    if "cross" not in uses:
-        notes.append(f"{type(model.decoder).__name__} has no attention to the source; influence is shown instead")
-    return notes
+    return [note for use, note in notes.items() if use not in uses]

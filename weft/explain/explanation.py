@@ -6,12 +6,14 @@ from dataclasses import dataclass, field
 from html import escape
 from typing import Literal
 
+from weft.attention.base import Use
 from weft.explain.text import Side, Weights, fed, join_words, numbered
 from weft.inference.translation import Translation
 
-Use = Literal["encoder", "causal", "cross"]
 How = Literal["weights", "influence"]
 Fate = Literal["kept", "finished", "dropped"]
+SIDES = {"encoder": ("source", "source"), "cross": ("target", "source"), "causal": ("target", "previous target")}
+"""The texts along the rows and columns of a map, by its use."""
 
 
 @dataclass(frozen=True)
@@ -110,10 +112,9 @@ class Explanation:
 
     def sides(self, attention: AttentionMap) -> tuple[Side, Side]:
         """Returns the texts along the rows and columns of a map."""
-        rows = self.source if attention.use == "encoder" else self.target
-        if not attention.aligned:
-            return rows, numbered(attention.weights.shape[-1])
-        return rows, fed(self.target) if attention.use == "causal" else self.source
+        texts = {"source": self.source, "target": self.target, "previous target": fed(self.target)}
+        rows, columns = (texts[name] for name in SIDES[attention.use])
+        return rows, columns if attention.aligned else numbered(attention.weights.shape[-1])
 
     def joined(self, attention: AttentionMap) -> Weights:
         """Returns the weights of a map between words, [H, words, words]."""

@@ -5,8 +5,9 @@ Shapes: T target tokens · S source tokens · D width.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -27,15 +28,16 @@ LARGEST = 30.0
 
 
 @contextmanager
-def inputs_of(mixers: Mapping[str, nn.Module]) -> Iterator[dict[str, Tensor]]:
-    """Records the input [B, T, D] of each module by its name, inside this context."""
-    inputs: dict[str, Tensor] = {}
+def observed(modules: Mapping[str, nn.Module], note: Callable[[str, Any, Any], object]) -> Iterator[None]:
+    """Inside this context, `note` receives the name, first argument and output of each call of these modules."""
 
-    def keep(name: str) -> Any:
-        return lambda _, args, __: inputs.__setitem__(name, args[0])
+    def hook(name: str, _: nn.Module, args: Any, output: Any) -> None:
+        note(name, args[0], output)
 
-    with _hooked([module.register_forward_hook(keep(name)) for name, module in mixers.items()]):
-        yield inputs
+    with ExitStack() as stack:
+        for name, module in modules.items():
+            stack.callback(module.register_forward_hook(partial(hook, name)).remove)
+        yield
 
 
 @torch.inference_mode()
@@ -44,19 +46,18 @@ def mixer_influence(mixer: Mixer, x: Tensor) -> Weights:
 
     x [1, T, D]: the mixer's input. Rows sum to one.
     """
-    length = x.size(1)
-    base = _context(mixer, x)
+
+    def context(x: Tensor) -> Tensor:
+        attended: Attended = mixer(x, mixer.start(rows=x.size(0)))
+        return attended.context.float()
+
+    length, base = x.size(1), context(x)
     moved = []
     for places in torch.arange(length, device=x.device).split(max(1, TOKENS // length)):
         batch = x.repeat(places.numel(), 1, 1)
         batch[torch.arange(places.numel(), device=x.device), places] = x.mean((0, 1))
-        moved.append((_context(mixer, batch) - base).norm(dim=-1))
+        moved.append((context(batch) - base).norm(dim=-1))
     return _shares(torch.cat(moved).T)
-
-
-def _context(mixer: Mixer, x: Tensor) -> Tensor:
-    attended: Attended = mixer(x, mixer.start(rows=x.size(0)))
-    return attended.context.float()
 
 
 @torch.inference_mode()
@@ -86,22 +87,10 @@ def source_influence(
 def _run(model: Model, source: Tensor, inputs: Tensor, labels: Tensor, watched: Mapping[str, nn.Module]) -> dict[str, Tensor]:
     """Returns tensors [B, T, …]: the log-probabilities of the target, and the context of each watched attention."""
     contexts: dict[str, list[Tensor]] = {name: [] for name in watched}
-
-    def keep(name: str) -> Any:
-        return lambda _, __, attended: contexts[name].append(attended.context.float())
-
-    with _hooked([module.register_forward_hook(keep(name)) for name, module in watched.items()]):
+    with observed(watched, lambda name, _, attended: contexts[name].append(attended.context.float())):
         logits = model.decoder(inputs, model.decoder.start(model.encode(Source(source)))).logits
     logp = logits.float().log_softmax(-1).gather(-1, labels[..., None]).clamp_min(-LARGEST)
     return {"": logp, **{name: torch.cat(each, 1) for name, each in contexts.items() if each}}
-
-
-@contextmanager
-def _hooked(handles: Sequence[Any]) -> Iterator[None]:
-    with ExitStack() as stack:
-        for handle in handles:
-            stack.callback(handle.remove)
-        yield
 
 
 def _shares(moved: Tensor) -> Weights:

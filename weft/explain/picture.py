@@ -8,20 +8,28 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import IO, Any, Literal
 
 import numpy as np
 
+from weft.attention.base import Use
 from weft.batch import BOS, SPECIALS
 from weft.errors import ConfigError
-from weft.explain.explanation import AttentionMap, Explanation, Use
-from weft.explain.fonts import fonts_for
+from weft.explain.explanation import SIDES, Explanation
 from weft.explain.text import Weights, shown
 from weft.inference.predictor import Prediction
 
+Head = int | Literal["mean", "max"]
 MAX_LABELS = 80
 """Longest text whose tokens are written along an axis; more would be unreadable."""
+
+FIRST = "DejaVu Sans"
+"""Comes with matplotlib; covers Latin, Greek, Cyrillic, Hebrew, Arabic, Armenian and Georgian."""
+
+NO_FONT = "Last Resort"
+"""A font that draws a box for every character."""
 
 
 @dataclass(frozen=True)
@@ -36,21 +44,14 @@ class View:
     from_right: bool = False
 
 
-SIDES = {"encoder": ("source", "source"), "cross": ("target", "source"), "causal": ("target", "previous target")}
-
-
 def view_of(
-    explanation: Explanation,
-    use: Use = "cross",
-    *,
-    layer: int | None = None,
-    head: int | Literal["mean", "max"] = "mean",
-    words: bool = False,
+    explanation: Explanation, use: Use = "cross", *, layer: int | None = None, head: Head = "mean", words: bool = False
 ) -> View:
     """Returns one heat map of an explanation. `layer` and `head` count from 1; the default layer is the mean of all."""
     maps = explanation.views(use)
     if not maps:
-        raise ConfigError(f"{explanation.model} has nothing to draw for {use}; it has {_uses(explanation)}")
+        uses = " and ".join(dict.fromkeys(each.use for each in explanation.maps)) or "nothing"
+        raise ConfigError(f"{explanation.model} has nothing to draw for {use}; it has {uses}")
     if layer is not None and not 1 <= layer <= len(maps):
         raise ConfigError(f"there is no layer {layer}: {use} has {len(maps)}, counted from 1")
     selected = maps if layer is None else [maps[layer - 1]]
@@ -58,10 +59,12 @@ def view_of(
     rows, columns = explanation.sides(same_shape[0])
     heads = [_one_head(explanation.joined(each) if words else each.weights, head) for each in same_shape]
     names = [side.names if words else [shown(token) for token in side.tokens] for side in (rows, columns)]
-    return View(_title(use, same_shape, head), np.mean(heads, axis=0), names[0], names[1], SIDES[use], columns.rtl)
+    layers = same_shape[0].title if len(same_shape) == 1 else f"{len(same_shape)} layers"
+    title = f"{use}, {layers}, {head if isinstance(head, str) else f'head {head}'}"
+    return View(title, np.mean(heads, axis=0), names[0], names[1], SIDES[use], columns.rtl)
 
 
-def _one_head(weights: Weights, head: int | Literal["mean", "max"]) -> Weights:
+def _one_head(weights: Weights, head: Head) -> Weights:
     """Selects or combines heads: [rows, columns] from [H, rows, columns]."""
     if head == "mean" or head == "max":
         joined: Weights = weights.mean(0) if head == "mean" else weights.max(0)
@@ -71,18 +74,9 @@ def _one_head(weights: Weights, head: int | Literal["mean", "max"]) -> Weights:
     return weights[head - 1]
 
 
-def _title(use: Use, maps: list[AttentionMap], head: int | str) -> str:
-    layers = maps[0].title if len(maps) == 1 else f"{len(maps)} layers"
-    return f"{use}, {layers}, {head if isinstance(head, str) else f'head {head}'}"
-
-
-def _uses(explanation: Explanation) -> str:
-    return " and ".join(dict.fromkeys(each.use for each in explanation.maps)) or "nothing"
-
-
 def cross_attention(prediction: Prediction) -> Weights:
     """Returns [target tokens, source tokens]: cross-attention weights, averaged over all layers and heads."""
-    mean = _mean(prediction, lambda name: ".cross" in name)
+    mean = _mean(prediction, "cross")
     if mean is None:
         raise ConfigError(
             "this translation has no cross-attention weights; translate with attention=True and a model that has them"
@@ -94,15 +88,12 @@ def views(prediction: Prediction) -> list[View]:
     """Returns a heat map for each kind of attention in a translation or label: encoder, cross, decoder and pooling."""
     source, target = prediction.source_tokens, prediction.tokens
     fed = [SPECIALS[BOS], *target[:-1]]
-    cross = _mean(prediction, lambda name: ".cross" in name)
-    encoder = _mean(prediction, lambda name: name.startswith("encoder."))
     pooled = prediction.attention.get("pooling")
-    decoder = _mean(prediction, lambda name: name.startswith("decoder.") and ".cross" not in name)
     vectors = [str(row + 1) for row in range(0 if pooled is None else len(pooled))]
     candidates = [
-        ("encoder", encoder, source, source, SIDES["encoder"]),
-        ("cross", cross, target, source, SIDES["cross"]),
-        ("decoder", decoder, target, fed, SIDES["causal"]),
+        ("encoder", _mean(prediction, "encoder"), source, source, SIDES["encoder"]),
+        ("cross", _mean(prediction, "cross"), target, source, SIDES["cross"]),
+        ("decoder", _mean(prediction, "causal"), target, fed, SIDES["causal"]),
         ("pooling", pooled, vectors, source, ("vector", "source")),
     ]
     return [
@@ -153,10 +144,40 @@ def draw(view: View, file: str | Path | IO[bytes], dpi: int = 150, warn: Callabl
         figure.savefig(file, dpi=dpi)
 
 
-def _mean(prediction: Prediction, selects: Callable[[str], bool]) -> Weights | None:
-    """[rows, columns]: the mean over the selected layers and their heads. None without layers or if their shapes differ."""
-    layers = [weights.mean(0) for name, weights in prediction.attention.items() if selects(name)]
+def _mean(prediction: Prediction, use: Use) -> Weights | None:
+    """[rows, columns]: the mean over the layers of one use and their heads. None without layers or if their shapes differ."""
+    layers = [weights.mean(0) for name, weights in prediction.attention.items() if prediction.uses.get(name) == use]
     if not layers or len({layer.shape for layer in layers}) > 1:
         return None
     mean: Weights = np.mean(layers, axis=0)
     return mean
+
+
+def fonts_for(text: str) -> tuple[list[str], str]:
+    """Returns font families for a text, in order of preference, and the characters that no font has."""
+    from matplotlib.font_manager import FontEntry, findfont, fontManager
+
+    missing = {character for character in text if character.isprintable() and not character.isspace()}
+    missing -= _glyphs(findfont(FIRST))
+    families = [FIRST]
+
+    def distance(entry: FontEntry) -> tuple[bool, int]:
+        return entry.style != "normal", abs(entry.weight - 400) if isinstance(entry.weight, int) else 0
+
+    for entry in sorted(fontManager.ttflist, key=distance):
+        usable = missing and entry.name not in families and not entry.name.startswith(NO_FONT)
+        if usable and missing & _glyphs(entry.fname):
+            families.append(entry.name)
+            missing -= _glyphs(entry.fname)
+    return families, "".join(sorted(missing))
+
+
+@cache
+def _glyphs(path: str) -> frozenset[str]:
+    """Returns the characters that a font file has glyphs for; empty if the file cannot be read."""
+    from matplotlib.ft2font import FT2Font
+
+    try:
+        return frozenset(map(chr, FT2Font(path).get_charmap()))
+    except (OSError, RuntimeError):
+        return frozenset()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import pairwise, takewhile
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,18 +45,11 @@ def token_texts(tokenizer: Tokenizer, ids: Sequence[int]) -> list[str]:
     """Returns the text that each token adds. A character of several bytes counts for its last token; special ids add none."""
     whole = tokenizer.decode(ids)
     ends = [0]
-    for count in range(1, len(ids) + 1):
-        end = _common_prefix(tokenizer.decode(ids[:count]), whole, ends[-1]) if ids[count - 1] >= RESERVED else ends[-1]
-        ends.append(end)
+    for count, token in enumerate(ids, start=1):
+        start = tokenizer.decode(ids[:count]) if token >= RESERVED else ""
+        common = takewhile(lambda pair: pair[0] == pair[1], zip(start, whole, strict=False))
+        ends.append(max(ends[-1], len(list(common))))
     return [whole[start:end] for start, end in pairwise(ends)]
-
-
-def _common_prefix(text: str, whole: str, start: int) -> int:
-    """Returns the length of the common prefix of two texts, which are known to agree up to `start`."""
-    count = start
-    while count < min(len(text), len(whole)) and text[count] == whole[count]:
-        count += 1
-    return count
 
 
 def find_words(ids: Sequence[int], pieces: Sequence[str], *, apart: bool) -> list[Span]:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
+
+from torch import Tensor
 
 from weft.batch import EOS
 from weft.explain.explanation import Node
 from weft.search.tables import Tables
-
-Names = Callable[[int], str]
 
 
 class BeamTree:
@@ -20,19 +21,14 @@ class BeamTree:
     the maximum length, where every hypothesis ends.
     """
 
-    def __init__(self, tables: Tables, names: Names, width: int, penalty: float, longest: int) -> None:
+    def __init__(self, tables: Tables, names: Callable[[int], str], width: int, penalty: float, longest: int) -> None:
         assert tables.candidates is not None and tables.scores is not None
         self.names, self.width, self.penalty, self.longest = names, width, penalty, longest
-        parts = (tables.candidates.score, tables.candidates.parent, tables.candidates.token)
         count = int((~tables.scores[:, 0].isnan().any(-1)).sum())
-        scores, parents, tokens = (part[:count, 0].tolist() for part in parts)
-        self.steps = [list(zip(*step, strict=True)) for step in zip(scores, parents, tokens, strict=True)]
-        running = (tables.parents, tables.tokens)
-        self.running = [
-            list(zip(*step, strict=True)) for step in zip(*(part[:count, 0].tolist() for part in running), strict=True)
-        ]
-        found = tables.found
-        ended = zip(*(part[0].tolist() for part in (found.when, found.parent, found.token, found.best)), strict=True)
+        tried, found = tables.candidates, tables.found
+        self.steps = _tuples(*(part[:count, 0] for part in (tried.score, tried.parent, tried.token)))
+        self.running = _tuples(tables.parents[:count, 0], tables.tokens[:count, 0])
+        (ended,) = _tuples(*(part[:1] for part in (found.when, found.parent, found.token, found.best)))
         self.ended = {tuple(key): score for *key, score in ended if score > -math.inf}
 
     def nodes(self) -> list[Node]:
@@ -73,6 +69,11 @@ class BeamTree:
         return Node(step, name, parent, score, "dropped", why)
 
 
+def _tuples(*matrices: Tensor) -> list[list[tuple[Any, ...]]]:
+    """Returns the rows of matrices of the same shape, with a tuple of all entries at each place."""
+    return [list(zip(*row, strict=True)) for row in zip(*(matrix.tolist() for matrix in matrices), strict=True)]
+
+
 def _completed(nodes: list[Node], steps: int) -> list[Node]:
     """Marks the path to the best node, and adds a reason to kept nodes without children."""
     parents = {node.parent for node in nodes if node.fate != "dropped"}
@@ -81,11 +82,10 @@ def _completed(nodes: list[Node], steps: int) -> list[Node]:
     while at >= 0:
         path.add(at)
         at = nodes[at].parent
-    completed = []
     for place, node in enumerate(nodes):
         why = node.why
         if node.fate == "kept" and place not in parents:
             over = "the search ended: it could not become better than the finished ones"
             why = over if node.step == steps - 1 else "none of its continuations was kept"
-        completed.append(replace(node, why=why, best=place in path))
-    return completed
+        nodes[place] = replace(node, why=why, best=place in path)
+    return nodes

@@ -7,10 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import torch
-from torch import Tensor
 
-from weft.attention.core.recording import record
+from weft.attention.core.recording import first_row, record
 from weft.batch import EOS, Layout, Source
 from weft.data.labels import Labels
 from weft.data.tokenizer import RESERVED, Tokenizer
@@ -82,17 +80,16 @@ class ClassificationPredictor(Predictor[ClassificationInput, Label]):
         if not results:
             return Label("", 0.0)
         if given.attention:
-            results[0].attention = self._attention(parts[0].ids)
+            self._add_attention(results[0], parts[0].ids)
         return results[0]
 
-    def _attention(self, ids: list[int]) -> dict[str, Any]:
-        """The weights of every layer that has any; those of the pooling are under "pooling"."""
+    def _add_attention(self, label: Label, ids: list[int]) -> None:
+        """Adds the weights of every layer that has any; those of the pooling are under "pooling"."""
         with record(self.model) as tape:
             pooling = self._judge([ids]).weights
-        weights: dict[str, Tensor] = {name: torch.cat(each, 2)[0] for name, each in tape.items()}
+        label.attention, label.uses = first_row(self.model, tape)
         if pooling is not None:
-            weights["pooling"] = pooling
-        return {name: np.asarray(each.float().cpu()) for name, each in weights.items()}
+            label.attention["pooling"] = np.asarray(pooling.float().cpu())
 
     def _judge(self, rows: list[list[int]]) -> Judged:
         device, lengths = self.model.device, [len(ids) for ids in rows]

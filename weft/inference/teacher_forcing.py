@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from weft.attention.core.recording import record
+from weft.attention.base import Use
+from weft.attention.core.recording import first_row, record
 from weft.batch import BOS, Source
 from weft.inference.predictor import Weights
 from weft.models.base import Model
@@ -20,10 +20,11 @@ from weft.models.base import Model
 
 @dataclass
 class Forced:
-    """logp [T, V]: log-probabilities of all tokens at every position · weights [H, T, S] of every layer that has any."""
+    """logp [T, V]: log-probabilities of all tokens at every position · weights [H, T, S] and use of each layer that has any."""
 
     logp: Tensor
     weights: dict[str, Weights]
+    uses: dict[str, Use]
 
 
 @torch.inference_mode()
@@ -34,5 +35,4 @@ def force(model: Model, source: Sequence[int], target: Sequence[int]) -> Forced:
     with record(model) as tape:
         encoded = model.encode(Source(torch.tensor([list(source)], device=device)))
         logits = model.decoder(fed, model.decoder.start(encoded)).logits
-    weights = {name: np.asarray(torch.cat(each, 2)[0].float().cpu()) for name, each in tape.items()}
-    return Forced(logits[0].float().log_softmax(-1), weights)
+    return Forced(logits[0].float().log_softmax(-1), *first_row(model, tape))

@@ -182,7 +182,8 @@ class TranslationPredictor(Predictor[TranslationInput, Translation]):
             return Translation("", 0.0)
         if given.attention:
             for piece, found in zip(parts, results, strict=True):
-                found[0].attention = force(self.model, piece.ids, found[0].ids).weights
+                forced = force(self.model, piece.ids, found[0].ids)
+                found[0].attention, found[0].uses = forced.weights, forced.uses
         if len(results) == 1:
             results[0][0].alternatives = results[0][1:]
             return results[0][0]

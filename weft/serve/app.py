@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from importlib import metadata, resources
+from importlib import resources
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -12,20 +12,22 @@ from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 
+from weft.config.sections import weft_version
 from weft.errors import WeftError
 from weft.serve import json_api, libretranslate
 from weft.serve.middleware import Guard, Log, log_line
-from weft.serve.refusal import Refusal
 from weft.serve.request_body import with_choices
 from weft.serve.service import Service
 
 FILES = {
-    "/": ("index.html", "text/html"),
-    "/docs": ("docs.html", "text/html"),
-    "/static/page.css": ("page.css", "text/css"),
-    "/static/page.js": ("page.js", "text/javascript"),
-    "/static/docs.js": ("docs.js", "text/javascript"),
-    "/static/icon.svg": ("icon.svg", "image/svg+xml"),
+    "/": ("serve/page/index.html", "text/html"),
+    "/docs": ("serve/page/docs.html", "text/html"),
+    "/static/base.css": ("explain/assets/base.css", "text/css"),
+    "/static/page.css": ("serve/page/page.css", "text/css"),
+    "/static/page.js": ("serve/page/page.js", "text/javascript"),
+    "/static/docs.js": ("serve/page/docs.js", "text/javascript"),
+    "/static/dom.js": ("explain/assets/dom.js", "text/javascript"),
+    "/static/icon.svg": ("serve/page/icon.svg", "image/svg+xml"),
 }
 """Static files by URL path. The list is fixed: a request path is never turned into a file path."""
 
@@ -41,7 +43,7 @@ def make_app(service: Service, log: Log = log_line) -> Guard:
 
     app = FastAPI(
         title="weft",
-        version=_version(),
+        version=weft_version(),
         summary="An HTTP API for trained sequence-to-sequence models.",
         docs_url=None,
         redoc_url=None,
@@ -49,11 +51,19 @@ def make_app(service: Service, log: Log = log_line) -> Guard:
     )
     app.include_router(json_api.router(service))
     app.include_router(libretranslate.router(service))
-    _add_metrics(app, service)
+
+    @app.get("/metrics", summary="Metrics in Prometheus format", tags=["weft"], response_class=PlainTextResponse)
+    async def metrics(request: Request) -> Response:
+        if service.access.keys:
+            service.admit(request)
+        return PlainTextResponse(service.metrics.text(), media_type="text/plain; version=0.0.4")
+
     for path, (name, media_type) in FILES.items():
         _add_file(app, path, name, media_type)
     _add_errors(app)
-    _complete_schema(app, service.models.choices)
+    # FastAPI caches the schema after the first call.
+    schemas = app.openapi()["components"]["schemas"]
+    schemas["TranslateRequest"] = with_choices(schemas["TranslateRequest"], service.models.choices)
     if service.settings.origins:
         app.add_middleware(
             CORSMiddleware, allow_origins=service.settings.origins, allow_methods=["GET", "POST"], allow_headers=["*"]
@@ -61,41 +71,16 @@ def make_app(service: Service, log: Log = log_line) -> Guard:
     return Guard(app, service.settings, service.metrics, log)
 
 
-def _version() -> str:
-    try:
-        return metadata.version("weft")
-    except metadata.PackageNotFoundError:
-        return "0"  # a source tree without an installed package
-
-
-def _add_metrics(app: FastAPI, service: Service) -> None:
-    @app.get("/metrics", summary="Metrics in Prometheus format", tags=["weft"], response_class=PlainTextResponse)
-    async def metrics(request: Request) -> Response:
-        if service.access.keys:
-            service.admit(request)
-        return PlainTextResponse(service.metrics.text(), media_type="text/plain; version=0.0.4")
-
-
 def _add_file(app: FastAPI, path: str, name: str, media_type: str) -> None:
-    content = resources.files("weft.serve").joinpath("page", name).read_bytes()
+    content = resources.files("weft").joinpath(name).read_bytes()
 
     @app.get(path, include_in_schema=False, name=name)
     async def file() -> Response:
         return Response(content, media_type=f"{media_type}; charset=utf-8", headers={"Cache-Control": "no-cache"})
 
 
-def _complete_schema(app: FastAPI, choices: dict[str, list[str]]) -> None:
-    """Adds the names of models and languages to the OpenAPI schema, which FastAPI caches after the first call."""
-    schemas = app.openapi()["components"]["schemas"]
-    schemas["TranslateRequest"] = with_choices(schemas["TranslateRequest"], choices)
-
-
 def _add_errors(app: FastAPI) -> None:
     """Formats every error as {"error": "…"}, as LibreTranslate does."""
-
-    @app.exception_handler(Refusal)
-    async def refused(_: Request, error: Refusal) -> Response:
-        return JSONResponse({"error": str(error)}, error.status, headers=error.headers)
 
     @app.exception_handler(WeftError)
     async def wrong(_: Request, error: WeftError) -> Response:
@@ -111,5 +96,5 @@ def _add_errors(app: FastAPI) -> None:
         return JSONResponse({"error": message.encode("utf-8", "replace").decode()}, 422)
 
     @app.exception_handler(HTTPException)
-    async def other(_: Request, error: HTTPException) -> Response:
+    async def refused(_: Request, error: HTTPException) -> Response:
         return JSONResponse({"error": str(error.detail)}, error.status_code, headers=error.headers)

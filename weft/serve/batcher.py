@@ -10,47 +10,42 @@ from collections import OrderedDict, deque
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 import torch
+from starlette.exceptions import HTTPException
 
 from weft.inference.predictor import Prediction
 from weft.serve.metrics import Metrics
-from weft.serve.queries import Ask, Explain
-from weft.serve.refusal import Refusal
+from weft.serve.models import Query
 from weft.serve.settings import Settings
 
-Question = Ask | Explain
-Answer = Prediction | str
-"""A prediction, or an HTML page that explains one."""
+K = TypeVar("K")
+V = TypeVar("V")
 
 
 @dataclass(eq=False)
 class _Job:
     """A query in the queue, with its number of source tokens, the future of its answer, and the time it was added."""
 
-    ask: Question
+    query: Query
     tokens: int
-    future: asyncio.Future[Answer]
+    future: asyncio.Future[Prediction]
     since: float = field(default_factory=time.monotonic)
 
 
-class AnswerCache:
-    """A least-recently-used cache of answers. Only the event loop uses it."""
+class BoundedDict(OrderedDict[K, V]):
+    """Keeps the `size` entries that were set last."""
 
     def __init__(self, size: int) -> None:
+        super().__init__()
         self.size = size
-        self._answers: OrderedDict[Question, Answer] = OrderedDict()
 
-    def find(self, ask: Question) -> Answer | None:
-        if ask in self._answers:
-            self._answers.move_to_end(ask)
-        return self._answers.get(ask)
-
-    def keep(self, ask: Question, answer: Answer) -> None:
-        if self.size and ask.kept:
-            self._answers[ask] = answer
-            while len(self._answers) > self.size:
-                self._answers.popitem(last=False)
+    def __setitem__(self, key: K, value: V) -> None:
+        super().__setitem__(key, value)
+        self.move_to_end(key)
+        if len(self) > self.size:
+            self.popitem(last=False)
 
 
 class Batcher:
@@ -58,7 +53,7 @@ class Batcher:
 
     def __init__(self, settings: Settings, metrics: Metrics) -> None:
         self.settings, self.metrics = settings, metrics
-        self.cache = AnswerCache(settings.cache)
+        self.clear_cache()
         self._waiting: deque[_Job] = deque()
         self._changed = threading.Condition()
         self._closing = False
@@ -75,50 +70,45 @@ class Batcher:
             self._changed.notify()
         self._thread.join()
 
-    def forget(self) -> None:
-        """Empties the cache. Answers to queries made before this call go to the discarded cache."""
-        self.cache = AnswerCache(self.settings.cache)
+    def clear_cache(self) -> None:
+        """Starts a new cache. Answers to queries made before this call go to the old one. Only the event loop uses it."""
+        self.cache: BoundedDict[Query, Prediction] = BoundedDict(self.settings.cache)
 
     @property
     def length(self) -> int:
         """Number of queries in the queue."""
         return len(self._waiting)
 
-    async def answer(self, asks: Sequence[Question]) -> list[Answer]:
-        """Answers each query. Cancelling removes queries that are not being decoded yet; a full queue raises a Refusal."""
-        answers = {ask: cached for ask in asks if (cached := self.cache.find(ask)) is not None}
-        self.metrics.count("cache_hits", len(answers))
-        missing = [ask for ask in dict.fromkeys(asks) if ask not in answers]
-        if missing:
-            answers |= zip(missing, await self._ask(missing), strict=True)
-        return [answers[ask] for ask in asks]
+    async def answer(self, queries: Sequence[Query]) -> list[Prediction]:
+        """Answers each query. Cancelling removes queries that are not being decoded yet; a full queue raises an HTTP error."""
+        answers = {query: self.cache[query] for query in queries if query in self.cache}
+        self.metrics.count(cache_hits=len(answers))
+        missing = [query for query in dict.fromkeys(queries) if query not in answers]
+        cache = self.cache
+        answers |= zip(missing, await self._decode(missing), strict=True)
+        for query, answer in answers.items():
+            if query.cached:
+                cache[query] = answer
+        return [answers[query] for query in queries]
 
-    async def _ask(self, asks: Sequence[Question]) -> list[Answer]:
-        if self.length + len(asks) > self.settings.queue:
-            self.metrics.count("refused_busy", 1)
+    async def _decode(self, queries: Sequence[Query]) -> list[Prediction]:
+        if self.length + len(queries) > self.settings.queue:
+            self.metrics.count(refused_busy=1)
             wait = max(1, math.ceil(self.length * self._pace))
-            raise Refusal(503, f"too many texts are waiting; try again in {wait} s", retry_after=wait)
-        loop, cache = asyncio.get_running_loop(), self.cache
-        jobs = [_Job(ask, ask.model.count(ask.text), loop.create_future()) for ask in asks]
+            retry = {"Retry-After": str(wait)}
+            raise HTTPException(503, f"too many texts are waiting; try again in {wait} s", retry)
+        loop = asyncio.get_running_loop()
+        jobs = [_Job(query, query.model.count(query.text), loop.create_future()) for query in queries]
         with self._changed:
             self._waiting.extend(jobs)
             self._changed.notify()
         try:
-            done = await asyncio.gather(*(job.future for job in jobs))
+            return await asyncio.gather(*(job.future for job in jobs))
         finally:
-            self._forget(jobs)
-        for ask, answer in zip(asks, done, strict=True):
-            cache.keep(ask, answer)
-        return done
-
-    def _forget(self, jobs: Sequence[_Job]) -> None:
-        """Removes jobs from the queue whose request was cancelled."""
-        cancelled = [job for job in jobs if not job.future.done() or job.future.cancelled()]
-        if cancelled:
-            self.metrics.count("cancelled", len(cancelled))
+            cancelled = [job for job in jobs if not job.future.done() or job.future.cancelled()]
+            self.metrics.count(cancelled=len(cancelled))
             with self._changed:
-                ids = set(map(id, cancelled))
-                self._waiting = deque(job for job in self._waiting if id(job) not in ids)
+                self._remove(cancelled)
 
     def _work(self) -> None:
         if self.settings.threads:
@@ -129,7 +119,8 @@ class Batcher:
             spent = time.monotonic() - began
             self._pace += 0.2 * (spent / len(batch) - self._pace)
             # Count before answering, so that a client with an answer finds it in the metrics.
-            self.metrics.batch(len(batch), sum(job.tokens for job in batch), spent)
+            tokens = sum(job.tokens for job in batch)
+            self.metrics.count(texts=len(batch), tokens=tokens, batches=1, busy_seconds=spent)
             with suppress(RuntimeError):  # the event loop is closed, so no request is waiting
                 batch[0].future.get_loop().call_soon_threadsafe(_resolve, batch, answers)
 
@@ -149,31 +140,31 @@ class Batcher:
 
     def _first_group(self) -> list[_Job]:
         """Removes from the queue the oldest job and those that fit into a batch with it."""
-        group, budget = self._waiting[0].ask.group, self.settings.batch_tokens
+        group, budget = self._waiting[0].query.group, self.settings.batch_tokens
         taken: list[_Job] = []
-        staying: deque[_Job] = deque()
         for job in self._waiting:
-            fits = job.ask.group == group and job.tokens <= budget
-            if not taken or fits:
+            if not taken or (job.query.group == group and job.tokens <= budget):
                 taken.append(job)
                 budget -= job.tokens
-            else:
-                staying.append(job)
-        self._waiting = staying
+        self._remove(taken)
         return taken
 
+    def _remove(self, jobs: Sequence[_Job]) -> None:
+        removed = set(jobs)
+        self._waiting = deque(job for job in self._waiting if job not in removed)
 
-def _answers(batch: Sequence[_Job]) -> Sequence[Answer | Exception]:
+
+def _answers(batch: Sequence[_Job]) -> Sequence[Prediction | Exception]:
     """Runs the model on a batch. If that fails, runs each job alone, so that only the bad text gets an error."""
     try:
-        return batch[0].ask.model.answer([job.ask for job in batch], lambda number: not batch[number].future.cancelled())
+        return batch[0].query.model.answer([job.query for job in batch], lambda number: not batch[number].future.cancelled())
     except Exception as error:
         if len(batch) == 1:
             return [error]
         return [answer for job in batch for answer in _answers([job])]
 
 
-def _resolve(batch: Sequence[_Job], answers: Sequence[Answer | Exception]) -> None:
+def _resolve(batch: Sequence[_Job], answers: Sequence[Prediction | Exception]) -> None:
     for job, answer in zip(batch, answers, strict=True):
         if job.future.done():
             continue

@@ -70,46 +70,43 @@ def _locale(code: str) -> Locale | None:
         return None
 
 
-class Detector:
-    """Scores languages by the likelihood of a text's character n-grams and by the frequent words in it."""
+def detect_language(text: str, codes: Sequence[str]) -> list[dict[str, Any]]:
+    """Ranks all of `codes`, the likeliest first, each with a confidence in percent.
 
-    def detect(self, text: str, codes: Sequence[str]) -> list[dict[str, Any]]:
-        """Ranks all of `codes`, the likeliest first, each with a confidence in percent."""
-        words = NOT_LETTERS.split(text[:2000].lower())
-        grams = [gram for word in words if word for gram in _grams(word)]
-        scores = {code: self._score(code, words, grams) for code in codes}
-        best = max(scores.values())
-        # Neighbouring n-grams overlap, so the sum of their log-probabilities is overconfident.
-        weights = {code: math.exp((score - best) / 4) for code, score in scores.items()}
-        total = sum(weights.values())
-        ranked = sorted(weights, key=lambda code: -weights[code])
-        return [{"confidence": round(100 * weights[code] / total, 1), "language": code} for code in ranked]
-
-    def _score(self, code: str, words: Sequence[str], grams: Sequence[str]) -> float:
+    A language is scored by the likelihood of the text's character n-grams and by its frequent words in the text.
+    """
+    words = NOT_LETTERS.split(text[:2000].lower())
+    grams = [gram for word in words if word for gram in _grams(word)]
+    scores = {}
+    for code in codes:
         counts, total = _gram_counts(code)
         logp = sum(math.log((counts[gram] + 0.1) / (total + 2000)) for gram in grams)
-        frequent = set(WORDS.get(code.split("-")[0].lower(), "").split())
-        return logp + WORD_BONUS * sum(word in frequent for word in words)
+        scores[code] = logp + WORD_BONUS * sum(word in _frequent_words(code) for word in words)
+    best = max(scores.values())
+    # Neighbouring n-grams overlap, so the sum of their log-probabilities is overconfident.
+    weights = {code: math.exp((score - best) / 4) for code, score in scores.items()}
+    total_weight = sum(weights.values())
+    ranked = sorted(weights, key=lambda code: -weights[code])
+    return [{"confidence": round(100 * weights[code] / total_weight, 1), "language": code} for code in ranked]
+
+
+def _frequent_words(code: str) -> list[str]:
+    return WORDS.get(code.split("-")[0].lower(), "").split()
 
 
 @cache
 def _gram_counts(code: str) -> tuple[Counter[str], int]:
     """Counts the character n-grams in the known words of a language; returns the counts and their sum."""
-    counts = Counter(gram for word in _known_words(code) for gram in _grams(word))
-    return counts, sum(counts.values())
-
-
-def _known_words(code: str) -> Iterator[str]:
-    locale = _locale(code)
-    texts = list(WORDS.get(code.split("-")[0].lower(), "").split()) * 3
+    locale, texts = _locale(code), _frequent_words(code) * 3
     if locale is not None:
         for names in (locale.languages, locale.territories, locale.currencies):
             texts += map(str, names.values())
         for forms in (locale.months, locale.days):
             texts += [str(name) for width in forms.values() for name in width.get("wide", {}).values()]
         texts += [str(text) for patterns in locale.unit_display_names.values() for text in patterns.values()]
-    for text in texts:
-        yield from filter(None, NOT_LETTERS.split(text.lower()))
+    words = NOT_LETTERS.split(" ".join(texts).lower())
+    counts = Counter(gram for word in words if word for gram in _grams(word))
+    return counts, sum(counts.values())
 
 
 def _grams(word: str) -> Iterator[str]:

@@ -7,12 +7,11 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Request
 from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from starlette.exceptions import HTTPException
 from starlette.responses import HTMLResponse, Response
 
 from weft.inference.terms import Terms
-from weft.serve.models import Served
-from weft.serve.queries import Ask, Explain
-from weft.serve.refusal import Refusal
+from weft.serve.models import ExplanationQuery, Served, TranslationQuery
 from weft.serve.request_body import body_schema, read_fields, with_choices
 from weft.serve.responses import ERRORS, ModelDocument, TranslateResponse, document
 from weft.serve.service import Service
@@ -23,8 +22,10 @@ TermList = Annotated[list[Annotated[str, Field(min_length=1, max_length=200)]], 
 PAGE_POLICY = "sandbox allow-scripts; default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data:"
 """Lets the script inside the explanation page run, but in an opaque origin: it cannot reach this server."""
 
-SEARCH = ("beam", "n_best", "length_penalty", "max_length", "min_length", "no_repeat_ngram")
-SAMPLING = ("sample", "temperature", "top_k", "top_p", "seed")
+OPTIONS = (
+    *("beam", "length_penalty", "max_length", "min_length", "n_best", "no_repeat_ngram"),
+    *("sample", "seed", "temperature", "top_k", "top_p"),
+)
 
 
 class TranslateRequest(BaseModel):
@@ -59,6 +60,10 @@ class TranslateRequest(BaseModel):
     def texts(self) -> list[str]:
         return [self.text] if isinstance(self.text, str) else self.text
 
+    @property
+    def prefixes(self) -> list[str]:
+        return [self.prefix] if isinstance(self.prefix, str) else self.prefix or []
+
 
 class ExplainRequest(BaseModel):
     """One text, a model or a language pair, and the beam size."""
@@ -79,9 +84,9 @@ def router(service: Service) -> APIRouter:
     @routes.post("/translate", summary="Translate, with scores, alternatives and attention", response_model_exclude_none=True)
     async def translate(request: Request, body: TranslateRequest) -> TranslateResponse:
         service.admit(request)
-        service.check(body.texts + _prefixes(body) + body.use + body.avoid)
+        service.check(body.texts + body.prefixes + body.use + body.avoid)
         model = service.models.chosen(body.model, body.source, body.target)
-        translations = await service.answer(request, _asks(service, body, model))
+        translations = await service.answer(request, _queries(service, body, model))
         pairs = zip(body.texts, translations, strict=True)
         documents = [document(model, text, each, attention=body.attention, alignment=body.alignment) for text, each in pairs]
         return TranslateResponse(model=model.name, source=model.source, target=model.target, translations=documents)
@@ -103,8 +108,8 @@ def router(service: Service) -> APIRouter:
         service.check([body.text])
         model = service.models.chosen(body.model, body.source, body.target)
         beam = (("beam", min(body.beam, service.settings.beam)),) if body.beam else ()
-        page = await service.explain(request, Explain(model, body.text, beam))
-        return HTMLResponse(page, headers={"Content-Security-Policy": PAGE_POLICY})
+        (page,) = await service.answer(request, [ExplanationQuery(model, body.text, beam)])
+        return HTMLResponse(page.text, headers={"Content-Security-Policy": PAGE_POLICY})
 
     @routes.get("/models", summary="The models of this server")
     async def models() -> list[ModelDocument]:
@@ -113,7 +118,7 @@ def router(service: Service) -> APIRouter:
     @routes.post("/reload", summary="Reload all models without interruption", status_code=200)
     async def reload(request: Request) -> list[ModelDocument]:
         if not service.access.keys:
-            raise Refusal(403, "a server without API keys does not reload over HTTP; send it the signal SIGHUP instead")
+            raise HTTPException(403, "a server without API keys does not reload over HTTP; send it the signal SIGHUP instead")
         service.admit(request)
         await service.reload()
         return await models()
@@ -133,23 +138,20 @@ def _model(model: Served, limit: int) -> ModelDocument:
     )
 
 
-def _prefixes(body: TranslateRequest) -> list[str]:
-    if body.prefix is None:
-        return []
-    return [body.prefix] if isinstance(body.prefix, str) else body.prefix
-
-
-def _asks(service: Service, body: TranslateRequest, model: Served) -> list[Ask]:
-    texts, prefixes = body.texts, _prefixes(body) or [""]
+def _queries(service: Service, body: TranslateRequest, model: Served) -> list[TranslationQuery]:
+    texts, prefixes = body.texts, body.prefixes or [""]
     if any(len(text.splitlines()) > 1 for text in texts):
-        raise Refusal(400, "a text must be one line; send several lines as a list of texts")
+        raise HTTPException(400, "a text must be one line; send several lines as a list of texts")
     prefixes = prefixes * len(texts) if len(prefixes) == 1 else prefixes
     if len(prefixes) != len(texts):
-        raise Refusal(400, f"there are {len(texts)} texts and {len(prefixes)} prefixes; send one prefix, or one for each text")
+        raise HTTPException(
+            400, f"there are {len(texts)} texts and {len(prefixes)} prefixes; send one prefix, or one for each text"
+        )
     options = _options(body, service.settings.beam, model)
     terms = Terms(tuple(dict.fromkeys(body.use)), tuple(dict.fromkeys(body.avoid)))
     attention = body.attention or body.alignment
-    return [Ask(model, text, options, prefix, terms, attention) for text, prefix in zip(texts, prefixes, strict=True)]
+    pairs = zip(texts, prefixes, strict=True)
+    return [TranslationQuery(model, text, options, prefix, terms, attention) for text, prefix in pairs]
 
 
 def _options(body: TranslateRequest, limit: int, model: Served) -> tuple[tuple[str, Any], ...]:
@@ -161,10 +163,10 @@ def _options(body: TranslateRequest, limit: int, model: Served) -> tuple[tuple[s
         "beam": decode.search.get("width"),
         "sample": decode.search["kind"] == "sample",
     }
-    given = {name: getattr(body, name) for name in sorted(SEARCH + SAMPLING)}
+    given = {name: getattr(body, name) for name in OPTIONS}
     for name in ("beam", "n_best"):
         if given[name] is not None and given[name] > limit:
-            raise Refusal(400, f"{name}: {given[name]} exceeds this server's limit of {limit}")
+            raise HTTPException(400, f"{name}: {given[name]} exceeds this server's limit of {limit}")
     if given["max_length"] is not None:
         given["max_length"] = min(given["max_length"], defaults["max_length"])
     return tuple((name, value) for name, value in given.items() if value is not None and value != defaults.get(name))

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from typing import Any
 
 from fastapi import APIRouter, Request
+from starlette.exceptions import HTTPException
 
 from weft.inference.predictor import Prediction
-from weft.serve.detect import Detector, language_name
-from weft.serve.html import HtmlText
-from weft.serve.models import Served
-from weft.serve.queries import Ask
-from weft.serve.refusal import Refusal
+from weft.serve.detect import detect_language, language_name
+from weft.serve.models import TranslationQuery
 from weft.serve.request_body import Fields, body_schema, read_fields, with_choices
 from weft.serve.responses import ERRORS
+from weft.serve.segments import HtmlText, PlainText
 from weft.serve.service import Service, note
-
-LINE_END = re.compile(r"(\r\n|[\n\r\v\f\x1c-\x1e\x85\u2028\u2029])")
 
 ONE_OR_MORE = {"oneOf": [{"type": "string", "minLength": 1}, {"type": "array", "items": {"type": "string"}, "minItems": 1}]}
 TRANSLATE: dict[str, Any] = {
@@ -35,9 +31,7 @@ DETECT: Fields = {"type": "object", "properties": {"q": ONE_OR_MORE}, "required"
 def router(service: Service) -> APIRouter:
     """/translate, /detect, /languages, /health and /frontend/settings."""
     routes = APIRouter(tags=["LibreTranslate"], responses=ERRORS)
-    detector = Detector()
-
-    choices = {**service.models.choices, "source": ["auto", *service.models.sources]}
+    choices = {**service.models.choices, "source": ["auto", *service.models.choices["source"]]}
     body = with_choices({"type": "object", "properties": TRANSLATE, "required": ["q", "source", "target"]}, choices)
 
     @routes.post("/translate", summary="Translate text or HTML", openapi_extra=body_schema(body))
@@ -45,24 +39,30 @@ def router(service: Service) -> APIRouter:
         fields = await read_fields(request)
         texts, is_list = _admitted_texts(service, request, fields)
         source, target = (_language(fields, name) for name in ("source", "target"))
-        detected = detector.detect(" ".join(texts), service.models.sources)[0] if source == "auto" else None
+        detected = detect_language(" ".join(texts), service.models.choices["source"])[0] if source == "auto" else None
         model = service.models.between(detected["language"] if detected else source, target)
-        documents = [HtmlText(text) if _format(fields) == "html" else PlainText(text) for text in texts]
+        markup = fields.get("format") or "text"
+        if markup not in ("text", "html"):
+            raise HTTPException(400, "Invalid request: format must be text or html")
+        documents = [HtmlText(text) if markup == "html" else PlainText(text) for text in texts]
         count = _alternatives(fields, service.settings.beam)
         options = (("n_best", count + 1),) if count else ()
-        asks = [Ask(model, segment, options) for document in documents for segment in document.segments]
-        response = _response(documents, await service.answer(request, asks), count, detected)
+        queries = [TranslationQuery(model, segment, options) for document in documents for segment in document.segments]
+        response = _response(documents, await service.answer(request, queries), count, detected)
         return response if is_list else {name: values[0] for name, values in response.items()}
 
     @routes.post("/detect", summary="Detect the language of a text", openapi_extra=body_schema(DETECT))
     async def detect(request: Request) -> list[Fields]:
         texts, _ = _admitted_texts(service, request, await read_fields(request))
         note(request, characters=sum(map(len, texts)))
-        return detector.detect(" ".join(texts), service.models.sources)
+        return detect_language(" ".join(texts), service.models.choices["source"])
 
     @routes.get("/languages", summary="The languages, each with its target languages")
     async def languages() -> list[Fields]:
-        return known_languages(service.models.served)
+        served = service.models.served
+        codes = dict.fromkeys(code for model in served for code in (model.source, model.target))
+        targets = {code: sorted({model.target for model in served if model.source == code}) for code in codes}
+        return [{**_named(code), "targets": targets[code]} for code in codes]
 
     @routes.get("/health", summary="Whether the server is up")
     async def health() -> Fields:
@@ -70,49 +70,29 @@ def router(service: Service) -> APIRouter:
 
     @routes.get("/frontend/settings", summary="Settings for a web page")
     async def settings() -> Fields:
-        first = service.models.served[0]
-        return {
-            "apiKeys": bool(service.access.keys),
-            "charLimit": service.settings.characters,
-            "frontendTimeout": 500,
-            "keyRequired": bool(service.access.keys),
-            "language": {"source": _named(first.source), "target": _named(first.target)},
-            "suggestions": False,
-            "supportedFilesFormat": [],
-        }
+        return _frontend(service)
 
     return routes
 
 
-class PlainText:
-    """A plain text. Each line is a segment to translate; line breaks and blank lines stay."""
-
-    def __init__(self, text: str) -> None:
-        self._pieces = LINE_END.split(text)
-        self.segments = [piece for piece in self._pieces[::2] if piece.strip()]
-
-    def fill(self, translations: Sequence[str]) -> str:
-        """Returns the text with translated segments."""
-        remaining = iter(translations)
-        lines = [next(remaining) if k % 2 == 0 and piece.strip() else piece for k, piece in enumerate(self._pieces)]
-        return "".join(lines)
-
-
-SegmentedText = PlainText | HtmlText
-
-
-def known_languages(served: Sequence[Served]) -> list[Fields]:
-    """Lists every source and target language, each with the languages it can be translated to."""
-    codes = dict.fromkeys(code for model in served for code in (model.source, model.target))
-    targets = {code: sorted({model.target for model in served if model.source == code}) for code in codes}
-    return [{**_named(code), "targets": targets[code]} for code in codes]
+def _frontend(service: Service) -> Fields:
+    first = service.models.served[0]
+    return {
+        "apiKeys": bool(service.access.keys),
+        "charLimit": service.settings.characters,
+        "frontendTimeout": 500,
+        "keyRequired": bool(service.access.keys),
+        "language": {"source": _named(first.source), "target": _named(first.target)},
+        "suggestions": False,
+        "supportedFilesFormat": [],
+    }
 
 
 def _named(code: str) -> Fields:
     return {"code": code, "name": language_name(code)}
 
 
-def _response(documents: Sequence[SegmentedText], found: Sequence[Prediction], count: int, detected: Fields | None) -> Fields:
+def _response(documents: Sequence[PlainText], found: Sequence[Prediction], count: int, detected: Fields | None) -> Fields:
     """The response to a list of texts."""
     remaining = iter(found)
     pairs = [(document, [next(remaining) for _ in document.segments]) for document in documents]
@@ -124,7 +104,7 @@ def _response(documents: Sequence[SegmentedText], found: Sequence[Prediction], c
     return response
 
 
-def _ranked(document: SegmentedText, group: Sequence[Prediction], count: int) -> list[str]:
+def _ranked(document: PlainText, group: Sequence[Prediction], count: int) -> list[str]:
     """Joins the second-best translations of all segments, then the third-best, and so on; falls back to a segment's best."""
     ranks = range(min(count, max((len(each.alternatives) for each in group), default=0)))
     ranked = [[each.alternatives[k] if k < len(each.alternatives) else each for each in group] for k in ranks]
@@ -136,10 +116,10 @@ def _admitted_texts(service: Service, request: Request, fields: Fields) -> tuple
     service.admit(request, fields.get("api_key") or fields.get("apiKey"))
     q = fields.get("q")
     if q is None or q == "":
-        raise Refusal(400, "Invalid request: missing q parameter")
+        raise HTTPException(400, "Invalid request: missing q parameter")
     texts = q if isinstance(q, list) else [q]
     if not texts or not all(isinstance(text, str) for text in texts):
-        raise Refusal(400, "Invalid request: q must be a text or a list of texts")
+        raise HTTPException(400, "Invalid request: q must be a text or a list of texts")
     service.check(texts)
     return texts, isinstance(q, list)
 
@@ -147,17 +127,10 @@ def _admitted_texts(service: Service, request: Request, fields: Fields) -> tuple
 def _language(fields: Fields, name: str) -> str:
     value = fields.get(name)
     if not isinstance(value, str) or not value:
-        raise Refusal(400, f"Invalid request: missing {name} parameter")
+        raise HTTPException(400, f"Invalid request: missing {name} parameter")
     if not value.isprintable() or len(value) > 40:
-        raise Refusal(400, f"Invalid request: {name} is not a language code")
+        raise HTTPException(400, f"Invalid request: {name} is not a language code")
     return value
-
-
-def _format(fields: Fields) -> str:
-    value = fields.get("format") or "text"
-    if value not in ("text", "html"):
-        raise Refusal(400, "Invalid request: format must be text or html")
-    return str(value)
 
 
 def _alternatives(fields: Fields, limit: int) -> int:
@@ -165,5 +138,5 @@ def _alternatives(fields: Fields, limit: int) -> int:
     if isinstance(value, str) and value.isascii() and value.isdecimal() and len(value) < 9:
         value = int(value)
     if not isinstance(value, int) or not 0 <= value < limit:
-        raise Refusal(400, f"Invalid request: alternatives must be a number from 0 to {limit - 1}")
+        raise HTTPException(400, f"Invalid request: alternatives must be a number from 0 to {limit - 1}")
     return int(value)

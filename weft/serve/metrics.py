@@ -6,6 +6,7 @@ import threading
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterator
+from itertools import accumulate
 
 BOUNDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 
@@ -14,6 +15,7 @@ HELP = {
     "texts": "texts decoded",
     "tokens": "source tokens decoded",
     "batches": "batches decoded",
+    "busy_seconds": "time spent decoding",
     "cancelled": "texts cancelled because the client disconnected or the request timed out",
     "refused_busy": "requests refused because the queue was full",
     "refused_rate": "requests refused by the rate limit",
@@ -27,20 +29,17 @@ class Metrics:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._counts: Counter[str] = Counter(dict.fromkeys(HELP, 0))
+        self._counts: dict[str, float] = dict.fromkeys(HELP, 0)
         self._requests: Counter[tuple[str, int]] = Counter()
         self._buckets = [0] * (len(BOUNDS) + 1)
-        self._seconds = self._busy = 0.0
+        self._seconds = 0.0
         self.gauges: dict[str, tuple[str, Callable[[], float]]] = {}
 
-    def count(self, name: str, by: int) -> None:
+    def count(self, **counts: float) -> None:
+        """Adds to the counters with these names."""
         with self._lock:
-            self._counts[name] += by
-
-    def batch(self, texts: int, tokens: int, seconds: float) -> None:
-        with self._lock:
-            self._counts.update({"texts": texts, "tokens": tokens, "batches": 1})
-            self._busy += seconds
+            for name, by in counts.items():
+                self._counts[name] += by
 
     def request(self, route: str, status: int, seconds: float) -> None:
         with self._lock:
@@ -55,18 +54,21 @@ class Metrics:
 
     def _lines(self) -> Iterator[str]:
         for name, description in HELP.items():
-            yield from (f"# HELP weft_{name}_total {description}", f"# TYPE weft_{name}_total counter")
+            yield from _header(f"{name}_total", "counter", description)
             yield f"weft_{name}_total {self._counts[name]}"
-        yield from ("# HELP weft_busy_seconds_total time spent decoding", "# TYPE weft_busy_seconds_total counter")
-        yield f"weft_busy_seconds_total {self._busy:.6f}"
-        yield from ("# HELP weft_requests_total requests answered", "# TYPE weft_requests_total counter")
+        yield from _header("requests_total", "counter", "requests answered")
         for (route, status), number in sorted(self._requests.items()):
             yield f'weft_requests_total{{route="{route}",status="{status}"}} {number}'
-        yield from ("# HELP weft_request_seconds time to answer", "# TYPE weft_request_seconds histogram")
-        total = 0
-        for bound, number in zip((*map(str, BOUNDS), "+Inf"), self._buckets, strict=True):
-            total += number
+        yield from _header("request_seconds", "histogram", "time to answer")
+        for bound, total in zip((*map(str, BOUNDS), "+Inf"), accumulate(self._buckets), strict=True):
             yield f'weft_request_seconds_bucket{{le="{bound}"}} {total}'
-        yield from (f"weft_request_seconds_sum {self._seconds:.6f}", f"weft_request_seconds_count {total}")
+        yield f"weft_request_seconds_sum {self._seconds:.6f}"
+        yield f"weft_request_seconds_count {sum(self._buckets)}"
         for name, (description, value) in self.gauges.items():
-            yield from (f"# HELP weft_{name} {description}", f"# TYPE weft_{name} gauge", f"weft_{name} {value():g}")
+            yield from _header(name, "gauge", description)
+            yield f"weft_{name} {value():g}"
+
+
+def _header(name: str, kind: str, description: str) -> Iterator[str]:
+    yield f"# HELP weft_{name} {description}"
+    yield f"# TYPE weft_{name} {kind}"

@@ -10,11 +10,11 @@ import traceback
 from collections.abc import Callable
 from typing import Any
 
+from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from weft.serve.metrics import Metrics
-from weft.serve.refusal import Refusal
 from weft.serve.settings import LOOPBACK, Settings
 
 HEADERS = {
@@ -57,12 +57,14 @@ class Guard:
 
         try:
             await self._handle(scope, receive, send_with_headers)
-        except Refusal as error:
-            await _refuse(error, scope, receive, send_with_headers)
         except Exception as error:
-            self.log({"event": "error", "error": repr(error), "trace": traceback.format_exc()})
+            refusal = error if isinstance(error, HTTPException) else HTTPException(500, "internal error")
+            if refusal is not error:
+                self.log({"event": "error", "error": repr(error), "trace": traceback.format_exc()})
             if not status:
-                await _refuse(Refusal(500, "internal error"), scope, receive, send_with_headers)
+                # The rest of the request stays unread, so the connection is closed.
+                response = JSONResponse({"error": refusal.detail}, refusal.status_code, headers={"Connection": "close"})
+                await response(scope, receive, send_with_headers)
         finally:
             self.answered += 1
             self._record(scope, status, time.monotonic() - began)
@@ -71,7 +73,7 @@ class Guard:
         headers = dict(scope["headers"])
         if self.settings.local and _host(headers.get(b"host", b"")) not in LOOPBACK:
             # DNS rebinding: another site may point its name at this machine. Its requests carry that name.
-            raise Refusal(400, "this server answers only as localhost; start it with --host to serve other machines")
+            raise HTTPException(400, "this server answers only as localhost; start it with --host to serve other machines")
         body = await self._body(headers, receive)
         read = False
 
@@ -89,34 +91,28 @@ class Guard:
         limit = self.settings.body
         declared = headers.get(b"content-length", b"0")
         if not declared.isdigit() or int(declared) > limit:
-            raise Refusal(413, f"the request is larger than {limit:,} bytes")
+            raise HTTPException(413, f"the request is larger than {limit:,} bytes")
         parts, size = [], 0
         try:
             async with asyncio.timeout(self.settings.arrive):
                 while True:
                     message = await receive()
                     if message["type"] == "http.disconnect":
-                        raise Refusal(400, "the client disconnected before the end of its request")
+                        raise HTTPException(400, "the client disconnected before the end of its request")
                     parts.append(message.get("body", b""))
                     size += len(parts[-1])
                     if size > limit:
-                        raise Refusal(413, f"the request is larger than {limit:,} bytes")
+                        raise HTTPException(413, f"the request is larger than {limit:,} bytes")
                     if not message.get("more_body"):
                         return b"".join(parts)
         except TimeoutError:
-            raise Refusal(408, f"the request body did not arrive within {self.settings.arrive:g} s") from None
+            raise HTTPException(408, f"the request body did not arrive within {self.settings.arrive:g} s") from None
 
     def _record(self, scope: Scope, status: int, seconds: float) -> None:
         path = getattr(scope.get("route"), "path", "other")
         self.metrics.request(path, status, seconds)
         facts = {"event": "request", "method": scope["method"], "route": path, "status": status}
         self.log({**facts, "ms": round(1000 * seconds, 1), **scope.get("weft.log", {})})
-
-
-async def _refuse(error: Refusal, scope: Scope, receive: Receive, send: Send) -> None:
-    """Sends an error and closes the connection, since the rest of the request stays unread."""
-    response = JSONResponse({"error": str(error)}, error.status, headers={**error.headers, "Connection": "close"})
-    await response(scope, receive, send)
 
 
 def _host(header: bytes) -> str:

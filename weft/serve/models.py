@@ -1,19 +1,21 @@
-"""The models of a server: their languages, how a request selects one, and reloading."""
+"""The models of a server and the queries they answer: languages, how a request selects a model, and reloading."""
 
 from __future__ import annotations
 
 import re
-from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
+
+from babel import Locale
+from starlette.exceptions import HTTPException
 
 from weft.config.sections import Config
 from weft.errors import ConfigError
 from weft.explain.page import page
 from weft.inference.predictor import Prediction, Wanted
-from weft.serve.queries import Ask, Explain
-from weft.serve.refusal import Refusal
+from weft.inference.terms import NO_TERMS, Terms
 from weft.translator import Translator, load
 
 UNKNOWN = "und"
@@ -31,6 +33,55 @@ class Place:
     languages: tuple[str, str] | None = None
 
 
+@dataclass(frozen=True)
+class Query:
+    """A text for a model. Equal queries have equal answers, so a query is the key of the answer cache.
+
+    options: options of the `decode` section that differ from the run's configuration, sorted by name.
+    """
+
+    model: Served
+    text: str
+    options: tuple[tuple[str, Any], ...] = ()
+
+    @property
+    def cached(self) -> bool:
+        """Whether to cache the answer."""
+        return False
+
+    @property
+    def group(self) -> Hashable:
+        """Queries with the same group may be decoded in one batch."""
+        return self
+
+
+class ExplanationQuery(Query):
+    """A text whose translation is to be explained on an HTML page."""
+
+
+@dataclass(frozen=True)
+class TranslationQuery(Query):
+    """A text to translate, and the fields of the predictor's input."""
+
+    prefix: str = ""
+    terms: Terms = NO_TERMS
+    attention: bool = False
+
+    @property
+    def cached(self) -> bool:
+        return not self.attention  # weights are large and rarely requested twice
+
+    @property
+    def group(self) -> Hashable:
+        return self.model, self.options
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        """The fields that are given."""
+        given = {"prefix": self.prefix, "terms": self.terms, "attention": self.attention}
+        return {name: value for name, value in given.items() if value}
+
+
 @dataclass(frozen=True, eq=False)
 class Served:
     """A loaded model with a unique name. Reloading creates a new object, so cached answers never mix with the old model's."""
@@ -41,13 +92,13 @@ class Served:
     place: Place
     translator: Translator = field(repr=False)
 
-    def answer(self, asks: Sequence[Ask | Explain], wanted: Wanted) -> Sequence[Prediction | str]:
-        """Answers queries of one group: a prediction for each, or the page that explains a single one."""
-        first = asks[0]
-        if isinstance(first, Explain):
-            return [page([self.translator.explain(first.text, run=self.name, **dict(first.options))], "weft")]
-        predictor = self.translator.predictor(**dict(first.options))
-        inputs = [predictor.parse(ask.text, **ask.fields) for ask in asks if isinstance(ask, Ask)]
+    def answer(self, queries: Sequence[Query], wanted: Wanted) -> list[Prediction]:
+        """Answers queries of one group. Explanations of a group are equal; their prediction has the page as its text."""
+        text, options = queries[0].text, dict(queries[0].options)
+        if isinstance(queries[0], ExplanationQuery):
+            return [Prediction(page([self.translator.explain(text, run=self.name, **options)], "weft"), 0.0)] * len(queries)
+        predictor = self.translator.predictor(**options)
+        inputs = [predictor.parse(query.text, **query.fields) for query in queries if isinstance(query, TranslationQuery)]
         return list(predictor.predict(inputs, together=True, wanted=wanted))
 
     def count(self, text: str) -> int:
@@ -78,19 +129,13 @@ def _folders(text: str) -> tuple[str, ...]:
 
 def languages_of(config: Config) -> tuple[str, str]:
     """Returns the languages from the configuration, else from the data files' suffixes (train.en,train.de), else `und`."""
-    data = config.data
-    suffixes = Counter(_suffixes(spec) for spec in data.train)
-    guess = next(iter(suffixes)) if len(suffixes) == 1 else (UNKNOWN, UNKNOWN)
+    data, known = config.data, set(Locale("en").languages)
+    pairs = set()
+    for spec in data.train:
+        suffixes = [Path(part.strip().removesuffix(".gz")).suffix.removeprefix(".") for part in spec.split(",")]
+        pairs.add(tuple(suffixes) if len(suffixes) == 2 and set(suffixes) <= known else (UNKNOWN, UNKNOWN))
+    guess = pairs.pop() if len(pairs) == 1 else (UNKNOWN, UNKNOWN)
     return data.source_language or guess[0], data.target_language or guess[1]
-
-
-def _suffixes(spec: str) -> tuple[str, str]:
-    """Returns the languages in the suffixes of a pair of files."""
-    from babel import Locale
-
-    parts = [Path(part.strip().removesuffix(".gz")).suffix.removeprefix(".") for part in spec.split(",")]
-    known = set(Locale("en").languages)
-    return (parts[0], parts[1]) if len(parts) == 2 and set(parts) <= known else (UNKNOWN, UNKNOWN)
 
 
 class Models:
@@ -121,16 +166,9 @@ class Models:
             )
         return Served(name, source, target, place, translator)
 
-    def reload(self) -> list[Served]:
+    def reload(self) -> None:
         """Reads every model again. If one fails, all old models stay and the error names the run."""
         self.served = [self._open(old.place, old.name) for old in self.served]
-        return self.served
-
-    def named(self, name: str) -> Served:
-        for model in self.served:
-            if model.name == name:
-                return model
-        raise Refusal(400, f"there is no model {name!r}; choose one of: {', '.join(model.name for model in self.served)}")
 
     def between(self, source: str, target: str) -> Served:
         """Returns the first model for this language pair, ignoring case."""
@@ -138,30 +176,31 @@ class Models:
         for model in self.served:
             if (model.source.lower(), model.target.lower()) == wanted:
                 return model
-        for code, known in ((source, self.sources), (target, self.choices["target"])):
+        for code, known in ((source, self.choices["source"]), (target, self.choices["target"])):
             if code.lower() not in {each.lower() for each in known}:
-                raise Refusal(400, f"{code} is not supported")
-        raise Refusal(400, f"{target} is not available as a target language from {source}")
+                raise HTTPException(400, f"{code} is not supported")
+        raise HTTPException(400, f"{target} is not available as a target language from {source}")
 
     def chosen(self, name: str | None, source: str | None, target: str | None) -> Served:
         """Returns the model with this name, or for this language pair, or the only model."""
         if name is not None:
-            return self.named(name)
+            models = {model.name: model for model in self.served}
+            if name not in models:
+                raise HTTPException(400, f"there is no model {name!r}; choose one of: {', '.join(models)}")
+            return models[name]
         if source is None and target is None:
             if len(self.served) > 1:
-                raise Refusal(400, "this server has several models: select one with model, or with source and target")
+                raise HTTPException(400, "this server has several models: select one with model, or with source and target")
             return self.served[0]
         if source is None or target is None:
-            raise Refusal(400, "send both source and target, or a model")
+            raise HTTPException(400, "send both source and target, or a model")
         return self.between(source, target)
 
     @property
     def choices(self) -> dict[str, list[str]]:
-        """The values that requests can select: models, source languages and target languages."""
-        targets = list(dict.fromkeys(model.target for model in self.served))
-        return {"model": [model.name for model in self.served], "source": self.sources, "target": targets}
-
-    @property
-    def sources(self) -> list[str]:
-        """The source languages of all models, without duplicates."""
-        return list(dict.fromkeys(model.source for model in self.served))
+        """The values that requests can select: models, source languages and target languages, each without duplicates."""
+        return {
+            "model": [model.name for model in self.served],
+            "source": list(dict.fromkeys(model.source for model in self.served)),
+            "target": list(dict.fromkeys(model.target for model in self.served)),
+        }

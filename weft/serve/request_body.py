@@ -7,8 +7,7 @@ from typing import Any
 
 from fastapi import Request
 from starlette.datastructures import UploadFile
-
-from weft.serve.refusal import Refusal
+from starlette.exceptions import HTTPException
 
 Fields = dict[str, Any]
 
@@ -26,9 +25,9 @@ async def read_fields(request: Request) -> Fields:
     try:
         body = json.loads(raw)
     except (ValueError, RecursionError):
-        raise Refusal(400, "Invalid request: the body is neither JSON nor a form") from None
+        raise HTTPException(400, "Invalid request: the body is neither JSON nor a form") from None
     if not isinstance(body, dict):
-        raise Refusal(400, "Invalid request: the body must be a JSON object")
+        raise HTTPException(400, "Invalid request: the body must be a JSON object")
     return fields | body
 
 

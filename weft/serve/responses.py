@@ -21,7 +21,7 @@ CHARACTER_LEVEL = 1.5
 class AlignmentDocument(BaseModel):
     """Source pieces, target pieces (usually words), and the attention from each target piece to each source piece.
 
-    The last source piece stands for the end of the text and is empty.
+    The last source piece is the end of the text, an empty string.
     """
 
     source: list[str]
@@ -89,7 +89,7 @@ def document(model: Served, text: str, best: Prediction, *, attention: bool, ali
         response.alternatives = [
             TranslationDocument(text=each.text, score=each.score, tokens=each.tokens) for each in best.alternatives
         ]
-    if alignment and any(".cross" in name for name in best.attention):
+    if alignment and "cross" in best.uses.values():
         response.alignment = _alignment(model, text, best)
     if attention:
         response.attention = {name: weights.tolist() for name, weights in best.attention.items()}

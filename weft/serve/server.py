@@ -8,7 +8,7 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -55,28 +55,16 @@ class HeaderTimeoutProtocol(H11Protocol):
             self.transport.close()
 
 
-class _UvicornServer(uvicorn.Server):
-    """uvicorn without its signal handlers, which would end the process by the signal instead of with status 0."""
-
-    ready: Callable[[], None]
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
-        self.ready()
-
-    @contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
-
-
-class Server:
+class Server(uvicorn.Server):
     """A server with its own event loop. `run` may be called in the main thread or another; port 0 takes any free port."""
 
     def __init__(self, settings: Settings, models: Models, log: Log = log_line) -> None:
-        self.settings, self.log = settings, log
-        self.service = Service(settings, models)
+        self.log, self.service = log, Service(settings, models)
         self.guard = make_app(self.service, log)
-        self._uvicorn = _UvicornServer(
+        self._socket = _bind(settings.host, settings.port)
+        host = f"[{settings.host}]" if ":" in settings.host else settings.host
+        self.address = f"http://{host}:{self._socket.getsockname()[1]}"
+        super().__init__(
             uvicorn.Config(
                 self.guard,
                 http=HeaderTimeoutProtocol,
@@ -91,11 +79,8 @@ class Server:
                 backlog=CONNECTIONS,
             )
         )
-        self._uvicorn.ready = self._ready
-        self._socket = _bind(settings.host, settings.port)
-        self.address = f"http://{_bracketed(settings.host)}:{self._socket.getsockname()[1]}"
 
-    def run(self) -> None:
+    def run(self, sockets: list[socket.socket] | None = None) -> None:
         """Serves until SIGTERM or SIGINT, then answers the requests in progress and returns. SIGHUP reloads the models."""
         # At Python's default of 5 ms the model's thread would delay every read and write of a request by that much.
         sys.setswitchinterval(SWITCH_INTERVAL)
@@ -103,9 +88,17 @@ class Server:
 
     def stop(self) -> None:
         """Shuts down after answering the requests in progress. A second call ends the server at once."""
-        if self._uvicorn.should_exit:
-            self._uvicorn.force_exit = True
-        self._uvicorn.should_exit = True
+        self.force_exit = self.should_exit
+        self.should_exit = True
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Replaces uvicorn's signal handlers, which would end the process by the signal instead of with status 0."""
+        yield
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self._log_models("serving", address=self.address)
 
     async def _run(self) -> None:
         loop = asyncio.get_running_loop()
@@ -123,20 +116,20 @@ class Server:
         handler, logger = _ForwardLogs(self.log), logging.getLogger("uvicorn.error")
         logger.addHandler(handler)
         try:
-            await self._uvicorn.serve(sockets=[self._socket])
+            await self.serve(sockets=[self._socket])
         finally:
             logger.removeHandler(handler)
         self.log({"event": "stopped", "taken": self.guard.taken, "answered": self.guard.answered})
 
-    def _ready(self) -> None:
-        self.log({"event": "serving", "address": self.address, "models": [model.name for model in self.service.models.served]})
-
     async def _reload(self) -> None:
         try:
             await self.service.reload()
-            self.log({"event": "reloaded", "models": [model.name for model in self.service.models.served]})
+            self._log_models("reloaded")
         except WeftError as error:
             self.log({"event": "reload failed", "error": str(error)})
+
+    def _log_models(self, event: str, **facts: str) -> None:
+        self.log({"event": event, **facts, "models": [model.name for model in self.service.models.served]})
 
 
 def _bind(host: str, port: int) -> socket.socket:
@@ -153,7 +146,3 @@ def _bind(host: str, port: int) -> socket.socket:
             f"cannot listen on {host} port {port}: {error.strerror}; choose another with --host and --port"
         ) from None
     return listener
-
-
-def _bracketed(host: str) -> str:
-    return f"[{host}]" if ":" in host else host

@@ -5,22 +5,17 @@ from __future__ import annotations
 import asyncio
 import hmac
 import time
-from collections import OrderedDict
-from collections.abc import Coroutine, Sequence
+from collections.abc import Sequence
 from typing import Any
 
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
 from weft.inference.predictor import Prediction
-from weft.serve.batcher import Answer, Batcher
+from weft.serve.batcher import Batcher, BoundedDict
 from weft.serve.metrics import Metrics
-from weft.serve.models import Models
-from weft.serve.queries import Ask, Explain
-from weft.serve.refusal import Refusal
+from weft.serve.models import Models, Query
 from weft.serve.settings import Settings
-
-CLIENT_CLOSED = 499
-"""The usual status in logs for a request whose client disconnected before the answer."""
 
 CLIENTS = 10_000
 """Number of clients whose request rate is tracked."""
@@ -34,33 +29,27 @@ class AccessControl:
 
     def __init__(self, settings: Settings, metrics: Metrics) -> None:
         self.keys, self.rate, self.metrics = settings.keys, settings.rate, metrics
-        self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()
+        self._buckets: BoundedDict[str, tuple[float, float]] = BoundedDict(CLIENTS)
 
     def admit(self, key: str | None, address: str) -> None:
-        if self.keys and not self.knows(key):
-            self.metrics.count("refused_key", 1)
-            raise Refusal(403, "Invalid API key" if key else "Please send an API key with your request")
+        given = (key or "").encode("utf-8", "replace")
+        # Compares with all keys, so that the time taken reveals nothing.
+        if self.keys and not sum(hmac.compare_digest(given, known.encode()) for known in self.keys):
+            self.metrics.count(refused_key=1)
+            raise HTTPException(403, "Invalid API key" if key else "Please send an API key with your request")
         if self.rate:
             self._take(key if self.keys and key else address)
 
-    def knows(self, key: str | None) -> bool:
-        """Whether this is one of the keys. Compares with all of them, so that the time taken reveals nothing."""
-        given = (key or "").encode("utf-8", "replace")
-        return sum(hmac.compare_digest(given, known.encode()) for known in self.keys) > 0
-
     def _take(self, client: str) -> None:
         now, per_second = time.monotonic(), self.rate / 60
-        left, since = self._buckets.pop(client, (float(self.rate), now))
+        left, since = self._buckets.get(client, (float(self.rate), now))
         left = min(float(self.rate), left + (now - since) * per_second)
         allowed = left >= 1
         self._buckets[client] = (left - 1 if allowed else left, now)
-        while len(self._buckets) > CLIENTS:
-            self._buckets.popitem(last=False)
         if not allowed:
-            self.metrics.count("refused_rate", 1)
-            raise Refusal(
-                429, f"Slowdown: at most {self.rate} requests per minute", retry_after=int((1 - left) / per_second) + 1
-            )
+            self.metrics.count(refused_rate=1)
+            retry = {"Retry-After": str(int((1 - left) / per_second) + 1)}
+            raise HTTPException(429, f"Slowdown: at most {self.rate} requests per minute", retry)
 
 
 class Service:
@@ -84,37 +73,27 @@ class Service:
         """Refuses too many texts, too many characters, and invalid Unicode."""
         settings, characters = self.settings, sum(map(len, texts))
         if len(texts) > settings.texts:
-            raise Refusal(400, f"Invalid request: {len(texts)} texts exceed the limit of {settings.texts}")
+            raise HTTPException(400, f"Invalid request: {len(texts)} texts exceed the limit of {settings.texts}")
         if characters > settings.characters:
-            raise Refusal(400, f"Invalid request: request ({characters}) exceeds text limit ({settings.characters})")
-        for text in texts:
-            check_unicode(text)
+            raise HTTPException(400, f"Invalid request: request ({characters}) exceeds text limit ({settings.characters})")
+        if any("\ud800" <= character <= "\udfff" for text in texts for character in text):
+            raise HTTPException(400, "Invalid request: the text is not valid Unicode")  # JSON allows unpaired surrogates
 
-    async def answer(self, request: Request, asks: Sequence[Ask]) -> list[Prediction]:
-        """Translates each query. Cancels the queries if the client disconnects or the time is up."""
-        note(request, texts=len(asks), characters=sum(len(ask.text) for ask in asks))
+    async def answer(self, request: Request, queries: Sequence[Query]) -> list[Prediction]:
+        """Answers each query. Cancels the queries if the client disconnects or the time is up."""
+        note(request, texts=len(queries), characters=sum(len(query.text) for query in queries))
         if self.settings.log_text:
-            note(request, text=[ask.text for ask in asks])
-        if asks:
-            note(request, model=asks[0].model.name)
-        answers = await self._with_timeout(request, self.batcher.answer(asks))
-        return [each for each in answers if isinstance(each, Prediction)]
-
-    async def explain(self, request: Request, ask: Explain) -> str:
-        """Returns the page that explains a translation, with the same timeout."""
-        note(request, characters=len(ask.text), model=ask.model.name)
-        (page,) = await self._with_timeout(request, self.batcher.answer([ask]))
-        return str(page)
-
-    async def _with_timeout(self, request: Request, work: Coroutine[Any, Any, list[Answer]]) -> list[Answer]:
-        task, gone = asyncio.ensure_future(work), asyncio.ensure_future(_disconnect(request))
+            note(request, text=[query.text for query in queries])
+        if queries:
+            note(request, model=queries[0].model.name)
+        task, gone = asyncio.ensure_future(self.batcher.answer(queries)), asyncio.ensure_future(_disconnect(request))
         try:
             done, _ = await asyncio.wait({task, gone}, timeout=self.settings.timeout, return_when=asyncio.FIRST_COMPLETED)
             if task in done:
                 return task.result()
             if gone in done:
-                raise Refusal(CLIENT_CLOSED, "the client disconnected")
-            raise Refusal(504, f"no answer within {self.settings.timeout:g} s; send fewer texts, or try again later")
+                raise HTTPException(499, "the client disconnected")  # the usual status in logs for this
+            raise HTTPException(504, f"no answer within {self.settings.timeout:g} s; send fewer texts, or try again later")
         finally:
             gone.cancel()
             if not task.done():
@@ -124,21 +103,13 @@ class Service:
         """Reloads the models while the old ones keep answering. Batches in progress finish with the old models."""
         async with self._reloading:
             await asyncio.to_thread(self.models.reload)
-            self.batcher.forget()
-            self.metrics.count("reloads", 1)
+            self.batcher.clear_cache()
+            self.metrics.count(reloads=1)
 
 
 def note(request: Request, **facts: Any) -> None:
     """Adds fields to the request's line in the log."""
     request.scope.setdefault("weft.log", {}).update(facts)
-
-
-def check_unicode(text: str) -> None:
-    """Refuses unpaired surrogates, which JSON allows but Unicode text does not."""
-    try:
-        text.encode("utf-8")
-    except UnicodeEncodeError:
-        raise Refusal(400, "Invalid request: the text is not valid Unicode") from None
 
 
 async def _disconnect(request: Request) -> None:

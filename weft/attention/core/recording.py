@@ -1,4 +1,4 @@
-"""Records attention weights. Costs nothing while no one records."""
+"""Records attention weights, with the use of each attention. Costs nothing while no one records."""
 
 from __future__ import annotations
 
@@ -7,9 +7,14 @@ from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any
 
+import numpy as np
+import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from weft.attention.base import Attended, Attention
+from weft.attention.base import Attended, Attention, Use
+
+Tape = dict[str, list[Tensor]]
 
 
 @contextmanager
@@ -31,12 +36,12 @@ def observe(attention: Attention, note: Callable[[Attended], None]) -> Iterator[
 
 
 @contextmanager
-def record(model: nn.Module) -> Iterator[dict[str, list[Tensor]]]:
+def record(model: nn.Module) -> Iterator[Tape]:
     """Inside this context every attention of `model` computes its weights, which are collected under the module's name.
 
     A mechanism without weights leaves no entry.
     """
-    tape: dict[str, list[Tensor]] = {}
+    tape: Tape = {}
 
     def note(name: str, output: Attended) -> None:
         if output.weights is not None:
@@ -47,3 +52,9 @@ def record(model: nn.Module) -> Iterator[dict[str, list[Tensor]]]:
             if isinstance(module, Attention):
                 stack.enter_context(observe(module, partial(note, name)))
         yield tape
+
+
+def first_row(model: nn.Module, tape: Tape) -> tuple[dict[str, NDArray[np.float32]], dict[str, Use]]:
+    """The weights [H, T, S] of the first row of the batch, and the use of each recorded attention. Keys are module names."""
+    weights = {name: np.asarray(torch.cat(steps, 2)[0].float().cpu()) for name, steps in tape.items()}
+    return weights, {name: module.site.use for name, module in model.named_modules() if name in tape}

@@ -2,8 +2,7 @@
 
 async function unpack(map) {
   if (map.weights) return map.weights;
-  const encoded = atob(map.data), bytes = new Uint8Array(encoded.length);
-  for (let i = 0; i < encoded.length; i++) bytes[i] = encoded.charCodeAt(i);
+  const bytes = Uint8Array.from(atob(map.data), character => character.charCodeAt(0));
   const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"));
   const levels = new Uint8Array(await new Response(stream).arrayBuffer());
   map.weights = Float32Array.from(levels, level => (level / 255) ** 2);
@@ -39,33 +38,23 @@ function joinWords(matrix, rowWords, columnWords) {
   return { rows: rowWords.length, columns: columnWords.length, values };
 }
 
-// The labels along an axis of a map, and whether they run from right to left.
-function axisLabels(explanation, map, axis, words) {
-  const side = explanation.sides[map[axis]];
-  if (!side) return { names: Array.from({ length: map.shape[2] }, (_, i) => String(i + 1)), rtl: false };
-  return { names: words ? side.names : side.tokens, rtl: side.rtl, words: side.words };
+// Writes the labels of an axis into a row, each with the attributes that `attributes` returns for its number.
+function fillRow(row, { names, rtl }, attributes) {
+  row.dir = rtl ? "rtl" : "ltr";
+  row.replaceChildren(...names.map((name, place) => element("span", attributes(place), element("bdi", {}, name))));
 }
 
-function matrixOf(explanation, map, head, words) {
-  const matrix = oneHead(map, head);
-  if (!words) return matrix;
-  const single = Array.from({ length: matrix.columns }, (_, i) => [i, i + 1]);
-  const columns = explanation.sides[map.columns];
-  return joinWords(matrix, explanation.sides[map.rows].words, columns ? columns.words : single);
+// Sets the size of a canvas in CSS pixels and returns its context.
+function resize(canvas, width, height, scale) {
+  Object.assign(canvas, { width: width * scale, height: height * scale });
+  Object.assign(canvas.style, { width: `${width}px`, height: `${height}px` });
+  const context = canvas.getContext("2d");
+  context.scale(scale, scale);
+  return context;
 }
 
 function colour(name) {
   return getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
-}
-
-function element(tag, attributes = {}, ...children) {
-  const node = document.createElement(tag);
-  for (const [name, value] of Object.entries(attributes)) {
-    if (name.startsWith("on")) node.addEventListener(name.slice(2), value);
-    else if (value !== null && value !== undefined) node.setAttribute(name, value);
-  }
-  node.append(...children);
-  return node;
 }
 
 function percent(share) {

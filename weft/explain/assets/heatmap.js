@@ -43,10 +43,7 @@ class HeatMap {
   draw() {
     const { matrix, cell, left, top } = this, scale = window.devicePixelRatio || 1;
     const width = left + matrix.columns * cell + 4, height = top + matrix.rows * cell + 4;
-    Object.assign(this.canvas, { width: width * scale, height: height * scale });
-    Object.assign(this.canvas.style, { width: `${width}px`, height: `${height}px` });
-    const context = this.canvas.getContext("2d");
-    context.scale(scale, scale);
+    const context = resize(this.canvas, width, height, scale);
     context.imageSmoothingEnabled = false;
     context.drawImage(this.image, left, top, matrix.columns * cell, matrix.rows * cell);
     context.strokeStyle = colour("line");

@@ -14,18 +14,11 @@ class Lines {
 
   show(matrix, rows, columns) {
     Object.assign(this, { matrix, rows, columns, only: null });
-    this.fill(this.above, columns, "column");
-    this.fill(this.below, rows, "row");
+    for (const [row, side, which] of [[this.above, columns, "column"], [this.below, rows, "row"]]) {
+      const pick = place => () => this.pick(which, place);
+      fillRow(row, side, place => ({ tabindex: 0, onmouseenter: pick(place), onfocus: pick(place), onmouseleave: pick(null), onblur: pick(null) }));
+    }
     this.draw();
-  }
-
-  fill(row, side, which) {
-    row.dir = side.rtl ? "rtl" : "ltr";
-    row.replaceChildren(...side.names.map((name, place) => element("span", {
-      tabindex: 0,
-      onmouseenter: () => this.pick(which, place), onfocus: () => this.pick(which, place),
-      onmouseleave: () => this.pick(which, null), onblur: () => this.pick(which, null),
-    }, element("bdi", {}, name))));
   }
 
   pick(which, place) {
@@ -48,10 +41,7 @@ class Lines {
   draw() {
     const width = Math.max(this.above.scrollWidth, this.below.scrollWidth, 1);
     const scale = Math.min(window.devicePixelRatio || 1, 16000 / width);
-    Object.assign(this.canvas, { width: width * scale, height: LINES_HEIGHT * scale });
-    Object.assign(this.canvas.style, { width: `${width}px`, height: `${LINES_HEIGHT}px` });
-    const context = this.canvas.getContext("2d"), { matrix, only } = this, heat = colour("heat");
-    context.scale(scale, scale);
+    const context = resize(this.canvas, width, LINES_HEIGHT, scale), { matrix, only } = this, heat = colour("heat");
     const middles = row => [...row.children].map(span => span.offsetLeft - row.offsetLeft + span.offsetWidth / 2);
     const tops = middles(this.above), bottoms = middles(this.below);
     for (let r = 0; r < matrix.rows; r++) {

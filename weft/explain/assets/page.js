@@ -1,6 +1,6 @@
 // The page: the current sentence, settings, keys and theme. Models shown side by side share the settings.
 
-const groups = JSON.parse(document.getElementById("data").textContent);
+const groups = JSON.parse(find("data").textContent);
 const panels = [];
 const settings = {
   sentence: 0, use: "cross", layer: 0, head: "mean", view: "map", words: false,
@@ -10,10 +10,6 @@ const settings = {
   },
 };
 
-function find(id) {
-  return document.getElementById(id);
-}
-
 function showSentence(number) {
   settings.sentence = Math.max(0, Math.min(groups.length - 1, number));
   find("sentence").value = String(settings.sentence);
@@ -22,21 +18,20 @@ function showSentence(number) {
   settings.set({});
 }
 
-function layerCount() {
-  return Math.max(1, ...panels.filter(panel => panel.explanation.looks.length).map(panel => panel.selection().layers.length));
+function turnLayer(by) {
+  const counts = panels.filter(panel => panel.explanation.maps.length).map(panel => panel.selection().layers.length);
+  settings.set({ layer: Math.max(0, Math.min(Math.max(1, ...counts) - 1, settings.layer + by)) });
 }
 
 function turnHead(by) {
-  const count = Math.max(1, ...panels.flatMap(panel => panel.explanation.looks.map(map => map.shape[0])));
+  const count = Math.max(1, ...panels.flatMap(panel => panel.explanation.maps.map(map => map.shape[0])));
   const heads = ["mean", "max", ...Array.from({ length: count }, (_, head) => head)];
   settings.set({ head: heads[(heads.indexOf(settings.head) + by + heads.length) % heads.length] });
 }
 
 function turnTheme() {
-  const root = document.documentElement, order = [undefined, "light", "dark"];
-  const next = order[(order.indexOf(root.dataset.theme) + 1) % order.length];
-  if (next) root.dataset.theme = next;
-  else delete root.dataset.theme;
+  root.dataset.theme = { system: "light", light: "dark", dark: "system" }[root.dataset.theme ?? "system"];
+  showTheme();
   settings.set({});
 }
 
@@ -50,8 +45,7 @@ const KEYS = {
   m: () => settings.set({ view: "map" }), l: () => settings.set({ view: "lines" }), s: () => settings.set({ view: "steps" }),
   w: () => settings.set({ words: !settings.words }),
   "[": () => turnHead(-1), "]": () => turnHead(1),
-  ",": () => settings.set({ layer: Math.max(0, settings.layer - 1) }),
-  ".": () => settings.set({ layer: Math.min(layerCount() - 1, settings.layer + 1) }),
+  ",": () => turnLayer(-1), ".": () => turnLayer(1),
   t: turnTheme, "?": toggleHelp,
 };
 
@@ -64,6 +58,6 @@ find("help").addEventListener("click", toggleHelp);
 find("sentence").addEventListener("change", event => showSentence(Number(event.target.value)));
 find("sentence").append(...groups.map(([first], i) => element("option", { value: i }, `${i + 1}: ${first.sides.source.text.slice(0, 60)}`)));
 find("choose").hidden = groups.length < 2;
-window.matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => settings.set({}));
+darkSystem.addEventListener("change", () => settings.set({}));
 window.addEventListener("resize", () => settings.set({}));
 if (groups.length) showSentence(0);

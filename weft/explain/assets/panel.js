@@ -5,7 +5,7 @@ const USES = { cross: "cross-attention", encoder: "encoder self-attention", caus
 class Panel {
   constructor(explanation, settings) {
     Object.assign(this, { explanation, settings });
-    this.message = element("p", { class: "told", "aria-live": "polite" });
+    this.message = element("p", { class: "message", "aria-live": "polite" });
     const tell = text => { this.message.textContent = text; };
     this.views = { map: new HeatMap(tell), lines: new Lines(tell), steps: new Steps(tell) };
     this.stage = element("div", { class: "stage" });
@@ -28,14 +28,14 @@ class Panel {
   }
 
   attention() {
-    if (!this.explanation.looks.length) return [];
+    if (!this.explanation.maps.length) return [];
     return [element("h3", {}, "Attention"), this.controls, this.thumbs, this.note, this.stage];
   }
 
   rest(tell) {
     const { forced, tree, best } = this.explanation, parts = [];
     if (forced) parts.push(element("h3", {}, "Where the model would have differed"), continuations(this.explanation));
-    if (best.length) parts.push(element("h3", {}, forced ? "The model's own translations" : "Best translations"), bestTable(this.explanation));
+    if (best.length) parts.push(element("h3", {}, forced ? "The model's own translations" : "Best translations"), tableOf(["score", "translation"], best.map(({ text, score }) => [score, text])));
     parts.push(element("h3", {}, "Beam tree"));
     if (tree.length) parts.push(element("p", { class: "note" }, "Each column is a step, with the best hypothesis on top. Dashed hypotheses were dropped; hover over one to see why."), beamTree(this.explanation, tell));
     else parts.push(element("p", { class: "note" }, "There is no tree without a beam. The tokens above show what else was likely."));
@@ -43,28 +43,29 @@ class Panel {
   }
 
   uses() {
-    return Object.keys(USES).filter(use => this.explanation.looks.some(map => map.use === use));
+    return Object.keys(USES).filter(use => this.explanation.maps.some(map => map.use === use));
   }
 
   // The maps and layer that the settings select, or the nearest that this model has.
   selection() {
     const uses = this.uses(), use = uses.includes(this.settings.use) ? this.settings.use : uses[0];
-    const layers = this.explanation.looks.filter(map => map.use === use);
+    const layers = this.explanation.maps.filter(map => map.use === use);
     return { use, layers, layer: Math.min(this.settings.layer, layers.length - 1) };
   }
 
   async show() {
-    if (!this.explanation.looks.length) return;
+    if (!this.explanation.maps.length) return;
     const { use, layers, layer } = this.selection(), map = layers[layer];
     await unpack(map);
     this.showControls(use, layers, layer);
     this.showThumbs(map);
     this.note.textContent = `${map.kind}, ${map.how}${map.note ? `: ${map.note}` : ""}`;
     const { words, view } = this.settings, current = this.views[view];
-    const rows = axisLabels(this.explanation, map, "rows", words), columns = axisLabels(this.explanation, map, "columns", words);
+    const rows = this.explanation.sides[map.rows], columns = this.explanation.sides[map.columns], matrix = oneHead(map, this.headOf(map));
+    const labels = side => ({ names: words ? side.names : side.tokens, rtl: side.rtl });
     this.views.steps.stop();
     this.stage.replaceChildren(current.box ?? current.canvas);
-    current.show(matrixOf(this.explanation, map, this.headOf(map), words), rows, columns, this.stage.clientWidth || 600);
+    current.show(words ? joinWords(matrix, rows.words, columns.words) : matrix, labels(rows), labels(columns), this.stage.clientWidth || 600);
   }
 
   headOf(map) {
@@ -85,7 +86,7 @@ class Panel {
   }
 
   showThumbs(map) {
-    const chosen = this.headOf(map), rtl = axisLabels(this.explanation, map, "columns", false).rtl;
+    const chosen = this.headOf(map), { rtl } = this.explanation.sides[map.columns];
     const heads = map.shape[0] > 1 ? ["mean", "max", ...Array.from({ length: map.shape[0] }, (_, h) => h)] : ["mean"];
     this.thumbs.hidden = heads.length === 1;
     this.thumbs.replaceChildren(...heads.map(head => element("button", {

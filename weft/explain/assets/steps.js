@@ -16,12 +16,8 @@ class Steps {
 
   show(matrix, rows, columns) {
     Object.assign(this, { matrix, rows, columns, at: Math.min(this.at, matrix.rows - 1) });
-    for (const [row, side] of [[this.keys, columns], [this.queries, rows]]) {
-      row.dir = side.rtl ? "rtl" : "ltr";
-      row.replaceChildren(...side.names.map((name, place) => element("span", {
-        onclick: () => { if (row === this.queries) this.go(place - this.at); },
-      }, element("bdi", {}, name))));
-    }
+    fillRow(this.keys, columns, () => ({}));
+    fillRow(this.queries, rows, place => ({ onclick: () => this.go(place - this.at) }));
     this.draw();
   }
 

@@ -4,7 +4,7 @@ function describe(step) {
   const chosen = `${step.token}: ${percent(Math.exp(step.logp))}`;
   const rank = step.better ? `, ${step.better} more likely` : "";
   const copied = step.copied === null ? "" : `, ${percent(step.copied)} by copying`;
-  const others = step.options.map(([token, logp]) => `${token} ${percent(Math.exp(logp))}`).join(" · ");
+  const others = step.options.map(({ token, logp }) => `${token} ${percent(Math.exp(logp))}`).join(" · ");
   return `${chosen}${rank}${copied} — most likely: ${others}`;
 }
 
@@ -28,13 +28,9 @@ function tableOf(headings, rows) {
     element("thead", {}, head), element("tbody", {}, ...rows.map(row => element("tr", {}, ...row.map(cell))))));
 }
 
-function bestTable(explanation) {
-  return tableOf(["score", "translation"], explanation.best.map(([text, score]) => [score, text]));
-}
-
 function continuations(explanation) {
   const rows = explanation.steps.filter(step => step.better > 0).map(step => [
-    step.token, percent(Math.exp(step.logp)), step.options[0][0], percent(Math.exp(step.options[0][1])), step.instead ?? "…",
+    step.token, percent(Math.exp(step.logp)), step.options[0].token, percent(Math.exp(step.options[0].logp)), step.instead ?? "…",
   ]);
   if (!rows.length) return element("p", { class: "note" }, "Nowhere: every token is the model's most likely one.");
   return tableOf(["given", "", "most likely", "", "the model would have written"], rows);

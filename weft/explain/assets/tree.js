@@ -2,49 +2,42 @@
 
 const COLUMN_WIDTH = 92, LINE_HEIGHT = 34, BOX_WIDTH = 66;
 
-function svg(tag, attributes, ...children) {
-  const node = document.createElementNS("http://www.w3.org/2000/svg", tag);
-  for (const [name, value] of Object.entries(attributes)) node.setAttribute(name, value);
-  node.append(...children);
-  return node;
-}
-
 function beamTree(explanation, tell) {
   const places = [], heights = [];
-  for (const [step] of explanation.tree) {
+  for (const { step } of explanation.tree) {
     heights[step] = (heights[step] ?? 0) + 1;
     places.push([20 + step * COLUMN_WIDTH, 6 + (heights[step] - 1) * LINE_HEIGHT]);
   }
   const nodes = explanation.tree.map((node, i) => treeNode(node, places, i, tell));
   const width = 40 + heights.length * COLUMN_WIDTH, height = 12 + Math.max(...heights) * LINE_HEIGHT;
-  const drawing = svg("svg", { class: "tree", width, height, role: "group", "aria-label": "beam tree; move with the arrow keys" }, ...nodes);
-  drawing.addEventListener("keydown", event => walk(event, explanation.tree, nodes));
-  return element("div", { class: "stage" }, drawing);
+  return element("div", { class: "stage" }, svg("svg", {
+    class: "tree", width, height, role: "group", "aria-label": "beam tree; move with the arrow keys",
+    onkeydown: event => walk(event, explanation.tree, nodes),
+  }, ...nodes));
 }
 
-function treeNode([, token, parent, score, fate, why, final, best], places, i, tell) {
+function treeNode({ token, parent, score, fate, why, final, best }, places, i, tell) {
   const [x, y] = places[i];
   const from = parent < 0 ? [x - 20, y + 12] : [places[parent][0] + BOX_WIDTH, places[parent][1] + 12], bend = (from[0] + x) / 2;
   const name = token.length > 9 ? `${token.slice(0, 8)}…` : token;
   const label = svg("text", { x: x + BOX_WIDTH / 2, y: y + 12, "text-anchor": "middle", direction: "ltr", "unicode-bidi": "plaintext" }, name);
   const below = svg("text", { class: "score", x: x + BOX_WIDTH / 2, y: y + 22, "text-anchor": "middle" }, (final ?? score).toFixed(2));
   const description = `${token}: log-probability ${score.toFixed(3)}${final === null ? "" : `, final score ${final.toFixed(3)}`}${why ? ` — ${why}` : ""}`;
-  const group = svg("g", { class: best ? `${fate} best` : fate, tabindex: i ? -1 : 0, role: "treeitem", "aria-label": description },
+  const show = () => tell(description);
+  return svg("g", { class: best ? `${fate} best` : fate, tabindex: i ? -1 : 0, role: "treeitem", "aria-label": description, onmouseenter: show, onfocus: show },
     svg("path", { d: `M${from} C${bend},${from[1]} ${bend},${y + 12} ${x},${y + 12}` }),
     svg("rect", { x, y, width: BOX_WIDTH, height: 25 }), label, below, svg("title", {}, description));
-  for (const name of ["mouseenter", "focus"]) group.addEventListener(name, () => tell(description));
-  return group;
 }
 
 function walk(event, tree, nodes) {
   const at = nodes.indexOf(document.activeElement);
   if (at < 0) return;
-  const step = tree[at][0];
+  const sibling = place => tree[place]?.step === tree[at].step ? place : -1;
   const next = {
-    ArrowLeft: () => tree[at][2],
-    ArrowRight: () => tree.findIndex(node => node[2] === at),
-    ArrowUp: () => at > 0 && tree[at - 1][0] === step ? at - 1 : -1,
-    ArrowDown: () => at + 1 < tree.length && tree[at + 1][0] === step ? at + 1 : -1,
+    ArrowLeft: () => tree[at].parent,
+    ArrowRight: () => tree.findIndex(node => node.parent === at),
+    ArrowUp: () => sibling(at - 1),
+    ArrowDown: () => sibling(at + 1),
   }[event.key];
   if (!next) return;
   event.preventDefault();

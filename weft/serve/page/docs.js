@@ -1,12 +1,6 @@
 "use strict";
 // Renders the server's OpenAPI schema as a readable reference.
 
-function make(name, ...children) {
-  const element = document.createElement(name);
-  element.append(...children);
-  return element;
-}
-
 function resolve(schema, root) {
   return schema?.$ref ? root.components.schemas[schema.$ref.split("/").pop()] : schema;
 }
@@ -22,25 +16,24 @@ function typeName(schema, root) {
 
 function table(schema, root) {
   const rows = Object.entries(schema.properties ?? {}).map(([name, each]) => {
-    const required = schema.required?.includes(name) ? " (required)" : "";
-    return make("tr", make("td", make("code", name), required), make("td", typeName(each, root)), make("td", each.description ?? ""));
+    const cells = [[element("code", {}, name), schema.required?.includes(name) ? " (required)" : ""], [typeName(each, root)], [each.description ?? ""]];
+    return element("tr", {}, ...cells.map((cell) => element("td", {}, ...cell)));
   });
-  return make("table", make("tbody", ...rows));
+  return element("table", {}, element("tbody", {}, ...rows));
 }
 
 function operation(method, path, details, root) {
-  const card = make("section", make("h3", make("code", `${method.toUpperCase()} ${path}`)), make("p", details.summary ?? ""));
-  card.className = "pair";
+  const heading = element("h3", {}, element("code", {}, `${method.toUpperCase()} ${path}`));
   const body = resolve(details.requestBody?.content?.["application/json"]?.schema, root);
-  if (body) card.append(make("p", body.description ?? ""), table(body, root));
-  return card;
+  const fields = body ? [element("p", {}, body.description ?? ""), table(body, root)] : [];
+  return element("section", { class: "pair" }, heading, element("p", {}, details.summary ?? ""), ...fields);
 }
 
 async function start() {
   const root = await (await fetch("/openapi.json")).json();
   const cards = Object.entries(root.paths).flatMap(([path, methods]) =>
     Object.entries(methods).map(([method, details]) => operation(method, path, details, root)));
-  document.getElementById("paths").replaceChildren(...cards);
+  find("paths").replaceChildren(...cards);
 }
 
 start();

@@ -1,8 +1,7 @@
 "use strict";
-// The page: translates while you type and shows the attention. Texts are only ever set as text, never as HTML.
+// The page: translates while you type and shows the attention.
 
-const byId = (id) => document.getElementById(id);
-const [modelChoice, beamChoice, keyField, source, target] = ["model", "beam", "key", "source", "target"].map(byId);
+const [modelChoice, beamChoice, keyField, source, target] = ["model", "beam", "key", "source", "target"].map(find);
 const DELAY = 180; // milliseconds after the last keystroke before the text is sent
 const ALTERNATIVES = 4; // maximum number of translations shown per line
 
@@ -11,16 +10,9 @@ let timer = 0;
 let controller = null;
 let limit = Infinity;
 
-function make(name, className, text) {
-  const element = document.createElement(name);
-  if (className) element.className = className;
-  if (text !== undefined) element.textContent = text;
-  return element;
-}
-
 function showStatus(text, wrong = false) {
-  byId("status").textContent = text;
-  byId("status").classList.toggle("wrong", wrong);
+  find("status").textContent = text;
+  find("status").classList.toggle("wrong", wrong);
 }
 
 function selectedModel() {
@@ -39,18 +31,9 @@ function offerBeams() {
   beamChoice.value = widths.includes(Number(previous)) ? previous : "";
 }
 
-async function post(path, body, signal) {
-  const headers = { "Content-Type": "application/json" };
-  if (keyField.value) headers.Authorization = `Bearer ${keyField.value}`;
-  const response = await fetch(path, { method: "POST", headers, body: JSON.stringify(body), signal });
-  const result = await response.json();
-  if (!response.ok) throw Object.assign(new Error(result.error), { retryAfter: Number(response.headers.get("Retry-After")) });
-  return result;
-}
-
 async function translate() {
   controller?.abort();
-  const current = (controller = new AbortController());
+  const { signal } = (controller = new AbortController());
   const all = source.value.split(/\r\n|[\n\r\v\f\x1c-\x1e\x85\u2028\u2029]/);
   const lines = all.filter((line) => line.trim());
   if (!lines.length) return show(all, lines, []);
@@ -60,7 +43,11 @@ async function translate() {
   try {
     const body = { text: lines, model: modelChoice.value, alignment: true, n_best: Math.min(ALTERNATIVES, beam()) };
     if (beamChoice.value) body.beam = beam();
-    const { translations } = await post("/v1/translate", body, current.signal);
+    const headers = { "Content-Type": "application/json" };
+    if (keyField.value) headers.Authorization = `Bearer ${keyField.value}`;
+    const response = await fetch("/v1/translate", { method: "POST", headers, body: JSON.stringify(body), signal });
+    const { error, translations } = await response.json();
+    if (!response.ok) throw Object.assign(new Error(error), { retryAfter: Number(response.headers.get("Retry-After")) });
     show(all, lines, translations);
     showStatus(`${Math.round(performance.now() - began)} ms`);
   } catch (error) {
@@ -73,50 +60,28 @@ async function translate() {
 function schedule(milliseconds = DELAY) {
   clearTimeout(timer);
   timer = setTimeout(translate, milliseconds);
-  byId("count").textContent = limit < Infinity ? `${source.value.length} of ${limit} characters` : "";
+  find("count").textContent = limit < Infinity ? `${source.value.length} of ${limit} characters` : "";
 }
 
 function show(all, lines, translations) {
   const remaining = translations.values();
   target.textContent = all.map((line) => (line.trim() ? remaining.next().value.text : "")).join("\n");
   target.classList.remove("old");
-  byId("details").hidden = !translations.length;
-  byId("lines").replaceChildren(...translations.map((each, place) => pair(lines[place], each)));
+  find("details").hidden = !translations.length;
+  find("lines").replaceChildren(...translations.map((each, place) => pair(lines[place], each)));
   if (!translations.length) showStatus("");
 }
 
-function pair(line, translation) {
-  const card = make("div", "pair");
-  if (translation.alignment) {
-    const { source, target, weights } = translation.alignment;
-    const rows = [spans(source), spans(target)];
-    connect(rows[0].pieces, rows[1].pieces, (from, to) => weights[to][from]);
-    connect(rows[1].pieces, rows[0].pieces, (from, to) => weights[from][to]);
-    card.append(rows[0].row, rows[1].row);
-  } else {
-    card.append(make("p", "pieces", line), make("p", "pieces", translation.text));
+function pair(line, { text, score, alignment, alternatives }) {
+  const rows = [alignment?.source ?? [line], alignment?.target ?? [text]].map((texts) =>
+    texts.map((each) => element("span", alignment ? { class: "piece", tabindex: 0 } : {}, each)));
+  if (alignment) {
+    connect(rows[0], rows[1], (from, to) => alignment.weights[to][from]);
+    connect(rows[1], rows[0], (from, to) => alignment.weights[from][to]);
   }
-  const tools = make("div", "tools");
-  tools.append(make("span", "", `score ${translation.score.toFixed(3)}`));
-  if (translation.alternatives) tools.append(alternativesList(translation.alternatives));
-  const explain = make("button", "explain", "Explain");
-  explain.type = "button";
-  explain.addEventListener("click", () => openExplanation(line));
-  tools.append(explain);
-  card.append(tools);
-  return card;
-}
-
-function spans(texts) {
-  const row = make("p", "pieces");
-  row.dir = "auto";
-  const pieces = texts.map((text) => {
-    const piece = make("span", "piece", text);
-    piece.tabIndex = 0;
-    return piece;
-  });
-  row.append(...pieces);
-  return { row, pieces };
+  return element("div", { class: "pair" }, ...rows.map((row) => element("p", { class: "pieces", dir: "auto" }, ...row)),
+    element("div", { class: "tools" }, element("span", {}, `score ${score.toFixed(3)}`), ...alternativesList(alternatives ?? []),
+      element("button", { class: "explain", type: "button", onclick: () => openExplanation(line) }, "Explain")));
 }
 
 /** Hovering over one of `pieces` highlights the others in proportion to their weight. */
@@ -131,24 +96,15 @@ function connect(pieces, others, weight) {
 }
 
 function alternativesList(alternatives) {
-  const details = make("details", "alternatives");
-  const list = make("ol");
-  for (const each of alternatives) {
-    const item = make("li", "", each.text);
-    item.append(make("span", "", each.score.toFixed(3)));
-    list.append(item);
-  }
-  details.append(make("summary", "", `${alternatives.length} more`), list);
-  return details;
+  if (!alternatives.length) return [];
+  const items = alternatives.map(({ text, score }) => element("li", {}, text, element("span", {}, score.toFixed(3))));
+  return [element("details", { class: "alternatives" }, element("summary", {}, `${alternatives.length} more`), element("ol", {}, ...items))];
 }
 
 /** Submits a form: a page opened by script would inherit this page's security policy, which blocks inline scripts. */
 function openExplanation(line) {
-  const form = byId("explain");
-  form.elements.text.value = line;
-  form.elements.model.value = modelChoice.value;
-  form.elements.beam.value = beam();
-  form.elements.api_key.value = keyField.value;
+  const form = find("explain"), fields = { text: line, model: modelChoice.value, beam: beam(), api_key: keyField.value };
+  for (const [name, value] of Object.entries(fields)) form.elements[name].value = value;
   form.submit();
 }
 
@@ -157,7 +113,7 @@ async function start() {
   models = list;
   limit = settings.charLimit;
   modelChoice.replaceChildren(...models.map((model) => new Option(`${model.name} (${model.source} → ${model.target})`, model.name)));
-  byId("key-label").hidden = !settings.keyRequired;
+  find("key-label").hidden = !settings.keyRequired;
   keyField.value = sessionStorage.getItem("weft.key") ?? "";
   offerBeams();
   schedule(0);
@@ -167,6 +123,6 @@ source.addEventListener("input", () => schedule());
 beamChoice.addEventListener("change", () => schedule(0));
 modelChoice.addEventListener("change", () => { offerBeams(); schedule(0); });
 keyField.addEventListener("change", () => { sessionStorage.setItem("weft.key", keyField.value); schedule(0); });
-byId("clear").addEventListener("click", () => { source.value = ""; source.focus(); schedule(0); });
-byId("copy").addEventListener("click", () => navigator.clipboard?.writeText(target.textContent).then(() => showStatus("copied")));
+find("clear").addEventListener("click", () => { source.value = ""; source.focus(); schedule(0); });
+find("copy").addEventListener("click", () => navigator.clipboard?.writeText(target.textContent).then(() => showStatus("copied")));
 start().catch((error) => showStatus(error.message, true));

@@ -1,11 +1,13 @@
-"""Translation of HTML: the text is replaced, the markup stays as it is."""
+"""Splits texts and HTML into segments to translate. Everything around the segments stays as it is."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from html import escape
 from html.parser import HTMLParser
 
+LINE_END = re.compile(r"(\r\n|[\n\r\v\f\x1c-\x1e\x85\u2028\u2029])")
 KEPT = {"script", "style", "code", "pre", "kbd", "samp", "var", "textarea", "svg", "math", "template"}
 """Elements whose text is not prose and stays as it is."""
 
@@ -14,24 +16,36 @@ RAW = {"script", "style"}
 """Elements whose content is raw text, without escapes."""
 
 
-class HtmlText(HTMLParser):
-    """Splits HTML into markup and `segments` of text to translate; `fill` puts translations in their place.
+class PlainText:
+    """Splits a text into lines. Each is one of the `segments` to translate; line breaks and blank lines stay."""
 
-    The text of each element is one segment. Elements with translate="no" or the class notranslate stay as they are.
+    def __init__(self, text: str) -> None:
+        pieces = LINE_END.split(text)
+        self.segments = [piece for piece in pieces if piece.strip()]
+        self._pieces = [None if piece.strip() else piece for piece in pieces]
+
+    def fill(self, translations: Sequence[str]) -> str:
+        """Returns the text with translated segments."""
+        remaining = iter(translations)
+        return "".join(next(remaining) if piece is None else piece for piece in self._pieces)
+
+
+class HtmlText(HTMLParser, PlainText):
+    """Splits HTML into markup, which stays, and text. The text of each element is one segment.
+
+    Elements with translate="no" or the class notranslate stay as they are.
     """
 
     def __init__(self, text: str) -> None:
         super().__init__(convert_charrefs=True)
-        self.segments: list[str] = []
-        self._pieces: list[str | None] = []
+        self.segments, self._pieces = [], []
         self._kept: list[str] = []
         self.feed(text)
         self.close()
 
     def fill(self, translations: Sequence[str]) -> str:
         """Returns the HTML with translated segments. These are escaped, so a model cannot produce markup."""
-        remaining = iter(translations)
-        return "".join(escape(next(remaining), quote=False) if piece is None else piece for piece in self._pieces)
+        return super().fill([escape(translation, quote=False) for translation in translations])
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self._pieces.append(self.get_starttag_text() or "")
