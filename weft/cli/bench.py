@@ -10,51 +10,28 @@ import typer
 from rich.console import Console
 
 from weft.cli.options import ANY_SET
-from weft.cli.progress import StatusLine
+from weft.cli.output import StatusLine, tell
 
-
-class Precision(StrEnum):
-    float32 = "float32"
-    bf16 = "bf16"
-    int8 = "int8"
-
-
-RUN = typer.Argument(help="Folder of a trained run, a recipe or a YAML file; recipes and files use initial weights.")
-DEVICE = typer.Option(None, "--device", help="auto, cpu, cuda, cuda:1, …", show_default=False)
-PRECISION = typer.Option(
-    None,
-    "--precision",
-    help="Precision of training and decoding, instead of the run's own; int8: of decoding only.",
-    show_default=False,
-)
-BATCH = typer.Option(32, "--batch", help="Sources or texts per decoding batch.", min=1)
-BEAM = typer.Option(None, "--beam", help="Beam size; 1 is greedy.", min=1, show_default=False)
-BATCH_TOKENS = typer.Option(
-    None, "--batch-tokens", help="Tokens per training batch, instead of train.batch_tokens.", min=1, show_default=False
-)
-LENGTH = typer.Option(
-    None,
-    "--length",
-    help="Tokens per text; default: 32, for a classifier 256, for a language model its segment.",
-    min=1,
-    show_default=False,
-)
-ROUNDS = typer.Option(5, "--rounds", help="Most measurements of each step.", min=1)
-PROFILE = typer.Option(None, "--profile", help="Draw where the time goes into this file, .png or .svg.", show_default=False)
-JSON = typer.Option(False, "--json", help="A JSON document instead of a table.")
+Precision = StrEnum("Precision", ["float32", "bf16", "int8"])
 
 
 def bench(
-    run: str = RUN,
-    device: str = DEVICE,
-    precision: Precision = PRECISION,
-    batch: int = BATCH,
-    beam: int = BEAM,
-    batch_tokens: int = BATCH_TOKENS,
-    length: int = LENGTH,
-    rounds: int = ROUNDS,
-    profile: Path = PROFILE,
-    as_json: bool = JSON,
+    run: str = typer.Argument(help="Folder of a trained run, a recipe or a YAML file; recipes and files use initial weights."),
+    device: str = typer.Option(None, "--device", help="auto, cpu, cuda, cuda:1, …"),
+    precision: Precision = typer.Option(
+        None, "--precision", help="Precision of training and decoding, instead of the run's own; int8: of decoding only."
+    ),
+    batch: int = typer.Option(32, "--batch", help="Sources or texts per decoding batch.", min=1),
+    beam: int = typer.Option(None, "--beam", help="Beam size; 1 is greedy.", min=1),
+    batch_tokens: int = typer.Option(
+        None, "--batch-tokens", help="Tokens per training batch, instead of train.batch_tokens.", min=1
+    ),
+    length: int = typer.Option(
+        None, "--length", help="Tokens per text; default: 32, for a classifier 256, for a language model its segment.", min=1
+    ),
+    rounds: int = typer.Option(5, "--rounds", help="Most measurements of each step.", min=1),
+    profile: Path = typer.Option(None, "--profile", help="Draw where the time goes into this file, .png or .svg."),
+    as_json: bool = typer.Option(False, "--json", help="A JSON document instead of a table."),
     set: list[str] = ANY_SET,
 ) -> None:
     """Measure a training step and a decoding step: their cost, their time, and how close that is to the machine's limits.
@@ -80,7 +57,7 @@ def bench(
         Console().print(table(found))
     if profile is not None:
         draw_profile(found, profile)
-        typer.echo(f"written: {profile}", err=True)
+        tell(f"written: {profile}")
 
 
 def _settings(device: str | None, precision: Precision | None, batch_tokens: int | None) -> list[str]:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import typer
+
+from weft.cli.output import tell
 
 
 def shortlist(
@@ -18,6 +19,6 @@ def shortlist(
     from weft.runs.opening import build_task, run_config
 
     config = run_config(run).replaced({"data.valid": [], **({"data.train": data} if data else {})})
-    task = build_task(config, run, lambda text: print(text, file=sys.stderr))
+    task = build_task(config, run, tell)
     file = task.count_shortlist()
     typer.echo(f"wrote {file}; use it with --set decode.shortlist=100")

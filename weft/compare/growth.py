@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -37,10 +38,9 @@ class Growth:
 
 def measure_growth(model: Network, task: Task, sizes: Sizes, lengths: Sequence[int], autocast: torch.autocast) -> Growth:
     """Measures growth over `lengths`, up to the model's maximum length and the memory of the device."""
-    limit = min((most for most in (model.max_source, model.max_target) if most is not None), default=None)
     seconds: list[float] = []
     sizes_in_memory: list[int] = []
-    tried = [length for length in sorted(lengths) if limit is None or length <= limit]
+    tried = [length for length in sorted(lengths) if model.longest is None or length <= model.longest]
     model.train()
     for length in tried:
         try:
@@ -60,11 +60,7 @@ def measure_growth(model: Network, task: Task, sizes: Sizes, lengths: Sequence[i
 def exponent(lengths: Sequence[int], values: Sequence[float]) -> float | None:
     """The exponent p in values ≈ c · lengthᵖ."""
     points = [(math.log(length), math.log(value)) for length, value in zip(lengths, values, strict=True) if value > 0]
-    if len(points) < 2:
-        return None
-    mean_x, mean_y = (sum(axis) / len(points) for axis in zip(*points, strict=True))
-    covariance = sum((x - mean_x) * (y - mean_y) for x, y in points)
-    return covariance / sum((x - mean_x) ** 2 for x, _ in points)
+    return statistics.linear_regression(*zip(*points, strict=True)).slope if len(points) > 1 else None
 
 
 def _measure(model: Network, task: Task, sizes: Sizes, length: int, autocast: torch.autocast) -> tuple[float, int]:

@@ -137,8 +137,8 @@ class Sweep:
         wanted = Wanted(plan.test, plan.sentences, plan.lengths, alone=plan.at_once > 1, look=True)
         if run.number:
             wanted = Wanted(plan.test)
-        options = {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(wanted).items()}
-        return Job("measure", str(plan.out / "measures" / f"{run.name}.json"), folder=str(run.folder), options=options)
+        file = plan.out / "measures" / f"{run.name}.json"
+        return Job("measure", str(file), folder=str(run.folder), options=asdict(wanted))
 
     def _work(self, name: str, jobs: Sequence[Job], activity: str) -> None:
         processes = Processes(self.logs)
