@@ -49,7 +49,7 @@ class Trained:
     def _predictor(self, section: DecodeSection, auto_workers: int = 1) -> Predictor[Any, Any]:
         warn = self.warn or (lambda message: None)
         resolved = resolve(section, self.model.device, auto_workers=auto_workers, warn=warn, open_scorer=self._open_scorer)
-        return self.task.predictor(self._convert(resolved), resolved, self.warn)
+        return self.task.predictor(self.converted(resolved), resolved, self.warn)
 
     def stream(
         self,
@@ -74,7 +74,7 @@ class Trained:
         """The scores that the task declares, on the data of these files."""
         return self.task.score(self.model, [data] if isinstance(data, str) else data)
 
-    def _convert(self, resolved: Resolved) -> Network:
+    def converted(self, resolved: Resolved) -> Network:
         """The model with its weights in the chosen precision. Each conversion is made once."""
         if resolved.precision == "bf16" and not self.task.bf16_weights:
             return self.model

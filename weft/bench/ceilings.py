@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from weft.bench.counting import Cost
-from weft.bench.timing import timed
+from weft.bench.machine import timed
 from weft.layers.int8 import Int8Linear
 
 PRODUCTS = {

@@ -11,10 +11,9 @@ import torch
 
 from weft.bench.ceilings import Ceilings, measure_copies, measure_products
 from weft.bench.counting import Cost, Counting
-from weft.bench.machine import about
+from weft.bench.machine import about, timed
 from weft.bench.profile import Profile, see
 from weft.bench.subject import Subject
-from weft.bench.timing import timed
 from weft.bench.work import TrainingStep, Work, inference_work
 
 WITHIN = 5.0

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from weft.bench.timing import timed
+from weft.bench.machine import timed
 from weft.models.base import Network, Sizes
 from weft.tasks.base import Task
 from weft.training.loop import forward_backward

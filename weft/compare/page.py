@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import base64
 import io
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from html import escape
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 
@@ -50,7 +50,7 @@ def write_page(document: dict[str, Any], pictures: bool = True) -> str:
         f"<h1>{escape(title(document))}</h1>",
         _table(document),
         _failed(failures(document)),
-        f"<h2>Quality, speed and memory</h2><p>{_picture(_chart(document), 'svg+xml', 'bubble chart')}</p>" if pictures else "",
+        _chart(document) if pictures else "",
         _settings(document),
         _attention(document["entries"]) if pictures else "",
     ]
@@ -78,18 +78,17 @@ def _failed(errors: list[str]) -> str:
     return f"<h2>Failed</h2>{''.join(f'<pre>{escape(error)}</pre>' for error in errors)}" if errors else ""
 
 
+def _chart(document: dict[str, Any]) -> str:
+    picture = _picture(lambda file: draw_chart(document, file, "svg"), "svg+xml", "bubble chart")
+    return f"<h2>Quality, speed and memory</h2><p>{picture}</p>"
+
+
 def _settings(document: dict[str, Any]) -> str:
-    facts = {**document["about"], **document["settings"]}
-    lines = [f"<tr><td>{escape(name)}</td><td>{escape(_text(value))}</td></tr>" for name, value in facts.items()]
-    entries = [
-        f"<tr><td>{escape(row['label'])}</td><td>{escape(' '.join([row['recipe'], *row['set']]))}</td></tr>"
-        for row in document["entries"]
-    ]
-    return f"<h2>Settings</h2><table><tbody>{''.join(lines)}{''.join(entries)}</tbody></table>"
-
-
-def _text(value: Any) -> str:
-    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+    facts = [*document["about"].items(), *document["settings"].items()]
+    facts += [(row["label"], " ".join([row["recipe"], *row["set"]])) for row in document["entries"]]
+    texts = [(name, ", ".join(map(str, value)) if isinstance(value, list) else str(value)) for name, value in facts]
+    lines = [f"<tr><td>{escape(name)}</td><td>{escape(text)}</td></tr>" for name, text in texts]
+    return f"<h2>Settings</h2><table><tbody>{''.join(lines)}</tbody></table>"
 
 
 def _attention(rows: Iterable[Row]) -> str:
@@ -106,22 +105,16 @@ def _attention(rows: Iterable[Row]) -> str:
 
 
 def _figure(view: dict[str, Any]) -> str:
-    name = str(view["title"])
-    return f"<figure>{_picture(_heat_map(view), 'png', name)}<figcaption>{escape(name)}</figcaption></figure>"
+    """The heat map of a view."""
+    name, weights = str(view["title"]), np.array(view["weights"], np.float32)
+    shown = View(name, weights, view["rows"], view["columns"], tuple(view["sides"]))
+    picture = _picture(lambda file: draw(shown, file, dpi=70), "png", name)
+    return f"<figure>{picture}<figcaption>{escape(name)}</figcaption></figure>"
 
 
-def _chart(document: dict[str, Any]) -> bytes:
+def _picture(draw: Callable[[IO[bytes]], None], kind: str, description: str) -> str:
+    """An image with its data, which `draw` writes into a file."""
     file = io.BytesIO()
-    draw_chart(document, file, "svg")
-    return file.getvalue()
-
-
-def _heat_map(view: dict[str, Any]) -> bytes:
-    file = io.BytesIO()
-    weights = np.array(view["weights"], np.float32)
-    draw(View(view["title"], weights, view["rows"], view["columns"], tuple(view["sides"])), file, dpi=70)
-    return file.getvalue()
-
-
-def _picture(data: bytes, kind: str, description: str) -> str:
-    return f'<img alt="{escape(description)}" src="data:image/{kind};base64,{base64.b64encode(data).decode()}">'
+    draw(file)
+    data = base64.b64encode(file.getvalue()).decode()
+    return f'<img alt="{escape(description)}" src="data:image/{kind};base64,{data}">'

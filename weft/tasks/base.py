@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 from torch import Tensor, nn
@@ -76,6 +76,7 @@ class Task(ABC):
     counts: what the count of a loss counts, and so the unit of training speed.
     commands: how to use a trained {run} on the command line, shown after training.
     bf16_weights: whether decoding in bf16 converts the weights too, or only the arithmetic.
+    inference: what a trained model does: search for texts of sources, continue texts without a source, or one forward pass.
     """
 
     config: Config
@@ -85,6 +86,7 @@ class Task(ABC):
     counts: str = "target tokens"
     commands: Sequence[str] = ('echo "an input" | weft predict {run}', "weft evaluate {run} --data FILES")
     bf16_weights: bool = True
+    inference: Literal["search", "continue", "forward"] = "search"
 
     @property
     def headline(self) -> Measure:

@@ -46,6 +46,7 @@ class ClassificationTask(TextTask):
 
     measures = (Measure("accuracy", "accuracy"), Measure("macro_f1", "macro F1"), LOSS)
     counts = "texts"
+    inference = "forward"
     steady = True
 
     def __init__(
