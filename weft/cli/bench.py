@@ -40,7 +40,7 @@ def bench(
     call: products of large matrices, and copies of memory.
     """
     from weft.bench.measure import bench as measured
-    from weft.bench.picture import check_file, draw_profile
+    from weft.bench.picture import check_file, profile_figure, save_figure
     from weft.bench.subject import open_subject
     from weft.bench.table import heading, table
 
@@ -56,7 +56,7 @@ def bench(
         typer.echo(heading(found))
         Console().print(table(found))
     if profile is not None:
-        draw_profile(found, profile)
+        save_figure(profile_figure(found), profile)
         tell(f"written: {profile}")
 
 

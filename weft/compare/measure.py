@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from weft.compare.growth import measure_growth
-from weft.compare.probe import probe
+from weft.compare.trainings import probe
 from weft.data.formats import open_pairs
 from weft.evaluation.metrics import score
 from weft.explain.picture import View, views

@@ -18,6 +18,7 @@ from weft.compare.plan import Comparison, Run, training
 from weft.compare.trainings import records
 from weft.compare.worker import Job
 from weft.runs.opening import build_task
+from weft.tasks.base import LOSS
 
 FORMAT = 1
 """The version of the document. It changes when a key changes its meaning or is removed, not when one is added."""
@@ -166,9 +167,7 @@ def _headline(facts: Row, rows: Sequence[Row]) -> Row:
     """The headline metric of the task if all entries have it, else the loss."""
     wanted: Row = facts["headline"]
     known = [run["valid"] | run["test"] for row in rows for run in _trained(row["runs"])]
-    return (
-        wanted if all(wanted["key"] in each for each in known) else {"key": "loss", "title": "loss", "higher_is_better": False}
-    )
+    return wanted if all(wanted["key"] in each for each in known) else asdict(LOSS)
 
 
 def _judge(row: Row, key: str, tested: bool) -> None:

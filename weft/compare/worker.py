@@ -100,7 +100,7 @@ def main(file: str) -> None:
 
 def _do(job: Job) -> Result:
     from weft.compare.measure import Wanted, measure
-    from weft.compare.probe import probe, probe_seconds
+    from weft.compare.trainings import probe, probe_seconds
     from weft.runs.opening import build_task
 
     options = job.options or {}
