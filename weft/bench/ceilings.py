@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -53,9 +52,6 @@ class Ceilings:
         """(by FLOPs, by bytes): lower bounds of the time. The larger of the two is the limit."""
         moving = sum(moved / self.bandwidth(size) for size, moved in cost.moved.items())
         return cost.flops / self.flops(precision), moving
-
-    def document(self) -> dict[str, Any]:
-        return {**asdict(self), "memory": self.memory}
 
 
 @torch.inference_mode()

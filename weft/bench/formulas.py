@@ -94,10 +94,6 @@ def fourier(named: Named, out: Tensor) -> int:
     return int(5 * share * whole.numel() * sum(math.log2(max(2, whole.size(place))) for place in named["dim"]))
 
 
-def int8_product(named: Named, out: Tensor) -> int:
-    return 2 * out.numel() * int(named["X"].size(-1))
-
-
 FORMULAS: dict[str, Callable[[Named, Any], int]] = {
     "_flash_attention_forward": attention(FORWARD, heads=2),
     "_flash_attention_backward": attention(BACKWARD, heads=2),
@@ -119,7 +115,7 @@ FORMULAS: dict[str, Callable[[Named, Any], int]] = {
     "_fft_c2c": fourier,
     "_fft_r2c": fourier,
     "_fft_c2r": fourier,
-    "linear_with_input_q_dq_qweight_dq_output_fp32": int8_product,
+    "linear_with_input_q_dq_qweight_dq_output_fp32": lambda named, out: 2 * out.numel() * int(named["X"].size(-1)),
     "mv": lambda named, out: 2 * named["self"].numel(),
     "addmv": lambda named, out: 2 * named["mat"].numel(),
     "dot": lambda named, out: 2 * named["self"].numel(),

@@ -53,9 +53,6 @@ class Profile:
     about: str
     seconds: dict[str, float]
 
-    def document(self) -> dict[str, Any]:
-        return vars(self)
-
 
 @dataclass(frozen=True)
 class Seen:

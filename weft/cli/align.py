@@ -25,9 +25,7 @@ if TYPE_CHECKING:
 def align(
     run: str = RUN,
     data: str = typer.Option(..., "--data", help="Pairs to align: SOURCE,TARGET files, a .tsv or a .jsonl.", metavar="FILES"),
-    gold: Path = typer.Option(
-        None, "--gold", help="File with the gold links of each pair, one line each: 3-5 sure, 3p5 possible."
-    ),
+    gold: Path = typer.Option(None, "--gold", help="File with gold links, one line per pair: 3-5 sure, 3p5 possible."),
     layer: int = typer.Option(
         None, "--layer", help="The layer whose links are written, counted from 1; default: the last but one, or the only one."
     ),

@@ -24,7 +24,7 @@ def bench(
     batch: int = typer.Option(32, "--batch", help="Sources or texts per decoding batch.", min=1),
     beam: int = typer.Option(None, "--beam", help="Beam size; 1 is greedy.", min=1),
     batch_tokens: int = typer.Option(
-        None, "--batch-tokens", help="Tokens per training batch, instead of train.batch_tokens.", min=1
+        None, "--batch-tokens", help="Tokens per training batch; default: train.batch_tokens.", min=1
     ),
     length: int = typer.Option(
         None, "--length", help="Tokens per text; default: 32, for a classifier 256, for a language model its segment.", min=1
@@ -46,9 +46,12 @@ def bench(
 
     if profile is not None:
         check_file(profile)
-    sets = [*set, *_settings(device, precision, batch_tokens)]
+    training = None if precision is Precision.int8 else precision
+    given = {"train.device": device, "train.batch_tokens": batch_tokens, "train.precision": training}
+    given["decode.precision"] = precision
+    sets = [f"{key}={value}" for key, value in given.items() if value is not None]
     with StatusLine() as line:
-        subject = open_subject(run, sets, length)
+        subject = open_subject(run, [*set, *sets], length)
         found = measured(subject, batch=batch, beam=beam, rounds=rounds, profiled=profile is not None, say=line.show)
     if as_json:
         typer.echo(json.dumps(found.document(), indent=2, ensure_ascii=False))
@@ -58,11 +61,3 @@ def bench(
     if profile is not None:
         save_figure(profile_figure(found), profile)
         tell(f"written: {profile}")
-
-
-def _settings(device: str | None, precision: Precision | None, batch_tokens: int | None) -> list[str]:
-    """The options as changes to the configuration."""
-    values = {"train.device": device, "train.batch_tokens": batch_tokens, "decode.precision": precision}
-    if precision is not Precision.int8:
-        values["train.precision"] = precision
-    return [f"{key}={value}" for key, value in values.items() if value is not None]

@@ -24,8 +24,7 @@ def compare(
     recipes: list[str] = typer.Argument(
         None,
         metavar="RECIPE…",
-        help="Recipes or YAML files, each optionally with changes after commas: transformer-small,model.encoder_self=local. "
-        "label=NAME names the entry.",
+        help="Recipes or YAML files, with changes after commas: transformer-small,model.encoder_self=local,label=NAME.",
     ),
     budget: str = typer.Option(None, "--budget", help="Training budget per entry: 10m, 90s, 1.5h, 500-steps or 20k-steps."),
     data: list[str] = typer.Option([], "--data", help="Training data, as for `weft train`. Repeatable.", metavar="FILES"),
@@ -38,11 +37,14 @@ def compare(
     ),
     repeat: int = typer.Option(1, "--repeat", help="Trainings per entry, with different seeds, for intervals.", min=1),
     at_once: int = typer.Option(
-        1, "--at-once", help="Trainings in parallel (budget in steps); speeds are measured later.", min=1
+        1, "--at-once", help="Trainings in parallel on one device (budget in steps); speeds are measured afterwards.", min=1
     ),
     lengths: str = typer.Option(LENGTHS, "--lengths", help="Text lengths at which time and memory are measured; none: skip."),
     sentences: int = typer.Option(
-        200, "--sentences", help="Validation sentences to time decoding if no --test; 0: none.", min=0
+        200,
+        "--sentences",
+        help="Validation sentences that are decoded to measure the speed if there is no --test; 0: none.",
+        min=0,
     ),
     set: list[str] = typer.Option([], "--set", help="Any setting, for all entries. Repeatable.", metavar="KEY=VALUE"),
     redraw: Path = typer.Option(None, "--redraw", help="Write table, charts and page again from a results.json into --out."),

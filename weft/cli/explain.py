@@ -38,9 +38,7 @@ def explain(
     layer: int = typer.Option(None, "--layer", help="For a picture: the layer, counted from 1; default: the mean of all."),
     head: str = typer.Option("mean", "--head", help="For a picture: a head, counted from 1, or mean, or max."),
     words: bool = typer.Option(False, "--words", help="For a picture: whole words instead of tokens."),
-    influence: bool = typer.Option(
-        False, "--influence", help="Also show what each token depends on, measured by removing source tokens one by one."
-    ),
+    influence: bool = typer.Option(False, "--influence", help="Also show the effect of removing each source token."),
     beam: int = BEAM,
     device: str = DEVICE,
     set: list[str] = DECODE_SET,

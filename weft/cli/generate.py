@@ -18,9 +18,7 @@ def generate(
     count: int = typer.Option(1, "--count", min=1, help="Texts to write."),
     temperature: float = typer.Option(None, "--temperature", help="Below 1 is safer, above 1 bolder."),
     top_k: int = typer.Option(None, "--top-k", help="Sample among this many of the most probable tokens."),
-    top_p: float = typer.Option(
-        None, "--top-p", help="Sample among the most probable tokens that together have this probability."
-    ),
+    top_p: float = typer.Option(None, "--top-p", help="Sample among the likeliest tokens that together have this probability."),
     seed: int = typer.Option(None, "--seed", help="Seed of the samples."),
     beam: int = typer.Option(None, "--beam", help="Beam search instead of sampling; 1 is greedy."),
     as_json: bool = typer.Option(False, "--json", help="JSON lines with prompt, text and score."),

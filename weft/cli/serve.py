@@ -34,7 +34,7 @@ def serve(
     cache: int = typer.Option(10_000, "--cache", help="Translations kept in the cache.", min=0),
     max_beam: int = typer.Option(16, "--max-beam", help="The widest beam that a request may ask for.", min=1),
     cors: list[str] = typer.Option(
-        [], "--cors", help="A site whose pages may send requests, or *. Repeatable.", metavar="ORIGIN"
+        [], "--cors", help="Site whose pages may send requests, or *. Repeatable.", metavar="ORIGIN"
     ),
     proxy: str = typer.Option("", "--proxy", help="Address of a proxy that names its clients.", show_default=False),
     log_text: bool = typer.Option(False, "--log-text", help="Write the texts to the log, too."),
@@ -47,7 +47,12 @@ def serve(
 
     SIGHUP reloads the runs without a pause. SIGTERM finishes the requests that were accepted, then exits.
     """
-    _check_packages()
+    try:
+        import fastapi  # noqa: F401
+        import python_multipart  # noqa: F401
+        import uvicorn  # noqa: F401
+    except ImportError as error:
+        raise ConfigError(f"weft serve needs the package {error.name}: pip install 'weft[serve]'") from None
     from weft.serve.settings import Settings
 
     limits: dict[str, Any] = {"rate": rate, "characters": char_limit, "queue": queue, "timeout": timeout}
@@ -55,15 +60,6 @@ def serve(
     access: dict[str, Any] = {"keys": _keys(api_key, api_keys), "origins": tuple(cors), "proxies": proxy, "log_text": log_text}
     cores = threads or max(1, (os.cpu_count() or 2) - 1)
     _run(Settings(host=host, port=port, threads=cores, **limits, **batches, **access), run, device)
-
-
-def _check_packages() -> None:
-    try:
-        import fastapi  # noqa: F401
-        import python_multipart  # noqa: F401
-        import uvicorn  # noqa: F401
-    except ImportError as error:
-        raise ConfigError(f"weft serve needs the package {error.name}: pip install 'weft[serve]'") from None
 
 
 def _keys(given: Sequence[str], file: Path | None) -> frozenset[str]:

@@ -11,9 +11,7 @@ from weft.cli.output import tell
 
 def shortlist(
     run: Path = typer.Argument(help="Folder of a trained run."),
-    data: list[str] = typer.Option(
-        [], "--data", help="Pairs to count; default: the run's training data.", metavar="FILES", show_default=False
-    ),
+    data: list[str] = typer.Option([], "--data", help="Pairs to count; default: the run's training data.", metavar="FILES"),
 ) -> None:
     """Count the likely target tokens of each source token, for faster decoding with decode.shortlist."""
     from weft.runs.opening import build_task, run_config

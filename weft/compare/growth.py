@@ -6,6 +6,7 @@ import math
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -43,8 +44,10 @@ def measure_growth(model: Network, task: Task, sizes: Sizes, lengths: Sequence[i
     tried = [length for length in sorted(lengths) if model.longest is None or length <= model.longest]
     model.train()
     for length in tried:
+        step = partial(forward_backward, task, model, task.made_up(length, sizes).to(model.device), 1, autocast)
         try:
-            best, needed = _measure(model, task, sizes, length, autocast)
+            needed = _memory(step, model)  # first, because it includes warm-up
+            best = min(timed(step, model.device, times=REPETITIONS, within=TIME_LIMIT))
         except torch.OutOfMemoryError:
             break
         finally:
@@ -63,19 +66,7 @@ def exponent(lengths: Sequence[int], values: Sequence[float]) -> float | None:
     return statistics.linear_regression(*zip(*points, strict=True)).slope if len(points) > 1 else None
 
 
-def _measure(model: Network, task: Task, sizes: Sizes, length: int, autocast: torch.autocast) -> tuple[float, int]:
-    """(seconds, bytes) of a step at one length. The first step, which includes warm-up, is not timed."""
-    device = model.device
-    batch = task.made_up(length, sizes).to(device)
-
-    def step() -> None:
-        forward_backward(task, model, batch, 1, autocast)
-
-    needed = _memory(step, model)
-    return min(timed(step, device, times=REPETITIONS, within=TIME_LIMIT)), needed
-
-
-def _memory(step: Callable[[], None], model: Network) -> int:
+def _memory(step: Callable[[], object], model: Network) -> int:
     """Memory of a step: on a GPU the peak allocation, on a CPU the tensors that forward saves for backward."""
     if model.device.type == "cuda":
         step()  # allocates the gradients, which are not to be counted

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from weft.compare.entries import Entry
 from weft.compare.trainings import Training
-from weft.config.sections import Config
 from weft.errors import ConfigError
 
 SETTINGS = ("train.validate_every=0", "train.keep_last=1", "train.tensorboard=false")
@@ -128,10 +126,6 @@ def check(comparison: Comparison) -> list[str]:
             raise ConfigError(f"{entry.label}: there is no training data; give --data")
         if not (config.data.valid or comparison.test):
             raise ConfigError(f"{entry.label}: there is no data to score; give --valid, --test or both")
-    return _warnings(comparison, configs)
-
-
-def _warnings(comparison: Comparison, configs: Sequence[Config]) -> list[str]:
     steps = comparison.budget.steps
     long = [
         f"{entry.label}: {warmup:,} of {steps:,} steps are warm-up; --set train.schedule.warmup=… shortens it"

@@ -82,10 +82,11 @@ def read_results(file: Path) -> dict[str, Any]:
 
 def write_page(document: dict[str, Any], pictures: bool = True) -> str:
     """The page. Without `pictures`, which need matplotlib, it has only tables."""
+    failed = failures(document)
     parts = [
         f"<h1>{escape(title(document))}</h1>",
         _table(document),
-        _failed(failures(document)),
+        f"<h2>Failed</h2>{''.join(f'<pre>{escape(error)}</pre>' for error in failed)}" if failed else "",
         _chart(document) if pictures else "",
         _settings(document),
         _attention(document["entries"]) if pictures else "",
@@ -110,10 +111,6 @@ def _table(document: dict[str, Any]) -> str:
     return f'{table}<p class="note">Click a heading to sort. {escape("; ".join(column_notes(document)))}.</p>'
 
 
-def _failed(errors: list[str]) -> str:
-    return f"<h2>Failed</h2>{''.join(f'<pre>{escape(error)}</pre>' for error in errors)}" if errors else ""
-
-
 def _chart(document: dict[str, Any]) -> str:
     picture = _picture(lambda file: save_figure(chart(document), file, "svg"), "svg+xml", "bubble chart")
     return f"<h2>Quality, speed and memory</h2><p>{picture}</p>"
@@ -129,11 +126,7 @@ def _settings(document: dict[str, Any]) -> str:
 
 def _attention(rows: Iterable[Row]) -> str:
     """The attention maps of each entry for one sentence."""
-    parts = []
-    for row in rows:
-        figures = [_figure(view) for view in row["views"]]
-        if figures:
-            parts.append(f"<h3>{escape(row['label'])}</h3>{''.join(figures)}")
+    parts = [f"<h3>{escape(row['label'])}</h3>{''.join(map(_figure, row['views']))}" for row in rows if row["views"]]
     if not parts:
         return ""
     note = "Attention weights for one sentence, averaged over layers and heads. Entries without attention weights are left out."

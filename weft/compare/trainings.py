@@ -46,8 +46,11 @@ class Training:
 def train(training: Training, folder: Path, processes: Processes, log: str) -> None:
     """Trains in `folder`. Resumes an interrupted run, and does nothing if the run is complete."""
     started = (folder / CONFIG).exists()
-    if started and not _matches(run_config(folder), training.config()):
-        raise Failure(f"{folder} holds a run with other settings; remove it, or choose another --out")
+    if started:
+        wanted = training.config()
+        resolved = {f"train.{key}": "auto" for key in ("packed", "rounded") if getattr(wanted.train, key) == "auto"}
+        if run_config(folder).replaced(resolved) != wanted:
+            raise Failure(f"{folder} holds a run with other settings; remove it, or choose another --out")
     if not (started and complete(folder)):
         processes(log, ["train", "--resume", str(folder)] if started else training.words(folder))
 
@@ -63,12 +66,6 @@ def records(folder: Path) -> list[Record]:
     log = folder / LOG
     lines = log.read_text("utf-8").splitlines() if log.exists() else []
     return [json.loads(line) for line in lines if line.endswith("}")]
-
-
-def _matches(saved: Config, wanted: Config) -> bool:
-    """Whether a run has the wanted settings, apart from those it resolved from `auto`."""
-    resolved = [key for key in ("packed", "rounded") if getattr(wanted.train, key) == "auto"]
-    return saved.replaced({f"train.{key}": "auto" for key in resolved}) == wanted
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ from pydantic import TypeAdapter
 from weft.compare.processes import Failure, Processes
 from weft.compare.trainings import Training
 from weft.config.document import replace_file
+from weft.errors import Interrupted
 
 Result = dict[str, Any]
 
@@ -85,8 +86,6 @@ def work(name: str, jobs: Sequence[Job], processes: Processes) -> None:
 
 def main(file: str) -> None:
     """Runs the jobs of a file."""
-    from weft.errors import Interrupted
-
     for job in JOBS.validate_json(Path(file).read_bytes()):
         try:
             job.save(**_do(job))

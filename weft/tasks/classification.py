@@ -20,8 +20,7 @@ from weft.data.formats import Pairs, open_pairs
 from weft.data.labels import Labels, collate_labels, make_labelled, prepare_labels
 from weft.data.tokenizer import RESERVED, Tokenizer, has_tokenizers, load_tokenizers, save_tokenizers, train_tokenizer
 from weft.errors import ConfigError, DataError
-from weft.evaluation.labels import LabelAccuracy, MacroF1
-from weft.evaluation.metrics import Metric, score
+from weft.evaluation.metrics import LabelAccuracy, MacroF1, Metric, score
 from weft.inference.classification import ClassificationPredictor
 from weft.inference.resolve import Resolved
 from weft.models.base import Network, Sizes
