@@ -9,9 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from weft.compare.budget import Budget
 from weft.compare.entries import Entry, labelled, slot_entries
-from weft.compare.plan import Comparison
+from weft.compare.plan import Budget, Comparison
 from weft.data.generated import parse_generator
 
 PUBLISHED = {

@@ -52,7 +52,7 @@ class Trained:
             warn=self.warn or (lambda message: None),
             open_scorer=self._open_scorer,
         )
-        return self.task.predictor(self._convert(resolved), resolved, self.warn)
+        return self.task.predictor(self.converted(resolved), resolved, self.warn)
 
     def stream(
         self,
@@ -77,7 +77,7 @@ class Trained:
         """The scores that the task declares, on the data of these files."""
         return self.task.score(self.model, [data] if isinstance(data, str) else data)
 
-    def _convert(self, resolved: Resolved) -> Network:
+    def converted(self, resolved: Resolved) -> Network:
         """The model with its weights in the chosen precision. Each conversion is made once."""
         if resolved.precision == "bf16" and not self.task.bf16_weights:
             return self.model

@@ -158,7 +158,11 @@ def test_evaluating_against_another_run(weft: tiny.Shell, reverse_run: Path, oth
 @pytest.mark.parametrize(
     ("what", "names"),
     [
-        ("models", ["transformer"]),
+        ("models", ["transformer", "composed"]),
+        ("fronts", ["tokens", "frames", "patches", "fronts.py"]),
+        ("encoders", ["transformer", "rnn", "bytenet", "convs2s"]),
+        ("decoders", ["transformer", "rnn", "bytenet", "convs2s"]),
+        ("searches", ["greedy", "beam", "sample", "methods.py"]),
         ("attentions", ["full", "linear", "additive", "local"]),
         ("mixers", ["recurrent", "convolution"]),
         ("poolings", ["mean"]),

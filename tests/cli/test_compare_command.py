@@ -18,7 +18,7 @@ import pytest
 import tiny
 
 from weft import cli
-from weft.compare import probe, worker
+from weft.compare import trainings, worker
 from weft.compare.processes import Failure, Processes, Stopped, reason
 from weft.training.checkpoint import steps
 
@@ -136,7 +136,7 @@ def test_a_comparison_goes_on_where_it_was_stopped(weft: tiny.Shell, tmp_path: P
 def test_a_time_is_turned_into_steps_that_fit(
     weft: tiny.Shell, tmp_path: Path, begun: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(probe, "SHORTEST", 0.2)
+    monkeypatch.setattr(trainings, "SHORTEST", 0.2)
     out = tmp_path / "out"
     arguments = [
         "compare",

@@ -21,7 +21,7 @@ from weft.data.formats import open_pairs
 from weft.data.labels import Labels, make_labelled, prepare_labels
 from weft.data.symbols import ByteTokenizer
 from weft.errors import ConfigError, DataError, RunError
-from weft.evaluation.labels import LabelAccuracy, MacroF1
+from weft.evaluation.metrics import LabelAccuracy, MacroF1
 from weft.models.base import Sizes
 from weft.models.classifier import Classifier
 from weft.models.composing import build_encoder

@@ -13,13 +13,12 @@ import pytest
 import torch
 
 from weft.compare import worker
-from weft.compare.budget import parse_budget
 from weft.compare.entries import Entry, labelled, parse_entry, slot_entries, split
 from weft.compare.growth import exponent, measure_growth
-from weft.compare.plan import Comparison, Run, training
-from weft.compare.probe import Speed, pace
+from weft.compare.plan import Comparison, Run, parse_budget, training
 from weft.compare.processes import Failure, Processes, Stopped
 from weft.compare.results import collect, interval, stat
+from weft.compare.trainings import Speed, pace
 from weft.compare.worker import Job, work
 from weft.config.registry import build
 from weft.config.sections import Config

@@ -14,8 +14,7 @@ import pytest
 from matplotlib.text import Text
 
 from weft.compare.chart import chart
-from weft.compare.page import write_page
-from weft.compare.report import read_results, write_report
+from weft.compare.report import read_results, write_page, write_report
 from weft.compare.results import stat
 from weft.compare.table import write_csv
 from weft.errors import DataError

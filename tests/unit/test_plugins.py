@@ -1,5 +1,6 @@
 """Parts of installed packages: found by name, built, listed and saved like those of weft; nothing else is ever imported."""
 
+import re
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -64,6 +65,21 @@ def test_a_run_saves_an_installed_part_by_name_and_needs_it_again(
     installed_parts.cache_clear()
     with pytest.raises(WeftError, match=r"encoder_self.*there is no 'gentle'"):
         weft.load(tmp_path / "run", device="cpu")
+
+
+def test_installed_parts_are_listed_with_their_package(
+    install: Install, weft: tiny.Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    install("parts_of_ann", {"attention.gentle": "parts_of_ann:GentleAttention", "front.kind": "parts_of_ann:GentleAttention"})
+    install("parts_of_bob", {"attention.broken": "no_such_module:Part", "search.broken": "parts_of_bob:Missing"})
+    attentions = weft("list", "attentions")
+    assert re.search(r"gentle .*encoder causal cross.* package parts_of_ann", attentions)
+    assert re.search(r"broken .* of the package parts_of_bob cannot be imported: No module", attentions)
+    assert " full.py" in attentions and "weft/attention" in attentions
+    assert re.search(r"kind .*Full attention from elsewhere\. .*package parts_of_ann", weft("list", "fronts"))
+    everything = weft("list")
+    assert "has no attribute 'Missing'" in everything and "tokenizers" in everything
 
 
 @pytest.mark.parametrize("kind", ["os:system", "evil", "evil:Part", "weft.attention.full:FullAttention"])

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from weft.bench.counting import Cost
-from weft.bench.timing import timed
+from weft.bench.machine import timed
 from weft.layers.int8 import Int8Linear
 
 PRODUCTS = {
@@ -53,9 +52,6 @@ class Ceilings:
         """(by FLOPs, by bytes): lower bounds of the time. The larger of the two is the limit."""
         moving = sum(moved / self.bandwidth(size) for size, moved in cost.moved.items())
         return cost.flops / self.flops(precision), moving
-
-    def document(self) -> dict[str, Any]:
-        return {**asdict(self), "memory": self.memory}
 
 
 @torch.inference_mode()

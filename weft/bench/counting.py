@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,7 +12,7 @@ from torch._ops import OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from weft.batch import power_of_two
-from weft.bench.formulas import flops
+from weft.bench.formulas import flops, tensors
 
 WRITTEN_ONLY = {"copy_", "fill_", "zero_", "random_", "bernoulli_", "uniform_", "normal_", "exponential_", "_foreach_zero_"}
 """Operations that do not read what they overwrite."""
@@ -67,7 +67,8 @@ class Counting(TorchDispatchMode):
         if decomposed is not NotImplemented:
             return decomposed
         out = func(*args, **given)
-        named = _named(func, args, given)
+        names = (argument.name for argument in func._schema.arguments)
+        named = {**dict(zip(names, args, strict=False)), **given}
         self.cost.add(flops(func, named, args, given, out), moved(func, named, out))
         return out
 
@@ -77,17 +78,17 @@ def moved(func: OpOverload, named: Mapping[str, Any], out: Any) -> int:
     name = func.overloadpacket.__name__
     if name in UNTOUCHED:
         return 0
-    targets = [each for key in _mutated(func) for each in _tensors(named.get(key))]
+    targets = tensors([named.get(each.name) for each in func._schema.arguments if each.alias_info and each.alias_info.is_write])
     left_out = {PICKED.get(name), *AGAIN}
-    read = [each for key, value in named.items() if key not in left_out for each in _tensors(value)]
-    made = list(_tensors(out))
-    if not targets and made and {_place(each) for each in made} <= {_place(each) for each in _tensors(list(named.values()))}:
+    read = tensors([value for key, value in named.items() if key not in left_out])
+    made = tensors(out)
+    if not targets and made and _places(made) <= _places(tensors(list(named.values()))):
         return 0  # a view
     if name in PICKED:
         return sum(map(size, read)) + 2 * sum(map(size, made))
     if name in PUT:
         given = [each for each in read if each is not targets[0]]
-        return sum(map(size, given)) + sum(map(size, _tensors(named.get(PUT[name]))))
+        return sum(map(size, given)) + sum(map(size, tensors(named.get(PUT[name]))))
     if name in WRITTEN_ONLY:
         read = [each for each in read if all(each is not target for target in targets)]
     written = {id(each): each for each in (*targets, *made)}
@@ -107,22 +108,5 @@ def _packed(named: Mapping[str, Any], made: list[Tensor]) -> int:
     return made[0].size(-1) * int(named["X"].size(-1)) if "W_prepack" in named else 0
 
 
-def _named(func: OpOverload, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    names = (argument.name for argument in func._schema.arguments)
-    return {**dict(zip(names, args, strict=False)), **kwargs}
-
-
-def _mutated(func: OpOverload) -> list[str]:
-    return [each.name for each in func._schema.arguments if each.alias_info is not None and each.alias_info.is_write]
-
-
-def _tensors(value: Any) -> Iterator[Tensor]:
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, list | tuple):
-        for each in value:
-            yield from _tensors(each)
-
-
-def _place(tensor: Tensor) -> int:
-    return tensor.untyped_storage().data_ptr()
+def _places(tensors: Sequence[Tensor]) -> set[int]:
+    return {tensor.untyped_storage().data_ptr() for tensor in tensors}

@@ -14,6 +14,7 @@ from typing import Any
 
 from torch import Tensor
 from torch._ops import OpOverload
+from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
 Named = Mapping[str, Any]
@@ -72,7 +73,7 @@ def recurrent(products: int) -> Callable[[Named, Any], int]:
     """Every token is multiplied with every weight; backward twice, for the gradients of the input and of the weights."""
 
     def count(named: Named, out: Any) -> int:
-        weights = [each for name, value in named.items() if name.startswith("weight") for each in _tensors(value)]
+        weights = tensors([value for name, value in named.items() if name.startswith("weight")])
         read = named["input"]
         matrices = sum(weight.numel() for weight in weights if weight.dim() > 1)
         return 2 * products * matrices * (read.numel() // read.size(-1))
@@ -80,8 +81,9 @@ def recurrent(products: int) -> Callable[[Named, Any], int]:
     return count
 
 
-def _tensors(value: Any) -> list[Tensor]:
-    return [each for each in (value if isinstance(value, list | tuple) else [value]) if isinstance(each, Tensor)]
+def tensors(value: Any) -> list[Tensor]:
+    """The tensors among the arguments or results of an operation."""
+    return [leaf for leaf in tree_leaves(value) if isinstance(leaf, Tensor)]
 
 
 def fourier(named: Named, out: Tensor) -> int:
@@ -90,10 +92,6 @@ def fourier(named: Named, out: Tensor) -> int:
     whole = read if read.is_complex() else out
     share = 1.0 if read.is_complex() and out.is_complex() else 0.5
     return int(5 * share * whole.numel() * sum(math.log2(max(2, whole.size(place))) for place in named["dim"]))
-
-
-def int8_product(named: Named, out: Tensor) -> int:
-    return 2 * out.numel() * int(named["X"].size(-1))
 
 
 FORMULAS: dict[str, Callable[[Named, Any], int]] = {
@@ -117,7 +115,7 @@ FORMULAS: dict[str, Callable[[Named, Any], int]] = {
     "_fft_c2c": fourier,
     "_fft_r2c": fourier,
     "_fft_c2r": fourier,
-    "linear_with_input_q_dq_qweight_dq_output_fp32": int8_product,
+    "linear_with_input_q_dq_qweight_dq_output_fp32": lambda named, out: 2 * out.numel() * int(named["X"].size(-1)),
     "mv": lambda named, out: 2 * named["self"].numel(),
     "addmv": lambda named, out: 2 * named["mat"].numel(),
     "dot": lambda named, out: 2 * named["self"].numel(),

@@ -1,10 +1,11 @@
-"""The machine and the versions that something was measured with."""
+"""The machine: its description for reports, and timing on it."""
 
 from __future__ import annotations
 
 import os
 import platform
 import time
+from collections.abc import Callable
 from importlib import metadata
 
 import torch
@@ -20,3 +21,24 @@ def about(device: torch.device | None = None) -> dict[str, str]:
         version = "source tree"
     found = {"date": time.strftime("%Y-%m-%d"), "device": name, "python": platform.python_version()}
     return found | {"torch": torch.__version__, "weft": version}
+
+
+def timed(work: Callable[[], object], device: torch.device, *, times: int, within: float) -> list[float]:
+    """Seconds of each run: `times` runs, or as many as fit `within` that many seconds, at least one.
+
+    To compare with limits, take the fastest: disturbances only make work slower.
+    """
+    found: list[float] = []
+    while not found or (len(found) < times and sum(found) < within):
+        finish(device)
+        began = time.perf_counter()
+        work()
+        finish(device)
+        found.append(time.perf_counter() - began)
+    return found
+
+
+def finish(device: torch.device) -> None:
+    """Waits until the device is idle."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)

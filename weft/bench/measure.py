@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
 
 from weft.bench.ceilings import Ceilings, measure_copies, measure_products
 from weft.bench.counting import Cost, Counting
-from weft.bench.machine import about
+from weft.bench.machine import about, timed
 from weft.bench.profile import Profile, see
 from weft.bench.subject import Subject
-from weft.bench.timing import timed
 from weft.bench.work import TrainingStep, Work, inference_work
 
 WITHIN = 5.0
@@ -41,13 +40,9 @@ class Figures:
     median: float
 
     @property
-    def share_of_products(self) -> float:
-        """The share of the machine's matrix-product limit that is reached, 0 to 1."""
-        return self.least_by_flops / self.seconds
-
-    @property
-    def share_of_memory(self) -> float:
-        return self.least_by_bytes / self.seconds
+    def shares(self) -> dict[str, float]:
+        """The share of each limit of the machine that is reached, 0 to 1."""
+        return {"products": self.least_by_flops / self.seconds, "memory": self.least_by_bytes / self.seconds}
 
     @property
     def binds(self) -> str:
@@ -55,9 +50,8 @@ class Figures:
         return "products" if self.least_by_flops >= self.least_by_bytes else "memory"
 
     def document(self) -> dict[str, Any]:
-        shares = {"products": self.share_of_products, "memory": self.share_of_memory}
         each = {"flops_a_count": self.flops / self.count, "bytes_a_count": self.bytes / self.count}
-        return {**vars(self), **each, "per_second": self.count / self.seconds, "shares": shares, "binds": self.binds}
+        return {**vars(self), **each, "per_second": self.count / self.seconds, "shares": self.shares, "binds": self.binds}
 
 
 @dataclass(frozen=True)
@@ -88,9 +82,9 @@ class Bench:
             "subject": self.subject.name,
             "about": {**about(self.subject.device), "threads": torch.get_num_threads()},
             "model": model,
-            "ceilings": self.ceilings.document(),
+            "ceilings": {**asdict(self.ceilings), "memory": self.ceilings.memory},
             "steps": [each.document() for each in self.figures],
-            "profiles": [each.document() for each in self.profiles],
+            "profiles": [asdict(each) for each in self.profiles],
         }
 
 

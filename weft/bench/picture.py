@@ -1,9 +1,9 @@
-"""A bar chart of where the time of a step goes, for training and decoding."""
+"""Figures: a common style, and a bar chart of where the time of a step goes, for training and decoding."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, Literal
 
 from weft.bench.measure import Bench
 from weft.bench.profile import GROUPS, OVERHEAD, Profile
@@ -20,6 +20,29 @@ WORK, WAIT = "#3b6ea5", "#c4622d"
 """Colours of computation and of overhead."""
 
 
+def empty_figure(width: float, height: float) -> Figure:
+    """A figure that needs no display."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, height), dpi=DPI, layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def style_axes(axes: Axes, grid: Literal["both", "x"] = "both") -> None:
+    """Draws a light grid, and no frame at the top and right."""
+    axes.grid(axis=grid, color="#e6e6e6", linewidth=0.6)
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def save_figure(figure: Figure, file: Path | IO[bytes], kind: str | None = None) -> None:
+    """Writes a figure as PNG or SVG, by the suffix of the path or by `kind`."""
+    svg = kind == "svg" or (isinstance(file, Path) and file.suffix == ".svg")
+    figure.savefig(file, dpi=DPI, format=kind, metadata={"Date": None} if svg else None)
+
+
 def check_file(file: Path) -> None:
     """Raises ConfigError if a picture cannot be written to this file; called before anything is measured."""
     if file.suffix not in ENDINGS:
@@ -28,19 +51,10 @@ def check_file(file: Path) -> None:
         raise ConfigError(f"{file}: there is no folder {file.parent}; create it first, or choose another")
 
 
-def draw_profile(bench: Bench, file: Path) -> None:
-    """Writes the picture as PNG or SVG, by the suffix of the file."""
-    picture(bench).savefig(file, dpi=DPI, metadata={"Date": None} if file.suffix == ".svg" else None)
-
-
-def picture(bench: Bench) -> Figure:
+def profile_figure(bench: Bench) -> Figure:
     """A panel per kind of step, with the same groups from top to bottom."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
     groups = [group for group in GROUPS if any(group in each.seconds for each in bench.profiles)]
-    figure = Figure(figsize=(10.5, 1.8 + 0.34 * len(groups)), dpi=DPI, layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = empty_figure(10.5, 1.8 + 0.34 * len(groups))
     panels = figure.subplots(1, len(bench.profiles), sharey=True, squeeze=False)[0]
     for axes, profile in zip(panels, bench.profiles, strict=True):
         _bars(axes, profile, groups)
@@ -60,7 +74,4 @@ def _bars(axes: Axes, profile: Profile, groups: list[str]) -> None:
     axes.set_title(f"{profile.name}, {duration(whole)}\n{profile.about}", fontsize=9, loc="left")
     axes.set_xlabel("milliseconds")
     axes.set_xlim(0, 1.15 * max(values))
-    axes.grid(axis="x", color="#e6e6e6", linewidth=0.6)
-    axes.set_axisbelow(True)
-    for side in ("top", "right"):
-        axes.spines[side].set_visible(False)
+    style_axes(axes, "x")

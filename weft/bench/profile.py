@@ -15,8 +15,8 @@ import torch
 from torch.autograd.profiler_util import FunctionEvent
 from torch.profiler import ProfilerActivity
 
+from weft.bench.machine import finish
 from weft.bench.subject import Subject
-from weft.bench.timing import finish
 from weft.bench.work import Work
 
 RECURRENT, OPTIMISER, ELEMENTWISE = "recurrent", "optimiser", "elementwise"
@@ -52,9 +52,6 @@ class Profile:
     name: str
     about: str
     seconds: dict[str, float]
-
-    def document(self) -> dict[str, Any]:
-        return vars(self)
 
 
 @dataclass(frozen=True)

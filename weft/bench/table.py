@@ -13,14 +13,9 @@ def heading(bench: Bench) -> str:
     """A few lines about the machine, its limits and the model."""
     model, ceilings = bench.subject.model, bench.ceilings
     products = " · ".join(f"{kind} {amount(rate, 'FLOP/s')}" for kind, rate in ceilings.products.items())
-    cached = max(ceilings.copies.values())
-    return "\n".join(
-        [
-            bench.title,
-            f"model: {model.count_parameters():,} parameters, {amount(bench.weights, 'B')}",
-            f"limits: products {products} · memory {amount(ceilings.memory, 'B/s')}, from caches {amount(cached, 'B/s')}",
-        ]
-    )
+    memory = f"memory {amount(ceilings.memory, 'B/s')}, from caches {amount(max(ceilings.copies.values()), 'B/s')}"
+    weights = f"{model.count_parameters():,} parameters, {amount(bench.weights, 'B')}"
+    return f"{bench.title}\nmodel: {weights}\nlimits: products {products} · {memory}"
 
 
 def table(bench: Bench) -> Table:
@@ -46,8 +41,8 @@ def _rows(step: Figures) -> list[tuple[str, str]]:
         ("measured, fastest", duration(step.seconds)),
         ("measured, median", duration(step.median)),
         (f"{unit}s per second", f"{step.count / step.seconds:,.0f}"),
-        ("share of product limit", f"{100 * step.share_of_products:.1f} %"),
-        ("share of memory limit", f"{100 * step.share_of_memory:.1f} %"),
+        ("share of product limit", f"{100 * step.shares['products']:.1f} %"),
+        ("share of memory limit", f"{100 * step.shares['memory']:.1f} %"),
         ("the closer limit", step.binds),
     ]
 

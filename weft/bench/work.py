@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
 
 import torch
 
-from weft.batch import BOS, PAD, UNK, LabelBatch, PairBatch, Source
+from weft.batch import BOS, PAD, UNK, Source
 from weft.bench.subject import Subject
 from weft.config.registry import build
 from weft.inference.resolve import Resolved, changed, resolve
-from weft.kernels.cpp import Kernels, using
+from weft.kernels.cpp import using
 from weft.kernels.graphs import Compiler
-from weft.models.base import Model, Network
-from weft.models.lm import LanguageModel
 from weft.search.choosers import Limits
 from weft.search.constraints import Forbid
 from weft.search.loop import EAGER, generate
@@ -25,7 +25,7 @@ from weft.training.loop import change_weights, worker
 from weft.training.meter import Meter
 from weft.training.optimizer import Ema
 from weft.training.replay import Replayed
-from weft.translator import in_precision
+from weft.translator import Trained
 
 STEPS = 32
 """Tokens that a search writes, if the model has positions for that many."""
@@ -115,28 +115,25 @@ class Search(Work):
     name = "decoding step"
 
     def __init__(self, subject: Subject, resolved: Resolved, rows: int, warn: Callable[[str], None]) -> None:
-        model, self.device, self.resolved = subject.model.eval(), subject.device, resolved
-        self.reads = isinstance(model, Model)
-
-        def convert(kernels: Kernels | None) -> Network:
-            plain = resolved.precision == "bf16" and not subject.task.bf16_weights
-            return model if plain else in_precision(model, resolved.precision, kernels)
-
-        self.model = convert(resolved.kernels)
+        self.device, self.resolved = subject.device, resolved
+        trained = Trained(subject.model, subject.task, subject.config)
+        model: Any = trained.converted(resolved)
+        self.model = model
         # Compiled kernels hide their operations, so the torch operations that they replace are counted instead.
-        self.counted = self.model if resolved.kernels is None else convert(None)
+        self.counted = trained.converted(replace(resolved, kernels=None))
+        reads = subject.task.inference == "search"
         self.chooser = resolved.search.chooser(1, length_penalty=1.0)
         self.steps = STEPS if model.max_target is None else min(STEPS, model.max_target - 1)
         self.precision = resolved.precision
         self.autocast = resolved.autocasts(next(self.model.parameters()).dtype, resolved.beams)
-        self.source = random_source(subject, rows)
+        self.source = random_source(subject, rows) if reads else None
         self.first = torch.full((rows, 1), BOS, device=self.device)
         longest = torch.full((rows,), self.steps, device=self.device)
         self.limits = Limits(longest, longest - 1, torch.arange(rows, device=self.device))
-        recorder = recorder_of(self.model) if isinstance(self.model, Model) else None
+        recorder = recorder_of(model) if reads else None
         compiler = Compiler(warn) if resolved.section.compile else None
         self.stepping = None if recorder is None else recorder.stepping("bench", compiler)
-        what = "sources" if self.reads else "texts"
+        what = "sources" if reads else "texts"
         self.about = f"{rows} {what}, beam {self.chooser.width}, {self.precision}, mean of {self.steps}"
         self.count = float(rows * self.steps)
 
@@ -148,10 +145,9 @@ class Search(Work):
         self._search(self.counted, None)
 
     @torch.inference_mode()
-    def _search(self, model: Network, stepping: Recorded | None) -> None:
-        assert isinstance(model, Model | LanguageModel)
+    def _search(self, model: Any, stepping: Recorded | None) -> None:
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.autocast):
-            if isinstance(model, LanguageModel):
+            if self.source is None:
                 source = model.nothing(self.first.size(0))
             elif stepping is not None:
                 source = stepping.encode(model, self.source)
@@ -170,9 +166,9 @@ class Search(Work):
 
 
 def random_source(subject: Subject, rows: int) -> Source:
-    """Random full rows, or nothing if the model reads no source."""
-    batch = subject.task.made_up(subject.length, subject.sizes, rows)
-    return Source(batch.source.values.to(subject.device)) if isinstance(batch, PairBatch | LabelBatch) else Source(batch.rows)
+    """Random full rows."""
+    batch: Any = subject.task.made_up(subject.length, subject.sizes, rows)
+    return Source(batch.source.values.to(subject.device))
 
 
 class ForwardPass(Work):
@@ -181,23 +177,20 @@ class ForwardPass(Work):
     name = "labelling a batch"
 
     def __init__(self, subject: Subject, resolved: Resolved, rows: int) -> None:
-        self.model, self.precision = in_precision(subject.model.eval(), resolved.precision), resolved.precision
-        self.autocast = resolved.autocasts(next(self.model.parameters()).dtype)
+        self.resolved, self.precision = replace(resolved, kernels=None), resolved.precision
+        self.model = Trained(subject.model, subject.task, subject.config).converted(self.resolved)
         self.source = random_source(subject, rows)
         self.about, self.count = f"{rows} × {subject.length} tokens, {self.precision}", float(rows)
 
-    @torch.inference_mode()
     def __call__(self) -> None:
-        with torch.autocast(self.source.values.device.type, torch.bfloat16, enabled=self.autocast):
+        with self.resolved.arithmetic(next(self.model.parameters()).dtype):
             self.model(self.source)
 
 
 def inference_work(subject: Subject, rows: int, beam: int | None, warn: Callable[[str], None]) -> Work:
-    """What the model does once it is trained. Language models decode greedily unless `beam` is given."""
-    decode = subject.config.decode
-    width = beam or (decode.search.get("width", 1) if isinstance(subject.model, Model) else 1)
+    """What the model does once it is trained. Without a source, texts are continued greedily unless `beam` is given."""
+    decode, inference = subject.config.decode, subject.task.inference
+    width = beam or (decode.search.get("width", 1) if inference == "search" else 1)
     search = {"kind": "beam", "width": width, "stop": decode.search.get("stop", "exact")}
     resolved = resolve(changed(decode, {"search": search, "rerank": "none", "n_best": 1}), subject.device, warn=warn)
-    if isinstance(subject.model, Model | LanguageModel):
-        return Search(subject, resolved, rows, warn)
-    return ForwardPass(subject, resolved, rows)
+    return ForwardPass(subject, resolved, rows) if inference == "forward" else Search(subject, resolved, rows, warn)

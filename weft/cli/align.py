@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING
 
 import typer
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 
 from weft.cli.options import DEVICE, OUTPUT, RUN, runs
-from weft.cli.output import opened, write_line
-from weft.cli.progress import Counter
+from weft.cli.output import Counter, opened, tell, write_line
 from weft.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
@@ -23,26 +22,15 @@ if TYPE_CHECKING:
     from weft.inference.translation import TranslationPredictor
 
 
-DATA = typer.Option(..., "--data", help="Pairs to align: SOURCE,TARGET files, a .tsv or a .jsonl.", metavar="FILES")
-GOLD = typer.Option(
-    None, "--gold", help="File with the gold links of each pair, one line each: 3-5 sure, 3p5 possible.", show_default=False
-)
-LAYER = typer.Option(
-    None,
-    "--layer",
-    help="The layer whose links are written, counted from 1; default: the last but one, or the only one.",
-    show_default=False,
-)
-JSON = typer.Option(False, "--json", help="Scores as a JSON document on standard error.")
-
-
 def align(
     run: str = RUN,
-    data: str = DATA,
-    gold: Path = GOLD,
-    layer: int = LAYER,
+    data: str = typer.Option(..., "--data", help="Pairs to align: SOURCE,TARGET files, a .tsv or a .jsonl.", metavar="FILES"),
+    gold: Path = typer.Option(None, "--gold", help="File with gold links, one line per pair: 3-5 sure, 3p5 possible."),
+    layer: int = typer.Option(
+        None, "--layer", help="The layer whose links are written, counted from 1; default: the last but one, or the only one."
+    ),
     output: Path = OUTPUT,
-    as_json: bool = JSON,
+    as_json: bool = typer.Option(False, "--json", help="Scores as a JSON document on standard error."),
     device: str = DEVICE,
 ) -> None:
     """Align the words of pairs by the model's attention, in Pharaoh format: `i-j` for source word i and target word j, from 0.
@@ -96,11 +84,10 @@ def _gold(file: Path, count: int) -> list[Gold]:
 
 def _show(scores: dict[str, Agreement], as_json: bool) -> None:
     if as_json:
-        typer.echo(json.dumps({name: asdict(each) for name, each in scores.items()}, indent=2), err=True)
+        tell(json.dumps({name: asdict(each) for name, each in scores.items()}, indent=2))
         return
-    table = Table(title="agreement with gold links", title_justify="left")
-    for heading in ("layer", "AER", "precision", "recall"):
-        table.add_column(heading, justify="left" if heading == "layer" else "right")
+    numbers = (Column(heading, justify="right") for heading in ("AER", "precision", "recall"))
+    table = Table("layer", *numbers, title="agreement with gold links", title_justify="left")
     for name, each in scores.items():
         table.add_row(name, *(f"{value:.4f}" for value in (each.aer, each.precision, each.recall)))
     Console(stderr=True).print(table)

@@ -10,9 +10,7 @@ import typer
 def average(
     run: Path = typer.Argument(help="Folder of a run."),
     last: int = typer.Option(5, "--last", help="Number of newest checkpoints to average.", min=1),
-    out: Path = typer.Option(
-        None, "--out", help="A new run folder for the result; default: replace the run's own model.", show_default=False
-    ),
+    out: Path = typer.Option(None, "--out", help="A new run folder for the result; default: replace the run's own model."),
 ) -> None:
     """Average the weights of a run's last checkpoints into its model."""
     import shutil

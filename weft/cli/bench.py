@@ -10,51 +10,28 @@ import typer
 from rich.console import Console
 
 from weft.cli.options import ANY_SET
-from weft.cli.progress import StatusLine
+from weft.cli.output import StatusLine, tell
 
-
-class Precision(StrEnum):
-    float32 = "float32"
-    bf16 = "bf16"
-    int8 = "int8"
-
-
-RUN = typer.Argument(help="Folder of a trained run, a recipe or a YAML file; recipes and files use initial weights.")
-DEVICE = typer.Option(None, "--device", help="auto, cpu, cuda, cuda:1, …", show_default=False)
-PRECISION = typer.Option(
-    None,
-    "--precision",
-    help="Precision of training and decoding, instead of the run's own; int8: of decoding only.",
-    show_default=False,
-)
-BATCH = typer.Option(32, "--batch", help="Sources or texts per decoding batch.", min=1)
-BEAM = typer.Option(None, "--beam", help="Beam size; 1 is greedy.", min=1, show_default=False)
-BATCH_TOKENS = typer.Option(
-    None, "--batch-tokens", help="Tokens per training batch, instead of train.batch_tokens.", min=1, show_default=False
-)
-LENGTH = typer.Option(
-    None,
-    "--length",
-    help="Tokens per text; default: 32, for a classifier 256, for a language model its segment.",
-    min=1,
-    show_default=False,
-)
-ROUNDS = typer.Option(5, "--rounds", help="Most measurements of each step.", min=1)
-PROFILE = typer.Option(None, "--profile", help="Draw where the time goes into this file, .png or .svg.", show_default=False)
-JSON = typer.Option(False, "--json", help="A JSON document instead of a table.")
+Precision = StrEnum("Precision", ["float32", "bf16", "int8"])
 
 
 def bench(
-    run: str = RUN,
-    device: str = DEVICE,
-    precision: Precision = PRECISION,
-    batch: int = BATCH,
-    beam: int = BEAM,
-    batch_tokens: int = BATCH_TOKENS,
-    length: int = LENGTH,
-    rounds: int = ROUNDS,
-    profile: Path = PROFILE,
-    as_json: bool = JSON,
+    run: str = typer.Argument(help="Folder of a trained run, a recipe or a YAML file; recipes and files use initial weights."),
+    device: str = typer.Option(None, "--device", help="auto, cpu, cuda, cuda:1, …"),
+    precision: Precision = typer.Option(
+        None, "--precision", help="Precision of training and decoding, instead of the run's own; int8: of decoding only."
+    ),
+    batch: int = typer.Option(32, "--batch", help="Sources or texts per decoding batch.", min=1),
+    beam: int = typer.Option(None, "--beam", help="Beam size; 1 is greedy.", min=1),
+    batch_tokens: int = typer.Option(
+        None, "--batch-tokens", help="Tokens per training batch; default: train.batch_tokens.", min=1
+    ),
+    length: int = typer.Option(
+        None, "--length", help="Tokens per text; default: 32, for a classifier 256, for a language model its segment.", min=1
+    ),
+    rounds: int = typer.Option(5, "--rounds", help="Most measurements of each step.", min=1),
+    profile: Path = typer.Option(None, "--profile", help="Draw where the time goes into this file, .png or .svg."),
+    as_json: bool = typer.Option(False, "--json", help="A JSON document instead of a table."),
     set: list[str] = ANY_SET,
 ) -> None:
     """Measure a training step and a decoding step: their cost, their time, and how close that is to the machine's limits.
@@ -63,15 +40,18 @@ def bench(
     call: products of large matrices, and copies of memory.
     """
     from weft.bench.measure import bench as measured
-    from weft.bench.picture import check_file, draw_profile
+    from weft.bench.picture import check_file, profile_figure, save_figure
     from weft.bench.subject import open_subject
     from weft.bench.table import heading, table
 
     if profile is not None:
         check_file(profile)
-    sets = [*set, *_settings(device, precision, batch_tokens)]
+    training = None if precision is Precision.int8 else precision
+    given = {"train.device": device, "train.batch_tokens": batch_tokens, "train.precision": training}
+    given["decode.precision"] = precision
+    sets = [f"{key}={value}" for key, value in given.items() if value is not None]
     with StatusLine() as line:
-        subject = open_subject(run, sets, length)
+        subject = open_subject(run, [*set, *sets], length)
         found = measured(subject, batch=batch, beam=beam, rounds=rounds, profiled=profile is not None, say=line.show)
     if as_json:
         typer.echo(json.dumps(found.document(), indent=2, ensure_ascii=False))
@@ -79,13 +59,5 @@ def bench(
         typer.echo(heading(found))
         Console().print(table(found))
     if profile is not None:
-        draw_profile(found, profile)
-        typer.echo(f"written: {profile}", err=True)
-
-
-def _settings(device: str | None, precision: Precision | None, batch_tokens: int | None) -> list[str]:
-    """The options as changes to the configuration."""
-    values = {"train.device": device, "train.batch_tokens": batch_tokens, "decode.precision": precision}
-    if precision is not Precision.int8:
-        values["train.precision"] = precision
-    return [f"{key}={value}" for key, value in values.items() if value is not None]
+        save_figure(profile_figure(found), profile)
+        tell(f"written: {profile}")

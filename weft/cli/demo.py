@@ -19,7 +19,7 @@ TRAIN, VALID, TEST = (
 
 
 def demo(
-    out: Path = typer.Option(None, "--out", help="Folder of the run. Default: runs/demo.", metavar="RUN", show_default=False),
+    out: Path = typer.Option(None, "--out", help="Folder of the run. Default: runs/demo.", metavar="RUN"),
     set: list[str] = ANY_SET,
 ) -> None:
     """Train a model that reads dates in dozens of languages, in a few minutes on a laptop; evaluate it; draw its attention."""
@@ -30,40 +30,22 @@ def demo(
     from weft.explain.picture import draw_attention
     from weft.translator import load
 
-    console = Console(highlight=False)
     began = time.monotonic()
     out = out or api.free_folder("demo")
-    console.print(
-        f"weft demo: dates as people write them in {len(LANGUAGES)} languages, converted to ISO dates",
-        markup=False,
-        soft_wrap=True,
-    )
-    api.train(
-        "demo-dates",
-        data=TRAIN,
-        valid=VALID,
-        out=out,
-        set=set,
-        tell=lambda text: console.print(text, markup=False, soft_wrap=True),
-    )
+    typer.echo(f"weft demo: dates as people write them in {len(LANGUAGES)} languages, converted to ISO dates")
+    api.train("demo-dates", data=TRAIN, valid=VALID, out=out, set=set, tell=typer.echo)
     translator = load(out)
     pairs = list(open_pairs(TEST))
     found = translator.translate([source for source, _ in pairs])
     texts, references = [each.text for each in found], [target for _, target in pairs]
-    table = Table(title="ten dates the model has never seen", title_justify="left")
-    for heading in ("read", "written", "right"):
-        table.add_column(heading)
+    table = Table("read", "written", "right", title="ten dates the model has never seen", title_justify="left")
     for (source, target), text in list(zip(pairs, texts, strict=True))[:10]:
         table.add_row(source, text, "yes" if text == target else f"no: {target}")
-    console.print(table)
+    Console(highlight=False).print(table)
     exact = score(texts, references, make_metrics(["exact"]))["exact"].value
     picture = out / "attention.png"
     drawn = next(source for source, _ in pairs if source.isascii() and len(source) > 15)
     draw_attention(translator.translate(drawn, attention=True), picture)
-    console.print(
-        f"exact match on {len(pairs):,} unseen dates: {exact:.1f} %  ({time.monotonic() - began:.0f} s in all)",
-        markup=False,
-        soft_wrap=True,
-    )
-    console.print(f'the attention for "{drawn}" is drawn in {picture}', markup=False, soft_wrap=True)
-    console.print(f'try it: echo "3 mars 1999" | weft translate {out}', markup=False, soft_wrap=True)
+    typer.echo(f"exact match on {len(pairs):,} unseen dates: {exact:.1f} %  ({time.monotonic() - began:.0f} s in all)")
+    typer.echo(f'the attention for "{drawn}" is drawn in {picture}')
+    typer.echo(f'try it: echo "3 mars 1999" | weft translate {out}')

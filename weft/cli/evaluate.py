@@ -11,15 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 
 from weft.cli.options import BEAM, DEVICE, RUN, decode_options, runs
-from weft.cli.output import opened
-from weft.cli.progress import Counter
-from weft.evaluation.report import Evaluation
+from weft.cli.output import Counter, opened
 
 if TYPE_CHECKING:
     from weft.evaluation.metrics import Metric
+    from weft.evaluation.report import Evaluation
     from weft.translator import Trained
 
 
@@ -28,37 +27,26 @@ class Test(StrEnum):
     bootstrap = "bootstrap"
 
 
-DATA = typer.Option(
-    ...,
-    "--data",
-    help="Test pairs: SOURCE,TARGET files, a .tsv or a .jsonl; for a language model, text files. Repeatable.",
-    metavar="FILES",
-)
-AGAINST = typer.Option(None, "--against", help="Another run to compare with, by a significance test.", show_default=False)
-JSON = typer.Option(False, "--json", help="A JSON document instead of a table.")
-OUTPUT = typer.Option(None, "-o", "--output", help="Also write the predictions to this file.", show_default=False)
-TOKENIZE = typer.Option("13a", "--tokenize", help="sacreBLEU's tokenizer for BLEU: 13a, zh, ja-mecab, char, …")
-LOWERCASE = typer.Option(False, "--lowercase", help="Ignore case.")
-TEST = typer.Option(Test.randomisation, "--test", help="Significance test.")
-SAMPLES = typer.Option(1000, "--samples", help="Resamples for intervals and tests.")
-SET = typer.Option(
-    [], "--set", help="Any setting of decoding or of the task, e.g. --set decode.beam=5. Repeatable.", metavar="KEY=VALUE"
-)
-
-
 def evaluate(
     run: str = RUN,
-    data: list[str] = DATA,
-    against: str = AGAINST,
-    as_json: bool = JSON,
-    output: Path = OUTPUT,
+    data: list[str] = typer.Option(
+        ...,
+        "--data",
+        help="Test pairs: SOURCE,TARGET files, a .tsv or a .jsonl; for a language model, text files. Repeatable.",
+        metavar="FILES",
+    ),
+    against: str = typer.Option(None, "--against", help="Another run to compare with, by a significance test."),
+    as_json: bool = typer.Option(False, "--json", help="A JSON document instead of a table."),
+    output: Path = typer.Option(None, "-o", "--output", help="Also write the predictions to this file."),
     beam: int = BEAM,
-    tokenize: str = TOKENIZE,
-    lowercase: bool = LOWERCASE,
-    test: Test = TEST,
-    samples: int = SAMPLES,
+    tokenize: str = typer.Option("13a", "--tokenize", help="sacreBLEU's tokenizer for BLEU: 13a, zh, ja-mecab, char, …"),
+    lowercase: bool = typer.Option(False, "--lowercase", help="Ignore case."),
+    test: Test = typer.Option(Test.randomisation, "--test", help="Significance test."),
+    samples: int = typer.Option(1000, "--samples", help="Resamples for intervals and tests."),
     device: str = DEVICE,
-    set: list[str] = SET,
+    set: list[str] = typer.Option(
+        [], "--set", help="Any setting of decoding or of the task, e.g. --set decode.beam=5. Repeatable.", metavar="KEY=VALUE"
+    ),
 ) -> None:
     """Score a run on test data by the metrics of its task.
 
@@ -116,9 +104,8 @@ def _show_scores(scores: dict[str, dict[str, float]], data: Sequence[str], as_js
     if as_json:
         typer.echo(json.dumps({"data": " ".join(data), "scores": scores}, indent=2, ensure_ascii=False))
         return
-    table = Table(title=f"scores on {' '.join(data)}", title_justify="left")
-    for heading in ("run", *(name.replace("_", " ") for name in next(iter(scores.values())))):
-        table.add_column(heading, justify="left" if heading == "run" else "right")
+    numbers = (Column(name.replace("_", " "), justify="right") for name in next(iter(scores.values())))
+    table = Table("run", *numbers, title=f"scores on {' '.join(data)}", title_justify="left")
     for name, values in scores.items():
         table.add_row(name, *(f"{value:.4f}" for value in values.values()))
     Console().print(table)

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from weft.cli.options import BEAM, DECODE_SET, DEVICE, RUN, decode_options, runs, warn
-from weft.cli.output import opened
+from weft.cli.options import BEAM, DECODE_SET, DEVICE, RUN, decode_options, runs
+from weft.cli.output import opened, tell, warn
 from weft.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
@@ -20,48 +20,26 @@ if TYPE_CHECKING:
 PICTURES = (".png", ".svg", ".pdf")
 
 
-class What(StrEnum):
-    cross = "cross"
-    encoder = "encoder"
-    decoder = "decoder"
-
-
-TEXT = typer.Argument(None, help="The sentence to explain; or give --file.", show_default=False)
-TARGET = typer.Option(
-    None, "--target", help="Explain this translation instead, and where the model would differ.", show_default=False
-)
-FILE = typer.Option(None, "--file", help="A file of sentences instead of one.", show_default=False)
-TARGETS = typer.Option(None, "--targets", help="A file with a translation for each sentence.", show_default=False)
-AGAINST = typer.Option([], "--against", help="Another run to show next to it. Repeatable.", metavar="RUN")
-OUTPUT = typer.Option(
-    Path("explain.html"), "-o", "--output", help="A page (.html), or a picture (.png, .svg, .pdf) of one attention."
-)
-LOOK = typer.Option(
-    What.cross, "--look", help="For a picture: attention to the source, among source tokens, or among target tokens."
-)
-LAYER = typer.Option(
-    None, "--layer", help="For a picture: the layer, counted from 1; default: the mean of all.", show_default=False
-)
-HEAD = typer.Option("mean", "--head", help="For a picture: a head, counted from 1, or mean, or max.")
-WORDS = typer.Option(False, "--words", help="For a picture: whole words instead of tokens.")
-INFLUENCE = typer.Option(
-    False, "--influence", help="Also show what each token depends on, measured by removing source tokens one by one."
-)
+What = StrEnum("What", ["cross", "encoder", "decoder"])
 
 
 def explain(
     run: str = RUN,
-    text: str = TEXT,
-    target: str = TARGET,
-    file: Path = FILE,
-    targets: Path = TARGETS,
-    against: list[str] = AGAINST,
-    output: Path = OUTPUT,
-    look: What = LOOK,
-    layer: int = LAYER,
-    head: str = HEAD,
-    words: bool = WORDS,
-    influence: bool = INFLUENCE,
+    text: str = typer.Argument(None, help="The sentence to explain; or give --file."),
+    target: str = typer.Option(None, "--target", help="Explain this translation instead, and where the model would differ."),
+    file: Path = typer.Option(None, "--file", help="A file of sentences instead of one."),
+    targets: Path = typer.Option(None, "--targets", help="A file with a translation for each sentence."),
+    against: list[str] = typer.Option([], "--against", help="Another run to show next to it. Repeatable.", metavar="RUN"),
+    output: Path = typer.Option(
+        Path("explain.html"), "-o", "--output", help="A page (.html), or a picture (.png, .svg, .pdf) of one attention."
+    ),
+    look: What = typer.Option(
+        What.cross, "--look", help="For a picture: attention to the source, among source tokens, or among target tokens."
+    ),
+    layer: int = typer.Option(None, "--layer", help="For a picture: the layer, counted from 1; default: the mean of all."),
+    head: str = typer.Option("mean", "--head", help="For a picture: a head, counted from 1, or mean, or max."),
+    words: bool = typer.Option(False, "--words", help="For a picture: whole words instead of tokens."),
+    influence: bool = typer.Option(False, "--influence", help="Also show the effect of removing each source token."),
     beam: int = BEAM,
     device: str = DEVICE,
     set: list[str] = DECODE_SET,
@@ -89,7 +67,7 @@ def explain(
 
         with opened(output) as written:
             written.write(page(found))
-    typer.echo(f"wrote {output}", err=True)
+    tell(f"wrote {output}")
 
 
 def _explanations(

@@ -13,16 +13,14 @@ from weft.errors import DataError
 
 def generate(
     run: str = typer.Argument(help="Folder of a trained language model."),
-    prompt: str = typer.Argument(None, help="The beginning of the text; default: standard input.", show_default=False),
+    prompt: str = typer.Argument(None, help="The beginning of the text; default: standard input."),
     tokens: int = typer.Option(200, "--tokens", min=1, help="Tokens to write."),
     count: int = typer.Option(1, "--count", min=1, help="Texts to write."),
-    temperature: float = typer.Option(None, "--temperature", help="Below 1 is safer, above 1 bolder.", show_default=False),
-    top_k: int = typer.Option(None, "--top-k", help="Sample among this many of the most probable tokens.", show_default=False),
-    top_p: float = typer.Option(
-        None, "--top-p", help="Sample among the most probable tokens that together have this probability.", show_default=False
-    ),
-    seed: int = typer.Option(None, "--seed", help="Seed of the samples.", show_default=False),
-    beam: int = typer.Option(None, "--beam", help="Beam search instead of sampling; 1 is greedy.", show_default=False),
+    temperature: float = typer.Option(None, "--temperature", help="Below 1 is safer, above 1 bolder."),
+    top_k: int = typer.Option(None, "--top-k", help="Sample among this many of the most probable tokens."),
+    top_p: float = typer.Option(None, "--top-p", help="Sample among the likeliest tokens that together have this probability."),
+    seed: int = typer.Option(None, "--seed", help="Seed of the samples."),
+    beam: int = typer.Option(None, "--beam", help="Beam search instead of sampling; 1 is greedy."),
     as_json: bool = typer.Option(False, "--json", help="JSON lines with prompt, text and score."),
     device: str = DEVICE,
     set: list[str] = DECODE_SET,

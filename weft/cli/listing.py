@@ -3,40 +3,36 @@
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Iterator
 from enum import StrEnum
+from typing import TYPE_CHECKING
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
+from weft.errors import ConfigError
 
-class What(StrEnum):
-    models = "models"
-    attentions = "attentions"
-    mixers = "mixers"
-    poolings = "poolings"
-    tasks = "tasks"
-    searches = "searches"
-    reranks = "reranks"
-    recipes = "recipes"
-    tokenizers = "tokenizers"
-
+if TYPE_CHECKING:
+    from weft.config import registry
 
 TABLES = {
-    What.models: "weft.models:MODELS",
-    What.attentions: "weft.attention:ATTENTIONS",
-    What.mixers: "weft.mixers:MIXERS",
-    What.poolings: "weft.pooling:POOLINGS",
-    What.tasks: "weft.tasks:TASKS",
-    What.searches: "weft.search:SEARCHES",
-    What.reranks: "weft.inference:RERANKS",
-    What.tokenizers: "weft.data:TOKENIZERS",
+    "models": "weft.models:MODELS",
+    "fronts": "weft.models:FRONTS",
+    "encoders": "weft.models:ENCODERS",
+    "decoders": "weft.models:DECODERS",
+    "attentions": "weft.attention:ATTENTIONS",
+    "mixers": "weft.mixers:MIXERS",
+    "poolings": "weft.pooling:POOLINGS",
+    "tasks": "weft.tasks:TASKS",
+    "searches": "weft.search:SEARCHES",
+    "reranks": "weft.inference:RERANKS",
+    "tokenizers": "weft.data:TOKENIZERS",
 }
+What = StrEnum("What", "models fronts encoders decoders attentions mixers poolings tasks searches reranks recipes tokenizers")
 
 
-def list_parts(what: What = typer.Argument(None, help="What to list; default: everything.", show_default=False)) -> None:
-    """List models, attentions, mixers, poolings, tasks, searches, reranks, recipes or tokenizers, and the file of each."""
+def list_parts(what: What = typer.Argument(None, help="What to list; default: everything.")) -> None:
+    """List the parts of models, tasks, searches, reranks, recipes or tokenizers, and the file or package of each."""
     console = Console(highlight=False)
     for name in [what] if what else list(What):
         console.print(_recipes() if name is What.recipes else _parts(name), markup=False)
@@ -52,27 +48,33 @@ def _recipes() -> Table:
 
 
 def _parts(what: What) -> Table:
-    mechanisms = what in (What.attentions, What.mixers)
-    facts = ["used in", "shows weights", "cost in length", "paper"] if mechanisms else ["what it is"]
-    rows = list(_rows(what, mechanisms))
-    folder = posixpath.commonpath([posixpath.dirname(row[-1]) for row in rows])
+    from weft.config.plugins import PartTable, package_of
+    from weft.config.registry import find_table
+
+    parts = find_table(TABLES[what])
+    installed = parts.installed if isinstance(parts, PartTable) else {}
+    files = {kind: place.partition(":")[0].replace(".", "/") + ".py" for kind, place in parts.items() if kind not in installed}
+    folder = posixpath.commonpath([posixpath.dirname(file) for file in files.values()])
+    facts = ["used in", "shows weights", "cost in length", "paper"] if what in ("attentions", "mixers") else ["what it is"]
     table = _table(f"{what}: files in {folder}", "kind", *facts, "file")
-    for row in rows:
-        table.add_row(*row[:-1], posixpath.relpath(row[-1], folder))
+    for kind in parts:
+        place = posixpath.relpath(files[kind], folder) if kind in files else f"package {package_of(installed[kind])}"
+        table.add_row(kind, *_facts(parts, kind, len(facts)), place)
     return table
 
 
-def _rows(what: What, mechanisms: bool) -> Iterator[list[str]]:
-    from weft.config.registry import find_table, first_line, load
+def _facts(parts: registry.Table, kind: str, count: int) -> list[str]:
+    """The facts about a part, or the error if its package cannot be imported."""
+    from weft.config.registry import first_line, load
 
-    entries = find_table(TABLES[what])
-    for kind, place in entries.items():
-        part = load(entries, kind)
-        facts = [first_line(part)]
-        if mechanisms:
-            uses = [use for use in ("encoder", "causal", "cross") if use in part.uses]
-            facts = [" ".join(uses), "yes" if part.weights_sum else "no", part.cost, part.paper]
-        yield [kind, *facts, place.partition(":")[0].replace(".", "/") + ".py"]
+    try:
+        part = load(parts, kind)
+    except ConfigError as error:
+        return [*[""] * (count - 1), str(error)]
+    if count == 1:
+        return [first_line(part)]
+    uses = [use for use in ("encoder", "causal", "cross") if use in part.uses]
+    return [" ".join(uses), "yes" if part.weights_sum else "no", part.cost, part.paper]
 
 
 def _table(title: str, *headings: str) -> Table:

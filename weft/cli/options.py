@@ -12,9 +12,9 @@ from weft.config import document
 from weft.errors import ConfigError, RunError
 
 RUN = typer.Argument(help="Folder of a trained run. Several, joined by commas, form an ensemble.")
-BEAM = typer.Option(None, "--beam", help="Beam size; 1 is greedy.", show_default=False)
+BEAM = typer.Option(None, "--beam", help="Beam size; 1 is greedy.")
 DEVICE = typer.Option("auto", "--device", help="auto, cpu, cuda, cuda:1, …")
-OUTPUT = typer.Option(None, "-o", "--output", help="File to write; default: standard output.", show_default=False)
+OUTPUT = typer.Option(None, "-o", "--output", help="File to write; default: standard output.")
 DECODE_SET = typer.Option([], "--set", help="Any decoding setting, e.g. --set decode.beam=5. Repeatable.", metavar="KEY=VALUE")
 ANY_SET = typer.Option([], "--set", help="Any setting, e.g. --set train.steps=2000. Repeatable.", metavar="KEY=VALUE")
 
@@ -39,8 +39,3 @@ def decode_options(sets: Sequence[str], **flags: Any) -> dict[str, Any]:
             raise ConfigError(f"--set {text}: a trained run only takes decoding settings, such as --set decode.beam=5")
         options[name.removesuffix(".kind")] = document.value(value, f"--set {text}")
     return options | {name: value for name, value in flags.items() if value is not None}
-
-
-def warn(message: str) -> None:
-    """Writes a warning to standard error."""
-    typer.echo(f"weft: {message}", err=True)

@@ -9,32 +9,24 @@ from pathlib import Path
 
 import typer
 
-from weft.cli.options import BEAM, DECODE_SET, DEVICE, OUTPUT, RUN, decode_options, runs, warn
-from weft.cli.output import opened, write_line
-from weft.cli.progress import Counter
-
-INPUT = typer.Argument(None, help="File with one input per line, also .gz; default: standard input.", show_default=False)
-N_BEST = typer.Option(None, "--n-best", help="Outputs per line, as JSON lines.", show_default=False)
-PREFIX = typer.Option(None, "--prefix", help="File with a forced prefix for each line.", show_default=False)
-GLOSSARY = typer.Option(
-    None,
-    "--glossary",
-    help="File with a source term, a tab and a target term per line. The target term is required wherever the source term "
-    "occurs or, with ! before it, forbidden.",
-    show_default=False,
-)
-JSON = typer.Option(False, "--json", help="JSON lines with text, score and tokens instead of plain text.")
+from weft.cli.options import BEAM, DECODE_SET, DEVICE, OUTPUT, RUN, decode_options, runs
+from weft.cli.output import Counter, opened, warn, write_line
 
 
 def predict(
     run: str = RUN,
-    text: str = INPUT,
+    text: str = typer.Argument(None, help="File with one input per line, also .gz; default: standard input."),
     output: Path = OUTPUT,
     beam: int = BEAM,
-    n_best: int = N_BEST,
-    prefix: Path = PREFIX,
-    glossary: Path = GLOSSARY,
-    as_json: bool = JSON,
+    n_best: int = typer.Option(None, "--n-best", help="Outputs per line, as JSON lines."),
+    prefix: Path = typer.Option(None, "--prefix", help="File with a forced prefix for each line."),
+    glossary: Path = typer.Option(
+        None,
+        "--glossary",
+        help="File with a source term, a tab and a target term per line. The target term is required wherever the source term "
+        "occurs or, with ! before it, forbidden.",
+    ),
+    as_json: bool = typer.Option(False, "--json", help="JSON lines with text, score and tokens instead of plain text."),
     device: str = DEVICE,
     set: list[str] = DECODE_SET,
 ) -> None:

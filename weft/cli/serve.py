@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,81 +10,56 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from weft.cli.options import DEVICE
+from weft.cli.output import warn
 from weft.errors import ConfigError
 
 if TYPE_CHECKING:
     from weft.serve.settings import Settings
 
-RUNS = typer.Argument(
-    help="Folders of trained runs, each optionally with its languages: en-de=RUN. RUN,RUN is an ensemble.", metavar="RUN…"
-)
-HOST = typer.Option("127.0.0.1", "--host", help="Address to listen on; 0.0.0.0 serves other machines.")
-PORT = typer.Option(5000, "--port", help="Port to listen on; 0 takes a free one.", min=0, max=65535)
-API_KEY = typer.Option([], "--api-key", help="A key that requests have to present. Repeatable.", metavar="KEY")
-API_KEYS = typer.Option(None, "--api-keys", help="File with one key per line.", show_default=False)
-RATE = typer.Option(0, "--rate", help="Requests per minute for each key or address; 0: no limit.", min=0)
-CHAR_LIMIT = typer.Option(10_000, "--char-limit", help="Most characters per request.", min=1)
-QUEUE = typer.Option(2_000, "--queue", help="Texts that may wait; beyond that, 503 with Retry-After.", min=1)
-TIMEOUT = typer.Option(60.0, "--timeout", help="Seconds that a request may take.", min=0.1)
-WINDOW = typer.Option(4.0, "--window", help="Milliseconds in which requests are collected into a batch.", min=0)
-BATCH_TOKENS = typer.Option(4096, "--batch-tokens", help="Source tokens per batch; 0: each text alone.", min=0)
-CACHE = typer.Option(10_000, "--cache", help="Translations kept in the cache.", min=0)
-MAX_BEAM = typer.Option(16, "--max-beam", help="The widest beam that a request may ask for.", min=1)
-CORS = typer.Option([], "--cors", help="A site whose pages may send requests, or *. Repeatable.", metavar="ORIGIN")
-PROXY = typer.Option("", "--proxy", help="Address of a proxy that names its clients.", show_default=False)
-LOG_TEXT = typer.Option(False, "--log-text", help="Write the texts to the log, too.")
-THREADS = typer.Option(
-    0, "--threads", help="CPU threads of the model; 0: all cores but one, which is left for reading requests.", min=0
-)
-
 
 def serve(
-    run: list[str] = RUNS,
-    host: str = HOST,
-    port: int = PORT,
-    api_key: list[str] = API_KEY,
-    api_keys: Path = API_KEYS,
-    rate: int = RATE,
-    char_limit: int = CHAR_LIMIT,
-    queue: int = QUEUE,
-    timeout: float = TIMEOUT,
-    window: float = WINDOW,
-    batch_tokens: int = BATCH_TOKENS,
-    cache: int = CACHE,
-    max_beam: int = MAX_BEAM,
-    cors: list[str] = CORS,
-    proxy: str = PROXY,
-    log_text: bool = LOG_TEXT,
+    run: list[str] = typer.Argument(
+        help="Folders of trained runs, each optionally with its languages: en-de=RUN. RUN,RUN is an ensemble.", metavar="RUN…"
+    ),
+    host: str = typer.Option("127.0.0.1", "--host", help="Address to listen on; 0.0.0.0 serves other machines."),
+    port: int = typer.Option(5000, "--port", help="Port to listen on; 0 takes a free one.", min=0, max=65535),
+    api_key: list[str] = typer.Option([], "--api-key", help="A key that requests have to present. Repeatable.", metavar="KEY"),
+    api_keys: Path = typer.Option(None, "--api-keys", help="File with one key per line."),
+    rate: int = typer.Option(0, "--rate", help="Requests per minute for each key or address; 0: no limit.", min=0),
+    char_limit: int = typer.Option(10_000, "--char-limit", help="Most characters per request.", min=1),
+    queue: int = typer.Option(2_000, "--queue", help="Texts that may wait; beyond that, 503 with Retry-After.", min=1),
+    timeout: float = typer.Option(60.0, "--timeout", help="Seconds that a request may take.", min=0.1),
+    window: float = typer.Option(4.0, "--window", help="Milliseconds in which requests are collected into a batch.", min=0),
+    batch_tokens: int = typer.Option(4096, "--batch-tokens", help="Source tokens per batch; 0: each text alone.", min=0),
+    cache: int = typer.Option(10_000, "--cache", help="Translations kept in the cache.", min=0),
+    max_beam: int = typer.Option(16, "--max-beam", help="The widest beam that a request may ask for.", min=1),
+    cors: list[str] = typer.Option(
+        [], "--cors", help="Site whose pages may send requests, or *. Repeatable.", metavar="ORIGIN"
+    ),
+    proxy: str = typer.Option("", "--proxy", help="Address of a proxy that names its clients.", show_default=False),
+    log_text: bool = typer.Option(False, "--log-text", help="Write the texts to the log, too."),
     device: str = DEVICE,
-    threads: int = THREADS,
+    threads: int = typer.Option(
+        0, "--threads", help="CPU threads of the model; 0: all cores but one, which is left for reading requests.", min=0
+    ),
 ) -> None:
     """Serve trained runs over HTTP: a web page, LibreTranslate's interface, and a JSON interface with all search options.
 
     SIGHUP reloads the runs without a pause. SIGTERM finishes the requests that were accepted, then exits.
     """
-    _check_packages()
-    from weft.serve.settings import Settings
-
-    limits: dict[str, Any] = {
-        "rate": rate,
-        "characters": char_limit,
-        "queue": queue,
-        "timeout": timeout,
-        "window": window / 1000,
-    }
-    batches: dict[str, Any] = {"batch_tokens": batch_tokens, "cache": cache, "beam": max_beam}
-    access: dict[str, Any] = {"keys": _keys(api_key, api_keys), "origins": tuple(cors), "proxies": proxy, "log_text": log_text}
-    cores = threads or max(1, (os.cpu_count() or 2) - 1)
-    _run(Settings(host=host, port=port, threads=cores, **limits, **batches, **access), run, device)
-
-
-def _check_packages() -> None:
     try:
         import fastapi  # noqa: F401
         import python_multipart  # noqa: F401
         import uvicorn  # noqa: F401
     except ImportError as error:
         raise ConfigError(f"weft serve needs the package {error.name}: pip install 'weft[serve]'") from None
+    from weft.serve.settings import Settings
+
+    limits: dict[str, Any] = {"rate": rate, "characters": char_limit, "queue": queue, "timeout": timeout}
+    batches: dict[str, Any] = {"window": window / 1000, "batch_tokens": batch_tokens, "cache": cache, "beam": max_beam}
+    access: dict[str, Any] = {"keys": _keys(api_key, api_keys), "origins": tuple(cors), "proxies": proxy, "log_text": log_text}
+    cores = threads or max(1, (os.cpu_count() or 2) - 1)
+    _run(Settings(host=host, port=port, threads=cores, **limits, **batches, **access), run, device)
 
 
 def _keys(given: Sequence[str], file: Path | None) -> frozenset[str]:
@@ -102,11 +76,7 @@ def _run(settings: Settings, run: Sequence[str], device: str) -> None:
     from weft.serve.server import Server
 
     if not (settings.local or settings.keys):
-        _say(f"{settings.host} can be reached from other machines and no --api-key is set: anyone who reaches it may use it")
-    server = Server(settings, Models([parse_place(text) for text in run], device=device, tell=_say))
-    _say(f"{server.address} shows a page to try it; /docs describes the interface for programs")
+        warn(f"{settings.host} can be reached from other machines and no --api-key is set: anyone who reaches it may use it")
+    server = Server(settings, Models([parse_place(text) for text in run], device=device, tell=warn))
+    warn(f"{server.address} shows a page to try it; /docs describes the interface for programs")
     server.run()
-
-
-def _say(message: str) -> None:
-    print(f"weft: {message}", file=sys.stderr, flush=True)

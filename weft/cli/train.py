@@ -9,12 +9,13 @@ from pathlib import Path
 import typer
 
 from weft.cli.options import ANY_SET
+from weft.cli.output import tell
 from weft.config.registry import find_table, load
 from weft.errors import ConfigError
 
 
 def train(
-    recipe: str = typer.Argument(None, help="A recipe (see `weft list recipes`) or a YAML file.", show_default=False),
+    recipe: str = typer.Argument(None, help="A recipe (see `weft list recipes`) or a YAML file."),
     data: list[str] = typer.Option(
         [],
         "--data",
@@ -22,10 +23,8 @@ def train(
         metavar="FILES",
     ),
     valid: list[str] = typer.Option([], "--valid", help="Validation pairs, in the same forms. Repeatable.", metavar="FILES"),
-    out: Path = typer.Option(None, "--out", help="Folder of the run. Default: runs/NAME.", show_default=False),
-    resume: Path = typer.Option(
-        None, "--resume", help="Continue this run exactly where it stopped.", metavar="RUN", show_default=False
-    ),
+    out: Path = typer.Option(None, "--out", help="Folder of the run. Default: runs/NAME."),
+    resume: Path = typer.Option(None, "--resume", help="Continue this run exactly where it stopped.", metavar="RUN"),
     set: list[str] = ANY_SET,
 ) -> None:
     """Train a model from a recipe or a configuration file, on your own data."""
@@ -39,16 +38,11 @@ def train(
     if resume is not None and out is not None:
         raise ConfigError("--resume continues in the run's own folder; remove --out")
     folder = resume or out or api.free_folder(recipe)
-    result = api.train(recipe or "", data=data, valid=valid, out=folder, resume=resume is not None, set=set, tell=_tell)
+    result = api.train(recipe or "", data=data, valid=valid, out=folder, resume=resume is not None, set=set, tell=tell)
     if os.environ.get("RANK", "0") != "0":
         return  # one of several processes; only the first reports
-    _tell(f"\ndone: step {result.update:,}, {result.weights} weights in {folder}/model.safetensors")
+    tell(f"\ndone: step {result.update:,}, {result.weights} weights in {folder}/model.safetensors")
     name = shlex.quote(str(folder))
     for command in load(find_table("weft.tasks:TASKS"), run_config(folder).task["kind"]).commands:
-        _tell(f"  {command.format(run=name)}")
-    _tell(f"  weft train --resume {name} --set train.steps={2 * result.update}")
-
-
-def _tell(message: str) -> None:
-    # Not through rich, which would wrap long lines: these commands are meant to be copied.
-    typer.echo(message, err=True)
+        tell(f"  {command.format(run=name)}")
+    tell(f"  weft train --resume {name} --set train.steps={2 * result.update}")

@@ -115,14 +115,9 @@ def split(text: str) -> list[str]:
 
 
 def _label(entry: Entry, one_recipe: bool) -> str:
-    stem = Path(entry.recipe).stem
-    changes = [_short_change(change) for change in entry.sets]
-    return " ".join(changes if changes and one_recipe else [stem, *changes])
-
-
-def _short_change(change: str) -> str:
-    key, _, value = change.partition("=")
-    return f"{key.rpartition('.')[2]}={_short(document.value(value, change))}"
+    settings = [(*change.partition("="), change) for change in entry.sets]
+    changes = [f"{key.rpartition('.')[2]}={_short(document.value(value, change))}" for key, _, value, change in settings]
+    return " ".join(changes if changes and one_recipe else [Path(entry.recipe).stem, *changes])
 
 
 def _short(value: Any) -> str:
@@ -149,11 +144,8 @@ def _buildable(base: Entry, slot: str, tell: Callable[[str], None]) -> Iterator[
 
 def _table(config: Config, slot: str) -> Among:
     """The table of kinds for a slot of the section model."""
-    section, _, option = slot.partition(".")
     fields = options_of("weft.models:MODELS", config.model["kind"]).model_fields
-    slots = {f"model.{name}": nested(field) for name, field in fields.items()}
-    table = slots.get(slot) if section == "model" and option else None
-    if not isinstance(table, Among):
-        known = [name for name, value in slots.items() if isinstance(value, Among)]
-        raise ConfigError(f"--slot {slot}: {config.model['kind']} has no such slot; {suggest(slot, known)}")
-    return table
+    slots = {f"model.{name}": part for name, field in fields.items() if isinstance(part := nested(field), Among)}
+    if slot not in slots:
+        raise ConfigError(f"--slot {slot}: {config.model['kind']} has no such slot; {suggest(slot, slots)}")
+    return slots[slot]

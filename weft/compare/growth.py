@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
 
-from weft.bench.timing import timed
+from weft.bench.machine import timed
 from weft.models.base import Network, Sizes
 from weft.tasks.base import Task
 from weft.training.loop import forward_backward
@@ -37,14 +39,15 @@ class Growth:
 
 def measure_growth(model: Network, task: Task, sizes: Sizes, lengths: Sequence[int], autocast: torch.autocast) -> Growth:
     """Measures growth over `lengths`, up to the model's maximum length and the memory of the device."""
-    limit = min((most for most in (model.max_source, model.max_target) if most is not None), default=None)
     seconds: list[float] = []
     sizes_in_memory: list[int] = []
-    tried = [length for length in sorted(lengths) if limit is None or length <= limit]
+    tried = [length for length in sorted(lengths) if model.longest is None or length <= model.longest]
     model.train()
     for length in tried:
+        step = partial(forward_backward, task, model, task.made_up(length, sizes).to(model.device), 1, autocast)
         try:
-            best, needed = _measure(model, task, sizes, length, autocast)
+            needed = _memory(step, model)  # first, because it includes warm-up
+            best = min(timed(step, model.device, times=REPETITIONS, within=TIME_LIMIT))
         except torch.OutOfMemoryError:
             break
         finally:
@@ -60,26 +63,10 @@ def measure_growth(model: Network, task: Task, sizes: Sizes, lengths: Sequence[i
 def exponent(lengths: Sequence[int], values: Sequence[float]) -> float | None:
     """The exponent p in values ≈ c · lengthᵖ."""
     points = [(math.log(length), math.log(value)) for length, value in zip(lengths, values, strict=True) if value > 0]
-    if len(points) < 2:
-        return None
-    mean_x, mean_y = (sum(axis) / len(points) for axis in zip(*points, strict=True))
-    covariance = sum((x - mean_x) * (y - mean_y) for x, y in points)
-    return covariance / sum((x - mean_x) ** 2 for x, _ in points)
+    return statistics.linear_regression(*zip(*points, strict=True)).slope if len(points) > 1 else None
 
 
-def _measure(model: Network, task: Task, sizes: Sizes, length: int, autocast: torch.autocast) -> tuple[float, int]:
-    """(seconds, bytes) of a step at one length. The first step, which includes warm-up, is not timed."""
-    device = model.device
-    batch = task.made_up(length, sizes).to(device)
-
-    def step() -> None:
-        forward_backward(task, model, batch, 1, autocast)
-
-    needed = _memory(step, model)
-    return min(timed(step, device, times=REPETITIONS, within=TIME_LIMIT)), needed
-
-
-def _memory(step: Callable[[], None], model: Network) -> int:
+def _memory(step: Callable[[], object], model: Network) -> int:
     """Memory of a step: on a GPU the peak allocation, on a CPU the tensors that forward saves for backward."""
     if model.device.type == "cuda":
         step()  # allocates the gradients, which are not to be counted

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from weft.compare.growth import measure_growth
-from weft.compare.probe import probe
+from weft.compare.trainings import probe
 from weft.data.formats import open_pairs
 from weft.evaluation.metrics import score
 from weft.explain.picture import View, views
@@ -82,7 +82,8 @@ def _predictions(run: TrainedRun, wanted: Wanted) -> dict[str, Any]:
     return {
         "test": {each.key: each.value for each in scores.values()},
         "decoding": {"sentences": len(texts), "seconds": seconds, "per_second": len(texts) / seconds} if texts else None,
-        "views": [_plain(view) for view in maps],
+        # Weights are rounded to what a picture can show.
+        "views": [{**asdict(view), "weights": view.weights.astype(float).round(3).tolist()} for view in maps],
     }
 
 
@@ -106,11 +107,6 @@ def _attention(translator: Trained, sources: Sequence[str]) -> list[View]:
     sentence = min(candidates, key=lambda source: abs(len(source.split()) - WORDS))
     maps = views(next(translator.stream([sentence], attention=True)))
     return [view for view in maps if max(view.weights.shape) <= MOST_TOKENS]
-
-
-def _plain(view: View) -> dict[str, Any]:
-    """A view as plain data, with weights rounded to what a picture can show."""
-    return {**asdict(view), "weights": view.weights.astype(float).round(3).tolist()}
 
 
 def _validated(run: TrainedRun, test: Sequence[str]) -> dict[str, float]:

@@ -1,16 +1,14 @@
-"""The plan of a comparison: its settings, and the trainings it consists of."""
+"""The plan of a comparison: its settings, the training budget of each entry, and the trainings it consists of."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from weft.compare.budget import Budget
 from weft.compare.entries import Entry
 from weft.compare.trainings import Training
-from weft.config.sections import Config
 from weft.errors import ConfigError
 
 SETTINGS = ("train.validate_every=0", "train.keep_last=1", "train.tensorboard=false")
@@ -22,6 +20,32 @@ not every model supports such batches."""
 
 BUDGETED = ("train.steps", "train.seconds")
 """Settings that only the budget determines."""
+
+UNITS = {"s": 1, "m": 60, "h": 3600}
+FACTORS = {"": 1, "k": 1_000, "M": 1_000_000}
+
+
+@dataclass(frozen=True)
+class Budget:
+    """A number of steps or of seconds; the other is 0. text: the budget as the user wrote it."""
+
+    text: str
+    steps: int = 0
+    seconds: float = 0.0
+
+
+def parse_budget(text: str) -> Budget:
+    """Parses a budget such as "10m", "90s", "1.5h", "500-steps" or "20k-steps"."""
+    number = r"(\d+(?:\.\d+)?)"
+    if match := re.fullmatch(rf"{number}([smh])", text.strip()):
+        seconds = float(match[1]) * UNITS[match[2]]
+        if seconds > 0:
+            return Budget(text, seconds=seconds)
+    if match := re.fullmatch(rf"{number}(k|M|)[- ]?steps?", text.strip()):
+        steps = round(float(match[1]) * FACTORS[match[2]])
+        if steps > 0:
+            return Budget(text, steps=steps)
+    raise ConfigError(f"--budget {text}: write a time such as 90s, 10m or 1.5h, or steps such as 500-steps or 20k-steps")
 
 
 @dataclass(frozen=True)
@@ -49,13 +73,8 @@ class Comparison:
     def document(self) -> dict[str, Any]:
         """Plain data for reports."""
         lists = {name: list(getattr(self, name)) for name in ("data", "valid", "test", "sets", "lengths")}
-        return {
-            "budget": self.budget.text,
-            "repeat": self.repeat,
-            "at_once": self.at_once,
-            "sentences": self.sentences,
-            **lists,
-        }
+        numbers = {name: getattr(self, name) for name in ("repeat", "at_once", "sentences")}
+        return {"budget": self.budget.text, **numbers, **lists}
 
 
 @dataclass(frozen=True)
@@ -85,9 +104,8 @@ def training(comparison: Comparison, entry: Entry, *last: str) -> Training:
 def runs_of(comparison: Comparison, entry: Entry) -> list[Run]:
     first = training(comparison, entry).config().train.seed
     folder = comparison.out / "runs"
-    return [
-        Run(entry, first + number, number, folder / f"{entry.name}.{first + number}") for number in range(comparison.repeat)
-    ]
+    seeds = range(first, first + comparison.repeat)
+    return [Run(entry, seed, number, folder / f"{entry.name}.{seed}") for number, seed in enumerate(seeds)]
 
 
 def check(comparison: Comparison) -> list[str]:
@@ -108,10 +126,6 @@ def check(comparison: Comparison) -> list[str]:
             raise ConfigError(f"{entry.label}: there is no training data; give --data")
         if not (config.data.valid or comparison.test):
             raise ConfigError(f"{entry.label}: there is no data to score; give --valid, --test or both")
-    return _warnings(comparison, configs)
-
-
-def _warnings(comparison: Comparison, configs: Sequence[Config]) -> list[str]:
     steps = comparison.budget.steps
     long = [
         f"{entry.label}: {warmup:,} of {steps:,} steps are warm-up; --set train.schedule.warmup=… shortens it"

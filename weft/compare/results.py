@@ -18,6 +18,7 @@ from weft.compare.plan import Comparison, Run, training
 from weft.compare.trainings import records
 from weft.compare.worker import Job
 from weft.runs.opening import build_task
+from weft.tasks.base import LOSS
 
 FORMAT = 1
 """The version of the document. It changes when a key changes its meaning or is removed, not when one is added."""
@@ -128,6 +129,7 @@ def _row(label: str, runs: list[Row], *, alone: bool) -> Row:
     """An entry with all its runs. Some values are measured on its first run only; if `alone`, so is the speed."""
     measured: Row = next((run for run in runs if "views" in run["measured"]), {"measured": {}})
     first: Row = measured["measured"]
+    pace = first.get("steps_a_second")
     good = _trained(runs)
     for run in runs:
         run["test"] = run["measured"].get("test", {})
@@ -135,7 +137,7 @@ def _row(label: str, runs: list[Row], *, alone: bool) -> Row:
         "label": label,
         "error": next((run["error"] for run in runs if run["error"]), ""),
         "parameters": first.get("parameters"),
-        "speed": stat([_alone(measured)] if alone else (run["speed"] for run in good)),
+        "speed": stat([pace and pace * measured["counts_a_step"]] if alone else (run["speed"] for run in good)),
         "memory": stat(run["memory"] for run in good),
         "seconds": stat(run["seconds"] for run in good),
         "steps": stat(run["steps"] for run in good),
@@ -144,12 +146,6 @@ def _row(label: str, runs: list[Row], *, alone: bool) -> Row:
         "views": first.get("views", []),
         "runs": runs,
     }
-
-
-def _alone(run: Row) -> float | None:
-    """Counts per second of a run that has the machine to itself."""
-    pace = run["measured"].get("steps_a_second")
-    return None if pace is None else pace * run["counts_a_step"]
 
 
 def _trained(runs: Iterable[Row]) -> list[Row]:
@@ -166,9 +162,7 @@ def _headline(facts: Row, rows: Sequence[Row]) -> Row:
     """The headline metric of the task if all entries have it, else the loss."""
     wanted: Row = facts["headline"]
     known = [run["valid"] | run["test"] for row in rows for run in _trained(row["runs"])]
-    return (
-        wanted if all(wanted["key"] in each for each in known) else {"key": "loss", "title": "loss", "higher_is_better": False}
-    )
+    return wanted if all(wanted["key"] in each for each in known) else asdict(LOSS)
 
 
 def _judge(row: Row, key: str, tested: bool) -> None:

@@ -8,6 +8,7 @@ OUT/logs      output of each process
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import asdict
@@ -137,8 +138,8 @@ class Sweep:
         wanted = Wanted(plan.test, plan.sentences, plan.lengths, alone=plan.at_once > 1, look=True)
         if run.number:
             wanted = Wanted(plan.test)
-        options = {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(wanted).items()}
-        return Job("measure", str(plan.out / "measures" / f"{run.name}.json"), folder=str(run.folder), options=options)
+        file = plan.out / "measures" / f"{run.name}.json"
+        return Job("measure", str(file), folder=str(run.folder), options=asdict(wanted))
 
     def _work(self, name: str, jobs: Sequence[Job], activity: str) -> None:
         processes = Processes(self.logs)
@@ -174,18 +175,11 @@ class Sweep:
         parts = [f"{self.done} of {len(self.runs)} trained"]
         lasts = {run: _last(run) for run in list(self.running.values())}
         parts += [f"{run}: step {last['step']:,}, loss {last['loss'] or 0:.3f}" for run, last in lasts.items() if last]
-        if left := self._seconds_left(lasts):
-            parts.append(f"about {duration(left)} left")
+        if times := self.durations + [last["seconds"] + last["seconds_left"] for last in lasts.values() if last]:
+            running = sum(last["seconds_left"] for last in lasts.values() if last)
+            waiting = max(0, len(self.runs) - self.done - len(lasts)) * statistics.fmean(times)
+            parts.append(f"about {duration((running + waiting) / self.comparison.at_once)} left")
         return " · ".join(parts)
-
-    def _seconds_left(self, lasts: dict[Run, dict[str, Any]]) -> float:
-        """An estimate from the times of finished and running trainings; 0 if there are none."""
-        times = self.durations + [last["seconds"] + last["seconds_left"] for last in lasts.values() if last]
-        if not times:
-            return 0.0
-        running = sum(last["seconds_left"] for last in lasts.values() if last)
-        waiting = max(0, len(self.runs) - self.done - len(lasts))
-        return (running + waiting * sum(times) / len(times)) / self.comparison.at_once
 
 
 def _unfinished(run: Run) -> str:

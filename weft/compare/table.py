@@ -15,16 +15,33 @@ from weft.compare.results import Row, Stat
 
 NONE = "–"
 MIB = 2**20
+WHOLE = "{:,.0f}".format
 
 
 @dataclass(frozen=True)
 class Column:
-    """A column: its heading, the number of a row to sort by, the text to show, and a note on its meaning."""
+    """A column: its heading, the number of a row, which it is sorted by, how to show the number, and a note on its meaning."""
 
     heading: str
     value: Callable[[Row], float | None]
-    shown: Callable[[Row], str]
+    form: Callable[[float], str]
     note: str = ""
+
+    def shown(self, row: Row) -> str:
+        """The text of a cell."""
+        number = self.value(row)
+        return NONE if number is None else self.form(number)
+
+
+class QualityColumn(Column):
+    """The headline metric with its interval."""
+
+    def shown(self, row: Row) -> str:
+        quality = row["quality"]
+        if quality is None:
+            return "failed" if row["error"] else NONE
+        half = f" ± {(quality['high'] - quality['low']) / 2:.2f}" if quality["low"] is not None else ""
+        return f"{self.form(quality['mean'])}{half}"
 
 
 def columns(document: dict[str, Any]) -> list[Column]:
@@ -33,16 +50,17 @@ def columns(document: dict[str, Any]) -> list[Column]:
     arrow = "↑" if headline["higher_is_better"] else "↓"
     data = {"valid": "validation", "test": "test"}[headline["data"]]
     alone = "measured in a short separate training" if document["settings"]["at_once"] > 1 else "median over training"
+    where = "the process, with the interpreter" if document["about"]["device"].startswith("CPU") else "tensors on the GPU"
     every = [
-        Column(f"{headline['title']} {arrow}", _mean("quality"), _with_interval, f"on the {data} data"),
-        _column("parameters", "parameters", lambda value: f"{value / 1e6:.2f}M" if value >= 1e5 else f"{value:,.0f}"),
-        _column(f"{counts}/s", "speed", _thousands, f"in training, {alone}"),
-        _column("decoded/s", "decoding", lambda value: f"{value:,.1f}", "sentences or texts, with one model at a time"),
-        _column("memory MiB", "memory", lambda value: f"{value / MIB:,.0f}", _memory_note(document)),
+        QualityColumn(f"{headline['title']} {arrow}", _mean("quality"), "{:.2f}".format, f"on the {data} data"),
+        Column("parameters", _mean("parameters"), lambda value: f"{value / 1e6:.2f}M" if value >= 1e5 else f"{value:,.0f}"),
+        Column(f"{counts}/s", _mean("speed"), WHOLE, f"in training, {alone}"),
+        Column("decoded/s", _mean("decoding"), "{:,.1f}".format, "sentences or texts, with one model at a time"),
+        Column("memory MiB", _mean("memory"), lambda value: f"{value / MIB:,.0f}", f"peak memory in training, of {where}"),
         _growth("time", document),
         _growth("memory", document),
-        _column("steps", "steps", _thousands),
-        _column("seconds", "seconds", lambda value: f"{value:,.0f}", "of training"),
+        Column("steps", _mean("steps"), WHOLE),
+        Column("seconds", _mean("seconds"), WHOLE, "of training"),
     ]
     return [column for column in every if any(column.value(row) is not None for row in document["entries"])]
 
@@ -123,37 +141,8 @@ def _mean(key: str) -> Callable[[Row], float | None]:
     return value
 
 
-def _column(heading: str, key: str, form: Callable[[float], str], note: str = "") -> Column:
-    return _formatted(heading, _mean(key), form, note)
-
-
-def _formatted(heading: str, value: Callable[[Row], float | None], form: Callable[[float], str], note: str) -> Column:
-    def shown(row: Row) -> str:
-        number = value(row)
-        return NONE if number is None else form(number)
-
-    return Column(heading, value, shown, note)
-
-
-def _with_interval(row: Row) -> str:
-    quality = row["quality"]
-    if quality is None:
-        return "failed" if row["error"] else NONE
-    half = f" ± {(quality['high'] - quality['low']) / 2:.2f}" if quality["low"] is not None else ""
-    return f"{quality['mean']:.2f}{half}"
-
-
 def _growth(what: str, document: dict[str, Any]) -> Column:
     lengths = document["settings"]["lengths"]
     between = f"from {min(lengths):,} to {max(lengths):,} tokens" if lengths else ""
     note = f"{what} of a forward and backward pass of the whole model, n {between}"
-    return _formatted(f"{what} ∝", lambda row: (row["growth"] or {}).get(what), lambda power: f"n^{power:.2f}", note)
-
-
-def _memory_note(document: dict[str, Any]) -> str:
-    where = "the process, with the interpreter" if document["about"]["device"].startswith("CPU") else "tensors on the GPU"
-    return f"peak memory in training, of {where}"
-
-
-def _thousands(value: float) -> str:
-    return f"{value:,.0f}"
+    return Column(f"{what} ∝", lambda row: (row["growth"] or {}).get(what), "n^{:.2f}".format, note)

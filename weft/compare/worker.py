@@ -16,9 +16,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from pydantic import TypeAdapter
+
 from weft.compare.processes import Failure, Processes
 from weft.compare.trainings import Training
 from weft.config.document import replace_file
+from weft.errors import Interrupted
 
 Result = dict[str, Any]
 
@@ -45,7 +48,8 @@ class Job:
         if not self.file.exists():
             return None
         document: Result = json.loads(self.file.read_text("utf-8"))
-        return document if document["options"] == self.options and "error" not in document else None
+        options = json.loads(json.dumps(self.options))  # tuples become lists, as in the file
+        return document if document["options"] == options and "error" not in document else None
 
     def error(self) -> str:
         """Why the job failed; empty if it succeeded or has not run yet."""
@@ -57,14 +61,17 @@ class Job:
         replace_file(self.file, json.dumps({"options": self.options, **values}, ensure_ascii=False))
 
 
+JOBS = TypeAdapter(list[Job])
+
+
 def work(name: str, jobs: Sequence[Job], processes: Processes) -> None:
     """Runs the jobs that have no result yet. If the process dies, its current job has failed, and the others continue."""
     left = [job for job in jobs if job.load() is None]
     for job in left:
         job.file.unlink(missing_ok=True)
     while left:
-        with tempfile.NamedTemporaryFile("w", suffix=".json", encoding="utf-8") as file:
-            json.dump([asdict(job) for job in left], file)
+        with tempfile.NamedTemporaryFile(suffix=".json") as file:
+            file.write(JOBS.dump_json(left))
             file.flush()
             try:
                 processes(name, [file.name], module="weft.compare.worker")
@@ -79,10 +86,7 @@ def work(name: str, jobs: Sequence[Job], processes: Processes) -> None:
 
 def main(file: str) -> None:
     """Runs the jobs of a file."""
-    from weft.errors import Interrupted
-
-    for values in json.loads(Path(file).read_text("utf-8")):
-        job = Job(**{**values, "training": Training(**_tuples(values["training"]))})
+    for job in JOBS.validate_json(Path(file).read_bytes()):
         try:
             job.save(**_do(job))
         except Interrupted:
@@ -95,23 +99,18 @@ def main(file: str) -> None:
 
 def _do(job: Job) -> Result:
     from weft.compare.measure import Wanted, measure
-    from weft.compare.probe import probe, probe_seconds
+    from weft.compare.trainings import probe, probe_seconds
     from weft.runs.opening import build_task
 
     options = job.options or {}
     if job.kind == "measure":
-        return measure(Path(job.folder), Wanted(**_tuples(options)))
+        return measure(Path(job.folder), Wanted(**options))
     if job.kind == "plan":
         speed = probe(job.training.config(), probe_seconds(options["seconds"]))
         return {"steps": speed.planned(options["seconds"]), **asdict(speed)}
     with tempfile.TemporaryDirectory() as folder:
         build_task(job.training.config(), Path(folder)).prepare()
     return {}
-
-
-def _tuples(values: dict[str, Any]) -> dict[str, Any]:
-    """Converts lists, as JSON stores tuples, back to tuples."""
-    return {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from typing import Any
 
 from rich.console import Group, RenderableType
 from rich.markup import escape
-from rich.table import Table
+from rich.table import Column, Table
 
 from weft.evaluation.metrics import Bucket, Metric, MetricScore, by_length, check_texts, make_metrics
 from weft.evaluation.significance import SEED, TESTS, Significance, Test, confidence
@@ -40,13 +40,9 @@ class Evaluation:
 
     def document(self) -> dict[str, Any]:
         """Plain data for JSON with stable keys; see FORMAT."""
-        metrics = {
-            score.name: {
-                "value": score.value,
-                "signature": score.signature,
-                "ci": list(ci),
-                "higher_is_better": score.higher_is_better,
-            }
+        metrics: dict[str, dict[str, Any]] = {
+            score.name: {"value": score.value, "signature": score.signature, "ci": list(ci)}
+            | {"higher_is_better": score.higher_is_better}
             for score, ci in zip(self.scores, self.intervals)
         }
         buckets = [
@@ -74,24 +70,14 @@ class Evaluation:
 
     def table(self) -> RenderableType:
         """The tables for the terminal, with rich."""
-        tables = [self._scores()]
-        if self.lengths:
-            tables.append(self._lengths())
-        return Group(*tables)
+        return Group(self._scores(), *([self._lengths()] if self.lengths else []))
 
     def _scores(self) -> Table:
         note = "\n".join(f"{score.name}: {score.signature}" for score in self.scores)
-        table = Table(
-            title=escape(f"{self.system} on {self.data} ({self.sentences} sentences)"),
-            caption=escape(note),
-            caption_justify="left",
-        )
-        table.add_column("metric")
-        table.add_column("score", justify="right")
-        table.add_column("95 % interval", justify="right")
-        if self.comparisons:
-            for heading in (escape(str(self.baseline)), "difference", "95 % interval", "p"):
-                table.add_column(heading, justify="right")
+        title = escape(f"{self.system} on {self.data} ({self.sentences} sentences)")
+        compared = [escape(str(self.baseline)), "difference", "95 % interval", "p"] if self.comparisons else []
+        numbers = (Column(heading, justify="right") for heading in ("score", "95 % interval", *compared))
+        table = Table("metric", *numbers, title=title, caption=escape(note), caption_justify="left")
         for index, (score, (low, high)) in enumerate(zip(self.scores, self.intervals)):
             arrow = "↑" if score.higher_is_better else "↓"
             cells = [f"{score.name} {arrow}", f"{score.value:.2f}", f"{low:.2f} … {high:.2f}"]
@@ -99,9 +85,8 @@ class Evaluation:
         return table
 
     def _lengths(self) -> Table:
-        table = Table(title="BLEU by source length")
-        for heading in ("words", "sentences", "BLEU"):
-            table.add_column(heading, justify="right")
+        numbers = (Column(heading, justify="right") for heading in ("words", "sentences", "BLEU"))
+        table = Table(*numbers, title="BLEU by source length")
         for item in self.lengths:
             words = f"{item.low} and more" if item.high is None else f"{item.low} to {item.high - 1}"
             table.add_row(words, str(item.sentences), "–" if item.bleu is None else f"{item.bleu:.2f}")

@@ -8,7 +8,7 @@ Shapes: N sentences · S counts per sentence · R resamples.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -51,7 +51,7 @@ class Significance:
 
 def confidence(metric: Metric, counts: Counts, samples: int = 1000, seed: int = SEED) -> tuple[float, float]:
     """The 95 % confidence interval of a system's value over resampled test sets (Koehn 2004)."""
-    return _middle(metric.value(_resample(counts, _checked(samples), seed)))
+    return _middle(metric.value(_resample(counts, samples, seed)))
 
 
 def paired_bootstrap(metric: Metric, ours: Counts, theirs: Counts, samples: int = 1000, seed: int = SEED) -> Significance:
@@ -60,9 +60,7 @@ def paired_bootstrap(metric: Metric, ours: Counts, theirs: Counts, samples: int 
     p is computed as in Moses and sacreBLEU, to be comparable with published values. It is close to a one-sided p: about half
     of what `approximate_randomisation` gives.
     """
-    sums = _resample(np.concatenate([ours, theirs], 1), _checked(samples), seed)
-    width = ours.shape[1]
-    deltas = metric.value(sums[:, :width]) - metric.value(sums[:, width:])
+    deltas = _deltas(metric, ours, theirs, samples, seed)
     # Under the null hypothesis the differences spread around 0 as the resamples spread around their mean.
     return _significance(metric, ours, theirs, np.abs(deltas) - np.abs(deltas).mean(), deltas, "bootstrap", seed)
 
@@ -76,11 +74,10 @@ def approximate_randomisation(
     def exchange(rng: np.random.Generator, rows: int) -> Counts:
         return rng.integers(2, size=(rows, len(ours)), dtype=bool).astype(np.float64) @ difference
 
-    mixed = ours.sum(0) + np.concatenate(list(_blocks(exchange, len(ours), _checked(samples), seed)))
-    deltas = np.abs(metric.value(mixed) - metric.value(both.sum(0) - mixed))
-    sums = _resample(np.concatenate([ours, theirs], 1), samples, seed)
-    spread = metric.value(sums[:, : ours.shape[1]]) - metric.value(sums[:, ours.shape[1] :])
-    return _significance(metric, ours, theirs, deltas, spread, "randomisation", seed)
+    mixed = ours.sum(0) + _in_blocks(exchange, len(ours), samples, seed)
+    chance = np.abs(metric.value(mixed) - metric.value(both.sum(0) - mixed))
+    deltas = _deltas(metric, ours, theirs, samples, seed)
+    return _significance(metric, ours, theirs, chance, deltas, "randomisation", seed)
 
 
 TESTS: dict[Test, Callable[[Metric, Counts, Counts, int, int], Significance]] = {
@@ -108,6 +105,12 @@ def _significance(
     )
 
 
+def _deltas(metric: Metric, ours: Counts, theirs: Counts, samples: int, seed: int) -> Counts:
+    """[R]: the differences of the systems on test sets drawn with replacement, the same for both."""
+    sums = _resample(np.concatenate([ours, theirs], 1), samples, seed)
+    return metric.value(sums[:, : ours.shape[1]]) - metric.value(sums[:, ours.shape[1] :])
+
+
 def _resample(counts: Counts, samples: int, seed: int) -> Counts:
     """[R, S]: the sums of counts [N, S] over test sets drawn with replacement."""
     size = len(counts)
@@ -117,14 +120,15 @@ def _resample(counts: Counts, samples: int, seed: int) -> Counts:
         times = np.bincount(chosen.ravel(), minlength=rows * size).reshape(rows, size)
         return times.astype(np.float64) @ counts
 
-    return np.concatenate(list(_blocks(draw, size, samples, seed)))
+    return _in_blocks(draw, size, samples, seed)
 
 
-def _blocks(draw: Callable[[np.random.Generator, int], Counts], size: int, samples: int, seed: int) -> Iterator[Counts]:
+def _in_blocks(draw: Callable[[np.random.Generator, int], Counts], size: int, samples: int, seed: int) -> Counts:
+    if samples < 1:
+        raise ConfigError(f"a test of significance needs at least 1 resample, not {samples}; 1000 is common")
     rng = np.random.default_rng(seed)
     rows = max(1, CELLS // size)
-    for start in range(0, samples, rows):
-        yield draw(rng, min(rows, samples - start))
+    return np.concatenate([draw(rng, min(rows, samples - start)) for start in range(0, samples, rows)])
 
 
 def _middle(values: NDArray[np.float64]) -> tuple[float, float]:
@@ -132,9 +136,3 @@ def _middle(values: NDArray[np.float64]) -> tuple[float, float]:
     ordered = np.sort(values)
     cut = len(ordered) // 40
     return float(ordered[cut]), float(ordered[len(ordered) - cut - 1])
-
-
-def _checked(samples: int) -> int:
-    if samples < 1:
-        raise ConfigError(f"a test of significance needs at least 1 resample, not {samples}; 1000 is common")
-    return samples

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 from torch import Tensor, nn
@@ -79,6 +79,7 @@ class Task(ABC):
     counts: what the count of a loss counts, and so the unit of training speed.
     commands: how to use a trained {run} on the command line, shown after training.
     bf16_weights: whether decoding in bf16 converts the weights too, or only the arithmetic.
+    inference: what a trained model does: search for texts of sources, continue texts without a source, or one forward pass.
     """
 
     measures: Sequence[Measure] = (LOSS,)
@@ -86,6 +87,7 @@ class Task(ABC):
     counts: str = "target tokens"
     commands: Sequence[str] = ('echo "an input" | weft predict {run}', "weft evaluate {run} --data FILES")
     bf16_weights: bool = True
+    inference: Literal["search", "continue", "forward"] = "search"
 
     def __init__(self, setting: Setting) -> None:
         self.config, self.run, self.tell = setting.config, setting.run, setting.tell

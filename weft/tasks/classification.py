@@ -20,8 +20,7 @@ from weft.data.formats import Pairs
 from weft.data.labels import Labels, collate_labels, make_labelled, prepare_labels
 from weft.data.tokenizer import RESERVED, has_tokenizers, load_tokenizers, save_tokenizers, train_tokenizer
 from weft.errors import DataError
-from weft.evaluation.labels import LabelAccuracy, MacroF1
-from weft.evaluation.metrics import Metric, score
+from weft.evaluation.metrics import LabelAccuracy, MacroF1, Metric, score
 from weft.inference.classification import ClassificationPredictor
 from weft.inference.resolve import Resolved
 from weft.models.base import Network, Sizes
@@ -46,6 +45,7 @@ class ClassificationTask(TextTask):
     example = "texts.tsv (a text, a tab, a label)"
     measures = (Measure("accuracy", "accuracy"), Measure("macro_f1", "macro F1"), LOSS)
     counts = "texts"
+    inference = "forward"
     steady = True
 
     def __init__(

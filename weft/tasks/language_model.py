@@ -49,6 +49,7 @@ class LanguageModelTask(Task):
     counts = "tokens"
     commands = ('weft generate {run} "a beginning"', "weft evaluate {run} --data TEXT")
     bf16_weights = False
+    inference = "continue"
 
     def __init__(
         self,
