@@ -3,7 +3,7 @@
 From the bottom: errors, the registry, batch, state and kernels, layers, attention with mixers and pooling, models, search and
 objectives, inference, tasks, runs, explain, training and translator, api, serve, bench, compare, cli. Three packages know
 almost nothing, and only packages from inference upwards may import them: data, evaluation and config (whose registry is open
-to all).
+to all). The contract suite, weft_contract, may import anything; only weft.contract, which runs it, may import it.
 """
 
 from __future__ import annotations
@@ -35,26 +35,28 @@ LADDER = (
     {"compare"},
     {"cli"},
     {"__main__"},
+    {"contract"},
 )
 BESIDE = {
     "data": {"errors", "config.registry", "batch"},
     "evaluation": {"errors", "config.registry"},
     "config": {"errors", "config.registry"},
 }
+SUITE = "weft_contract"
 RANK = {name: rank for rank, group in enumerate(LADDER) for name in group}
 VAGUE = {"utils", "util", "helpers", "helper", "common", "misc", "manager"}
 
 
 def imports(file: Path, package: Path) -> Iterator[tuple[int, str]]:
-    """(line, full name of the module) for everything of the package that `file` imports."""
+    """(line, full name of the module) for everything of the package and of the contract suite that `file` imports."""
     here = [package.name, *file.relative_to(package).with_suffix("").parts]
     for node in ast.walk(ast.parse(file.read_text("utf-8"))):
         if isinstance(node, ast.Import):
-            yield from ((node.lineno, alias.name) for alias in node.names if alias.name.split(".")[0] == package.name)
+            yield from ((node.lineno, alias.name) for alias in node.names if alias.name.split(".")[0] in (package.name, SUITE))
         elif isinstance(node, ast.ImportFrom):
             parts = here[: -node.level] if node.level else []
             base = ".".join([*parts, *(node.module.split(".") if node.module else [])])
-            if base.split(".")[0] == package.name:
+            if base.split(".")[0] in (package.name, SUITE):
                 yield from ((node.lineno, _module(package, base, alias.name)) for alias in node.names)
 
 
@@ -114,7 +116,10 @@ def breaches(package: Path) -> list[str]:
             continue
         for line, name in imports(file, package):
             imported = tuple(name.split(".")[1:])
-            if imported and room(imported) not in RANK and room(imported) not in BESIDE:
+            if name.split(".")[0] == SUITE:
+                if parts[0] != "contract":
+                    found.append(f"{place}:{line}: imports {name}: only weft.contract may run the contract suite")
+            elif imported and room(imported) not in RANK and room(imported) not in BESIDE:
                 found.append(f"{place}:{line}: imports {name}, which has no place in the order")
             elif text := problem(parts, imported):
                 found.append(f"{place}:{line}: imports {name}: {text}")
@@ -148,6 +153,7 @@ GOOD = {
     "translator.py": "from weft.models.rnn import Rnn\n",
     "cli/__init__.py": "from weft.cli.train import train\nfrom weft.training.loop import run\n",
     "cli/train.py": "from weft import __version__\nfrom weft.translator import load\n",
+    "contract/test_parts.py": "from weft_contract.installed import installed_cases\n",
 }
 
 
@@ -189,6 +195,8 @@ def test_a_clean_tree_has_no_breach(tmp_path: Path) -> None:
         ("errors.py", "from weft.config.registry import fill", "errors must not know config.registry"),
         ("models/rnn.py", "from weft import config", "models must not know config"),
         ("runs/opening.py", "from weft.training.loop import fit", "runs must not know training"),
+        ("tasks/base.py", "from weft_contract import suite", "only weft.contract may run the contract suite"),
+        ("tasks/base.py", "from weft.contract import test_parts", "tasks must not know contract"),
         ("layers/utils.py", "", "a name that says nothing"),
         ("helpers/norm.py", "", "a name that says nothing"),
         ("zoo.py", "", "zoo has no place in the order"),

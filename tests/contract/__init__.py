@@ -1,1 +1,1 @@
-"""The contract suite: written once, applied to every entry of every table."""
+"""The contract suite over the built-in tables, and planted bugs that it must catch."""

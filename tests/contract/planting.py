@@ -100,10 +100,10 @@ def find(case: str) -> Callable[[], Any]:
         spec.loader.exec_module(limits)
         test, _, arguments = rest.partition("(")
         return lambda: getattr(limits, f"test_{test}")(*filter(None, arguments.rstrip(")").split(", ")))
-    suite = importlib.import_module("contract.suite")
+    suite = importlib.import_module("weft_contract.suite")
     parts = suite.of_mechanisms, suite.of_decoders, suite.of_language_models, suite.of_poolings
     return dict(chain.from_iterable(part(case) for part in parts))[case]
 
 
 def _loaded() -> dict[str, ModuleType]:
-    return {name: module for name, module in sys.modules.items() if name.split(".")[0] in ("weft", "contract")}
+    return {name: module for name, module in sys.modules.items() if name.split(".")[0] in ("weft", "weft_contract", "contract")}

@@ -7,13 +7,14 @@ from typing import Any
 
 import pytest
 
-from contract import suite
-from contract.entries import DIM, HEADS, entries, refusals
 from weft.attention import ATTENTIONS
 from weft.attention.base import Site, Use
 from weft.config.registry import build, load
 from weft.errors import ConfigError
 from weft.mixers import SELF, build_self
+from weft_contract import suite
+from weft_contract.entries import DIM, HEADS, entries
+from weft_contract.refusals import check_refused, refusals
 
 
 @pytest.mark.parametrize("check", [pytest.param(check, id=name) for name, check in suite.of_mechanisms()])
@@ -39,19 +40,7 @@ def test_pooling(check: Callable[[], None]) -> None:
 @pytest.mark.parametrize(("kind", "options", "use"), [pytest.param(*case, id=f"{case[0]}-{case[2]}") for case in refusals()])
 def test_refused_when_built(kind: str, options: dict[str, Any], use: Use) -> None:
     """Building a mechanism for a use that it does not support raises an error with the reason and an alternative."""
-    table = "weft.attention:ATTENTIONS" if kind in ATTENTIONS else "weft.mixers:SELF"
-    with pytest.raises(ConfigError) as caught:
-        build(table, {"kind": kind, **options}, Site(use, DIM, HEADS))
-    facts = load(SELF, kind)
-    if use in facts.uses:
-        wanted = [f"position: {options['position']}", "use position: none"]
-    else:
-        wanted = [
-            facts.__name__,
-            f"does not support {use} use, only {' or '.join(sorted(facts.uses))}",
-            facts.instead.get(use, ""),
-        ]
-    assert all(words in str(caught.value) for words in wanted)
+    check_refused(kind, options, use)
 
 
 def test_a_refused_self_slot_names_the_kind() -> None:

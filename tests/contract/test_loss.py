@@ -7,9 +7,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from contract.entries import same
 from weft.batch import PAD
 from weft.layers.readout import linear_loss, smoothed_loss
+from weft_contract.entries import same
 
 ROWS, EXTENT, DIM, VOCABULARY = 3, 23, 16, 37
 EXACT = torch.float64

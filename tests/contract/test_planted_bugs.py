@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from contract import suite
 from contract.bugs import BUGS
 from contract.planting import Bug, find, planted
+from weft_contract import suite
 
 
 @pytest.mark.parametrize("bug", [pytest.param(bug, id=bug.name.replace(" ", "-")) for bug in BUGS])

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 import torch
-from contract.looking import KEYS, QUERIES, look, pair, same, scattered, site, weights_of
 from torch import Tensor, nn
 
 from weft.attention import monotonic
@@ -17,6 +16,7 @@ from weft.attention.location_aware import LocationAwareAttention
 from weft.attention.monotonic import MonotonicAttention
 from weft.batch import Layout
 from weft.errors import ConfigError
+from weft_contract.looking import KEYS, QUERIES, look, pair, same, scattered, site, weights_of
 
 FORMS: dict[str, dict[str, Any]] = {
     "published": {"forced": False, "hold": False},

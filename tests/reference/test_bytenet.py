@@ -7,7 +7,6 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
-from contract.looking import same, scattered
 from torch import Tensor, nn
 
 from weft.batch import Layout, Source
@@ -17,6 +16,7 @@ from weft.layers.embedding import HASH_BASE, HASH_PRIME, NGramBag
 from weft.models.base import Encoded, Model, Sizes
 from weft.models.bytenet import NGramEmbedding, ResidualBlock, Unfolding
 from weft.models.composing import build_model
+from weft_contract.looking import same, scattered
 
 DIM, LENGTHS = 6, (23, 1, 9, 4)
 VOCABULARY = Sizes(19, 19, shared=True)

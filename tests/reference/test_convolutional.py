@@ -7,7 +7,6 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
-from contract.looking import same, scattered
 from torch import Tensor, nn
 
 from weft.attention.base import Site
@@ -19,6 +18,7 @@ from weft.layers.linear import NormedLinear
 from weft.models.base import Sizes
 from weft.models.composing import build_model
 from weft.models.convs2s import ConvS2SLayer, GatedConvolution, MultistepAttention
+from weft_contract.looking import same, scattered
 
 DIM, OUT, LENGTHS = 6, 5, (23, 1, 9, 4)
 VOCABULARY = Sizes(19, 19, shared=True)

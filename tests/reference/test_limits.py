@@ -10,7 +10,6 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
-from contract.looking import same, scattered
 from torch import Tensor, nn
 
 from weft.attention.bahdanau import AdditiveAttention
@@ -25,6 +24,7 @@ from weft.mixers import build_self
 from weft.mixers.convolution import ConvolutionMixer
 from weft.models.blocks import DecoderLayer, EncoderLayer, NormOrder, TransformerBlock
 from weft.pooling.learned_queries import SelfAttentivePooling
+from weft_contract.looking import same, scattered
 
 DIM, HEADS, EXTENT, MEMORY = 16, 4, 71, 45
 SELF_USES: tuple[Use, ...] = ("encoder", "causal")

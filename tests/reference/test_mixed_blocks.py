@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 import torch
-from contract.looking import same, scattered
 from torch import nn
 
 from weft.attention.base import Site
@@ -15,6 +14,7 @@ from weft.mixers.recurrent import RecurrentMixer
 from weft.models.base import Model, Sizes
 from weft.models.composing import build_model
 from weft.state import leaves
+from weft_contract.looking import same, scattered
 
 DIM, LENGTHS = 16, (40, 26, 1)
 MIXED = ("mixed-rnn", "mixed-cnn")

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 import torch
-from contract.patterned import DIM, HEADS, make, same, whole
 from torch import Tensor
 
 from weft.attention.base import Attention, Site, Use
@@ -20,6 +19,7 @@ from weft.attention.sparse import Strided
 from weft.batch import Layout
 from weft.config.registry import build, fill
 from weft.errors import ConfigError
+from weft_contract.patterned import DIM, HEADS, make, same, whole
 
 USES: tuple[Use, ...] = ("encoder", "causal")
 

@@ -10,7 +10,6 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from contract.looking import DIM, KEYS, QUERIES, look, pair, same, scattered, site, weights_of
 from torch import Tensor, nn
 
 from weft.attention.bahdanau import AdditiveAttention, AdditiveNormedAttention
@@ -22,6 +21,7 @@ from weft.attention.luong import ConcatAttention, DotAttention, GeneralAttention
 from weft.attention.luong_local import LocalMonotonicAttention, LocalPredictiveAttention
 from weft.batch import Layout
 from weft.errors import ConfigError, DataError
+from weft_contract.looking import DIM, KEYS, QUERIES, look, pair, same, scattered, site, weights_of
 
 Energy = Callable[[Tensor, Tensor, int], Tensor]
 """(query, state, its position) → score."""

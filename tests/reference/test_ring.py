@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
-from contract.patterned import DIM, make, same, step, whole
 
 from weft.state import leaves, select
+from weft_contract.patterned import DIM, make, same, step, whole
 
 
 @pytest.mark.parametrize("window", [1, 2, 5, 64])

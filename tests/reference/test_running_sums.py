@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from contract.looking import scattered
 from torch import Tensor
 
 from weft.attention.base import Attention, Site, Use, join_heads
@@ -24,6 +23,7 @@ from weft.attention.performer import PerformerAttention
 from weft.attention.rfa import GatedRandomFeatureAttention, RandomFeatureAttention
 from weft.batch import Layout
 from weft.errors import ConfigError
+from weft_contract.looking import scattered
 
 DIM, HEADS, EXTENT = 16, 4, 150
 SELF_USES: tuple[Use, ...] = ("encoder", "causal")

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 import torch
-from contract.looking import scattered
 from torch import Tensor, nn
 
 from weft.attention.base import Attention, Site, Use, join_heads, split_heads
@@ -16,6 +15,7 @@ from weft.attention.full import FullAttention
 from weft.attention.linformer import LinformerAttention
 from weft.batch import Layout
 from weft.errors import ConfigError, DataError
+from weft_contract.looking import scattered
 
 DIM, HEADS, EXTENT, MEMORY = 16, 4, 71, 45
 

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from contract.looking import same, scattered
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -21,6 +20,7 @@ from weft.mixers.buckets import BucketMixer
 from weft.mixers.lsh import LshMixer
 from weft.mixers.routing import RoutingMixer
 from weft.mixers.sinkhorn import SinkhornMixer
+from weft_contract.looking import same, scattered
 
 DIM, HEADS, EXTENT, LONG = 16, 4, 71, 80
 USES: tuple[Use, ...] = ("encoder", "causal")

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 import torch
-from contract.looking import scattered
 from torch import Tensor
 
 from weft.attention.base import Site, Use
@@ -16,6 +15,7 @@ from weft.batch import Layout
 from weft.errors import DataError
 from weft.layers.history import History
 from weft.state import select
+from weft_contract.looking import scattered
 
 DIM, HEADS, LENGTH, KEYS, QUERIES = 12, 3, 20, 17, 9
 WIDTH = DIM // HEADS

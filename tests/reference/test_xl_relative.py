@@ -6,7 +6,6 @@ import math
 
 import pytest
 import torch
-from contract.looking import same, scattered
 from torch import Tensor
 
 from weft.attention.base import Site, Use, join_heads, split_heads
@@ -14,6 +13,7 @@ from weft.attention.full import FullAttention
 from weft.attention.xl_relative import XlLook, XlRelativeAttention
 from weft.batch import Layout
 from weft.layers.position import SinusoidalPosition
+from weft_contract.looking import same, scattered
 
 DIM, HEADS, EXTENT = 12, 3, 21
 WIDTH = DIM // HEADS

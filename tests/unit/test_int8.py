@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 import tiny
 import torch
-from contract.decoders import SOURCE, DecoderEntry, decoders, finite, forced, ids
 from torch import Tensor, nn
 
 import weft
@@ -20,6 +19,8 @@ from weft.layers.recurrent import RecurrentLayer
 from weft.models.base import Sizes
 from weft.models.composing import build_model
 from weft.translator import Translator
+from weft_contract.decoders import forced
+from weft_contract.models import SOURCE, DecoderEntry, decoders, finite, ids
 
 pytestmark = pytest.mark.skipif(torch.backends.quantized.engine not in ("x86", "fbgemm"), reason="no kernel for eight bits")
 

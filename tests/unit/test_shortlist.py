@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 import tiny
 import torch
-from contract.decoders import SMALL, VOCABULARY
 
 import weft
 from weft.batch import EOS
@@ -25,6 +24,7 @@ from weft.layers.int8 import in_int8
 from weft.models.base import Sizes
 from weft.models.composing import build_model
 from weft.translator import Translator
+from weft_contract.models import SMALL, VOCABULARY
 
 eight_bits = pytest.mark.skipif(torch.backends.quantized.engine not in ("x86", "fbgemm"), reason="no kernel for eight bits")
 PRECISIONS = ["float32", "bf16", pytest.param("int8", marks=eight_bits)]

@@ -11,10 +11,10 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from contract.entries import same
 from weft.attention.core.kv_store import KeyValueCache
 from weft.batch import Layout
 from weft.state import State, grow, select
+from weft_contract.entries import same
 
 SOURCES = 3
 ROOMS = ("none", "from the start", "later")

@@ -9,11 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from contract.entries import DIM, EXTENT, LENGTHS, same, vectors
 from weft.batch import Layout
 from weft.config.registry import build
 from weft.pooling import POOLINGS
 from weft.pooling.base import Pooling
+from weft_contract.entries import DIM, EXTENT, LENGTHS, same, vectors
 
 VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
     "self_attentive": {"three-rows": {"rows": 3}, "hidden-8": {"rows": 2, "hidden": 8}},

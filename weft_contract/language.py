@@ -9,14 +9,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from contract.decoders import TARGET, VOCABULARY, ids
-from contract.entries import same
 from weft.batch import PAD, Layout
 from weft.layers.readout import smoothed_loss
 from weft.models.base import Sizes
 from weft.models.composing import build_model
 from weft.models.lm import LanguageModel
 from weft.state import State, detach
+from weft_contract.entries import same
+from weft_contract.models import TARGET, VOCABULARY, ids
 
 SMALL: dict[str, Any] = {"dim": 16, "heads": 4, "feedforward": 24, "decoder_layers": 2, "dropout": 0.0}
 
@@ -63,7 +63,7 @@ class LanguageEntry:
 
 @dataclass
 class LanguageSteps:
-    """A language model fed piece by piece, as `contract.stepping` expects; its outputs are logits."""
+    """A language model fed piece by piece, as `weft_contract.stepping` expects; its outputs are logits."""
 
     model: LanguageModel
     extent: int = 29

@@ -6,9 +6,9 @@ options to test. Shapes: B rows · T queries · S keys.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
-from typing import Any, get_args
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,8 +16,8 @@ from torch import Tensor
 from weft.attention import ATTENTIONS
 from weft.attention.base import Attended, Facts, Site, Use
 from weft.batch import Layout
-from weft.config.registry import build, load
-from weft.mixers import MIXERS, SELF, build_self
+from weft.config.registry import build, find_table, load
+from weft.mixers import MIXERS, build_self
 from weft.state import State
 
 DIM, HEADS, MEMORY = 16, 4, 24
@@ -118,11 +118,12 @@ class Entry:
     @property
     def direct(self) -> bool:
         """Whether it is called through the interface of attentions."""
-        return self.kind in ATTENTIONS and not self.wrapped
+        return self.kind in find_table("weft.attention:ATTENTIONS") and not self.wrapped
 
     @property
     def facts(self) -> Facts:
-        return self.make().part
+        part: Facts = self.make().part
+        return part
 
 
 @dataclass
@@ -165,7 +166,7 @@ class Mechanism:
 
 @dataclass
 class MechanismSteps:
-    """A mechanism fed piece by piece, as `contract.stepping` expects. In cross use every source has its memory."""
+    """A mechanism fed piece by piece, as `weft_contract.stepping` expects. In cross use every source has its memory."""
 
     mechanism: Mechanism
     extent: int = EXTENT
@@ -195,27 +196,25 @@ def same(a: Tensor, b: Tensor, what: str = "", atol: float = 2e-5) -> None:
     torch.testing.assert_close(a, b, atol=atol, rtol=1e-3, msg=lambda text: f"{what}: {text}")
 
 
-def entries() -> Iterator[Entry]:
-    """All attentions, then everything that a self slot accepts."""
-    for kind in ATTENTIONS:
+def facts_of(kind: str) -> type[Facts]:
+    """The class of an attention or mixer, built in or installed."""
+    part: type[Facts] = load(find_table("weft.mixers:SELF"), kind)
+    return part
+
+
+def entries(attentions: Collection[str] = ATTENTIONS, mixers: Collection[str] = MIXERS) -> Iterator[Entry]:
+    """The attentions, then everything that a self slot accepts. By default these are all that are built in."""
+    for kind in attentions:
         yield from _of_kind(kind, wrapped=False)
-    for kind in SELF:
-        yield from _of_kind(kind, wrapped=kind in ATTENTIONS)
-
-
-def refusals() -> Iterator[tuple[str, dict[str, Any], Use]]:
-    """Every use that a kind does not support, or that its options rule out."""
-    for table in (ATTENTIONS, MIXERS):
-        for kind in table:
-            yield from ((kind, {}, use) for use in get_args(Use) if use not in load(table, kind).uses)
-    yield from REFUSED
+    for kind in (*attentions, *mixers):
+        yield from _of_kind(kind, wrapped=kind in attentions)
 
 
 def _of_kind(kind: str, wrapped: bool) -> Iterator[Entry]:
     refused = [(name, options, use) for name, options, use in REFUSED if name == kind]
     # The adapter of a self slot does not depend on options, so the defaults are enough.
     variants = {"": {}} if wrapped else {"": {}, **VARIANTS.get(kind, {})}
-    for use in sorted(load(SELF, kind).uses - ({"cross"} if wrapped else set())):
+    for use in sorted(facts_of(kind).uses - ({"cross"} if wrapped else set())):
         for variant, given in variants.items():
             options = {name: value for name, value in given.items() if name != "site.heads"}
             if (kind, options, use) not in refused:

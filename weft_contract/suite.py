@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any, TypeVar
 
-from contract import crosses, decoders, facts, language, masking, poolings, stepping
-from contract.decoders import DecoderEntry
-from contract.entries import Entry, entries
-from contract.language import LanguageEntry
-from contract.poolings import PoolingEntry
 from weft.attention.core import dot_product, patterns
+from weft_contract import crosses, decoders, facts, language, masking, models, poolings, stepping
+from weft_contract.entries import Entry, entries
+from weft_contract.language import LanguageEntry
+from weft_contract.models import DecoderEntry
+from weft_contract.poolings import PoolingEntry
 
 ALL, CAUSAL, STEPWISE = ("encoder", "causal", "cross"), ("causal",), ("causal", "cross")
 
@@ -102,25 +102,45 @@ def _among(every: Iterable[Named], only: str | None) -> Iterator[Named]:
     return (entry for entry in every if only is None or only.startswith(f"{entry}-"))
 
 
-def of_mechanisms(only: str | None = None) -> Iterator[Case]:
+def mechanism_cases(every: Iterable[Entry]) -> Iterator[Case]:
     """Packing is checked only if declared, and only attentions take memory when they start."""
-    for entry in _among(entries(), only):
+    for entry in every:
         left_out = {name for name, asked in (("packed", entry.facts.packs), ("earlier-segment", entry.direct)) if not asked}
         for name, (check, uses) in MECHANISM.items():
             if entry.use in uses and name not in left_out:
                 yield f"{entry}-{name}", partial(_with_fused_kernels, check, entry)
 
 
-def of_decoders(only: str | None = None) -> Iterator[Case]:
-    for entry in _among(decoders.decoders(), only):
+def decoder_cases(every: Iterable[DecoderEntry]) -> Iterator[Case]:
+    """All checks of models with an encoder and a decoder."""
+    for entry in every:
         packs = entry.make().packs
         for name, check in DECODER.items():
             # Random choices differ between shapes.
-            if (packs or name != "packed") and not (name == "rounded" and str(entry).endswith(decoders.CHOOSING)):
+            if (packs or name != "packed") and not (name == "rounded" and str(entry).endswith(models.CHOOSING)):
                 yield f"{entry}-{name}", partial(_with_fused_kernels, check, entry)
-    for entry in _among(crosses.crosses(), only):
+
+
+def cross_cases(every: Iterable[DecoderEntry]) -> Iterator[Case]:
+    """A few checks, which show that decoder and cross-attention fit together."""
+    for entry in every:
         for name in crosses.CHECKS:
             yield f"{entry}-{name}", partial(_with_fused_kernels, DECODER[name], entry)
+
+
+def pooling_cases(every: Iterable[PoolingEntry]) -> Iterator[Case]:
+    for entry in every:
+        for name, check in POOLING.items():
+            yield f"{entry}-{name}", partial(_with_fused_kernels, check, entry)
+
+
+def of_mechanisms(only: str | None = None) -> Iterator[Case]:
+    yield from mechanism_cases(_among(entries(), only))
+
+
+def of_decoders(only: str | None = None) -> Iterator[Case]:
+    yield from decoder_cases(_among(models.decoders(), only))
+    yield from cross_cases(_among(crosses.crosses(), only))
 
 
 def of_language_models(only: str | None = None) -> Iterator[Case]:
@@ -130,6 +150,4 @@ def of_language_models(only: str | None = None) -> Iterator[Case]:
 
 
 def of_poolings(only: str | None = None) -> Iterator[Case]:
-    for entry in _among(poolings.poolings(), only):
-        for name, check in POOLING.items():
-            yield f"{entry}-{name}", partial(_with_fused_kernels, check, entry)
+    yield from pooling_cases(_among(poolings.poolings(), only))

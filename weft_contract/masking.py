@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from contract.entries import DIM, EXTENT, LENGTHS, QUERIES, Entry, same, vectors
 from weft.batch import Layout
+from weft_contract.entries import DIM, EXTENT, LENGTHS, QUERIES, Entry, same, vectors
 
 PACKED, BUDGET = (26, 1, 71, 40, 9), 151
 """Sentence lengths of a packed row and its size: one is longer than a chunk of 64, and two cross from one chunk to the next."""

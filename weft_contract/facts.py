@@ -7,10 +7,10 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from contract.entries import DIM, EXTENT, LENGTHS, QUERIES, Entry, Mechanism, same, vectors
 from weft.attention.base import Facts
 from weft.batch import Layout
 from weft.state import grow
+from weft_contract.entries import DIM, EXTENT, LENGTHS, QUERIES, Entry, Mechanism, same, vectors
 
 
 def check_shapes(entry: Entry) -> None:

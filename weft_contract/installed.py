@@ -1,0 +1,90 @@
+"""The parts of installed packages (entry points of the group `weft.parts`), and the cases that check them.
+
+Each part is checked with its default options. Attentions, mixers and poolings get every check of their table; attentions and
+mixers are also put into the slots of a Transformer, and cross-attentions into ConvS2S. Encoders, decoders and fronts become
+part of a small composed model. In training they must not be random at `dropout: 0`, if they have that option.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any, get_args
+
+import pytest
+
+from weft.config.plugins import installed_parts, package_of
+from weft.config.registry import build
+from weft.errors import ConfigError
+from weft.models.base import FrontSite, Reads, Sizes
+from weft_contract.crosses import crosses
+from weft_contract.entries import Entry, entries
+from weft_contract.models import DecoderEntry, cross_slots, self_slots
+from weft_contract.poolings import PoolingEntry
+from weft_contract.refusals import check_refused, refusals
+from weft_contract.suite import Case, cross_cases, decoder_cases, mechanism_cases, pooling_cases
+
+
+def installed_cases() -> Iterator[Case]:
+    """Every case of every installed part, named after its package. One that skips, if no package adds a part to check."""
+    checked = [(PARTS[kind], name, entry) for kind, name, entry in installed_parts() if kind in PARTS]
+    for cases, name, entry in checked:
+        package = package_of(entry)
+        try:
+            yield from [(f"{package}-{case}", check) for case, check in cases(name)]
+        except Exception as error:  # other parts are still checked
+            yield f"{package}-{entry.name}-built", partial(pytest.fail, f"{entry.name} of {package} cannot be built: {error}")
+    if not checked:
+        yield "nothing-installed", partial(pytest.skip, f"no installed package adds a part to check ({', '.join(PARTS)})")
+
+
+def _attention(kind: str) -> Iterator[Case]:
+    yield from _mechanism(list(entries([kind], [])), {**self_slots([kind]), **cross_slots([kind])})
+    yield from cross_cases(crosses([kind]))
+
+
+def _mixer(kind: str) -> Iterator[Case]:
+    yield from _mechanism(list(entries([], [kind])), self_slots([kind]))
+
+
+def _mechanism(uses: list[Entry], slots: dict[str, dict[str, Any]]) -> Iterator[Case]:
+    yield from mechanism_cases(uses)
+    for kind, options, use in refusals([uses[0].kind]):
+        yield f"{kind}-{use}-refused", partial(check_refused, kind, options, use)
+    if uses[0].facts.reach != "data":  # otherwise rounding may change a choice, and everything after it
+        yield from decoder_cases(DecoderEntry("transformer", *slot) for slot in slots.items())
+
+
+def _pooling(kind: str) -> Iterator[Case]:
+    yield from pooling_cases([PoolingEntry(kind)])
+
+
+def _composed(part: str, kind: str) -> Iterator[Case]:
+    yield from decoder_cases([DecoderEntry("composed", f"{part}-{kind}", {part: {"kind": kind}})])
+
+
+def _front(kind: str) -> Iterator[Case]:
+    reads = [each for each in get_args(Reads) if _builds(kind, each)]
+    if reads and "tokens" not in reads:
+        yield f"front-{kind}", partial(pytest.skip, f"{kind} reads {reads[0]}; only fronts that read tokens are checked")
+    else:
+        yield from _composed("front", kind)
+
+
+def _builds(kind: str, reads: Reads) -> bool:
+    try:
+        build("weft.models:FRONTS", kind, FrontSite(Sizes(3, reads=reads), 16))
+    except ConfigError:
+        return False
+    return True
+
+
+PARTS: dict[str, Callable[[str], Iterator[Case]]] = {
+    "attention": _attention,
+    "mixer": _mixer,
+    "pooling": _pooling,
+    "front": _front,
+    "encoder": partial(_composed, "encoder"),
+    "decoder": partial(_composed, "decoder"),
+}
+"""Kind of part → the cases of a part of that kind, given its name."""
