@@ -48,11 +48,10 @@ def _recipes() -> Table:
 
 
 def _parts(what: What) -> Table:
-    from weft.config.plugins import PartTable, package_of
+    from weft.config.plugins import installed_in, package_of
     from weft.config.registry import find_table
 
-    parts = find_table(TABLES[what])
-    installed = parts.installed if isinstance(parts, PartTable) else {}
+    parts, installed = find_table(TABLES[what]), installed_in(TABLES[what])
     files = {kind: place.partition(":")[0].replace(".", "/") + ".py" for kind, place in parts.items() if kind not in installed}
     folder = posixpath.commonpath([posixpath.dirname(file) for file in files.values()])
     facts = ["used in", "shows weights", "cost in length", "paper"] if what in ("attentions", "mixers") else ["what it is"]

@@ -32,13 +32,16 @@ KINDS = {
 
 def extended(path: str, built_in: Mapping[str, str]) -> dict[str, str]:
     """The table at `path` with the installed parts that extend it. Raises ConfigError if one has a name that is taken."""
-    table = dict(built_in)
-    for (kind, name), entry in installed_parts().items():
-        if path in KINDS[kind]:
-            if name in built_in:
-                raise ConfigError(f"{package_of(entry)}: its part {entry.name!r} has the name of a built-in part; rename it")
-            table[name] = entry.value
-    return table
+    added = installed_in(path)
+    for name in added.keys() & built_in.keys():
+        part = added[name]
+        raise ConfigError(f"{package_of(part)}: its part {part.name!r} has the name of a built-in part; rename it")
+    return {**built_in, **{name: entry.value for name, entry in added.items()}}
+
+
+def installed_in(path: str) -> dict[str, EntryPoint]:
+    """The installed parts that extend the table at `path`, by name."""
+    return {name: entry for (kind, name), entry in installed_parts().items() if path in KINDS[kind]}
 
 
 def package_of(entry: EntryPoint) -> str:
