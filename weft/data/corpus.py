@@ -1,6 +1,6 @@
 """A prepared corpus: named ragged columns on disk, written once and memory-mapped ever after.
 
-NAME          the entries of all rows, one row after the other: token ids, labels, word starts
+NAME          the entries of all rows, one row after the other: token ids, labels, word starts, frames, image bytes
 NAME.offsets  [N + 1] where each row begins
 lengths       [N, k] entries per row of the k columns by which batches are sized
 about.json    counts and types
@@ -15,25 +15,33 @@ from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from weft.data.cache import find_or_build
-from weft.data.formats import Pairs
 from weft.errors import DataError
 
 VERSION = 3
 CHUNK = 1 << 14
-"""Pairs that are encoded at a time."""
+"""Examples that are encoded at a time."""
 
 Rows = NDArray[np.int64]
-Texts = list[tuple[str, str]]
 Columns = dict[str, Sequence[Any]]
 """Per column one sequence of entries for each row."""
-Encode = Callable[[Texts], tuple[Columns, dict[str, int]]]
-"""Turns pairs of texts into columns, and says how many it left out for which reason."""
+Encode = Callable[[list[Any]], tuple[Columns, dict[str, int]]]
+"""Turns examples into columns, and says how many it left out for which reason."""
+
+
+class Examples(Protocol):
+    """Examples of any kind that can be read again; `digest` identifies them."""
+
+    name: str
+
+    def __iter__(self) -> Iterator[Any]: ...
+
+    def digest(self) -> str: ...
 
 
 def ids_below(size: int) -> str:
@@ -43,7 +51,7 @@ def ids_below(size: int) -> str:
 
 @dataclass
 class CorpusReport:
-    """How many pairs were read, kept, and left out for which reason (the first that applies). unit: what they are called."""
+    """How many examples were read, kept, and left out for which reason (the first that applies). unit: what they are called."""
 
     unit: str = "pairs"
     read: int = 0
@@ -91,7 +99,7 @@ class Corpus:
 
 
 def prepare(
-    sources: Sequence[Pairs],
+    sources: Sequence[Examples],
     key: Any,
     encode: Encode,
     columns: Mapping[str, str],
@@ -101,10 +109,11 @@ def prepare(
     unit: str = "pairs",
     progress: Callable[[int], None] | None = None,
 ) -> Corpus:
-    """The corpus of all pairs, from the cache in `folder` if it is there, otherwise encoded now.
+    """The corpus of all examples, from the cache in `folder` if it is there, otherwise encoded now.
 
-    key: plain data that identifies everything `encode` depends on · columns: their types · sized: the columns whose lengths
-    batches are cut by · unit: what the pairs are called in messages · progress: called with the number of pairs read so far.
+    key: plain data that identifies everything `encode` depends on · columns: the numpy type of an entry of each: "uint16" for
+    ids, "(80,)float32" for frames · sized: the columns whose lengths batches are cut by · unit: what examples are called in
+    messages · progress: called with the number of examples read so far.
     """
 
     def build(aside: Path) -> None:
@@ -119,7 +128,7 @@ def prepare(
 
 def _write(
     aside: Path,
-    pairs: Iterator[tuple[str, str]],
+    examples: Iterator[Any],
     encode: Encode,
     columns: Mapping[str, str],
     sized: Sequence[str],
@@ -134,11 +143,11 @@ def _write(
         }
         for name in columns:
             files[f"{name}.offsets"].write(np.zeros(1, np.uint64).data)
-        while chunk := list(islice(pairs, CHUNK)):
+        while chunk := list(islice(examples, CHUNK)):
             made, reasons = encode(chunk)
             counts = {name: np.fromiter(map(len, made[name]), np.int64, len(made[name])) for name in columns}
             for name, dtype in columns.items():
-                files[name].write(np.fromiter(chain.from_iterable(made[name]), dtype, int(counts[name].sum())).data)
+                files[name].write(np.fromiter(chain.from_iterable(made[name]), dtype, int(counts[name].sum())).tobytes())
                 files[f"{name}.offsets"].write((ends[name] + counts[name].cumsum()).astype(np.uint64).data)
                 ends[name] += int(counts[name].sum())
             lengths = np.stack([counts[name] for name in sized], 1).astype(np.uint32)

@@ -33,6 +33,9 @@ KEPT = 50_000
 """Maximum number of generated pairs kept in memory: long ones take time to make, and training reads them repeatedly."""
 
 
+Texts = list[tuple[str, str]]
+
+
 class Pairs(ABC):
     """(source, target) pairs that can be read any number of times, in constant memory."""
 

@@ -12,8 +12,8 @@ import torch
 
 from weft.batch import EOS, NO_LABEL, LabelBatch, Source
 from weft.data.batching import lay_out, spread
-from weft.data.corpus import Columns, Corpus, Rows, Texts, ids_below, prepare
-from weft.data.formats import Pairs
+from weft.data.corpus import Columns, Corpus, Rows, ids_below, prepare
+from weft.data.formats import Pairs, Texts
 from weft.data.pairs import PairFilters
 from weft.data.tokenizer import Tokenizer
 from weft.errors import DataError, RunError

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from weft.batch import BOS, EOS, PairBatch, Source
 from weft.data.batching import lay_out, spread
 from weft.data.copying import number_pairs
-from weft.data.corpus import Columns, Corpus, Rows, Texts, ids_below, prepare
-from weft.data.formats import Pairs
+from weft.data.corpus import Columns, Corpus, Rows, ids_below, prepare
+from weft.data.formats import Pairs, Texts
 from weft.data.tokenizer import RESERVED, Tokenizer
 
 

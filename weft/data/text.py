@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from weft.batch import PAD, Position, TextBatch
-from weft.data.corpus import Columns, Corpus, Texts, ids_below, prepare
-from weft.data.formats import Pairs
+from weft.data.corpus import Columns, Corpus, ids_below, prepare
+from weft.data.formats import Pairs, Texts
 from weft.data.lines import check_file, file_digest, read_lines
 from weft.data.tokenizer import Tokenizer
 from weft.errors import DataError

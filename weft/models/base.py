@@ -82,15 +82,6 @@ class Decoded:
     terms: dict[str, Tensor] = field(default_factory=dict)
 
 
-@dataclass
-class StackState:
-    """The states of each layer's own part and of its attention to the source; fed [B]: tokens each row has consumed."""
-
-    own: list[State]
-    source: list[State]
-    fed: Tensor
-
-
 class Supports(nn.Module):
     """A module that says what it supports.
 
@@ -298,7 +289,7 @@ class Model(Network):
 
 
 def least(*limits: int | None) -> int | None:
-    """The smallest limit; None stands for no limit."""
+    """The smallest limit; None means no limit."""
     return min((limit for limit in limits if limit is not None), default=None)
 
 

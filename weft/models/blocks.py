@@ -149,6 +149,15 @@ class EncoderLayer(nn.Module):
 
 
 @dataclass
+class StackState:
+    """The states of each layer's own part and of its attention to the source; fed [B]: tokens each row has consumed."""
+
+    own: list[State]
+    source: list[State]
+    fed: Tensor
+
+
+@dataclass
 class Unread:
     """A source that has not been projected to keys and values yet.
 

@@ -29,8 +29,8 @@ from weft.layers.dropout import dropout
 from weft.layers.embedding import TokenEmbedding
 from weft.layers.linear import NormedLinear
 from weft.layers.position import LearnedPosition, token_positions
-from weft.models.base import DecoderSite, Encoded, Features, LinearDecoder, StackState, least
-from weft.models.blocks import Rate
+from weft.models.base import DecoderSite, Encoded, Features, LinearDecoder, least
+from weft.models.blocks import Rate, StackState
 from weft.models.composing import FlatComposition, VectorEncoder
 from weft.state import State, shared, spread
 

@@ -19,8 +19,8 @@ from weft.layers.embedding import TokenEmbedding
 from weft.layers.feedforward import Activation
 from weft.layers.position import PositionKind, token_positions
 from weft.mixers import build_self
-from weft.models.base import DecoderSite, Encoded, Features, LinearDecoder, Network, Sizes, StackState, least
-from weft.models.blocks import Block, EncoderLayer
+from weft.models.base import DecoderSite, Encoded, Features, LinearDecoder, Network, Sizes, least
+from weft.models.blocks import Block, EncoderLayer, StackState
 from weft.models.composing import Family
 from weft.state import State, together
 

@@ -22,8 +22,8 @@ from weft.layers.norm import residual
 from weft.layers.position import token_positions
 from weft.layers.reversible import run_reversible
 from weft.mixers import build_self
-from weft.models.base import DecoderSite, Encoded, Features, LinearDecoder, StackState, least
-from weft.models.blocks import DecoderLayer, EncoderLayer, TransformerBlock, Unread
+from weft.models.base import DecoderSite, Encoded, Features, LinearDecoder, least
+from weft.models.blocks import DecoderLayer, EncoderLayer, StackState, TransformerBlock, Unread
 from weft.models.composing import FlatComposition, VectorEncoder
 from weft.state import State, together
 

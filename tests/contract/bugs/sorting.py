@@ -158,8 +158,8 @@ REVERSIBLE = [
     Bug(
         "the source gets no gradient",
         "models.blocks",
-        "SubLayer(attend, [self.cross, self.project, self.around_cross], memory)",
-        "SubLayer(attend, [self.cross, self.project, self.around_cross])",
+        "self.around_cross.sublayer(attend, self.cross, self.project, tensors=memory)",
+        "self.around_cross.sublayer(attend, self.cross, self.project)",
         ("reversible: gradients_are_those_of_the_plain_streams(full, float64)", "transformer-reversible-loss"),
     ),
     Bug(
