@@ -132,11 +132,8 @@ def test_the_pieces_of_a_long_line_are_reranked_separately(translator: Translato
 
 def test_explain_shows_the_search_without_reranking(translator: Translator) -> None:
     plain, reranked = (translator.explain("a b c d", beam=4, rerank=kind) for kind in ("none", "none"))
-    translator.config.decode.rerank = {"kind": "mbr", "candidates": 8}
-    try:
-        configured = translator.explain("a b c d", beam=4)
-    finally:
-        translator.config.decode.rerank = {"kind": "none"}
+    config = translator.config.replaced({"decode.rerank": {"kind": "mbr", "candidates": 8}})
+    configured = Translator(translator.model, translator.task, config).explain("a b c d", beam=4)
     assert configured.score == plain.score == reranked.score
     assert len(configured.best) == len(plain.best)
 
