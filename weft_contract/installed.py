@@ -27,7 +27,7 @@ from weft_contract.suite import Case, cross_cases, decoder_cases, mechanism_case
 
 def installed_cases() -> Iterator[Case]:
     """Every case of every installed part, named after its package. One that skips, if no package adds a part to check."""
-    checked = [(PARTS[kind], name, entry) for kind, name, entry in installed_parts() if kind in PARTS]
+    checked = [(PARTS[kind], name, entry) for (kind, name), entry in installed_parts().items() if kind in PARTS]
     for cases, name, entry in checked:
         package = package_of(entry)
         try:
