@@ -100,9 +100,10 @@ class Translator(Trained):
 
     task: TextTask
 
-    def __init__(self, model: Network, task: TextTask, config: Config, warn: Warn | None = None) -> None:
-        super().__init__(model, task, config, warn)
-        self.source = task.source
+    @property
+    def source(self) -> Tokenizer:
+        """The source tokenizer."""
+        return self.task.source
 
     @property
     def target(self) -> Tokenizer:

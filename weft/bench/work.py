@@ -109,7 +109,7 @@ class TrainingStep(Work):
             self.count = float(sums[1].sum())
 
 
-class Search(Work):
+class SearchWork(Work):
     """Encodes random sources, if the model reads a source, and writes `STEPS` tokens for each. Figures are per step."""
 
     name = "decoding step"
@@ -193,4 +193,4 @@ def inference_work(subject: Subject, rows: int, beam: int | None, warn: Callable
     width = beam or (decode.search.get("width", 1) if inference == "search" else 1)
     search = {"kind": "beam", "width": width, "stop": decode.search.get("stop", "exact")}
     resolved = resolve(changed(decode, {"search": search, "rerank": "none", "n_best": 1}), subject.device, warn=warn)
-    return ForwardPass(subject, resolved, rows) if inference == "forward" else Search(subject, resolved, rows, warn)
+    return ForwardPass(subject, resolved, rows) if inference == "forward" else SearchWork(subject, resolved, rows, warn)

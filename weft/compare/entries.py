@@ -26,8 +26,7 @@ from weft.config import document
 from weft.config.registry import Among, nested, options_of, suggest
 from weft.config.sections import Config, load_config
 from weft.errors import ConfigError
-from weft.models.base import Sizes
-from weft.models.composing import build_model
+from weft.runs.opening import build_task
 
 ALL = "all"
 LABEL = "label="
@@ -135,7 +134,8 @@ def _buildable(base: Entry, slot: str, tell: Callable[[str], None]) -> Iterator[
         try:
             changed = load_config(base.recipe, [*base.sets, f"{slot}={kind}"])
             with torch.device("meta"):
-                build_model(changed.model, Sizes(8, 8, True))
+                task = build_task(changed, Path())
+                task.build(changed.model, task.outline())
         except ConfigError as error:
             tell(f"leaving out {kind}: {error}")
             continue

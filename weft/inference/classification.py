@@ -50,8 +50,8 @@ class ClassificationPredictor(Predictor[ClassificationInput, Label]):
         longest: int,
         warn: Callable[[str], None] | None = None,
     ) -> None:
-        super().__init__(resolved, warn)
-        self.model, self.source, self.labels, self.longest = model, source, labels, longest
+        super().__init__(model, resolved, warn)
+        self.source, self.labels, self.longest = source, labels, longest
 
     def parse(self, line: str, *, attention: bool = False, **fields: Any) -> ClassificationInput:
         refuse(fields, "a label is not written word by word, so it has no prefix and no terms; leave them out")

@@ -132,10 +132,10 @@ class GenerationPredictor(Predictor[Prompt, Generated]):
         context: int | None,
         warn: Callable[[str], None] | None = None,
     ) -> None:
-        super().__init__(resolved, warn)
+        super().__init__(model, resolved, warn)
         if resolved.rerank is not None:
             raise ConfigError("decode.rerank: texts of a language model have no source to rank them by; set it to none")
-        self.model, self.tokenizer, self.context = model, tokenizer, context
+        self.tokenizer, self.context = tokenizer, context
 
     def parse(self, line: str, *, tokens: int | None = None, draw: int = 0, **fields: Any) -> Prompt:
         refuse({name: value for name, value in fields.items() if name != "attention"}, "a prompt has no such field")

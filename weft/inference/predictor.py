@@ -91,12 +91,13 @@ class Predictor(ABC, Generic[In, Out]):
 
     forks: ClassVar[bool] = True
 
-    def __init__(self, resolved: Resolved, warn: Callable[[str], None] | None = None) -> None:
-        self.resolved, self.warn = resolved, warn or (lambda message: None)
+    def __init__(self, model: Any, resolved: Resolved, warn: Callable[[str], None] | None = None) -> None:
+        self.model, self.resolved, self.warn = model, resolved, warn or (lambda message: None)
 
-    @abstractmethod
-    def parse(self, line: str, **fields: Any) -> In:
-        """The input for a line of text. `fields` are those of the input, such as prefix or attention."""
+    def parse(self, line: str, **fields: Any) -> Any:
+        """The input for a line of text: the line, unless inputs have `fields` such as prefix or attention."""
+        refuse(fields, "inputs of this task are lines without further fields")
+        return line
 
     @abstractmethod
     def read(self, inputs: Sequence[In], first_line: int) -> list[list[Any]]:

@@ -90,8 +90,8 @@ class TranslationPredictor(Predictor[TranslationInput, Translation]):
         warn: Callable[[str], None] | None = None,
         shortlist: Shortlist | None = None,
     ) -> None:
-        super().__init__(resolved, warn)
-        self.model, self.source, self.target, self.shortlist = model, source, target, shortlist
+        super().__init__(model, resolved, warn)
+        self.source, self.target, self.shortlist = source, target, shortlist
         self.recorder = recorder_of(model)
         self.compiler = Compiler(self.warn) if resolved.section.compile else None
         self.max_source = min(resolved.section.max_source, model.max_source or resolved.section.max_source)

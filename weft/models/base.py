@@ -100,7 +100,7 @@ class Supports(nn.Module):
         self.replays, self.compiles = all(part.replays for part in parts), all(part.compiles for part in parts)
 
 
-class Part(Supports):
+class Component(Supports):
     """A front, encoder or decoder.
 
     max_length: the longest input it has positions for · repeated: layers of one kind, which share one compilation.
@@ -110,7 +110,7 @@ class Part(Supports):
     repeated: Sequence[nn.Module] = ()
 
 
-class Encoder(Part, ABC):
+class Encoder(Component, ABC):
     """Encodes a source. width: of its memory · max_source: the longest source · shortens: source positions per vector."""
 
     width: int
@@ -150,7 +150,7 @@ class DecoderSite:
         return table, output_layer(table if self.tied else embedding_table(self.vocabulary, dim, std))
 
 
-class Decoder(Part, ABC):
+class Decoder(Component, ABC):
     """Writes a target. Teacher forcing, a forced prefix and a single step are the same call at different lengths.
 
     dim: width of the model, for learning-rate schedules · hidden: width of its hidden states · readers: layers that attend to

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from weft.batch import Layout, Source
 from weft.errors import ConfigError
 from weft.layers.embedding import NGramBag, embedding_table
-from weft.models.base import Part, Reads, Sizes
+from weft.models.base import Component, Reads, Sizes
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class FrontSite:
             )
 
 
-class Front(Part, ABC):
+class Front(Component, ABC):
     """Turns a source into vectors. shortens: source positions per vector."""
 
     shortens: int = 1

@@ -41,7 +41,7 @@ Style = Literal["fixed", "cho", "bahdanau", "luong"]
 
 
 @dataclass(frozen=True)
-class Recurrence:
+class RecurrentOptions:
     """Options that recurrent encoders and decoders share.
 
     cell: GRU, or LSTM, which has a second state
@@ -79,7 +79,7 @@ class RecurrentEncoder(VectorEncoder):
     def __init__(
         self,
         *,
-        recurrence: Recurrence,
+        recurrence: RecurrentOptions,
         dim: PositiveInt = 256,
         layers: PositiveInt = 1,
         bidirectional: bool = True,
@@ -132,7 +132,7 @@ class RecurrentDecoder(LinearDecoder):
         self,
         site: DecoderSite,
         *,
-        recurrence: Recurrence,
+        recurrence: RecurrentOptions,
         style: Style = "bahdanau",
         dim: PositiveInt = 256,
         layers: PositiveInt = 1,
@@ -240,7 +240,7 @@ class RNN(FlatComposition):
         (RecurrentDecoder, {"layers": "decoder_layers"}),
     )
 
-    def __init__(self, *, recurrence: Recurrence, encoder_dim: NonNegativeInt = 0, **options: Any) -> None:
+    def __init__(self, *, recurrence: RecurrentOptions, encoder_dim: NonNegativeInt = 0, **options: Any) -> None:
         recurrence = replace(recurrence, embedding=recurrence.embedding or options["dim"])
         super().__init__(recurrence=recurrence, encoder_dim=encoder_dim or options["dim"], **options)
 

@@ -14,9 +14,9 @@ from torch import Tensor, nn
 from weft.batch import Batch, Position
 from weft.config.registry import build
 from weft.config.sections import Config
-from weft.data.batching import round_up
+from weft.data.batching import Batches, evaluation_batches, round_up
 from weft.data.cache import cache_folder
-from weft.data.corpus import Corpus
+from weft.data.corpus import Corpus, Rows
 from weft.data.formats import Pairs, open_pairs
 from weft.data.pairs import random_pairs
 from weft.data.tokenizer import Tokenizer
@@ -118,6 +118,10 @@ class Task(ABC):
     def reopen(self) -> Sizes:
         """The sizes that `prepare` returns, for a trained run: reads its folder and, if the task can, no data."""
         return self.prepare()
+
+    def outline(self) -> Sizes:
+        """Small sizes of the kind that `prepare` returns, to check the configuration of a model before data is read."""
+        return Sizes(8, 8, self.config.data.shared_vocabulary)
 
     def build(self, spec: Mapping[str, Any], sizes: Sizes) -> Network:
         """The model that `spec` (the section model) describes, with its initial weights. A task may build on top of it."""
@@ -237,7 +241,6 @@ class TextTask(Task):
         self.valid = self._read(valid, "validation") if valid else None
         return sizes
 
-    @abstractmethod
     def learn(self, train: list[Pairs]) -> None:
         """Trains the tokenizers of a new run and saves them, so that resuming never changes them."""
 
@@ -247,6 +250,25 @@ class TextTask(Task):
     @abstractmethod
     def encode(self, pairs: list[Pairs], *, training: bool, folder: Path, progress: Callable[[int], None]) -> Corpus:
         """The corpus of these pairs, from the cache `folder` if it is there. `progress` receives the number of lines read."""
+
+    @abstractmethod
+    def collate(self, corpus: Corpus, rows: Rows, *, packed: bool = False, budget: int = 0, rounded: bool = False) -> Batch:
+        """The batch of some rows of a corpus; see `lay_out` for the options."""
+
+    def batches(self, position: Position) -> Iterator[tuple[Any, Position]]:
+        train = self.config.train
+        # "auto" is resolved where the model is built; without a model, rows are padded.
+        packed, rounded = train.packed is True, train.rounded is True
+        batches = Batches(self.train.lengths, train.batch_tokens, seed=train.seed, packed=packed, rounded=rounded)
+        for rows, following in batches.stream(position):
+            yield self.collate(self.train, rows, packed=packed, budget=train.batch_tokens, rounded=rounded), following
+
+    def validation(self, model: nn.Module) -> Iterator[Any]:
+        """The validation data in padded batches, on the device of the model; each row once."""
+        device = next(model.parameters()).device
+        if self.valid is not None:
+            for rows in evaluation_batches(self.valid, self.config.train.batch_tokens):
+                yield self.collate(self.valid, rows).to(device)
 
     def _read(self, pairs: list[Pairs], what: str) -> Corpus:
         self.tell(f"reading {what} data: {', '.join(some.name for some in pairs)}")

@@ -12,10 +12,9 @@ import torch.nn.functional as F
 from pydantic import NonNegativeFloat
 from torch import nn
 
-from weft.batch import NO_LABEL, LabelBatch, Position
+from weft.batch import NO_LABEL, LabelBatch
 from weft.config.registry import Among, build
-from weft.data.batching import Batches, evaluation_batches
-from weft.data.corpus import Corpus
+from weft.data.corpus import Corpus, Rows
 from weft.data.formats import Pairs
 from weft.data.labels import Labels, collate_labels, make_labelled, prepare_labels
 from weft.data.tokenizer import RESERVED, has_tokenizers, load_tokenizers, save_tokenizers, train_tokenizer
@@ -90,12 +89,10 @@ class ClassificationTask(TextTask):
     def metrics(self, *, tokenize: str = "13a", lowercase: bool = False) -> list[Metric]:
         return [LabelAccuracy(), MacroF1(self.labels.names)]
 
-    def batches(self, position: Position) -> Iterator[tuple[LabelBatch, Position]]:
-        train = self.config.train
-        rounded = train.rounded is True
-        batches = Batches(self.train.lengths, train.batch_tokens, seed=train.seed, rounded=rounded)
-        for rows, following in batches.stream(position):
-            yield collate_labels(self.train, rows, budget=train.batch_tokens, rounded=rounded), following
+    def collate(
+        self, corpus: Corpus, rows: Rows, *, packed: bool = False, budget: int = 0, rounded: bool = False
+    ) -> LabelBatch:
+        return collate_labels(corpus, rows, budget=budget, rounded=rounded)
 
     def losses(self, model: nn.Module, batch: LabelBatch, update: int) -> Iterator[Loss]:
         judged, labels = model(batch.source), batch.labels
@@ -109,10 +106,7 @@ class ClassificationTask(TextTask):
         if self.valid is None:
             return {}
         total, said, true = 0.0, [], []
-        device = next(model.parameters()).device
-        budget = self.config.train.batch_tokens
-        for rows in evaluation_batches(self.valid, budget):
-            batch = collate_labels(self.valid, rows).to(device)
+        for batch in self.validation(model):
             logits = model(batch.source).logits.float()
             total += F.cross_entropy(logits, batch.labels, reduction="sum").item()
             said += logits.argmax(-1).tolist()

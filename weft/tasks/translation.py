@@ -12,10 +12,9 @@ import torch
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
 from torch import Tensor
 
-from weft.batch import PairBatch, Position
+from weft.batch import PairBatch
 from weft.config.registry import Among, build, load
-from weft.data.batching import Batches, evaluation_batches
-from weft.data.corpus import Corpus
+from weft.data.corpus import Corpus, Rows
 from weft.data.formats import Pairs, open_pairs
 from weft.data.pairs import collate_pairs, prepare_pairs
 from weft.data.tokenizer import has_tokenizers, load_tokenizers, save_tokenizers, train_tokenizers
@@ -124,13 +123,8 @@ class TranslationTask(TextTask):
         sizes = self.prepare()
         return Shortlist.count(self.train, sizes.source, sizes.target, sizes.shared).write(self.run)
 
-    def batches(self, position: Position) -> Iterator[tuple[PairBatch, Position]]:
-        train = self.config.train
-        # "auto" is resolved where the model is built; without a model, rows are padded.
-        packed, rounded = train.packed is True, train.rounded is True
-        batches = Batches(self.train.lengths, train.batch_tokens, seed=train.seed, packed=packed, rounded=rounded)
-        for rows, following in batches.stream(position):
-            yield collate_pairs(self.train, rows, packed=packed, budget=train.batch_tokens, rounded=rounded), following
+    def collate(self, corpus: Corpus, rows: Rows, **layout: Any) -> PairBatch:
+        return collate_pairs(corpus, rows, **layout)
 
     def losses(self, model: torch.nn.Module, batch: PairBatch, update: int) -> Iterator[Loss]:
         """One loss for each way of feeding the batch. A sentence counts once, however often it is sampled and fed."""
@@ -163,8 +157,7 @@ class TranslationTask(TextTask):
             return {}
         assert isinstance(model, Model)
         total, count = 0.0, 0
-        for rows in evaluation_batches(self.valid, self.config.train.batch_tokens):
-            batch = collate_pairs(self.valid, rows).to(model.device)
+        for batch in self.validation(model):
             found = model(batch.source, batch.target, batch.target_layout)
             nll = model.decoder.loss(found.hidden, batch.labels)[1]
             total, count = total + float(nll), count + int(batch.target_layout.ok.sum())

@@ -13,7 +13,7 @@ import torch
 from weft.config.sections import Config, save_config, save_schema
 from weft.errors import ConfigError, Interrupted, RunError
 from weft.kernels import modern
-from weft.models.base import Network, Sizes
+from weft.models.base import Network
 from weft.runs.folder import CONFIG, LOG, RunLock, prepare_folder
 from weft.runs.opening import build_task
 from weft.tasks.base import Task
@@ -87,7 +87,7 @@ def _prepare(config: Config, out: Path, device: torch.device, tell: Tell) -> tup
     task = build_task(config, out, tell)
     with torch.device("meta"):
         # A model without weights or data, so that errors in its configuration show before a large corpus is read.
-        outline = task.build(config.model, Sizes(8, 8, config.data.shared_vocabulary))
+        outline = task.build(config.model, task.outline())
     task.check_length(outline, config.data.max_length)
     if config.data.valid:
         task.measure(config.train.best_by)
