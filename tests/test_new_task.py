@@ -60,7 +60,7 @@ class NumberPredictor(Predictor):
         return self.model(Source(pad([part.ids for part in parts]), layout)).logits[:, 0].tolist()
 
     def join(self, given, parts, results):
-        return Prediction(f"{results[0]:.0f}", results[0])
+        return Prediction(str(round(results[0])), results[0])
 
 
 def test_train_evaluate_predict_save_resume_and_load(tmp_path, monkeypatch):

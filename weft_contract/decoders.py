@@ -116,9 +116,9 @@ def check_loss(entry: DecoderEntry) -> None:
         state = model.decoder.start(model.encode(Source(source, Layout.padded(SOURCE))))
         torch.manual_seed(0)  # what is drawn in training is drawn alike
         found = model.decoder.features(ids(4, 30, seed=4), state, below)
-        hidden, terms = found.hidden, sum(term.sum() for term in found.terms.values())
+        hidden, extras = found.hidden, sum(term.sum() for term in found.extras.values())
         loss = model.decoder.loss(hidden, labels, 0.1) if own else smoothed_loss(model.decoder.logits(hidden), labels, 0.1)
-        (loss[0] + terms).backward()
+        (loss[0] + extras).backward()
         results.append((loss, {name: value.grad for name, value in model.named_parameters()}))
     (mine, grads), (plain, others) = results
     same(mine[0], plain[0], "loss")

@@ -93,7 +93,7 @@ def check_gradients(entry: Entry) -> None:
 
     def loss() -> Tensor:
         found = part.look(keys, layout)
-        return part.real(found.context, layout).sin().sum() + sum(term.sum() for term in found.terms.values())
+        return part.real(found.context, layout).sin().sum() + sum(term.sum() for term in found.extras.values())
 
     loss().backward()
     for name, parameter in part.part.named_parameters():
@@ -142,18 +142,18 @@ def check_key_order(entry: Entry) -> None:
     assert short or alike == part.part.ignores_key_order, f"{entry}: ignores_key_order is {part.part.ignores_key_order}"
 
 
-def check_terms(entry: Entry) -> None:
+def check_extras(entry: Entry) -> None:
     """Terms are as declared, with one value per query, and exist only in training."""
     part = entry.make(train=True)
     keys = part.keys()
-    terms = part.look(keys).terms
-    assert set(terms) == set(part.part.terms), f"{entry}: gives terms {sorted(terms)}"
+    extras = part.look(keys).extras
+    assert set(extras) == set(part.part.extras), f"{entry}: gives extras {sorted(extras)}"
     extent = QUERIES if part.use == "cross" else EXTENT
-    for name, term in terms.items():
+    for name, term in extras.items():
         assert term.shape == (len(LENGTHS), extent), f"{entry}: term {name} has shape {tuple(term.shape)}"
         assert term.isfinite().all()
     part.part.eval()
-    assert not part.look(keys).terms, f"{entry}: terms outside training"
+    assert not part.look(keys).extras, f"{entry}: extras outside training"
 
 
 def check_pure(entry: Entry) -> None:

@@ -58,8 +58,8 @@ def check_padding(entry: PoolingEntry) -> None:
             clean = part(loudness * memory(), layout)
             dirty = part(torch.where(layout.ok[..., None], loudness * memory(), junk), layout)
             same(dirty.vectors, clean.vectors, f"junk {junk}")
-            for name, term in clean.terms.items():
-                same(dirty.terms[name], term, f"term {name}, junk {junk}")
+            for name, term in clean.extras.items():
+                same(dirty.extras[name], term, f"term {name}, junk {junk}")
         for row, length in enumerate(LENGTHS):
             for own in (None, Layout.padded([length])):
                 same(together.vectors[row : row + 1], part(memory()[row : row + 1, :length], own).vectors, f"row of {length}")
@@ -101,16 +101,16 @@ def check_weights(entry: PoolingEntry) -> None:
 
 
 def check_gradients(entry: PoolingEntry) -> None:
-    """Every parameter has a gradient, and terms are as declared: one value per row, only in training."""
+    """Every parameter has a gradient, and extras are as declared: one value per row, only in training."""
     part = entry.make(train=True)
     pooled = part(memory(), Layout.padded(LENGTHS))
-    assert set(pooled.terms) == set(part.terms), f"{entry}: gives terms {sorted(pooled.terms)}"
-    assert all(term.shape == (len(LENGTHS),) and term.isfinite().all() for term in pooled.terms.values())
+    assert set(pooled.extras) == set(part.extras), f"{entry}: gives extras {sorted(pooled.extras)}"
+    assert all(term.shape == (len(LENGTHS),) and term.isfinite().all() for term in pooled.extras.values())
     if list(part.parameters()):
         pooled.vectors.pow(2).sum().backward()
     for name, value in part.named_parameters():
         assert value.grad is not None and value.grad.isfinite().all() and value.grad.any(), f"{entry}: gradient of {name}"
-    assert not part.eval()(memory(), Layout.padded(LENGTHS)).terms, f"{entry}: terms outside training"
+    assert not part.eval()(memory(), Layout.padded(LENGTHS)).extras, f"{entry}: extras outside training"
 
 
 def check_key_order(entry: PoolingEntry) -> None:

@@ -29,7 +29,7 @@ MECHANISM: dict[str, tuple[Callable[[Entry], None], tuple[str, ...]]] = {
     "earlier-segment": (facts.check_earlier_segment, CAUSAL),
     "gradients": (facts.check_gradients, ALL),
     "key-order": (facts.check_key_order, ALL),
-    "terms": (facts.check_terms, ALL),
+    "extras": (facts.check_extras, ALL),
     "pure": (facts.check_pure, ALL),
     "checkpoint": (facts.check_checkpoint, ALL),
     "half": (facts.check_half, ALL),

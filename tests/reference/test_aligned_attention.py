@@ -197,17 +197,17 @@ def test_location_aware_is_its_formula(form: str) -> None:
         same(weights_of(found)[0, i], alpha)
         same(found.context[0, i], alpha @ memory[0])
         if options.get("coverage"):
-            same(found.terms["coverage"][0, i], torch.minimum(alpha, total).sum())
+            same(found.extras["coverage"][0, i], torch.minimum(alpha, total).sum())
         last, total = alpha, total + alpha
 
 
 def test_coverage_begins_at_nothing() -> None:
     part, (queries, memory) = scattered(LocationAwareAttention(site(), coverage=True)).train(), pair()
     found = look(part, queries, memory)
-    assert not found.terms["coverage"][:, 0].any()
-    assert (found.terms["coverage"][:, 1] > 0.01).all()
+    assert not found.extras["coverage"][:, 0].any()
+    assert (found.extras["coverage"][:, 1] > 0.01).all()
     assert found.weights is not None
-    same(found.terms["coverage"], coverage_penalty(found.weights))
+    same(found.extras["coverage"], coverage_penalty(found.weights))
 
 
 def test_sums_of_alignments_are_kept_in_float32() -> None:

@@ -172,7 +172,7 @@ def test_self_attentive_pooling_without_questions_is_the_mean() -> None:
     for row, length in enumerate((EXTENT, 26)):
         same(pooled.vectors[row], x[row, :length].mean(0).expand(3, DIM))
         # AAᵀ has 1/n everywhere, so ‖AAᵀ − I‖² = 3 (1/n − 1)² + 6/n².
-        same(pooled.terms["diversity"][row], torch.tensor(3 * (1 / length - 1) ** 2 + 6 / length**2))
+        same(pooled.extras["diversity"][row], torch.tensor(3 * (1 / length - 1) ** 2 + 6 / length**2))
 
 
 def test_sinusoids_are_the_published_formula() -> None:

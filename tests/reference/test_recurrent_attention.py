@@ -227,8 +227,8 @@ def test_hard_finds_one_state() -> None:
     draws = look(hard.train(), queries.expand(20000, -1, -1), memory.expand(20000, -1, -1))
     same(weights_of(draws).mean(0), alpha[0], atol=0.02)
     same(draws.context, weights_of(draws) @ memory, atol=1e-6)
-    same(draws.terms["log_prob"].exp(), (weights_of(draws) * alpha).sum(-1))
-    same(draws.terms["entropy"][0], -(alpha * alpha.log()).sum(-1)[0])
+    same(draws.extras["log_prob"].exp(), (weights_of(draws) * alpha).sum(-1))
+    same(draws.extras["entropy"][0], -(alpha * alpha.log()).sum(-1)[0])
 
 
 @pytest.mark.parametrize("baseline", ["0", "1.5"])
@@ -242,7 +242,7 @@ def test_hard_reinforce_is_the_exact_gradient_on_average(baseline: str) -> None:
     (weights_of(look(additive, queries, memory)) @ reward).sum().backward()
     found = look(part, queries.expand(count, -1, -1), memory.expand(count, -1, -1))
     earned = (found.context.detach().sin().sum(-1) + 1) - float(baseline)
-    ((earned * found.terms["log_prob"]).sum() / count).backward()
+    ((earned * found.extras["log_prob"]).sum() / count).backward()
     for (name, mine), exact in zip(part.named_parameters(), additive.parameters(), strict=True):
         assert mine.grad is not None and exact.grad is not None
         error = (mine.grad - exact.grad).norm() / exact.grad.norm()
@@ -259,6 +259,6 @@ def test_hard_has_no_gradient_through_the_draw() -> None:
 
 def test_hard_has_terms_of_0_for_an_empty_row() -> None:
     part, (queries, memory) = scattered(HardAttention(site())).train(), pair()
-    terms = look(part, queries, memory, [KEYS, 0]).terms
+    extras = look(part, queries, memory, [KEYS, 0]).extras
     for name in ("log_prob", "entropy"):
-        assert terms[name][0].abs().min() > 0 and (terms[name][1] == 0).all()
+        assert extras[name][0].abs().min() > 0 and (extras[name][1] == 0).all()

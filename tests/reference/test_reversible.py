@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from weft.attention.base import add_terms
+from weft.attention.base import add_extras
 from weft.batch import Layout, Source
 from weft.errors import ConfigError
 from weft.layers.reversible import Added, ReversibleStreams, SubLayer, run_reversible
@@ -34,13 +34,13 @@ def model(layers: int = 3, dropout: float = 0.2, **options: Any) -> transformer.
 
 def plain(x: Tensor, sublayers: Sequence[SubLayer]) -> ReversibleStreams:
     """The two streams by definition, with autograd."""
-    a, b, terms, states = x, x, dict[str, Tensor](), []
+    a, b, extras, states = x, x, dict[str, Tensor](), []
     for sublayer in sublayers:
         added = sublayer.run(b)
         a, b = b, a + added.value
-        add_terms(terms, added.terms)
+        add_extras(extras, added.extras)
         states.append(added.state)
-    return ReversibleStreams(a, b, terms, states)
+    return ReversibleStreams(a, b, extras, states)
 
 
 def loss(subject: transformer.Transformer) -> Tensor:
@@ -52,7 +52,7 @@ def loss(subject: transformer.Transformer) -> Tensor:
     found = subject.decoder.features(target, state, layout)
     wanted = torch.randn(found.hidden.shape, generator=torch.Generator().manual_seed(4)).to(found.hidden)
     total = (found.hidden * wanted)[layout.ok].sum()
-    return total + sum((term[layout.ok].sin().sum() for term in found.terms.values()), torch.zeros(()).to(total))
+    return total + sum((term[layout.ok].sin().sum() for term in found.extras.values()), torch.zeros(()).to(total))
 
 
 def gradients(subject: transformer.Transformer) -> dict[str, Tensor]:
@@ -68,7 +68,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "full": {},
     "lsh": {"encoder_self": LSH, "decoder_self": LSH},
     "sinkhorn": {"encoder_self": {"kind": "sinkhorn", "block": 4}, "decoder_self": {"kind": "sinkhorn", "block": 4}},
-    "terms": {"cross": {"kind": "location_aware", "coverage": True}},
+    "extras": {"cross": {"kind": "location_aware", "coverage": True}},
     "convolution": {"feedforward_width": 3, "decoder_self": {"kind": "convolution"}},
 }
 

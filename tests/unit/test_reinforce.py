@@ -41,7 +41,7 @@ def exact_gradient(model: Model, batch: Batch, draws: Sequence[tuple[Draw, ...]]
     expected = torch.zeros((), dtype=torch.float64)
     for rows in draws:
         likelihood, found = outcome(model, batch, rows, monkeypatch)
-        expected = expected + found.terms["log_prob"].where(batch.target_layout.ok, 0.0).sum().exp() * likelihood
+        expected = expected + found.extras["log_prob"].where(batch.target_layout.ok, 0.0).sum().exp() * likelihood
     return gradient(-expected, model)
 
 
@@ -49,7 +49,7 @@ def test_with_two_draws_the_mean_gradient_is_exact(monkeypatch: pytest.MonkeyPat
     model, batch = make_hard(), make_batch([[4, 5]], [[6, 7]])
     task = make_task(draws=2, reinforce_discount=1.0, entropy_weight=0.0, label_smoothing=0.0)
     single = list(product(range(2), repeat=3))
-    chance = {draw: outcome(model, batch, [draw], monkeypatch)[1].terms["log_prob"].sum().exp().detach() for draw in single}
+    chance = {draw: outcome(model, batch, [draw], monkeypatch)[1].extras["log_prob"].sum().exp().detach() for draw in single}
     assert float(sum(chance.values())) == pytest.approx(1)
     mean = torch.zeros(model.count_parameters(), dtype=torch.float64)
     for pair in product(single, repeat=2):
@@ -66,7 +66,7 @@ def test_with_one_draw_the_mean_gradient_is_exact_and_padding_has_no_part_in_it(
     mean = torch.zeros(model.count_parameters(), dtype=torch.float64)
     for rows in draws:
         _, found = outcome(model, batch, rows, monkeypatch)
-        chance = found.terms["log_prob"].where(batch.target_layout.ok, 0.0).sum().exp().detach()
+        chance = found.extras["log_prob"].where(batch.target_layout.ok, 0.0).sum().exp().detach()
         look_at(rows, monkeypatch)
         mean += chance * gradient(the_loss(task, model, batch).total, model)
     assert torch.allclose(mean, exact_gradient(model, batch, draws, monkeypatch), atol=1e-10)
@@ -84,13 +84,13 @@ def test_the_loss_is_that_of_the_formula(monkeypatch: pytest.MonkeyPatch) -> Non
         others = [likelihoods[other] for other in range(3) if other != k]
         advantages = [likelihoods[k, later] - sum(other[later] for other in others) / 2 for later in range(t, 3)]
         reward = sum(0.5**after * advantage for after, advantage in enumerate(advantages))
-        expected = expected - 0.7 * reward * found.terms["log_prob"][k, t] - 0.2 * found.terms["entropy"][k, t]
+        expected = expected - 0.7 * reward * found.extras["log_prob"][k, t] - 0.2 * found.extras["entropy"][k, t]
     look_at(rows, monkeypatch)
     loss = the_loss(task, model, batch)
     assert value(loss) == pytest.approx(float(expected.detach()) / 3)
     assert int(loss.count) == 3
     assert float(loss.metrics["nll"]) == pytest.approx(-float(likelihoods.detach().sum()) / 3)
-    assert float(loss.metrics["entropy"]) == pytest.approx(float(found.terms["entropy"].detach().sum()) / 3)
+    assert float(loss.metrics["entropy"]) == pytest.approx(float(found.extras["entropy"].detach().sum()) / 3)
 
 
 @pytest.mark.parametrize("draws", [1, 2])

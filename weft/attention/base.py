@@ -50,19 +50,19 @@ class Attended:
     """The output of a mechanism.
 
     context [B, T, context_width], which the surrounding model projects to its own width · weights [B, H, T, S] if requested and
-    available · terms: unreduced quantities [B, T] by name, in training only; the task masks, weights and sums them.
+    available · extras: unreduced quantities [B, T] by name, in training only; the task masks, weights and sums them.
     """
 
     context: Tensor
     state: State = None
     weights: Tensor | None = None
-    terms: dict[str, Tensor] = field(default_factory=dict)
+    extras: dict[str, Tensor] = field(default_factory=dict)
 
 
-def add_terms(terms: dict[str, Tensor], more: dict[str, Tensor]) -> None:
-    """Adds the terms of one more layer to `terms`, name by name."""
+def add_extras(extras: dict[str, Tensor], more: dict[str, Tensor]) -> None:
+    """Adds the extras of one more layer to `extras`, name by name."""
     for name, value in more.items():
-        terms[name] = terms[name] + value if name in terms else value
+        extras[name] = extras[name] + value if name in extras else value
 
 
 class Facts(nn.Module):
@@ -86,7 +86,7 @@ class Facts(nn.Module):
     ignores_key_order: bool = False
     packs: bool = False
     packs_square: bool = False
-    terms: frozenset[str] = frozenset()
+    extras: frozenset[str] = frozenset()
 
     def __init__(self, site: Site) -> None:
         super().__init__()

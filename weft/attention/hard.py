@@ -15,7 +15,7 @@ from weft.state import State
 class HardAttention(SourceAttention):
     """α = softmax(e) as in additive attention; one position j is sampled from α, and the context is h_j.
 
-    Outside training j is the most likely position. No gradient passes through the sample. The terms log_prob (log α_j of the
+    Outside training j is the most likely position. No gradient passes through the sample. The extras log_prob (log α_j of the
     sampled position) and entropy (−Σ α log α) are for REINFORCE: the task adds (reward − baseline) · log_prob, and a share of
     the entropy to encourage exploration.
 
@@ -26,7 +26,7 @@ class HardAttention(SourceAttention):
     weights_sum = "one"
     reach = "data"
     ignores_key_order = True
-    terms = frozenset({"log_prob", "entropy"})
+    extras = frozenset({"log_prob", "entropy"})
 
     def __init__(self, site: Site, *, hidden: NonNegativeInt = 0) -> None:
         super().__init__(site, AdditiveScore(site.dim, site.memory_dim, hidden or site.dim, exact=True))
@@ -39,11 +39,11 @@ class HardAttention(SourceAttention):
         owner = torch.arange(rows, device=query.device) // (rows // state.values.size(0))
         # A row without tokens selects padding, so its context is set to 0.
         context = state.values[owner[:, None], chosen[..., 0]].where(real.any(-1, keepdim=True), 0.0)
-        terms = self._terms(log_probs, chosen, real) if self.training else {}
+        extras = self._terms(log_probs, chosen, real) if self.training else {}
         weights = None
         if need_weights:
             weights = torch.zeros_like(log_probs).scatter(-1, chosen, 1.0).masked_fill(~real, 0.0)[:, None]
-        return Attended(context, state, weights, terms)
+        return Attended(context, state, weights, extras)
 
     def _choose(self, log_probs: Tensor) -> Tensor:
         """[B, T, 1]: sampled by the Gumbel-max trick, argmax of log α − log(exponential noise), which does not synchronise."""

@@ -72,7 +72,7 @@ class LocationAwareAttention(SourceAttention):
         if top or window:
             self.reach = "data"
         if coverage:
-            self.terms = frozenset({"coverage"})
+            self.extras = frozenset({"coverage"})
             self.ignores_key_order = width == 1 and not window
 
     def read(self, memory: Tensor, layout: Layout | None) -> Aligned:
@@ -97,9 +97,9 @@ class LocationAwareAttention(SourceAttention):
                 total = kept(real, t, total + alpha, total)
             alignments.append(weights)
         weights = torch.cat(alignments, 1).to(source.values.dtype)
-        terms = {"coverage": torch.stack(covered, 1)} if self.coverage and self.training else {}
+        extras = {"coverage": torch.stack(covered, 1)} if self.coverage and self.training else {}
         shown = weights[:, None] if need_weights else None
-        return Attended(self.head.mix(weights, source), Aligned(source, last, total), shown, terms)
+        return Attended(self.head.mix(weights, source), Aligned(source, last, total), shown, extras)
 
     def _scores(self, projected: Tensor, source: SourceStates, history: Tensor) -> Tensor:
         """[B, 1, S] for one query per row, projected [B, 1, A], and its past alignments, history [B, S]."""

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from weft.attention.base import Attended, Attention, Site, add_terms
+from weft.attention.base import Attended, Attention, Site, add_extras
 from weft.batch import Layout
 from weft.config.registry import Among, build
 from weft.errors import ConfigError
@@ -57,7 +57,7 @@ class PartsAttention(Attention):
         self.reach = "all" if "all" in reaches else "data" if "data" in reaches else "pattern"
         self.ignores_key_order = all(part.ignores_key_order for part in parts)
         self.packs, self.packs_square = all(part.packs for part in parts), any(part.packs_square for part in parts)
-        self.terms = frozenset().union(*(part.terms for part in parts))
+        self.extras = frozenset().union(*(part.extras for part in parts))
         self.max_length = min((part.max_length for part in parts if part.max_length is not None), default=None)
 
     def _each(self) -> list[Attention]:
@@ -73,14 +73,14 @@ class PartsAttention(Attention):
         return [part.start(own, layout, rows=rows, room=room) for part, own in zip(self._each(), shares, strict=True)]
 
     def run(self, query: Tensor, state: State, append: Tensor | None, layout: Layout | None, need_weights: bool) -> Attended:
-        terms: dict[str, Tensor] = {}
+        extras: dict[str, Tensor] = {}
         outputs: list[Attended] = []
         shares = self.share(query).chunk(len(self.parts), -1)
         for part, own, before in zip(self._each(), shares, state, strict=True):
             outputs.append(part(own, before, append=own, layout=layout, need_weights=need_weights))
-            add_terms(terms, outputs[-1].terms)
+            add_extras(extras, outputs[-1].extras)
         context = self.out(torch.cat([one.context.to(query.dtype) for one in outputs], -1))
-        return Attended(context, [one.state for one in outputs], _side_by_side([one.weights for one in outputs]), terms)
+        return Attended(context, [one.state for one in outputs], _side_by_side([one.weights for one in outputs]), extras)
 
 
 def _side_by_side(weights: list[Tensor | None]) -> Tensor | None:

@@ -19,10 +19,10 @@ from weft.state import State
 
 @dataclass
 class Added:
-    """The output of a sub-layer: a value to add to a stream; terms by name, summed over sub-layers; and a state."""
+    """The output of a sub-layer: a value to add to a stream; extras by name, summed over sub-layers; and a state."""
 
     value: Tensor
-    terms: dict[str, Tensor] = field(default_factory=dict)
+    extras: dict[str, Tensor] = field(default_factory=dict)
     state: State = None
 
 
@@ -37,11 +37,11 @@ class SubLayer:
 
 @dataclass
 class ReversibleStreams:
-    """The two streams after all sub-layers, the sums of their terms, and the state of each sub-layer."""
+    """The two streams after all sub-layers, the sums of their extras, and the state of each sub-layer."""
 
     a: Tensor
     b: Tensor
-    terms: dict[str, Tensor]
+    extras: dict[str, Tensor]
     states: list[State]
 
     @property
@@ -59,8 +59,8 @@ def run_reversible(x: Tensor, sublayers: Sequence[SubLayer]) -> ReversibleStream
     if not torch.is_grad_enabled() or not any(each.requires_grad for each in (x, *sources)):
         return _forward(x, sublayers)
     passed = _Pass(sublayers, sources, x.device)
-    a, b, *terms = _Recompute.apply(passed, x, *sources)
-    return ReversibleStreams(a, b, dict(zip(passed.names, terms, strict=True)), passed.states)
+    a, b, *extras = _Recompute.apply(passed, x, *sources)
+    return ReversibleStreams(a, b, dict(zip(passed.names, extras, strict=True)), passed.states)
 
 
 def _forward(x: Tensor, sublayers: Sequence[SubLayer], before: Callable[[], None] = lambda: None) -> ReversibleStreams:
@@ -70,8 +70,8 @@ def _forward(x: Tensor, sublayers: Sequence[SubLayer], before: Callable[[], None
         before()
         added = sublayer.run(streams.b)
         streams.a, streams.b = streams.b, streams.a + added.value
-        for name, term in added.terms.items():
-            streams.terms[name] = streams.terms[name] + term if name in streams.terms else term
+        for name, term in added.extras.items():
+            streams.extras[name] = streams.extras[name] + term if name in streams.extras else term
         streams.states.append(added.state)
     return streams
 
@@ -111,9 +111,9 @@ class _Recompute(torch.autograd.Function):
     def forward(ctx: Any, passed: _Pass, x: Tensor, *sources: Tensor) -> tuple[Tensor, ...]:
         with passed.autocast():
             streams = _forward(x, passed.sublayers, passed.note_draws)
-        ctx.passed, passed.names, passed.states = passed, list(streams.terms), streams.states
+        ctx.passed, passed.names, passed.states = passed, list(streams.extras), streams.states
         ctx.save_for_backward(streams.a, streams.b)
-        return streams.a, streams.b, *streams.terms.values()
+        return streams.a, streams.b, *streams.extras.values()
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
@@ -143,7 +143,7 @@ def _undo(
     x = x.detach().requires_grad_()
     with torch.enable_grad(), passed.autocast():
         added = sublayer.run(x)
-    pairs = [(added.value, grad), *((term, dterms[name]) for name, term in added.terms.items())]
+    pairs = [(added.value, grad), *((term, dterms[name]) for name, term in added.extras.items())]
     pairs = [(output, back.to(output.dtype)) for output, back in pairs if output.requires_grad]
     outputs, given = zip(*pairs, strict=True)
     dx, *grads = torch.autograd.grad(outputs, [x, *sublayer.sources], given, allow_unused=True)

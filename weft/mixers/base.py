@@ -55,7 +55,7 @@ class SelfAttention(Mixer):
     def __init__(self, attention: Attention) -> None:
         super().__init__(attention.site)
         self.attention = attention
-        self.weights_sum, self.reach, self.terms = attention.weights_sum, attention.reach, attention.terms
+        self.weights_sum, self.reach, self.extras = attention.weights_sum, attention.reach, attention.extras
         self.ignores_key_order = attention.ignores_key_order
         self.packs, self.packs_square = attention.packs, attention.packs_square
         self.max_length = attention.max_length

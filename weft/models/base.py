@@ -39,7 +39,7 @@ class Sizes:
 
 @dataclass
 class Encoded:
-    """An encoded source: memory [G, S, D] and its layout; terms as in `Attended`; the parts of an ensemble.
+    """An encoded source: memory [G, S, D] and its layout; extras as in `Attended`; the parts of an ensemble.
 
     layers: the memory of each encoder layer, lowest first, for decoders that read more than the last one.
     final: the state a decoder may start from, one row per source: the last states of an RNN.
@@ -47,7 +47,7 @@ class Encoded:
 
     memory: Tensor
     layout: Layout | None = None
-    terms: dict[str, Tensor] = field(default_factory=dict)
+    extras: dict[str, Tensor] = field(default_factory=dict)
     parts: list[Encoded] = field(default_factory=list)
     layers: list[Tensor] = field(default_factory=list)
     final: State = None
@@ -66,20 +66,20 @@ class Encoded:
 
 @dataclass
 class Features:
-    """Hidden states [B, T, D] before the output layer, the state after them, and terms [B, T]."""
+    """Hidden states [B, T, D] before the output layer, the state after them, and extras [B, T]."""
 
     hidden: Tensor
     state: State
-    terms: dict[str, Tensor] = field(default_factory=dict)
+    extras: dict[str, Tensor] = field(default_factory=dict)
 
 
 @dataclass
 class Decoded:
-    """logits [B, T, V], the state after them, and terms [B, T]."""
+    """logits [B, T, V], the state after them, and extras [B, T]."""
 
     logits: Tensor
     state: State
-    terms: dict[str, Tensor] = field(default_factory=dict)
+    extras: dict[str, Tensor] = field(default_factory=dict)
 
 
 class Supports(nn.Module):
@@ -182,7 +182,7 @@ class Decoder(Component, ABC):
 
     def forward(self, tokens: Tensor, state: State, layout: Layout | None = None) -> Decoded:
         found = self.features(tokens, state, layout)
-        return Decoded(self.logits(found.hidden), found.state, found.terms)
+        return Decoded(self.logits(found.hidden), found.state, found.extras)
 
     def loss(self, hidden: Tensor, labels: Tensor, smoothing: float = 0.0) -> tuple[Tensor, Tensor]:
         """(label-smoothed loss, negative log-likelihood), each summed over the labels that are not PAD."""
@@ -279,8 +279,8 @@ class Model(Network):
         """
         encoded = self.encode(source)
         found = self.decoder.features(target, self.decoder.start(encoded), target_layout)
-        for name, value in encoded.terms.items():
-            found.terms[f"encoder.{name}"] = value
+        for name, value in encoded.extras.items():
+            found.extras[f"encoder.{name}"] = value
         return found
 
     def encode(self, source: Source) -> Encoded:

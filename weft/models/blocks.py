@@ -12,7 +12,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field, PositiveInt
 from torch import Tensor, nn
 
-from weft.attention.base import Attended, Attention, Site, add_terms
+from weft.attention.base import Attended, Attention, Site, add_extras
 from weft.batch import Layout
 from weft.layers.convolution import TokenWindow
 from weft.layers.dropout import dropout
@@ -111,7 +111,7 @@ class Residual(nn.Module):
 
         def add(x: Tensor) -> Added:
             found = run(x)
-            return Added(self.added(found.context), found.terms, found.state)
+            return Added(self.added(found.context), found.extras, found.state)
 
         return SubLayer(add, [*modules, self], tensors)
 
@@ -124,13 +124,13 @@ class EncoderLayer(nn.Module):
         self.mixer, self.network = mixer, block.network(causal=causal)
         self.around_mixer, self.around_network = Residual(block), Residual(block)
 
-    def forward(self, x: Tensor, layout: Layout | None, terms: dict[str, Tensor]) -> Tensor:
-        return self.read(x, self.mixer.start(rows=x.size(0)), layout, terms)[0]
+    def forward(self, x: Tensor, layout: Layout | None, extras: dict[str, Tensor]) -> Tensor:
+        return self.read(x, self.mixer.start(rows=x.size(0)), layout, extras)[0]
 
-    def read(self, x: Tensor, state: State, layout: Layout | None, terms: dict[str, Tensor]) -> tuple[Tensor, State]:
+    def read(self, x: Tensor, state: State, layout: Layout | None, extras: dict[str, Tensor]) -> tuple[Tensor, State]:
         """Tokens [B, T, D] that follow the state → [B, T, D] and the state after them."""
         mixed: Attended = self.mixer(self.around_mixer.enter(x), state, layout=layout)
-        add_terms(terms, mixed.terms)
+        add_extras(extras, mixed.extras)
         x = self.around_mixer.leave(x, mixed.context)
         return self.around_network.leave(x, self._feed(x, layout)), mixed.state
 
@@ -187,15 +187,15 @@ class DecoderLayer(nn.Module):
         return self.mixer.start(rows=rows, room=room), self.network.start(rows)
 
     def forward(
-        self, x: Tensor, own: State, source: State, layout: Layout | None, terms: dict[str, Tensor]
+        self, x: Tensor, own: State, source: State, layout: Layout | None, extras: dict[str, Tensor]
     ) -> tuple[Tensor, State, State]:
         before, tail = own
         mixed = self._mix(x, before, layout)
         x = self.around_mixer.leave(x, mixed.context)
         attended = self._attend(x, source, layout)
         x = self.around_cross.leave(x, attended.context)
-        add_terms(terms, mixed.terms)
-        add_terms(terms, attended.terms)
+        add_extras(extras, mixed.extras)
+        add_extras(extras, attended.extras)
         found, tail = self.network.run(self.around_network.enter(x), tail, layout)
         return self.around_network.leave(x, found), (mixed.state, tail), attended.state
 

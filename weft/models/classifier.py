@@ -20,11 +20,11 @@ from weft.pooling.base import Pooled, Pooling
 
 @dataclass
 class Judged:
-    """logits [B, C] · weights [B, r, S] of the pooling, if it has any · terms: values [B] for auxiliary losses, in training."""
+    """logits [B, C] · weights [B, r, S] of the pooling, if it has any · extras: values [B] for auxiliary losses, in training."""
 
     logits: Tensor
     weights: Tensor | None = None
-    terms: dict[str, Tensor] = field(default_factory=dict)
+    extras: dict[str, Tensor] = field(default_factory=dict)
 
 
 class Classifier(Network):
@@ -41,7 +41,7 @@ class Classifier(Network):
         encoded = self.encoder(source)
         pooled: Pooled = self.pooling(encoded.memory, encoded.layout)
         vector = dropout(pooled.vectors.flatten(1), self.dropout, self.training)
-        return Judged(self.output(vector), pooled.weights, pooled.terms)
+        return Judged(self.output(vector), pooled.weights, pooled.extras)
 
 
 class Vote(Network):

@@ -16,7 +16,7 @@ from pydantic import PositiveInt
 from torch import Tensor, nn
 
 from weft.attention import ATTENTIONS
-from weft.attention.base import Attended, Attention, Site, add_terms, join_heads, split_heads
+from weft.attention.base import Attended, Attention, Site, add_extras, join_heads, split_heads
 from weft.attention.core.dot_product import attend_memory
 from weft.attention.core.kv_store import Memory
 from weft.attention.core.packed_rows import packing
@@ -185,11 +185,11 @@ class ConvS2SLayer(nn.Module):
         self.out = NormedLinear(cross.context_width, channels)
 
     def forward(
-        self, x: Tensor, embedded: Tensor, tail: State, look: State, layout: Layout | None, terms: dict[str, Tensor]
+        self, x: Tensor, embedded: Tensor, tail: State, look: State, layout: Layout | None, extras: dict[str, Tensor]
     ) -> tuple[Tensor, State, State]:
         h, tail = self.block(x, tail, layout)
         looked = self.cross((self.query(h) + embedded) * EVEN, look, layout=layout)
-        add_terms(terms, looked.terms)
+        add_extras(extras, looked.extras)
         h = (self.out(looked.context) + h) * EVEN
         return (h + x) * EVEN, tail, looked.state
 
@@ -244,17 +244,17 @@ class ConvS2SDecoder(LinearDecoder):
         return StackState([each.block.start(rows) for each in layers], looks, fed)
 
     def features(self, tokens: Tensor, state: StackState, layout: Layout | None = None) -> Features:
-        terms: dict[str, Tensor] = {}
+        extras: dict[str, Tensor] = {}
         embedded = self.embedding(tokens, token_positions(tokens, layout) + state.fed[:, None])
         x = self.enter(embedded)
         tails, looks = [], []
         for layer, tail, look in zip(self.layers, state.own, state.source, strict=True):
-            x, tail, look = layer(x, embedded, tail, look, layout, terms)
+            x, tail, look = layer(x, embedded, tail, look, layout, extras)
             tails.append(tail)
             looks.append(look)
         fed = tokens.size(1) if layout is None else layout.lengths
         hidden = dropout(self.leave(x), self.embedding.dropout, self.training)
-        return Features(hidden, StackState(tails, looks, state.fed + fed), terms)
+        return Features(hidden, StackState(tails, looks, state.fed + fed), extras)
 
 
 class ConvS2S(FlatComposition):

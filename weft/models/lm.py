@@ -49,16 +49,16 @@ class LanguageDecoder(LinearDecoder):
 
     def read(self, tokens: Tensor, state: StackState, layout: Layout | None = None) -> tuple[Features, list[Tensor]]:
         """`features`, and the inputs [B, T, D] of every layer for `recall`."""
-        terms: dict[str, Tensor] = {}
+        extras: dict[str, Tensor] = {}
         x = self.embedding(tokens, token_positions(tokens, layout) + state.fed[:, None])
         own: list[State] = []
         inputs: list[Tensor] = []
         for layer, before in zip(self._each(), state.own, strict=True):
             inputs.append(x)
-            x, after = layer.read(x, before, layout, terms)
+            x, after = layer.read(x, before, layout, extras)
             own.append(after)
         fed = tokens.size(1) if layout is None else layout.lengths
-        return Features(self.norm(x), StackState(own, [], state.fed + fed), terms), inputs
+        return Features(self.norm(x), StackState(own, [], state.fed + fed), extras), inputs
 
     def _zeros(self, rows: int) -> Tensor:
         return torch.zeros(rows, dtype=torch.long, device=self.output.weight.device)

@@ -100,7 +100,7 @@ class PointerDecoder(Decoder):
         mass = joined_mass(seen, state)
         columns = spread(state.columns, mass.size(0))[:, None].expand_as(mass)
         logits = mixture(self._generated(found.hidden), gate, mass, columns)
-        return Features(logits, replace(state, base=found.state), found.terms)
+        return Features(logits, replace(state, base=found.state), found.extras)
 
     def logits(self, hidden: Tensor) -> Tensor:
         return hidden

@@ -180,26 +180,26 @@ class RecurrentDecoder(LinearDecoder):
         return replace(found, hidden=self.noise(found.hidden))
 
     def _at_once(self, x: Tensor, state: RecurrentState, layout: Layout | None) -> Features:
-        context, look, terms = None, state.look, {}
+        context, look, extras = None, state.look, {}
         if state.summary is not None:
             context = spread(state.summary, x.size(0))[:, None].expand(-1, x.size(1), -1)
         outputs, layers = self.stack(_join(x, context), state.layers, layout)
         if self.cross is not None:
             found = self.cross(outputs, look, layout=layout)
-            context, look, terms = found.context, found.state, found.terms
-        return Features(self._read(outputs, x, context), replace(state, layers=layers, look=look), terms)
+            context, look, extras = found.context, found.state, found.extras
+        return Features(self._read(outputs, x, context), replace(state, layers=layers, look=look), extras)
 
     def _step_by_step(self, x: Tensor, state: RecurrentState, layout: Layout | None) -> Features:
         layers, fed, look = state.layers, state.fed, state.look
         history, outputs, contexts, read = [_cells(layers, fed)], [], [], []
-        terms: dict[str, list[Tensor]] = {}
+        extras: dict[str, list[Tensor]] = {}
         for token, masks, piece in zip(x.unbind(1), self.stack.step_masks(x), each_token(layout, x.size(1)), strict=True):
             if self.style == "bahdanau":
-                context, look = self._look(layers[-1][0], look, piece, terms)
+                context, look = self._look(layers[-1][0], look, piece, extras)
                 output, layers = self.stack.step(_join(token, context), layers, masks)
             else:
                 output, layers = self.stack.step(_join(token, fed), layers, masks)
-                context, look = self._look(output, look, piece, terms)
+                context, look = self._look(output, look, piece, extras)
             if self.input_feeding:
                 fed = self._read(output, token, context)
                 read.append(fed)
@@ -212,14 +212,14 @@ class RecurrentDecoder(LinearDecoder):
             hidden = self._read(torch.stack(outputs, 1), x, torch.stack(contexts, 1))
         last = history[-1] if layout is None or layout.shortest == x.size(1) else after_own_steps(history, layout)
         after = replace(state, layers=last[: len(layers)], fed=last[-1][0] if self.input_feeding else None, look=look)
-        return Features(hidden, after, {name: torch.cat(values, 1) for name, values in terms.items()})
+        return Features(hidden, after, {name: torch.cat(values, 1) for name, values in extras.items()})
 
-    def _look(self, query: Tensor, look: State, piece: Layout | None, terms: dict[str, list[Tensor]]) -> tuple[Tensor, State]:
+    def _look(self, query: Tensor, look: State, piece: Layout | None, extras: dict[str, list[Tensor]]) -> tuple[Tensor, State]:
         """The context [B, C] of one query [B, D]."""
         assert self.cross is not None
         found = self.cross(query[:, None], look, layout=piece)
-        for name, value in found.terms.items():
-            terms.setdefault(name, []).append(value)
+        for name, value in found.extras.items():
+            extras.setdefault(name, []).append(value)
         return found.context[:, 0], found.state
 
     def _read(self, output: Tensor, embedded: Tensor, context: Tensor | None) -> Tensor:

@@ -65,7 +65,7 @@ class TransformerEncoder(VectorEncoder):
         self.replays, self.compiles = not block.reversible, mixer["kind"] == "full" and not block.reversible
 
     def read(self, x: Tensor, layout: Layout | None) -> Encoded:
-        terms: dict[str, Tensor] = {}
+        extras: dict[str, Tensor] = {}
         if self.position is not None:
             x = x + self.position(token_positions(x, layout)).to(x.dtype)
         x = dropout(x, self.dropout, self.training)
@@ -75,14 +75,14 @@ class TransformerEncoder(VectorEncoder):
             layers = cast(Iterable[EncoderLayer], self.layers)
             streams = run_reversible(x, [part for layer in layers for part in layer.sublayers(layout)])
             memory = self.norm(streams.mean)
-            return Encoded(memory, layout, streams.terms, layers=[memory])
+            return Encoded(memory, layout, streams.extras, layers=[memory])
         heights = []
         for layer in self.layers:
-            x = layer(x, layout, terms)
+            x = layer(x, layout, extras)
             heights.append(x)
         memory = self.norm(x)
         lower = [norm(height) for norm, height in zip(self.lower_norms, heights)]
-        return Encoded(memory, layout, terms, layers=[*lower, memory])
+        return Encoded(memory, layout, extras, layers=[*lower, memory])
 
 
 class Wires(nn.Module):
@@ -158,7 +158,7 @@ class TransformerDecoder(LinearDecoder):
         return StackState(own, crosses, torch.zeros(rows, dtype=torch.long, device=source.memory.device))
 
     def features(self, tokens: Tensor, state: StackState, layout: Layout | None = None) -> Features:
-        terms: dict[str, Tensor] = {}
+        extras: dict[str, Tensor] = {}
         positions = token_positions(tokens, layout) + state.fed[:, None]
         fed = tokens.size(1) if layout is None else layout.lengths
         x = self.embedding(tokens, positions)
@@ -173,12 +173,12 @@ class TransformerDecoder(LinearDecoder):
             )
             left = streams.states
             own, crosses = list(zip(left[::3], left[2::3], strict=True)), left[1::3]
-            return Features(self.norm(streams.mean), StackState(own, crosses, state.fed + fed), streams.terms)
+            return Features(self.norm(streams.mean), StackState(own, crosses, state.fed + fed), streams.extras)
         for layer, mine, cross in zip(self.layers, state.own, state.source, strict=True):
-            x, mine, cross = layer(x, mine, cross, layout, terms)
+            x, mine, cross = layer(x, mine, cross, layout, extras)
             own.append(mine)
             crosses.append(cross)
-        return Features(self.norm(x), StackState(own, crosses, state.fed + fed), terms)
+        return Features(self.norm(x), StackState(own, crosses, state.fed + fed), extras)
 
 
 class Transformer(FlatComposition):

@@ -37,7 +37,7 @@ class Reinforce:
 
     def repeat(self, model: Model, batch: PairBatch) -> PairBatch:
         """The batch with each sentence repeated once per sample."""
-        if self.draws > 1 and not any("log_prob" in part.terms for part in model.modules() if isinstance(part, Attention)):
+        if self.draws > 1 and not any("log_prob" in part.extras for part in model.modules() if isinstance(part, Attention)):
             raise ConfigError(f"task.draws: {self.draws} is for attention that samples, such as hard; remove it for this model")
         return batch.repeat(self.draws)
 

@@ -13,11 +13,11 @@ from weft.batch import Layout
 
 @dataclass
 class Pooled:
-    """vectors [B, r, D] · weights [B, r, S] if there are any · terms: unreduced quantities [B] by name, in training only."""
+    """vectors [B, r, D] · weights [B, r, S] if there are any · extras: unreduced quantities [B] by name, in training only."""
 
     vectors: Tensor
     weights: Tensor | None = None
-    terms: dict[str, Tensor] = field(default_factory=dict)
+    extras: dict[str, Tensor] = field(default_factory=dict)
 
 
 class Pooling(nn.Module, ABC):
@@ -31,7 +31,7 @@ class Pooling(nn.Module, ABC):
     weights_sum: ClassVar[Literal["one"] | None] = None
     ignores_key_order: ClassVar[bool] = True
     reach: ClassVar[Literal["all", "data"]] = "all"
-    terms: ClassVar[frozenset[str]] = frozenset()
+    extras: ClassVar[frozenset[str]] = frozenset()
 
     def __init__(self, dim: int, rows: int = 1) -> None:
         super().__init__()

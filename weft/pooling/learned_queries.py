@@ -25,7 +25,7 @@ class SelfAttentivePooling(Pooling):
 
     paper = "Lin et al. 2017; Yang et al. 2016"
     weights_sum = "one"
-    terms = frozenset({"diversity"})
+    extras = frozenset({"diversity"})
 
     def __init__(self, dim: int, *, rows: PositiveInt = 1, hidden: NonNegativeInt = 0) -> None:
         super().__init__(dim, rows)
@@ -35,11 +35,11 @@ class SelfAttentivePooling(Pooling):
     def forward(self, memory: Tensor, layout: Layout | None = None) -> Pooled:
         scores = self.questions(torch.tanh(self.hidden(memory))).transpose(1, 2)
         weights = masked_softmax(scores, None if layout is None else layout.ok[:, None].expand_as(scores))
-        terms = {}
+        extras = {}
         if self.training:
             one = torch.eye(weights.size(1), device=weights.device, dtype=weights.dtype)
-            terms["diversity"] = (weights @ weights.transpose(1, 2) - one).pow(2).sum((1, 2))
-        return Pooled(weights @ memory, weights, terms)
+            extras["diversity"] = (weights @ weights.transpose(1, 2) - one).pow(2).sum((1, 2))
+        return Pooled(weights @ memory, weights, extras)
 
 
 class MultiheadPooling(Pooling):

@@ -98,8 +98,8 @@ class ClassificationTask(TextTask):
         judged, labels = model(batch.source), batch.labels
         total = F.cross_entropy(judged.logits, labels, ignore_index=NO_LABEL, label_smoothing=self.smoothing, reduction="sum")
         right, real = (judged.logits.argmax(-1) == labels).sum(), labels != NO_LABEL
-        if "diversity" in judged.terms:
-            total = total + self.diversity * judged.terms["diversity"].where(real, 0.0).sum()
+        if "diversity" in judged.extras:
+            total = total + self.diversity * judged.extras["diversity"].where(real, 0.0).sum()
         yield Loss(total, real.sum(), {"accuracy": 100 * right})
 
     def evaluate(self, model: nn.Module) -> dict[str, float]:

@@ -135,15 +135,15 @@ class TranslationTask(TextTask):
             yield self._objective(model, drawn, fed, times=self.reinforce.draws * len(inputs))
 
     def _objective(self, model: Model, batch: PairBatch, fed: Tensor, times: int) -> Loss:
-        """The loss if the decoder is fed `fed`, all its terms divided by `times`."""
+        """The loss if the decoder is fed `fed`, with everything added to it, divided by `times`."""
         with self.penalties.watching(model) as watched:
             found = model(batch.source, fed, batch.target_layout)
         total, nll = model.decoder.loss(found.hidden, batch.labels, self.smoothing)
         ok, metrics = batch.target_layout.ok, {"nll": nll}
-        if "log_prob" in found.terms:
+        if "log_prob" in found.extras:
             gained = log_likelihoods(model.decoder, found.hidden, batch.labels)
-            total = total + self.reinforce.loss(gained, found.terms["log_prob"], found.terms["entropy"], ok)
-            metrics["entropy"] = found.terms["entropy"].detach().where(ok, 0.0).sum()
+            total = total + self.reinforce.loss(gained, found.extras["log_prob"], found.extras["entropy"], ok)
+            metrics["entropy"] = found.extras["entropy"].detach().where(ok, 0.0).sum()
         for name, value in self.penalties.sums(watched, batch).items():
             total = total + self.penalties.weights[name] * value
             metrics[name] = value.detach()

@@ -174,7 +174,7 @@ ALIGNED = [
         "attention.location_aware",
         "if self.coverage and self.training else {}",
         "if self.coverage else {}",
-        ("location_aware-coverage-cross-terms",),
+        ("location_aware-coverage-cross-extras",),
     ),
     Bug(
         "the penalty counts the query itself",

@@ -58,8 +58,8 @@ ATTENTION = [
         "a declared term is missing",
         "attention.core.single_head",
         'weights_sum = "one"',
-        'weights_sum = "one"\n    terms = frozenset({"entropy"})',
-        ("additive-cross-terms",),
+        'weights_sum = "one"\n    extras = frozenset({"entropy"})',
+        ("additive-cross-extras",),
     ),
     Bug(
         "keys are not rotated",

@@ -36,14 +36,14 @@ CONVOLUTIONAL = [
     Bug(
         "ConvS2S loses the state of its attention",
         "models.convs2s",
-        "x, tail, look = layer(x, embedded, tail, look, layout, terms)",
-        "x, tail, _ = layer(x, embedded, tail, look, layout, terms)",
+        "x, tail, look = layer(x, embedded, tail, look, layout, extras)",
+        "x, tail, _ = layer(x, embedded, tail, look, layout, extras)",
         ("convs2s-cross-location_aware-ragged", "convs2s-cross-local_m-ragged"),
     ),
     Bug(
-        "ConvS2S loses the terms of its attention",
+        "ConvS2S loses the extras of its attention",
         "models.convs2s",
-        "Features(hidden, StackState(tails, looks, state.fed + fed), terms)",
+        "Features(hidden, StackState(tails, looks, state.fed + fed), extras)",
         "Features(hidden, StackState(tails, looks, state.fed + fed))",
         ("convs2s-cross-hard-loss",),
     ),

@@ -15,8 +15,8 @@ MIXERS = [
     Bug(
         "an attention in a self slot hides its reach",
         "mixers.base",
-        "attention.weights_sum, attention.reach, attention.terms",
-        'attention.weights_sum, "all", attention.terms',
+        "attention.weights_sum, attention.reach, attention.extras",
+        'attention.weights_sum, "all", attention.extras',
         ("mixer-local-encoder-reach",),
     ),
     Bug(

@@ -202,8 +202,8 @@ LAYERS = [
     Bug(
         "the returned weights are not those used",
         "pooling.learned_queries",
-        "return Pooled(weights @ memory, weights, terms)",
-        "return Pooled(weights @ memory, 2 * weights, terms)",
+        "return Pooled(weights @ memory, weights, extras)",
+        "return Pooled(weights @ memory, 2 * weights, extras)",
         ("self_attentive-weights",),
     ),
     Bug(

@@ -163,11 +163,11 @@ REVERSIBLE = [
         ("reversible: gradients_are_those_of_the_plain_streams(full, float64)", "transformer-reversible-loss"),
     ),
     Bug(
-        "terms are lost",
+        "extras are lost",
         "layers.reversible",
-        "pairs = [(added.value, grad), *((term, dterms[name]) for name, term in added.terms.items())]",
+        "pairs = [(added.value, grad), *((term, dterms[name]) for name, term in added.extras.items())]",
         "pairs = [(added.value, grad)]",
-        ("reversible: gradients_are_those_of_the_plain_streams(terms, float64)",),
+        ("reversible: gradients_are_those_of_the_plain_streams(extras, float64)",),
     ),
     Bug(
         "keys and values of the source are computed outside the layers",
