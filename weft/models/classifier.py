@@ -20,7 +20,7 @@ from weft.pooling.base import Pooled, Pooling
 
 @dataclass
 class Judged:
-    """logits [B, C] · weights [B, r, S] of the pooling, if it has any · extras: values [B] for auxiliary losses, in training."""
+    """logits [B, C] · weights [B, r, S] of the pooling, if it has any · extras: values [B] for auxiliary losses."""
 
     logits: Tensor
     weights: Tensor | None = None
