@@ -14,7 +14,7 @@ from typing import Any, get_args
 import pytest
 
 from weft.config.plugins import installed_parts, package_of
-from weft.config.registry import build
+from weft.config.registry import build, find_table
 from weft.errors import ConfigError
 from weft.models.base import FrontSite, Reads, Sizes
 from weft_contract.crosses import crosses
@@ -59,8 +59,18 @@ def _pooling(kind: str) -> Iterator[Case]:
     yield from pooling_cases([PoolingEntry(kind)])
 
 
-def _composed(part: str, kind: str) -> Iterator[Case]:
-    yield from decoder_cases([DecoderEntry("composed", f"{part}-{kind}", {part: {"kind": kind}})])
+def _composed(kind: str, *parts: str) -> Iterator[Case]:
+    """A small composed Transformer, in which the last of `parts` is checked; all of them are of this kind."""
+    yield from decoder_cases([DecoderEntry("composed", f"{parts[-1]}-{kind}", {part: {"kind": kind} for part in parts})])
+
+
+def _encoder(kind: str) -> Iterator[Case]:
+    yield from _composed(kind, "encoder")
+
+
+def _decoder(kind: str) -> Iterator[Case]:
+    """If there is an encoder of the same name, the decoder reads it: the two may be made for each other."""
+    yield from _composed(kind, *(["encoder"] if kind in find_table("weft.models:ENCODERS") else []), "decoder")
 
 
 def _front(kind: str) -> Iterator[Case]:
@@ -68,7 +78,7 @@ def _front(kind: str) -> Iterator[Case]:
     if reads and "tokens" not in reads:
         yield f"front-{kind}", partial(pytest.skip, f"{kind} reads {reads[0]}; only fronts that read tokens are checked")
     else:
-        yield from _composed("front", kind)
+        yield from _composed(kind, "front")
 
 
 def _builds(kind: str, reads: Reads) -> bool:
@@ -84,7 +94,7 @@ PARTS: dict[str, Callable[[str], Iterator[Case]]] = {
     "mixer": _mixer,
     "pooling": _pooling,
     "front": _front,
-    "encoder": partial(_composed, "encoder"),
-    "decoder": partial(_composed, "decoder"),
+    "encoder": _encoder,
+    "decoder": _decoder,
 }
 """Kind of part → the cases of a part of that kind, given its name."""
