@@ -16,7 +16,8 @@ import pytest
 from weft.config.plugins import installed_parts, package_of
 from weft.config.registry import build, find_table
 from weft.errors import ConfigError
-from weft.models.base import FrontSite, Reads, Sizes
+from weft.models.base import Reads, Sizes
+from weft.models.fronts import FrontSite
 from weft_contract.crosses import crosses
 from weft_contract.entries import Entry, entries
 from weft_contract.models import DecoderEntry, cross_slots, self_slots
