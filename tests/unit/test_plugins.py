@@ -82,6 +82,32 @@ def test_installed_parts_are_listed_with_their_package(
     assert "has no attribute 'Missing'" in everything and "tokenizers" in everything
 
 
+SEARCH = """
+from weft.search.methods import Search
+from weft.search.tables import Hypothesis
+
+class FirstToken(Search):
+    \"\"\"Writes one token, whatever the source is.\"\"\"
+    kind = "first"
+    accepts = frozenset()
+
+    def width(self, n_best):
+        return 1
+
+    def find(self, decoder, source, *, first, **options):
+        return [[Hypothesis(-1.0, [4, 2])] for _ in range(first.size(0))], None
+"""
+
+
+def test_an_installed_search_need_not_write_one_token_after_the_other(install: Install, reverse_run: Path) -> None:
+    install("parts_of_ann", {"search.first": "parts_of_ann:FirstToken"}, SEARCH)
+    translator = weft.load(reverse_run, device="cpu")
+    found = translator.translate(["a b c", "d"], search="first")
+    assert [each.ids for each in found] == [[4, 2]] * 2
+    with pytest.raises(ConfigError, match="first does not support a forced prefix"):
+        translator.translate("a b", prefix="x", search="first")
+
+
 @pytest.mark.parametrize("kind", ["os:system", "evil", "evil:Part", "weft.attention.full:FullAttention"])
 def test_a_run_folder_cannot_make_weft_import_anything(
     kind: str, reverse_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

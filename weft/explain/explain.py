@@ -41,6 +41,7 @@ def explain(
     model, piece = predictor.model, read(predictor, text)
     predictor.resolved.search.check(["trace"])
     (found,), tables = predictor.search([piece], trace=True)
+    assert tables is not None, "a search that accepts traces has tables"
     if target is None and not found:
         raise DataError("the search found no translation to explain; increase decode.max_length")
     ids = found[0].ids if target is None else read_target(predictor, target, piece)

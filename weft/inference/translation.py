@@ -197,7 +197,7 @@ class TranslationPredictor(Predictor[TranslationInput, Translation]):
 
     def search(
         self, pieces: list[Piece], *, trace: bool = False, control: Control | None = None
-    ) -> tuple[list[list[Translation]], Tables]:
+    ) -> tuple[list[list[Translation]], Tables | None]:
         """The translations of some pieces, not reranked, and the tables of the search; with `trace` they hold the beam tree."""
         device, resolved = self.model.device, self.resolved
         # Recorded searches come in few sizes, so the batch is padded with empty pieces to a power of two.

@@ -35,7 +35,7 @@ FEATURES = {
 
 
 class Search(ABC):
-    """A way to find texts for encoded sources, one token after the other.
+    """A way to find texts for encoded sources: one token after the other, chosen by `chooser`, unless `find` is overridden.
 
     kind: its name in the table · accepts: the features of `FEATURES` that it supports.
     """
@@ -56,9 +56,9 @@ class Search(ABC):
     def width(self, n_best: int) -> int:
         """Hypotheses per source that are computed side by side."""
 
-    @abstractmethod
     def chooser(self, n_best: int, length_penalty: float | None = None) -> Chooser:
         """What chooses tokens; `length_penalty` replaces the configured one."""
+        raise ConfigError(f"decode.search: {self.kind} does not write one token after the other; set decode.search: beam")
 
     def final(self, n_best: int) -> bool:
         """Whether a token is part of the text as soon as it is chosen, because hypotheses do not compete."""
@@ -74,8 +74,8 @@ class Search(ABC):
         best: int = 1,
         required: Book | None = None,
         **options: Any,
-    ) -> tuple[list[list[Hypothesis]], Tables]:
-        """The texts of each source, best first, and the tables of the search.
+    ) -> tuple[list[list[Hypothesis]], Tables | None]:
+        """The texts of each source, best first, and the tables of the search, if it has any.
 
         required: terms that texts must contain, if any · options: the others of `generate`.
         """
