@@ -31,7 +31,7 @@ LETTERS = 4
 """Minimum number of letters of a term."""
 
 MIN_PAIRS, MIN_DICE = 5, 0.3
-"""An entry's words occur together in at least so many pairs, with at least this Dice coefficient."""
+"""An entry's words occur together in at least this many pairs, with at least this Dice coefficient."""
 
 SETS = ("from the glossary", "from the glossary, missing when free", "any word, missing when free")
 
