@@ -29,12 +29,9 @@ class Lengths(Predictor[str, int]):
     """The length of each line; remembers its batches."""
 
     def __init__(self, resolved: Resolved) -> None:
-        super().__init__(resolved)
+        super().__init__(None, resolved)
         self.batches: list[int] = []
         self.stopped: list[set[int]] = []
-
-    def parse(self, line: str, **fields: Any) -> str:
-        return line
 
     def read(self, inputs: Any, first_line: int) -> list[list[Part]]:
         return [[Part([1] * len(text))] if text else [] for text in inputs]
