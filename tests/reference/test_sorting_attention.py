@@ -31,7 +31,7 @@ def mixed(part: Any, x: Tensor, layout: Layout | None = None) -> Tensor:
 
 
 def by_token(part: BucketMixer, x: Tensor, use: Use) -> Tensor:
-    """The definition: softmax over the union of all rounds, for each token and head."""
+    """Equation 3 of Kitaev et al. 2020: softmax of q_i·k_j, k_j = q_j/‖q_j‖, over the union of all rounds, token by token."""
     q, v = (split_heads(each, HEADS) for each in part.query_value(x).chunk(2, -1))
     keys, buckets = F.normalize(q, dim=-1), part.assign(q, None)
     found = torch.zeros_like(q)
@@ -43,15 +43,15 @@ def by_token(part: BucketMixer, x: Tensor, use: Use) -> Tensor:
             after = place + 1 if use == "causal" else place + part.window
             seen |= set(members[max(0, place - part.window + 1) : after])
         chosen = sorted(seen - {t}) or [t]
-        scores = keys[row, head, chosen] @ q[row, head, t] / math.sqrt(q.size(-1))
+        scores = keys[row, head, chosen] @ q[row, head, t]
         found[row, head, t] = scores.softmax(-1) @ v[row, head, chosen]
     return part.out(join_heads(found))
 
 
 def shared_query_key(part: BucketMixer, x: Tensor, use: Use) -> Tensor:
-    """Full attention with shared queries and keys; a token attends to itself only if there is no other."""
+    """All pairs, with queries normalised to length 1 as keys; a token attends to itself only if there is no other."""
     q, v = (split_heads(each, HEADS) for each in part.query_value(x).chunk(2, -1))
-    scores = q @ F.normalize(q, dim=-1).transpose(-1, -2) / math.sqrt(q.size(-1))
+    scores = q @ F.normalize(q, dim=-1).transpose(-1, -2)
     mask = torch.ones(x.size(1), x.size(1), dtype=torch.bool)
     mask = mask.tril(-1) if use == "causal" else mask & ~torch.eye(x.size(1), dtype=torch.bool)
     mask[0, 0] |= use == "causal"
@@ -75,7 +75,7 @@ def test_routing_is_softmax_over_the_nearest_of_the_cluster(use: Use) -> None:
 
 @pytest.mark.parametrize("use", USES)
 @pytest.mark.parametrize("window", [EXTENT, 1000])
-def test_one_bucket_is_full_attention(use: Use, window: int) -> None:
+def test_one_bucket_is_attention_with_shared_queries_and_keys(use: Use, window: int) -> None:
     x = torch.randn(2, EXTENT, DIM)
     lsh = scattered(LshMixer(Site(use, DIM, HEADS), rounds=3, window=window))
     lsh.rotations.zero_()

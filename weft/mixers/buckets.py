@@ -10,7 +10,6 @@ Shapes: B rows · H heads · R rounds · T positions · S stored positions · D 
 
 from __future__ import annotations
 
-import math
 from abc import abstractmethod
 from dataclasses import dataclass
 
@@ -45,8 +44,9 @@ class Sorted:
 class BucketMixer(Mixer):
     """Each token attends to the nearest of its bucket: the last `window`, itself included (causal), or that many on each side.
 
-    Queries and keys share a projection; a key is a query normalised to length 1 (Kitaev et al. 2020). A token found in several
-    rounds counts once.
+    As in the Reformer (Kitaev et al. 2020), queries and keys share a projection, a key is its query normalised to length 1, and
+    a token attends to itself only if it sees no other. A score is q·k, not divided by √D: the authors' code gives keys a root
+    mean square of 1, that is a length of √D, which cancels the division. A token found in several rounds counts once.
     """
 
     cost = "n·(log n + rounds·window)"
@@ -127,7 +127,7 @@ def band(q: Tensor, v: Tensor, buckets: Tensor, window: int, *, causal: bool, sh
     rows = torch.cat([q, _keys(q), v], -1)[:, :, None].expand(-1, -1, order.size(2), -1, -1)
     ours, keys, values = _sort(rows, order).split(q.size(-1), -1)
     scores = blocks.own(ours) @ blocks.around(keys).transpose(-1, -2)
-    scores = scores.to(torch.promote_types(scores.dtype, torch.float32)) / math.sqrt(q.size(-1)) + near
+    scores = scores.to(torch.promote_types(scores.dtype, torch.float32)) + near
     top = scores.detach().amax(-1, keepdim=True)
     weights = (scores - top).exp()
     total = weights.sum(-1, keepdim=True)
@@ -205,7 +205,7 @@ def _look_back(
     same = (mine[..., None] == theirs[..., None, :]) & (cells <= place)[:, :, None]
     count = same.cumsum(-1, dtype=torch.int32)
     seen = (same & (count > count[..., -1:] - window)).any(2)
-    scores = (q @ keys.transpose(-1, -2)).to(torch.promote_types(q.dtype, torch.float32)) / math.sqrt(q.size(-1))
+    scores = (q @ keys.transpose(-1, -2)).to(torch.promote_types(q.dtype, torch.float32))
     weights = masked_softmax(scores - ITSELF * (cells == place), seen)
     return dropout(weights, share).to(v.dtype) @ v
 

@@ -14,6 +14,8 @@ from weft.mixers.buckets import BucketMixer
 class LshMixer(BucketMixer):
     """LSH attention of the Reformer: a token's bucket is the axis, or its opposite, closest to it after a random rotation.
 
+    Where the published form cuts the sorted tokens into chunks, a token here sees the nearest tokens of its bucket.
+
     buckets: number of hash buckets; even
     rounds: number of hashes, each by another rotation; a token sees the union of all rounds
     window: how many tokens of its bucket a token sees on each side, itself included

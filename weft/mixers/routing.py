@@ -17,6 +17,10 @@ from weft.mixers.buckets import BucketMixer
 class RoutingMixer(BucketMixer):
     """Routing attention: a token belongs to the centroid nearest to its query's direction; centroids learn by online k-means.
 
+    The clusters and their online k-means are those of Roy et al. 2021. The attention inside a cluster is that of the Reformer
+    (Kitaev et al. 2020) in all uses: queries and keys share a projection, keys have length 1, and a token does not attend to
+    itself. Roy et al. share the projection in causal use only, normalise queries too, and let a token attend to itself.
+
     A training pass only sums the directions of each cluster's tokens; `refresh` then moves the centroids, identically in all
     processes.
 
