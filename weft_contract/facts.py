@@ -218,7 +218,10 @@ def _forbidden(part: Mechanism, layout: Layout) -> Tensor:
     padding = ~layout.ok[:, None, None]
     if part.use == "cross":
         return padding.expand(-1, -1, QUERIES, -1)
-    allowed = part.part.sees(EXTENT) if part.part.reach == "pattern" else torch.ones(EXTENT, EXTENT, dtype=torch.bool)
+    allowed = torch.ones(len(LENGTHS), 1, EXTENT, EXTENT, dtype=torch.bool)
+    if part.part.reach == "pattern":  # of each row at its own length
+        for row, length in enumerate(layout.counts):
+            allowed[row, 0, :length, :length] = part.part.sees(length)
     allowed = allowed.tril() if part.use == "causal" else allowed
     return (padding | ~allowed) & layout.ok[:, None, :, None]
 

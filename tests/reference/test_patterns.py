@@ -162,32 +162,6 @@ def test_bigbird_joins_three_patterns(causal: bool) -> None:
     assert torch.equal(pattern.sees(60, causal), near.sees(60, causal) | drawn.sees(60, causal))
 
 
-@pytest.mark.parametrize("use", USES)
-def test_what_is_drawn_does_not_depend_on_the_length(use: Use) -> None:
-    """The same seed gives the same blocks to the same queries at any length; another seed gives others."""
-    causal = use == "causal"
-    pattern = Random(causal, block=4, blocks=2)
-    longest = pattern.sees(300, causal)
-    for length in (1, 5, 64, 299):
-        assert torch.equal(pattern.sees(length, causal), longest[:length, :length])
-    assert not torch.equal(longest, Random(causal, block=4, blocks=2, seed=1).sees(300, causal))
-
-
-def test_blocks_are_drawn_from_everywhere() -> None:
-    """Over many seeds, a causal block draws each block up to itself about equally often; and never too many."""
-    block = torch.tensor([19])
-    counts = torch.zeros(20)
-    for seed in range(500):
-        own, *drawn = Random(True, blocks=3, seed=seed).draws(block)[0].tolist()
-        assert own == 19
-        for number in drawn:
-            counts[number] += 1
-    expected = 500 * 3 / 20
-    assert (counts - expected).abs().max() < 5 * expected**0.5
-    seen = Random(False, block=4, blocks=2).sees(400, False).view(100, 4, 100, 4).any(-1).any(1)
-    assert seen.sum(1).max() <= 3 and seen.triu(1).any(0)[50:].any() and seen.tril(-1).any(0)[:50].any()
-
-
 def test_one_softmax_over_all_that_is_joined() -> None:
     """A key in two patterns counts once, and the weights of all patterns together sum to one."""
     full = make({"kind": "full"}, "encoder")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, field, replace
 
 import torch
 import torch.nn.functional as F
@@ -14,16 +14,16 @@ from weft.attention.core.patterns import Pattern, Union, neighbours
 from weft.attention.local import Local
 from weft.attention.longformer import Global
 
-NEAREST = 16
-"""The smallest number of blocks from which an encoder's first blocks draw."""
-
 
 @dataclass(frozen=True)
 class Random(Pattern):
-    """The query's own block, and `blocks` blocks drawn by a hash of the block's number.
+    """The query's own block and `blocks` others, distinct, drawn by a hash of the block's number; all if there are fewer.
 
-    The draw does not depend on the length of the sequence, so a row sees the same blocks alone, padded, and as it grows. A
-    causal block draws from those up to itself, an encoder's from twice as many; blocks beyond the end are ignored.
+    A causal block draws from those before it, so a draw is the same at any length. An encoder's block draws from all blocks of
+    its sentence, so a draw depends on the length of the sentence, but not on padding or on other sentences.
+
+    Positional parameters: blocks up to `near` away and the `first` blocks are visible anyway, so they are not drawn. `length`:
+    see `bound`.
 
     block: tokens per block
     blocks: random blocks per block of queries
@@ -31,6 +31,9 @@ class Random(Pattern):
     """
 
     causal: bool
+    near: int = 0
+    first: int = 0
+    length: int | Tensor | None = field(default=None, compare=False)
     _: KW_ONLY
     block: PositiveInt = 64
     blocks: PositiveInt = 3
@@ -41,25 +44,55 @@ class Random(Pattern):
     def chunk(self) -> int:
         return self.block
 
-    def draws(self, block: Tensor) -> Tensor:
-        """Block numbers [C] → the blocks that each sees, [C, 1 + blocks]: its own, then random ones, possibly with repeats."""
-        lot = torch.arange(1, self.blocks + 1, device=block.device)
-        span = (block + 1).clamp_min(1) if self.causal else (2 * block + 2).clamp_min(NEAREST)
-        return torch.cat([block[:, None], _hash(block[:, None], lot, self.seed) % span[:, None]], 1)
+    def bound(self, length: int | Tensor) -> Random:
+        return self if self.causal else replace(self, length=length)
+
+    def draws(self, block: Tensor, length: int | Tensor) -> Tensor:
+        """Block numbers → the blocks drawn for each, […, blocks]; −1 where none is left. `length` broadcasts to `block`.
+
+        Floyd's algorithm draws r of m numbers: the l-th is at most m − r + l, which also replaces one that was drawn before.
+        """
+        count = (length + self.block - 1) // self.block
+        before = block - self.near - self.first if self.causal else (block - self.near).clamp_max(count) - self.first
+        before = before.clamp_min(0)
+        beyond = (block + self.near + 1).clamp_min(self.first)
+        total = before if self.causal else before + (count - beyond).clamp_min(0)
+        few = total.clamp_max(self.blocks)
+        numbers: list[Tensor] = []
+        for lot in range(self.blocks):
+            top = total - few + lot
+            number = _hash(block, lot + 1, self.seed) % (top + 1)
+            for earlier in numbers:
+                number = torch.where(number == earlier, top, number)
+            numbers.append(number)
+        placed = [torch.where(each < before, each + self.first, each - before + beyond) for each in numbers]
+        return torch.stack([each.where(few > lot, -1) for lot, each in enumerate(placed)], -1)
 
     def allows(self, query: Tensor, key: Tensor) -> Tensor:
         mine, theirs = (place.long().div(self.block, rounding_mode="floor") for place in (query, key))
-        return (self.draws(mine.flatten()).view(*mine.shape, -1) == theirs[..., None]).any(-1)
+        seen = mine == theirs
+        for drawn in self.draws(mine, self._length(query.dim())).unbind(-1):
+            seen = seen | (drawn == theirs)
+        return seen
 
     def keys(self, x: Tensor, chunk: int) -> Tensor:
         blocks = neighbours(x, self.block, 0, 0)
         count = blocks.size(1)
-        drawn = self.draws(torch.arange(count, device=x.device))
-        again = (drawn[:, :, None] == drawn[:, None]).tril(-1).any(-1)
-        # An extra block of zeros replaces blocks beyond the end and repeats.
-        drawn = torch.where(again | (drawn >= count), count, drawn)
-        blocks = F.pad(blocks, (0, 0) * (x.dim() - 1) + (0, 1))
-        return blocks.index_select(1, drawn.flatten()).unflatten(1, drawn.shape).flatten(2, 3)
+        own = torch.arange(count, device=x.device)[None]
+        drawn = self.draws(own, x.size(1) if self.length is None else self._length(2))
+        drawn = torch.cat([own.expand(drawn.shape[:2])[..., None], drawn], -1)
+        # An extra block of zeros for each row stands for blocks that were not drawn.
+        blocks = F.pad(blocks, (0, 0) * (x.dim() - 1) + (0, 1)).flatten(0, 1)
+        row = torch.arange(x.size(0), device=x.device)[:, None, None] * (count + 1)
+        where = row + drawn.where(drawn >= 0, count)
+        return blocks.index_select(0, where.flatten()).unflatten(0, where.shape).flatten(2, 3)
+
+    def _length(self, axes: int) -> int | Tensor:
+        """The length of the rows, with as many axes as positions have."""
+        if isinstance(self.length, Tensor):
+            return self.length.view(*self.length.shape, *[1] * (axes - self.length.dim()))
+        assert self.causal or self.length is not None, "an encoder's random blocks depend on the length; call `bound`"
+        return self.length or 0
 
 
 class RandomAttention(PatternAttention, pattern=Random):
@@ -69,7 +102,7 @@ class RandomAttention(PatternAttention, pattern=Random):
     cost = "n·block·blocks"
 
 
-def _hash(block: Tensor, lot: Tensor, seed: int) -> Tensor:
+def _hash(block: Tensor, lot: int, seed: int) -> Tensor:
     """24 well-mixed bits: products wrap at 32 bits, and the higher ones are the better mixed."""
     x = (block * 0x9E3779B1 + lot * 0x85EBCA77 + (seed + 1) * 0xC2B2AE3D) & 0xFFFFFFFF
     return (((x ^ (x >> 15)) * 0x2C1B3C6D) & 0xFFFFFFFF) >> 8
@@ -77,7 +110,7 @@ def _hash(block: Tensor, lot: Tensor, seed: int) -> Tensor:
 
 @dataclass(frozen=True)
 class BigBird(Union):
-    """A local window, global first tokens, and random blocks.
+    """A local window, global first tokens, and random blocks among those that window and global tokens leave out.
 
     window: how far a query sees
     tokens: number of global tokens at the start, which see and are seen by all
@@ -96,10 +129,13 @@ class BigBird(Union):
 
     @property
     def parts(self) -> tuple[Pattern, ...]:
+        # Blocks that every query of a block sees completely by the window, and those that only have global tokens.
+        near = max(0, (self.window + (0 if self.causal else 1)) // self.block - 1)
+        first = self.tokens // self.block
         return (
             Local(self.causal, window=self.window),
             Global(self.causal, tokens=self.tokens),
-            Random(self.causal, block=self.block, blocks=self.blocks, seed=self.seed),
+            Random(self.causal, near, first, block=self.block, blocks=self.blocks, seed=self.seed),
         )
 
 

@@ -2,30 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from weft.attention.base import Site
 from weft.attention.core.block_sparse import PatternAttention
-from weft.attention.core.patterns import Pattern, PatternSpec, Union, build_patterns
+from weft.attention.core.patterns import Joined, PatternSpec, build_patterns
 from weft.errors import ConfigError
-
-
-@dataclass(frozen=True)
-class Joined(Union):
-    """The union of the given patterns."""
-
-    patterns: tuple[Pattern, ...]
-
-    def __post_init__(self) -> None:
-        blocks = {part.chunk for part in self.parts if part.insists}
-        if len(blocks) > 1:
-            raise ConfigError(
-                f"patterns: random patterns in one head need the same block size, not {', '.join(map(str, sorted(blocks)))}"
-            )
-
-    @property
-    def parts(self) -> tuple[Pattern, ...]:
-        return tuple(part for pattern in self.patterns for part in pattern.parts)
 
 
 class JoinedAttention(PatternAttention):

@@ -12,7 +12,7 @@ import inspect
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import reduce
+from functools import lru_cache, reduce
 from itertools import groupby
 from typing import Any, ClassVar, get_type_hints
 
@@ -64,8 +64,16 @@ class PatternLook:
             k, v = store.k[:, :, -extent:], store.v[:, :, -extent:]
             return self._look_around((q, k, v), options), None
         if isinstance(store, KeyValueCache) or need_weights or store.k is None or store.v is None or store.k.size(2) != extent:
-            return attend(q, store, options, self.mask)
+            return attend(q, store, options, self._bound(q, options).mask)
         return self._look_around((q, store.k, store.v), options), None
+
+    def _bound(self, q: Tensor, options: AttendOptions) -> PatternLook:
+        """The patterns for the sentences of these rows. Causal ones do not depend on them."""
+        if options.causal:
+            return self
+        layout = options.layout
+        length = q.size(2) if layout is None else layout.remember("sentence lengths", lambda: _sentence_lengths(layout))
+        return PatternLook(tuple((pattern.bound(length), count) for pattern, count in self.runs))
 
     def _look_around(self, heads: Heads, options: AttendOptions) -> Tensor:
         """Attends within a whole sequence. Without a kernel for packed rows, their sentences are unpacked to rows first."""
@@ -151,16 +159,17 @@ class Tiling:
     def mask(self, rows: int, extent: int, ok: Tensor | None, device: torch.device) -> Tensor:
         """[B·C, 1, T, S] bool. Positions are grouped like queries and keys, counted from 1, so that 0 marks padding."""
         place = torch.arange(1, extent + 1, device=device, dtype=torch.int32)[None]
-        query = self.parts[0].split(place, self.chunk)[0][:, :, None] - 1
+        query = self.parts[0].split(place, self.chunk)[..., None] - 1
         masks, before = [], list(self.earlier)
         for part, keys in zip(self.parts, self.keys(place), strict=True):
-            key = keys[0][:, None] - 1
+            key = keys[:, :, None] - 1
             allowed = part.allows(query, key) & (key >= 0)
             for other in before:
-                allowed &= ~other.allows(query, key)
+                allowed = allowed & ~other.allows(query, key)
             masks.append(allowed & (key <= query) if self.causal else allowed)
             before.append(part)
-        mask = torch.cat(masks, -1).expand(rows, -1, -1, -1)
+        distinct = max(mask.size(0) for mask in masks)  # 1, or the rows, if a pattern depends on their lengths
+        mask = torch.cat([mask.expand(distinct, -1, -1, -1) for mask in masks], -1).expand(rows, -1, -1, -1)
         if ok is not None:
             mask = mask & _beside(self.keys(ok))[:, :, None]
         return mask.flatten(0, 1)[:, None]
@@ -190,10 +199,10 @@ def _attend(pattern: Pattern, heads: Heads, options: AttendOptions) -> Tensor:
     if pattern.span and can_attend_window(q, causal or not padded):
         return attend_window(q, k, v, pattern.span, packing(layout), dropout)
     everything = isinstance(pattern, Everything)
-    if extent * extent > dot_product.SHORT and not everything:
-        tilings = plan(pattern, causal)
-        if sum(tiling.area(extent) for tiling in tilings) < extent * extent:
-            return _sparse(pattern, tilings, heads, layout if padded else None, dropout)
+    sparse = not everything and extent * extent > dot_product.SHORT and _pairs(pattern, causal, extent) < extent * extent
+    pattern = pattern.bound(layout.remember("lengths", lambda: layout.lengths) if layout is not None and padded else extent)
+    if sparse:
+        return _sparse(pattern, plan(pattern, causal), heads, layout if padded else None, dropout)
     look = None if everything else (lambda query, key: pattern.allows(query, key)[:, None])
     segments, positions = (None, None) if layout is None else (layout.segments, layout.positions)
     place = torch.arange(extent, device=q.device)[None] if positions is None else positions
@@ -214,6 +223,12 @@ def plan(pattern: Pattern, causal: bool) -> list[Tiling]:
             tilings.append(Tiling((part,), before, part.chunk, causal))
             before = (*before, part)
     return tilings
+
+
+@lru_cache(maxsize=1024)
+def _pairs(pattern: Pattern, causal: bool, extent: int) -> int:
+    """The number of pairs that the tilings of a pattern form."""
+    return sum(tiling.area(extent) for tiling in plan(pattern, causal))
 
 
 def _sparse(pattern: Pattern, tilings: list[Tiling], heads: Heads, layout: Layout | None, dropout: float) -> Tensor:
@@ -243,6 +258,13 @@ def _merged(tilings: list[Tiling], heads: Heads, layout: Layout | None, dropout:
         contexts.append(tiling.back(context, q.size(0), q.size(2)))
         sums.append(tiling.back(total, q.size(0), q.size(2)))
     return (torch.stack(sums).softmax(0).to(q.dtype) * torch.stack(contexts)).sum(0)
+
+
+def _sentence_lengths(layout: Layout) -> Tensor:
+    """[B, n]: the length of each token's sentence."""
+    segments = layout.segments.long()
+    counts = torch.zeros(segments.size(0), segments.size(1) + 1, dtype=torch.long, device=segments.device)
+    return counts.scatter_add_(1, segments, torch.ones_like(segments)).gather(1, segments)
 
 
 def _mask(tiling: Tiling, q: Tensor, layout: Layout | None) -> Tensor:

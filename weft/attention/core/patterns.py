@@ -19,6 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from weft.config.registry import Among, build
+from weft.errors import ConfigError
 
 PATTERNS = {
     "full": "weft.attention.core.patterns:Everything",
@@ -88,10 +89,14 @@ class Pattern(ABC):
         """[B, C, T, …] → [B, n, …], the inverse of `split`."""
         return x.flatten(1, 2)[:, :extent]
 
+    def bound(self, length: int | Tensor) -> Pattern:
+        """The pattern for sentences of these lengths (one, [B] per row, or [B, n] per token), if it depends on them."""
+        return self
+
     def sees(self, length: int, causal: bool) -> Tensor:
         """[length, length] bool."""
         place = torch.arange(length)
-        seen = self.allows(place[:, None], place[None])
+        seen = self.bound(length).allows(place[:, None], place[None])
         return seen.tril() if causal else seen
 
 
@@ -112,6 +117,27 @@ class Union(Pattern):
 
     def keys(self, x: Tensor, chunk: int) -> Tensor:
         return torch.cat([part.keys(x, chunk) for part in self.parts], 2)
+
+    def bound(self, length: int | Tensor) -> Pattern:
+        return Joined(tuple(part.bound(length) for part in self.parts))
+
+
+@dataclass(frozen=True)
+class Joined(Union):
+    """The union of the given patterns."""
+
+    patterns: tuple[Pattern, ...]
+
+    def __post_init__(self) -> None:
+        blocks = {part.chunk for part in self.parts if part.insists}
+        if len(blocks) > 1:
+            raise ConfigError(
+                f"patterns: random patterns in one head need the same block size, not {', '.join(map(str, sorted(blocks)))}"
+            )
+
+    @property
+    def parts(self) -> tuple[Pattern, ...]:
+        return tuple(part for pattern in self.patterns for part in pattern.parts)
 
 
 @dataclass(frozen=True)
