@@ -54,6 +54,13 @@ def test_consecutive_sentences_are_joined(tmp_path: Path) -> None:
     assert Path(target).read_text() == "A\nB\nC\nA B\n"
 
 
+def test_performers_error_falls_with_its_features_for_short_queries_only() -> None:
+    performer = importlib.import_module("performer")
+    short, long = ([performer.error(m, norm, tokens=64, draws=6) for m in (32, 512)] for norm in (0.5, 4.0))
+    assert 3 < short[0] / short[1] < 5.3, "sixteen times the features, a quarter of the error"
+    assert long[0] / long[1] < 2
+
+
 def test_phoneme_errors_are_edit_distances() -> None:
     monotonic = importlib.import_module("monotonic")
     assert monotonic.distance("cat", "cats") == 1

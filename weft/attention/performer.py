@@ -16,7 +16,7 @@ from weft.attention.core.feature_maps import FeatureAttention, RedrawnBuffer, Sc
 class PerformerAttention(FeatureAttention):
     """FAVOR+: φ(x) = exp(ωᵀx − ‖x‖²/2)/√m estimates exp(q·k/√d), with orthogonal ω that are redrawn in training.
 
-    features: m, the number of random features; the error falls with its square root
+    features: m, the number of random features; the error falls as 1/√m if queries and keys are short, more slowly otherwise
     redraw: average number of training steps between redraws of the features; 0: never
     orthogonal: whether the ω of a block are orthogonal, which lowers the error, or independent
     bias: whether the projections have a bias
@@ -78,10 +78,10 @@ class _Positive(torch.autograd.Function):
 
 def _directions(count: int, width: int, orthogonal: bool, generator: torch.Generator | None) -> Tensor:
     """ω [count, width], each distributed as a normal vector; those in a block of `width` are orthogonal to each other."""
-    drawn = torch.randn(count, width, generator=generator)
+    drawn = torch.randn(count, width, generator=generator, dtype=torch.float32)
     if not orthogonal:
         return drawn
-    blocks = torch.randn(-(-count // width), width, width, generator=generator)
+    blocks = torch.randn(-(-count // width), width, width, generator=generator, dtype=torch.float32)
     q, r = torch.linalg.qr(blocks)
     # Without the signs QR prefers some directions, and the error no longer falls with more features.
     q = q * r.diagonal(dim1=-2, dim2=-1).sign()[:, None]

@@ -111,4 +111,4 @@ class _Waves(torch.autograd.Function):
 
 
 def _directions(count: int, width: int, generator: torch.Generator | None) -> Tensor:
-    return torch.randn(count, width, generator=generator)
+    return torch.randn(count, width, generator=generator, dtype=torch.float32)
