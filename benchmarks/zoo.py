@@ -4,7 +4,7 @@
     python benchmarks/zoo.py --out OUT [--parts a,c] [--at-once 16] [--minutes 8] [--measure-minutes 2]       train and measure
     python benchmarks/zoo.py --draw OUT/zoo.json [OTHER/zoo.json] --out REPORTS                              draw, anywhere
 
-a: ListOps of up to 1,000 tokens · b: AG News, byte by byte · c: Multi30k en-de, in the encoder · d: tiny Shakespeare by
+a: ListOps of up to 1,000 tokens · b: AG News by subwords · c: Multi30k en-de, in the encoder · d: tiny Shakespeare by
 characters, causal mechanisms. `weft compare` does the work. The trainings of all parts share one queue: first part a, which
 takes longest, then mechanisms with a published score, then further seeds. OUT/zoo.json is rewritten whenever a training ends,
 and the same command resumes stopped trainings. Speeds are measured afterwards, one model at a time. The tables also show scores
@@ -15,33 +15,29 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import os
-import statistics
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
 
-from trainings import deadline, markdown, prepare_data
+from trainings import deadline, prepare_data
 from zoo_parts import PARTS, PUBLISHED, Settings, write_data
+from zoo_report import draw, kind_of
 
 from weft.compare.plan import Run, training
 from weft.compare.processes import Processes, Stopped
-from weft.compare.report import write_report
-from weft.compare.results import Row, Stat, stat, student
 from weft.compare.sweep import Sweep
 from weft.compare.trainings import complete
 from weft.compare.worker import work
 from weft.runs.folder import RunLock
 
-RESULTS = "zoo.json"
+RESULTS, FLOORS = "zoo.json", "floors.json"
 LONGEST = "a"
 """The part whose trainings take longest."""
 
@@ -101,7 +97,7 @@ class Zoo:
 
         def rank(pair: tuple[str, Run]) -> tuple[int, bool]:
             name, run = pair
-            published = _kind(run.entry.label) in PUBLISHED
+            published = kind_of(run.entry.label) in PUBLISHED
             return run.number, not published and name != LONGEST if run.number == 0 else not published or name == LONGEST
 
         return sorted(pairs, key=rank)
@@ -109,7 +105,8 @@ class Zoo:
     def write(self) -> None:
         """Writes the current results to a temporary file and renames it, so that the file is always complete."""
         with self.writing:
-            parts = {name: sweep.results() for name, sweep in self.sweeps.items()}
+            floors = read_floors(self.out)
+            parts = {name: sweep.results() | {"floors": floors.get(name, {})} for name, sweep in self.sweeps.items()}
             temporary = self.out / f".tmp-{RESULTS}"
             temporary.write_text(json.dumps(parts, ensure_ascii=False) + "\n", "utf-8")
             os.replace(temporary, self.out / RESULTS)
@@ -123,116 +120,17 @@ def prepare(sweeps: Mapping[str, Sweep]) -> None:
         print(f"{name}: data ready after {time.monotonic() - began:.1f} s", flush=True)
 
 
-def ranking(results: dict[str, Any], baselines: str = "", arena_task: str = "") -> str:
-    """The entries of a part, best first, with published scores; and how far the two orders agree."""
-    headline = results["headline"]
-    rows = [row for row in results["entries"] if row["quality"]]
-    tasks = [*filter(None, [arena_task]), "average"]
-    lines = [(row["label"], _score(row), _per_second(row), _mib(row), _steps(row), *_published(row, tasks)) for row in rows]
-    notes = [f"Baselines by counting: {baselines}."] if baselines else []
-    if spread := results.get("spread"):
-        notes.append(f"Standard deviation of one training, from all seeds: {spread:.2g}.")
-    both = [row for row in rows if _kind(row["label"]) in PUBLISHED]
-    if len(both) > 2:
-        sign = 1 if headline["higher_is_better"] else -1
-        ours = [sign * row["quality"]["mean"] for row in both]
-        correlations = {task: correlation(ours, [PUBLISHED[_kind(row["label"])][task] for row in both]) for task in tasks}
-        agreement = ", ".join(f"{value:+.2f} with the Arena's {task}" for task, value in correlations.items())
-        notes.append(f"Rank correlation with published scores: {agreement} ({len(both)} entries).")
-    notes += [f"{row['label']}: {row['error']}." for row in results["entries"] if not row["quality"]]
-    heads = ("entry", headline["title"], f"{results['counts']}/s", "MiB", "steps", *(f"LRA {task}" for task in tasks))
-    return markdown(heads, lines) + "".join(f"\n{sentence}\n" for sentence in notes)
+def write_floors(out: Path, names: Iterable[str]) -> None:
+    """Computes the floors of parts from their data."""
+    floors = read_floors(out) | {name: PARTS[name].floors(*PARTS[name].paths(out)) for name in names}
+    (out / "data" / FLOORS).write_text(json.dumps(floors, indent=1, ensure_ascii=False) + "\n", "utf-8")
 
 
-def correlation(ours: Sequence[float], theirs: Sequence[float]) -> float:
-    """Spearman's rank correlation; equal values share a rank."""
-    try:
-        return statistics.correlation(_ranks(ours), _ranks(theirs))
-    except statistics.StatisticsError:  # all values of one side are equal
-        return 0.0
-
-
-def _ranks(values: Sequence[float]) -> list[float]:
-    return [sum(other < value for other in values) + (1 + sum(other == value for other in values)) / 2 for value in values]
-
-
-def _kind(label: str) -> str:
-    return label.split()[0]
-
-
-def _published(row: Row, tasks: Sequence[str]) -> list[str]:
-    known = PUBLISHED.get(_kind(row["label"]), {})
-    return [f"{known[task]:.2f}" if known else "–" for task in tasks]
-
-
-def _score(row: Row) -> str:
-    """The mean, and the single scores if there are several."""
-    quality = row["quality"]
-    several = len(quality["values"]) > 1
-    return f"{quality['mean']:.2f}" + (f" ({', '.join(f'{value:.2f}' for value in quality['values'])})" if several else "")
-
-
-def _per_second(row: Row) -> str:
-    return f"{row['speed']['mean']:,.0f}" if row["speed"] else "–"
-
-
-def _mib(row: Row) -> str:
-    return f"{row['memory']['mean'] / 2**20:,.0f}" if row["memory"] else "–"
-
-
-def _steps(row: Row) -> str:
-    return f"{row['steps']['mean']:,.0f}" if row["steps"] else "–"
-
-
-def show(parts: Mapping[str, Any]) -> str:
-    """Markdown of all parts."""
-    pairs = [(PARTS[name], results) for name, results in parts.items()]
-    return "\n".join(f"### {part.title}\n\n{ranking(results, part.baselines, part.arena_task)}" for part, results in pairs)
-
-
-def join(documents: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Joins the results of one part from several calls with different seeds: entries by name, with the runs of all calls."""
-    first, *others = documents
-    rows: dict[str, Row] = {row["label"]: row for row in first["entries"]}
-    for row in (row for other in others for row in other["entries"]):
-        joined = rows.setdefault(row["label"], row)
-        if joined is row:
-            continue
-        for key in ("quality", "speed", "memory", "seconds", "steps"):
-            joined[key] = stat(value for each in (joined, row) if each[key] for value in each[key]["values"])
-        joined["runs"] += row["runs"]
-        joined["error"] = joined["error"] and row["error"]
-    spread = pool([row["quality"] for row in rows.values() if row["quality"]])
-    sign = -1 if first["headline"]["higher_is_better"] else 1
-    entries = sorted(rows.values(), key=lambda row: sign * row["quality"]["mean"] if row["quality"] else math.inf)
-    return first | {"entries": entries, "spread": spread}
-
-
-def pool(stats: Sequence[Stat]) -> float | None:
-    """Adds confidence intervals to means, by a spread between seeds pooled over all entries, since two seeds say little.
-
-    Returns the standard deviation of one training, assumed equal for all entries; None if no entry has several seeds.
-    """
-    several = [each["values"] for each in stats if len(each["values"]) > 1]
-    freedom = sum(len(values) - 1 for values in several)
-    if not freedom:
-        return None
-    spread = math.sqrt(sum(statistics.variance(values) * (len(values) - 1) for values in several) / freedom)
-    for each in stats:
-        half = student(freedom) * spread / math.sqrt(len(each["values"]))
-        each.update(low=each["mean"] - half, high=each["mean"] + half)
-    return spread
-
-
-def draw(files: Sequence[Path], out: Path, *, reports: bool) -> None:
-    """Writes the tables of all parts; with `reports`, also the report of `weft compare` for each."""
-    documents = [json.loads(file.read_text("utf-8")) for file in files]
-    names = {name: None for parts in documents for name in parts}
-    parts = {name: join([parts[name] for parts in documents if name in parts]) for name in names}
-    for name, results in parts.items() if reports else ():
-        write_report(results, out / name)
-    (out / "zoo.md").write_text(show(parts), "utf-8")
-    print(show(parts))
+def read_floors(out: Path) -> dict[str, dict[str, float]]:
+    """Part → description → score; empty if they were not prepared."""
+    file = out / "data" / FLOORS
+    floors: dict[str, dict[str, float]] = json.loads(file.read_text("utf-8")) if file.exists() else {}
+    return floors
 
 
 def parser() -> argparse.ArgumentParser:
@@ -280,7 +178,9 @@ def main() -> None:
     if options.prepare:
         write_data(options.out / "data", options.agnews, options.multi30k, options.shakespeare)
     prepare(sweeps)
-    if not options.prepare:
+    if options.prepare:
+        write_floors(options.out, sweeps)
+    else:
         Zoo(options.out, sweeps, options.at_once, until - 60 * options.measure_minutes, until)()
         draw([options.out / RESULTS], options.out, reports=False)
 

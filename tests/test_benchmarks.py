@@ -5,9 +5,12 @@ from __future__ import annotations
 import importlib
 import json
 import sys
+from collections import Counter
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -120,7 +123,7 @@ def test_every_mechanism_of_the_zoo_fits_its_slot() -> None:
 
 
 def test_the_zoo_compares_its_order_with_published_scores() -> None:
-    zoo = importlib.import_module("zoo")
+    zoo = importlib.import_module("zoo_report")
     assert zoo.correlation([1, 2, 3, 4], [10, 20, 30, 40]) == pytest.approx(1)
     assert zoo.correlation([4, 3, 2, 1], [10, 20, 30, 40]) == pytest.approx(-1)
     assert zoo.correlation([1, 1, 1], [1, 2, 3]) == 0
@@ -128,18 +131,23 @@ def test_the_zoo_compares_its_order_with_published_scores() -> None:
         {"label": label, "quality": {"mean": value, "values": [value]}, "speed": {"mean": 1e4}, "memory": None, "steps": None}
         for label, value in (("bigbird window=2", 3.0), ("fnet", 2.5), ("full", 2.0), ("local", 1.0))
     ]
+    rows[0]["rank"] = [1, 2]
     headline = {"title": "accuracy", "higher_is_better": True}
     failed = {"label": "failed", "quality": None, "error": "unfinished"}
-    results = {"headline": headline, "counts": "texts", "entries": [*rows, failed]}
-    text = zoo.ranking(results, "chance")
-    assert "| bigbird window=2 | 3.00 | 10,000 | – | – | 55.01 |" in text and "| fnet | 2.50 | 10,000 | – | – | – |" in text
-    assert "+1.00 with the Arena's average (3 entries)" in text
-    assert "failed: unfinished" in text and "Baselines by counting: chance" in text
-    assert "| local | 1.00 | 10,000 | – | – | 15.82 | 46.06 |" in zoo.ranking(results, arena_task="ListOps")
+    results = {"headline": headline, "counts": "texts", "entries": [*rows, failed], "floors": {"chance": 2.2}}
+    lines = zoo.ranking(results).splitlines()
+    assert lines[2] == "| bigbird window=2 | 1–2 | 3.00 | 10,000 | – | – | 55.01 |"
+    # A floor stands among the entries, by its score.
+    assert lines[3:5] == ["| fnet | – | 2.50 | 10,000 | – | – | – |", "| *floor: chance* |  | 2.20 |  |  |  |  |"]
+    text = "\n".join(lines)
+    assert "+1.00 with the Arena's average (3 entries)" in text and "failed: unfinished" in text
+    assert "| local | – | 1.00 | 10,000 | – | – | 15.82 | 46.06 |" in zoo.ranking(results, arena_task="ListOps")
+    headline["higher_is_better"] = False
+    assert "floor" in zoo.ranking(results).splitlines()[4]
 
 
 def test_the_zoo_joins_the_results_of_several_calls() -> None:
-    zoo = importlib.import_module("zoo")
+    zoo = importlib.import_module("zoo_report")
 
     def part(**scores: float) -> dict[str, Any]:
         def row(label: str, score: float) -> dict[str, Any]:
@@ -151,6 +159,7 @@ def test_the_zoo_joins_the_results_of_several_calls() -> None:
         return {"headline": {"higher_is_better": True}, "entries": [row(*each) for each in scores.items()]}
 
     entries = zoo.join([part(full=3, local=2, fnet=0), part(local=6, full=4, fnet=1)])["entries"]
+    assert [row["rank"] for row in entries] == [[1, 3]] * 3  # seeds differ by up to 4, so nothing can be told apart
     assert [(row["label"], row["quality"]["values"], row["runs"], row["error"]) for row in entries] == [
         ("local", [2, 6], [2, 6], ""),
         ("full", [3, 4], [3, 4], ""),
@@ -161,10 +170,10 @@ def test_the_zoo_joins_the_results_of_several_calls() -> None:
 def test_no_pattern_of_the_zoo_equals_full_attention() -> None:
     """In a sentence of the part's length, a pattern that sees everything would be full attention under another name."""
     zoo = importlib.import_module("zoo")
-    part = zoo.PARTS["c"]
-    for kind in set(part.kinds) & set(PATTERNS) - {"full"}:
-        pattern = build("weft.attention.core.patterns:PATTERNS", {"kind": kind, **part.options.get(kind, {})}, False)
-        assert not pattern.sees(16, causal=False).all(), kind
+    for part, length in ((zoo.PARTS["b"], 50), (zoo.PARTS["c"], 16)):
+        for kind in set(part.kinds) & set(PATTERNS) - {"full"}:
+            pattern = build("weft.attention.core.patterns:PATTERNS", {"kind": kind, **part.options.get(kind, {})}, False)
+            assert not pattern.sees(length, causal=False).all(), kind
 
 
 def test_the_zoo_starts_with_the_most_important_runs(tmp_path: Path) -> None:
@@ -179,7 +188,7 @@ def test_the_zoo_starts_with_the_most_important_runs(tmp_path: Path) -> None:
 
 
 def test_the_spread_between_seeds_is_pooled_over_entries() -> None:
-    zoo = importlib.import_module("zoo")
+    zoo = importlib.import_module("zoo_report")
     stats = [{"mean": mean, "values": [mean - off, mean + off]} for mean, off in ((5.0, 1.0), (7.0, 2.0), (9.0, 2.0))]
     single = {"mean": 4.0, "values": [4.0]}
     # Variances of 2, 8 and 8, with one degree of freedom each.
@@ -188,3 +197,68 @@ def test_the_spread_between_seeds_is_pooled_over_entries() -> None:
     assert [(each["low"], each["high"]) for each in stats] == [pytest.approx((m - half, m + half)) for m in (5.0, 7.0, 9.0)]
     assert single["high"] - single["low"] == pytest.approx(2 * half * 2**0.5)
     assert zoo.pool([{"mean": 4.0, "values": [4.0]}]) is None
+
+
+def test_floors_of_labelled_texts(tmp_path: Path) -> None:
+    """A linear model finds what depends on letters or words; counting finds what depends on the first operator."""
+    floors = importlib.import_module("floors")
+    words = {"sport": "team win score", "money": "bank loan rate"}
+    known = [(f"{word} and x{number}", label) for label, some in words.items() for word in some.split() for number in range(4)]
+    files = [tmp_path / "train.tsv", tmp_path / "valid.tsv"]
+    files[0].write_text("".join(f"{text}\t{label}\n" for text, label in [*known, ("and", "sport")]))
+    files[1].write_text("the team and me\tsport\na loan\tmoney\nrate and rate\tmoney\n")
+    found = floors.topics(*map(str, files))
+    assert found["most frequent label"] == pytest.approx(100 / 3)
+    assert found["TF-IDF of words and pairs of words, linear model"] == 100
+    files[0].write_text("[MAX 1 ]\t1\n[MAX 1 ]\t1\n[MIN 2 ]\t2\n[MIN 3 ]\t2\n[MIN 3 ]\t2\n")
+    files[1].write_text("[MAX 7 ]\t1\n[MIN 7 ]\t2\n[MIN 7 ]\t3\n[SM 1 ]\t1\n")
+    assert list(floors.listops(*map(str, files)).values()) == [25, 50]
+
+
+def test_ngram_models_are_distributions_and_reach_the_entropy() -> None:
+    """Kneser–Ney by a loop over one context: the probabilities of all tokens sum to 1, at every order."""
+    ngrams = importlib.import_module("ngrams")
+    rng = np.random.default_rng(0)
+    train = rng.integers(0, 4, 200)
+    for context in ([0, 1], [3, 3]):
+        before = ngrams.ngram_losses(train, context, 4, 3)
+        after = [ngrams.ngram_losses(train, [*context, token], 4, 3) for token in range(4)]
+        for order in range(3):
+            assert sum(np.exp(2 * before[order] - 3 * each[order]) for each in after) == pytest.approx(1)
+    # After 0 comes 1, after 1 comes 2, after 2 comes 0 or 1: a pair of tokens leaves ln 2 in one of three places, roughly.
+    chain = [0]
+    for choice in rng.integers(0, 2, 6000):
+        chain.append([1, 2, int(choice)][chain[-1]])
+    single, pair, triple = ngrams.ngram_losses(chain[:5000], chain[5000:], 3, 3)
+    share = chain[5000:-1].count(2) / 1000
+    assert single > 1.05 and pair == pytest.approx(share * np.log(2), abs=0.02) and triple == pytest.approx(pair, abs=0.01)
+
+
+def test_a_floor_of_bigrams_equals_its_formula() -> None:
+    """Chen & Goodman 1999, equations 20 to 26, by plain loops over one training text, for orders 1 and 2."""
+    ngrams = importlib.import_module("ngrams")
+    text, asked, size = "abracadabra abba cab dab a".replace(" ", "_"), "cabbadac", 6
+    ids = {letter: number for number, letter in enumerate("abcdr_")}
+
+    def discounts(counts: Any) -> list[float]:
+        n = [sum(count == times for count in counts) or 1 for times in range(5)]
+        y = n[1] / (n[1] + 2 * n[2])
+        return [0, *(max(0.0, k - (k + 1) * y * n[k + 1] / n[k]) for k in (1, 2, 3))]
+
+    def smoothed(counts: dict[str, int], letter: str, lower: float) -> float:
+        total, d = sum(counts.values()), discounts_of
+        if not total:
+            return lower
+        taken = {each: min(d[min(count, 3)], count) for each, count in counts.items()}
+        return (counts.get(letter, 0) - taken.get(letter, 0)) / total + sum(taken.values()) / total * lower
+
+    pairs = Counter(pairwise(text))
+    before = Counter(right for _, right in pairs)
+    logs = []
+    for left, right in zip(text[-1] + asked, asked, strict=False):
+        discounts_of = discounts(before.values())
+        lower = smoothed(before, right, 1 / size)
+        discounts_of = discounts(pairs.values())
+        logs.append(np.log(smoothed({w: count for (v, w), count in pairs.items() if v == left}, right, lower)))
+    found = ngrams.ngram_losses([ids[each] for each in text], [ids[each] for each in asked], size, 2)
+    assert found[1] == pytest.approx(-np.mean(logs))

@@ -17,7 +17,8 @@ from weft.compare.entries import Entry, labelled, parse_entry, slot_entries, spl
 from weft.compare.growth import exponent, measure_growth
 from weft.compare.plan import Comparison, Run, parse_budget, training
 from weft.compare.processes import Failure, Processes, Stopped
-from weft.compare.results import collect, interval, stat
+from weft.compare.results import collect
+from weft.compare.stat import interval, stat
 from weft.compare.trainings import Speed, pace
 from weft.compare.worker import Job, work
 from weft.config.registry import build

@@ -15,7 +15,7 @@ from matplotlib.text import Text
 
 from weft.compare.chart import chart
 from weft.compare.report import read_results, write_page, write_report
-from weft.compare.results import stat
+from weft.compare.stat import stat
 from weft.compare.table import write_csv
 from weft.errors import DataError
 

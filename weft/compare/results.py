@@ -1,12 +1,7 @@
-"""The results of a comparison as plain data, from which tables, charts and pages are made.
-
-A `Stat` summarises the trainings of an entry with different seeds: {"mean", "low", "high", "values"}. low and high bound the
-95 % confidence interval of the mean by Student's t, which assumes roughly normal scores; with one training they are None.
-"""
+"""The results of a comparison as plain data, from which tables, charts and pages are made."""
 
 from __future__ import annotations
 
-import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
@@ -14,7 +9,9 @@ from itertools import pairwise
 from typing import Any
 
 from weft.bench.machine import about
+from weft.compare.noise import ranks
 from weft.compare.plan import Comparison, Run, training
+from weft.compare.stat import stat
 from weft.compare.trainings import records
 from weft.compare.worker import Job
 from weft.runs.opening import build_task
@@ -25,41 +22,7 @@ FORMAT = 1
 
 UNMEASURED = "trained, but the measurement failed: "
 
-Stat = dict[str, Any]
 Row = dict[str, Any]
-
-# fmt: off
-QUANTILES = [12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228,
-             2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086]
-# fmt: on
-"""97.5 % quantiles of Student's t for 1, 2, … degrees of freedom."""
-
-
-def interval(values: Sequence[float]) -> tuple[float, float] | None:
-    """The 95 % confidence interval of the mean by Student's t; None for fewer than two values."""
-    if len(values) < 2:
-        return None
-    half = student(len(values) - 1) * statistics.stdev(values) / math.sqrt(len(values))
-    mean = statistics.fmean(values)
-    return mean - half, mean + half
-
-
-def student(freedom: int) -> float:
-    """The 97.5 % quantile of Student's t with `freedom` degrees of freedom."""
-    if freedom <= len(QUANTILES):
-        return QUANTILES[freedom - 1]
-    normal = statistics.NormalDist().inv_cdf(0.975)
-    # Beyond the table, the first term of the expansion in 1 / freedom is accurate to the third digit.
-    return normal + (normal**3 + normal) / (4 * freedom)
-
-
-def stat(values: Iterable[float | None]) -> Stat | None:
-    """Mean and interval of the values that are not None; None if there are none."""
-    known = [float(value) for value in values if value is not None]
-    if not known:
-        return None
-    low, high = interval(known) or (None, None)
-    return {"mean": statistics.fmean(known), "low": low, "high": high, "values": known}
 
 
 def collect(comparison: Comparison, runs: Sequence[Run], errors: Mapping[str, str], jobs: Mapping[str, Job]) -> dict[str, Any]:
@@ -79,6 +42,7 @@ def collect(comparison: Comparison, runs: Sequence[Run], errors: Mapping[str, st
             del run["measured"]
     sign = -1 if headline["higher_is_better"] else 1
     rows.sort(key=lambda row: (row["quality"] is None, sign * row["quality"]["mean"] if row["quality"] else 0))
+    rank(rows, higher_is_better=headline["higher_is_better"])
     return {
         "format": FORMAT,
         "about": about(),
@@ -87,6 +51,16 @@ def collect(comparison: Comparison, runs: Sequence[Run], errors: Mapping[str, st
         "counts": facts["counts"],
         "entries": rows,
     }
+
+
+def rank(rows: Sequence[Row], *, higher_is_better: bool) -> None:
+    """Sets `rank` of each row to the best and the worst rank that it may have; None without several seeds or a score."""
+    scored = [row for row in rows if row["quality"]]
+    found = ranks([row["quality"] for row in scored], higher_is_better=higher_is_better) or [None] * len(scored)
+    for row in rows:
+        row["rank"] = None
+    for row, place in zip(scored, found, strict=True):
+        row["rank"] = place and list(place)
 
 
 def _run(run: Run, job: Job | None, error: str) -> Row:

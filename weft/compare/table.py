@@ -11,7 +11,8 @@ from typing import Any
 from rich.markup import escape
 from rich.table import Table
 
-from weft.compare.results import Row, Stat
+from weft.compare.results import Row
+from weft.compare.stat import Stat
 
 NONE = "–"
 MIB = 2**20
@@ -44,6 +45,14 @@ class QualityColumn(Column):
         return f"{self.form(quality['mean'])}{half}"
 
 
+class RankColumn(Column):
+    """The ranks that an entry may have."""
+
+    def shown(self, row: Row) -> str:
+        best, worst = row.get("rank") or (None, None)
+        return NONE if best is None else f"{best}" if best == worst else f"{best}–{worst}"
+
+
 def columns(document: dict[str, Any]) -> list[Column]:
     """The columns of the table after the entry itself, without columns for which no entry has a value."""
     headline, counts = document["headline"], document["counts"]
@@ -53,6 +62,7 @@ def columns(document: dict[str, Any]) -> list[Column]:
     where = "the process, with the interpreter" if document["about"]["device"].startswith("CPU") else "tensors on the GPU"
     every = [
         QualityColumn(f"{headline['title']} {arrow}", _mean("quality"), "{:.2f}".format, f"on the {data} data"),
+        RankColumn("rank", _best_rank, WHOLE, "the ranks that the noise between seeds allows, at 5 %"),
         Column("parameters", _mean("parameters"), lambda value: f"{value / 1e6:.2f}M" if value >= 1e5 else f"{value:,.0f}"),
         Column(f"{counts}/s", _mean("speed"), WHOLE, f"in training, {alone}"),
         Column("decoded/s", _mean("decoding"), "{:,.1f}".format, "sentences or texts, with one model at a time"),
@@ -70,6 +80,8 @@ def column_notes(document: dict[str, Any]) -> list[str]:
     notes = [f"{column.heading.strip(' ↑↓')}: {column.note}" for column in columns(document) if column.note]
     if document["settings"]["repeat"] > 1:
         notes.append(f"± half the 95 % interval of the mean over {document['settings']['repeat']} seeds, by Student's t")
+    if floors := document.get("floors"):
+        notes.append("floors without a neural network: " + ", ".join(f"{name} {value:.2f}" for name, value in floors.items()))
     return notes
 
 
@@ -115,6 +127,7 @@ def failures(document: dict[str, Any]) -> list[str]:
 def _flat(row: Row) -> dict[str, Any]:
     flat: dict[str, Any] = {"entry": row["label"], "recipe": row["recipe"], "set": " ".join(row["set"])}
     flat |= _spread("quality", row["quality"])
+    flat |= dict(zip(("rank_best", "rank_worst"), row.get("rank") or (None, None), strict=True))
     for data, scores in row["scores"].items():
         for name, value in scores.items():
             flat |= _spread(f"{data}_{name}", value)
@@ -139,6 +152,11 @@ def _mean(key: str) -> Callable[[Row], float | None]:
         return cell["mean"] if isinstance(cell, dict) else cell
 
     return value
+
+
+def _best_rank(row: Row) -> float | None:
+    best: float | None = (row.get("rank") or [None])[0]
+    return best
 
 
 def _growth(what: str, document: dict[str, Any]) -> Column:

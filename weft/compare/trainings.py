@@ -43,8 +43,11 @@ class Training:
         return ["train", self.recipe, "--out", str(folder), *options]
 
 
-def train(training: Training, folder: Path, processes: Processes, log: str) -> None:
-    """Trains in `folder`. Resumes an interrupted run, and does nothing if the run is complete."""
+def train(training: Training, folder: Path, processes: Processes, log: str, module: str = "weft") -> None:
+    """Trains in `folder`. Resumes an interrupted run, and does nothing if the run is complete.
+
+    module: the Python module with the command line of weft
+    """
     started = (folder / CONFIG).exists()
     if started:
         wanted = training.config()
@@ -52,7 +55,7 @@ def train(training: Training, folder: Path, processes: Processes, log: str) -> N
         if run_config(folder).replaced(resolved) != wanted:
             raise Failure(f"{folder} holds a run with other settings; remove it, or choose another --out")
     if not (started and complete(folder)):
-        processes(log, ["train", "--resume", str(folder)] if started else training.words(folder))
+        processes(log, ["train", "--resume", str(folder)] if started else training.words(folder), module)
 
 
 def complete(folder: Path) -> bool:
