@@ -133,14 +133,26 @@ def test_monotonic_scan_is_its_loop_and_never_moves_back(form: str) -> None:
     assert chosen > 10
 
 
-def test_monotonic_scan_takes_time_linear_in_length() -> None:
-    """All queries together score every key about once, plus at most a block per query; not queries × keys."""
-    part, (queries, memory) = loud(scattered(MonotonicAttention(site(), bias=-2.0)), 3.0), pair(rows=1, keys=6000, queries=40)
-    scored = []
+@pytest.mark.parametrize(("keys", "queries", "bias"), [(60, 60, 0.3), (500, 500, 0.0), (6000, 40, -2.0), (500, 500, -9.0)])
+def test_monotonic_scan_scores_a_constant_number_of_pairs_per_key(keys: int, queries: int, bias: float) -> None:
+    """A query that reads n keys scores at most 2n + 2: from where the last one stopped to where it stops. Rows that have stopped
+    score no more, so the bound holds for three rows together as for one."""
+    part = loud(scattered(MonotonicAttention(site(), bias=bias)), 3.0)
+    asked, memory = pair(rows=3, keys=keys, queries=queries)
+    scored: list[int] = []
     score = part.score.energy
-    part.score.energy = lambda query, keys: scored.append(keys.size(1)) or score(query, keys)
-    look(part, queries, memory)
-    assert sum(scored) <= 6000 + 2 * 40 * monotonic.BLOCK < 40 * 6000 / 4
+    part.score.energy = lambda query, found: scored.append(found.size(0) * found.size(1)) or score(query, found)
+    weights = weights_of(look(part, asked, memory))
+    allowed = 0
+    for row in weights:
+        begin = 0
+        for query in row:
+            place = int(query.argmax()) if query.any() else keys
+            read = min(place + 1, keys) - begin
+            allowed += 2 * read + 2 if read else 0
+            begin = place
+    assert sum(scored) <= allowed <= 3 * (2 * keys + 4 * queries)
+    assert 3 * keys <= sum(scored) or weights[:, -1].any(-1).any()
 
 
 def test_monotonic_at_its_default_bias_stops_where_the_published_one_does_not() -> None:

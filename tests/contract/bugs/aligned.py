@@ -8,8 +8,8 @@ ALIGNED = [
     Bug(
         "the scan moves back",
         "attention.monotonic",
-        "at = begin[:, None] + ahead + torch.arange(block, device=keys.device)",
-        "at = (begin[:, None] - 1).clamp_min(0) + ahead + torch.arange(block, device=keys.device)",
+        "at = begin[rows, None] + ahead + torch.arange(block, device=keys.device)",
+        "at = (begin[rows, None] - 1).clamp_min(0) + ahead + torch.arange(block, device=keys.device)",
         (
             "aligned_attention: monotonic_scan_is_its_loop_and_never_moves_back(published)",
             "aligned_attention: monotonic_soft_and_sure_is_the_scan(published)",
@@ -86,16 +86,16 @@ ALIGNED = [
         ("aligned_attention: monotonic_noise_is_drawn_in_training_alone",),
     ),
     Bug(
-        "the scan continues when all rows have stopped",
+        "the scan continues in rows that have stopped",
         "attention.monotonic",
-        "if not waits and bool(",
-        "if waits and bool(",
-        ("aligned_attention: monotonic_scan_takes_time_linear_in_length",),
+        "rows[~stops.any(1) & (at[:, -1] < lengths[rows] - 1)]",
+        "rows[at[:, -1] < lengths[rows] - 1]",
+        ("aligned_attention: monotonic_scan_scores_a_constant_number_of_pairs_per_key(6000-40--2.0)",),
     ),
     Bug(
         "the scan stops in the padding",
         "attention.monotonic",
-        "stops = (energy > 0) & (at < lengths[:, None])",
+        "stops = (energy > 0) & (at < lengths[rows, None])",
         "stops = (energy > 0) & (at < extent)",
         ("monotonic-hold-cross-padding-length", "monotonic-hold-cross-padding-content"),
     ),
