@@ -24,6 +24,9 @@ FORMS: dict[str, dict[str, Any]] = {
     "hold": {"forced": False, "hold": True},
     "forced-hold": {"forced": True, "hold": True},
 }
+SCANS = {"short": (60, 60, 0.3), "long": (500, 500, 0.0), "far": (6000, 40, -2.0), "off-the-end": (500, 500, -9.0)}
+"""Keys, queries, and the bias of the energies."""
+
 AWARE: dict[str, dict[str, Any]] = {
     "published": {},
     "sharp": {"sharpening": 2.5},
@@ -133,10 +136,11 @@ def test_monotonic_scan_is_its_loop_and_never_moves_back(form: str) -> None:
     assert chosen > 10
 
 
-@pytest.mark.parametrize(("keys", "queries", "bias"), [(60, 60, 0.3), (500, 500, 0.0), (6000, 40, -2.0), (500, 500, -9.0)])
-def test_monotonic_scan_scores_a_constant_number_of_pairs_per_key(keys: int, queries: int, bias: float) -> None:
-    """A query that reads n keys scores at most 2n + 2: from where the last one stopped to where it stops. Rows that have stopped
-    score no more, so the bound holds for three rows together as for one."""
+@pytest.mark.parametrize("scan", SCANS)
+def test_monotonic_scan_scores_a_constant_number_of_pairs_per_key(scan: str) -> None:
+    """A query that reads n keys, from where the last one stopped to where it stops, scores at most 2n + 2. A row that has
+    stopped scores no more, so the bound holds for three rows together."""
+    keys, queries, bias = SCANS[scan]
     part = loud(scattered(MonotonicAttention(site(), bias=bias)), 3.0)
     asked, memory = pair(rows=3, keys=keys, queries=queries)
     scored: list[int] = []

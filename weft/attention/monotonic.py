@@ -22,8 +22,8 @@ NEVER = -1e4
 """The logarithm of a probability that is 0 in practice: finite, so that differences are not NaN."""
 
 BLOCK = 4
-"""Keys that a scan scores first on a CPU, then twice as many, and so on. So a query that reads n keys scores at most 2n + 2, and
-all T queries over S keys at most 2S + 4T. A GPU scores S per query: checking whether to continue would synchronise."""
+"""Keys that a scan scores first on a CPU, then twice as many, and so on. So a query that reads n keys scores at most 2n + 2,
+and all T queries over S keys at most 2S + 4T. A GPU scores S per query: checking whether to continue would synchronise."""
 
 
 @dataclass

@@ -90,7 +90,24 @@ ALIGNED = [
         "attention.monotonic",
         "rows[~stops.any(1) & (at[:, -1] < lengths[rows] - 1)]",
         "rows[at[:, -1] < lengths[rows] - 1]",
-        ("aligned_attention: monotonic_scan_scores_a_constant_number_of_pairs_per_key(6000-40--2.0)",),
+        ("aligned_attention: monotonic_scan_is_its_loop_and_never_moves_back(published)",),
+    ),
+    Bug(
+        "every query scores many keys",
+        "attention.monotonic",
+        "BLOCK = 4",
+        "BLOCK = 64",
+        (
+            "aligned_attention: monotonic_scan_scores_a_constant_number_of_pairs_per_key(short)",
+            "aligned_attention: monotonic_scan_scores_a_constant_number_of_pairs_per_key(long)",
+        ),
+    ),
+    Bug(
+        "a scan that ran off the end still scores keys",
+        "attention.monotonic",
+        "(begin < lengths).nonzero()[:, 0]",
+        "torch.arange(begin.size(0))",
+        ("aligned_attention: monotonic_scan_scores_a_constant_number_of_pairs_per_key(off-the-end)",),
     ),
     Bug(
         "the scan stops in the padding",
