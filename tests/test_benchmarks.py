@@ -48,6 +48,21 @@ def test_every_system_of_the_sweep_is_within_the_budget(tmp_path: Path) -> None:
         assert families.within_budget(families.plan(name, "a,b", {}, options)), name
 
 
+def test_every_span_has_the_same_number_of_parameters(tmp_path: Path) -> None:
+    spans, trainings = importlib.import_module("spans"), importlib.import_module("trainings")
+    plans = [spans.plan(name, 1, ("train.txt", "valid.txt"), tmp_path, 1.0, []) for name in spans.SYSTEMS]
+    counts = [trainings.count_parameters(plan.config(), Sizes(8000, 8000, shared=True)) for plan in plans]
+    assert max(counts) < 1.01 * min(counts)
+
+
+def test_blocks_of_a_text_are_held_out(tmp_path: Path) -> None:
+    spans = importlib.import_module("spans")
+    (tmp_path / "text").write_text("".join(f"{number}\n" for number in range(spans.BLOCK * (spans.HELD + 1))))
+    train, valid = (Path(file).read_text().split() for file in spans.split(tmp_path / "text", tmp_path))
+    assert valid == [str(spans.BLOCK * (spans.HELD - 1) + place) for place in range(spans.BLOCK)]
+    assert len(train) == spans.BLOCK * spans.HELD and not set(train) & set(valid)
+
+
 def test_consecutive_sentences_are_joined(tmp_path: Path) -> None:
     lengths = importlib.import_module("lengths")
     for side, text in (("en", "a\nb\nc\n"), ("de", "A\nB\nC\n")):

@@ -59,7 +59,7 @@ VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
     "dot": {"scaled": {"scale": True}},
     "local_m": {"window-2-concat": {"window": 2, "score": "concat"}},
     "local_p": {"window-3-dot": {"window": 3, "score": "dot"}},
-    "key_value": {"one-part": {"parts": 1}, "predict": {"parts": 3}},
+    "key_value": {"one-part": {"parts": 1}, "predict": {"parts": 3}, "span-3": {"span": 3}},
     "monotonic": {"forced": {"forced": True}, "hold": {"hold": True}, "forced-hold": {"forced": True, "hold": True}},
     "location_aware": {
         "sharp": {"sharpening": 2.0, "top": 3},
@@ -83,7 +83,10 @@ VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
 }
 """kind → name → options (and `site.heads`, which belongs to the site)."""
 
-REFUSED = [("full", options, "cross") for options in VARIANTS["full"].values() if "position" in options]
+REFUSED = [
+    *(("full", options, "cross") for options in VARIANTS["full"].values() if "position" in options),
+    ("key_value", VARIANTS["key_value"]["span-3"], "cross"),
+]
 """Uses that an option rules out although the kind supports them."""
 
 
@@ -103,7 +106,8 @@ class Entry:
 
     def make(self, *, seed: int = 0, dropout: float = 0.0, train: bool = False) -> Mechanism:
         """The mechanism with random weights, biases included."""
-        site = Site(self.use, DIM, self.heads, memory=MEMORY if self.use == "cross" else None, dropout=dropout)
+        memory = MEMORY if self.use == "cross" else None
+        site = Site(self.use, DIM, self.heads, memory=memory, dropout=dropout, predicts=not self.wrapped)
         spec = {"kind": self.kind, **self.options}
         torch.manual_seed(seed)
         part = build("weft.attention:ATTENTIONS", spec, site) if self.direct else build_self(spec, site)

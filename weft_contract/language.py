@@ -1,4 +1,4 @@
-"""Language models with a few kinds in the self slot; models with a source try them all."""
+"""Language models: recurrent ones, and stacks with a few kinds in the self slot; models with a source try them all."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from weft.batch import PAD, Layout
 from weft.layers.readout import smoothed_loss
 from weft.models.base import Sizes
 from weft.models.composing import build_model
-from weft.models.lm import LanguageModel
+from weft.models.language import LanguageModel
 from weft.state import State, detach
 from weft_contract.entries import same
 from weft_contract.models import TARGET, VOCABULARY, ids
@@ -37,6 +37,14 @@ VARIANTS: dict[str, dict[str, Any]] = {
     },
 }
 
+RECURRENT: dict[str, dict[str, Any]] = {
+    "plain": {"style": "plain"},
+    "ngram": {"style": "ngram", "ngram": 5, "layers": 2},
+    "one-part": {"attention": {"kind": "key_value", "parts": 1, "span": 0}},
+    "key-value": {"attention": {"kind": "key_value", "parts": 2, "span": 4}, "cell": "lstm"},
+    "predict": {"attention": {"kind": "key_value", "parts": 3, "span": 3}, "dim": 17, "embedding": 16},
+}
+
 
 @dataclass(frozen=True)
 class LanguageEntry:
@@ -44,13 +52,14 @@ class LanguageEntry:
 
     variant: str
     options: dict[str, Any] = field(default_factory=dict)
+    kind: str = "language_model"
 
     def __str__(self) -> str:
-        return "-".join(filter(None, ["language_model", self.variant]))
+        return "-".join(filter(None, [self.kind, self.variant]))
 
     def make(self, *, train: bool = False) -> LanguageModel:
         torch.manual_seed(0)
-        spec = {"kind": "language_model", **SMALL, **self.options}
+        spec = {"kind": self.kind, **self.options}
         model: LanguageModel = build_model(spec, Sizes(VOCABULARY, VOCABULARY, shared=True))
         with torch.no_grad():
             for parameter in model.parameters():
@@ -83,7 +92,9 @@ class LanguageSteps:
 
 def language_models() -> Iterator[LanguageEntry]:
     for variant, options in VARIANTS.items():
-        yield LanguageEntry(variant, options)
+        yield LanguageEntry(variant, {**SMALL, **options})
+    for variant, options in RECURRENT.items():
+        yield LanguageEntry(variant, {"dim": 16, "dropout": 0.0, **options}, "rnn_language_model")
 
 
 def forced(model: LanguageModel, tokens: Tensor, layout: Layout | None = None) -> Tensor:

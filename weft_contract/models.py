@@ -207,7 +207,7 @@ class DecoderSteps:
 
 
 def decoders() -> Iterator[DecoderEntry]:
-    for kind in (kind for kind in MODELS if kind != "language_model"):
+    for kind in (kind for kind in MODELS if not kind.endswith("language_model")):
         for variant, options in {"": {}, **VARIANTS.get(kind, {})}.items():
             yield DecoderEntry(kind, variant, options)
 

@@ -29,7 +29,8 @@ def check_refused(kind: str, options: dict[str, Any], use: Use) -> None:
         build(table, {"kind": kind, **options}, Site(use, DIM, HEADS))
     facts = facts_of(kind)
     if use in facts.uses:
-        wanted = [f"position: {options['position']}", "use position: none"]
+        name, value = next(iter(options.items()))
+        wanted = [f"position: {value}", "use position: none"] if name == "position" else [name]
     else:
         wanted = [
             facts.__name__,

@@ -24,6 +24,9 @@ FORMS: dict[str, dict[str, Any]] = {
     "hold": {"forced": False, "hold": True},
     "forced-hold": {"forced": True, "hold": True},
 }
+SCANS = {"short": (60, 60, 0.3), "long": (500, 500, 0.0), "far": (6000, 40, -2.0), "off-the-end": (500, 500, -9.0)}
+"""Keys, queries, and the bias of the energies."""
+
 AWARE: dict[str, dict[str, Any]] = {
     "published": {},
     "sharp": {"sharpening": 2.5},
@@ -133,14 +136,27 @@ def test_monotonic_scan_is_its_loop_and_never_moves_back(form: str) -> None:
     assert chosen > 10
 
 
-def test_monotonic_scan_takes_time_linear_in_length() -> None:
-    """All queries together score every key about once, plus at most a block per query; not queries × keys."""
-    part, (queries, memory) = loud(scattered(MonotonicAttention(site(), bias=-2.0)), 3.0), pair(rows=1, keys=6000, queries=40)
-    scored = []
+@pytest.mark.parametrize("scan", SCANS)
+def test_monotonic_scan_scores_a_constant_number_of_pairs_per_key(scan: str) -> None:
+    """A query that reads n keys, from where the last one stopped to where it stops, scores at most 2n + 2. A row that has
+    stopped scores no more, so the bound holds for three rows together."""
+    keys, queries, bias = SCANS[scan]
+    part = loud(scattered(MonotonicAttention(site(), bias=bias)), 3.0)
+    asked, memory = pair(rows=3, keys=keys, queries=queries)
+    scored: list[int] = []
     score = part.score.energy
-    part.score.energy = lambda query, keys: scored.append(keys.size(1)) or score(query, keys)
-    look(part, queries, memory)
-    assert sum(scored) <= 6000 + 2 * 40 * monotonic.BLOCK < 40 * 6000 / 4
+    part.score.energy = lambda query, found: scored.append(found.size(0) * found.size(1)) or score(query, found)
+    weights = weights_of(look(part, asked, memory))
+    allowed = 0
+    for row in weights:
+        begin = 0
+        for query in row:
+            place = int(query.argmax()) if query.any() else keys
+            read = min(place + 1, keys) - begin
+            allowed += 2 * read + 2 if read else 0
+            begin = place
+    assert sum(scored) <= allowed <= 3 * (2 * keys + 4 * queries)
+    assert 3 * keys <= sum(scored) or weights[:, -1].any(-1).any()
 
 
 def test_monotonic_at_its_default_bias_stops_where_the_published_one_does_not() -> None:

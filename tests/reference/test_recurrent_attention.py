@@ -182,7 +182,7 @@ def test_local_p_places_are_exact_in_half_precision() -> None:
 def test_key_value_is_its_formula(split: str) -> None:
     """M = tanh(U [k_1 … k_{t−1}] + W k_t), α = softmax(wᵀM), Σ α_j v_j: token by token; the first sees nothing."""
     parts, dim, width = {"k=v": (1, 13, 13), "kv": (2, 12, 6), "kvp": (3, 13, 4)}[split]
-    part = scattered(KeyValueAttention(Site("causal", dim), parts=parts))
+    part = scattered(KeyValueAttention(Site("causal", dim, predicts=True), parts=parts))
     net, x = part.head.score, torch.randn(1, 35, dim)
     found = part(x, part.start(rows=1), append=x, need_weights=True)
     assert found.context.size(-1) == part.context_width == width

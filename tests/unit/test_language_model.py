@@ -25,7 +25,7 @@ from weft.errors import ConfigError, DataError, RunError
 from weft.inference.generation import Scribe
 from weft.models.base import Sizes
 from weft.models.composing import build_model
-from weft.models.lm import LanguageModel
+from weft.models.language import LanguageModel
 from weft.runs.weights import read_tensors
 from weft.state import leaves
 from weft.tasks.base import Setting

@@ -93,6 +93,40 @@ def test_the_loss_is_that_of_the_formula(monkeypatch: pytest.MonkeyPatch) -> Non
     assert float(loss.metrics["entropy"]) == pytest.approx(float(found.extras["entropy"].detach().sum()) / 3)
 
 
+def test_the_moving_baseline_is_that_of_the_paper(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Xu et al. 2015, section 4.1: b_k = 0.9 b_{k−1} + 0.1 log p(y | samples of batch k); batch k uses b_{k−1}."""
+    model = make_hard()
+    task = make_task(reinforce_baseline="moving", reinforce_discount=1.0, entropy_weight=0.0, label_smoothing=0.0)
+    batches = [make_batch([[4, 5, 6], [5, 6]], [[6, 7], [4]]), make_batch([[7, 5, 6]], [[6]]), make_batch([[4]], [[5, 5]])]
+    draws: list[list[Draw]] = [[(0, 1, 2), (1, 0, 0)], [(2, 0)], [(0, 0, 0)]]
+    baseline = 0.0
+    for batch, rows in zip(batches, draws, strict=True):
+        _, found = outcome(model, batch, rows, monkeypatch)
+        likelihoods = model.decoder.logits(found.hidden).log_softmax(-1).gather(-1, batch.labels[..., None])[..., 0]
+        expected, lengths, total = model.decoder.loss(found.hidden, batch.labels)[0], batch.target_layout.lengths.tolist(), 0.0
+        for row, length in enumerate(lengths):
+            for t in range(length):
+                reward = sum(likelihoods[row, later].detach() - baseline for later in range(t, length))
+                expected = expected - reward * found.extras["log_prob"][row, t]
+            total += float(likelihoods[row, :length].detach().sum())
+        look_at(rows, monkeypatch)
+        assert value(the_loss(task, model, batch)) == pytest.approx(float(expected.detach()))
+        baseline = 0.9 * baseline + 0.1 * total / sum(lengths)
+    assert float(task.carried()["baseline/0"]) == pytest.approx(baseline)
+
+
+def test_the_moving_baseline_survives_a_checkpoint() -> None:
+    model, batch = make_hard(), make_batch([[4, 5, 6]], [[6, 7]])
+    one, other = (make_task(reinforce_baseline="moving") for _ in range(2))
+    the_loss(one, model, batch)
+    other.carry(one.carried())
+    torch.manual_seed(5)
+    wanted = value(the_loss(one, model, batch))
+    torch.manual_seed(5)
+    assert value(the_loss(other, model, batch)) == wanted
+    assert make_task().carried() == {}
+
+
 @pytest.mark.parametrize("draws", [1, 2])
 def test_what_is_drawn_depends_on_the_seed_alone(draws: int) -> None:
     model, task = make_hard(), make_task(draws=draws)

@@ -23,7 +23,7 @@ class Site:
     """The place a mechanism is built for: what the model decides, as opposed to the options that a user sets.
 
     dim is the width of queries and outputs, memory the width of the attended source (cross use only), and dropout the share of
-    weights dropped in training.
+    weights dropped in training. predicts: the model predicts from `Attention.predicting`, not from the whole state.
     """
 
     use: Use
@@ -31,6 +31,7 @@ class Site:
     heads: int = 1
     memory: int | None = None
     dropout: float = 0.0
+    predicts: bool = False
 
     @property
     def memory_dim(self) -> int:
@@ -153,6 +154,10 @@ class Attention(Facts):
     ) -> Attended:
         """The context of queries [B, T, D]. Weights are computed only on request."""
         return self.run(query, state, append, layout, need_weights)
+
+    def predicting(self, states: Tensor) -> Tensor:
+        """The part of the states […, D] of a recurrent model that its output reads, besides the context: here all of it."""
+        return states
 
     def read(self, memory: Tensor, layout: Layout | None) -> State:
         """The state of a source, memory [G, S, M]; cross use."""

@@ -21,8 +21,9 @@ from weft.state import State, spread
 NEVER = -1e4
 """The logarithm of a probability that is 0 in practice: finite, so that differences are not NaN."""
 
-BLOCK = 64
-"""Keys that a scan scores at once on a CPU. A GPU scores all of them: checking whether to continue would synchronise."""
+BLOCK = 4
+"""Keys that a scan scores first on a CPU, then twice as many, and so on. So a query that reads n keys scores at most 2n + 2,
+and all T queries over S keys at most 2S + 4T. A GPU scores S per query: checking whether to continue would synchronise."""
 
 
 @dataclass
@@ -40,8 +41,9 @@ class MonotonicAttention(SourceAttention):
     """A query continues where the previous one stopped, and stops at each position with probability p_j = σ(e_j).
 
     e_j = g vᵀ/‖v‖ tanh(W s + b + U h_j) + r. In training the weights are expected values, α_ij = p_ij Σ_{l ≤ j} α_{i−1,l} Π_{l
-    ≤ k < j} (1 − p_ik), with noise added to e so that p learns to be 0 or 1. Outside training the scan stops where e_j > 0; on
-    a CPU it reads each key about once. A scan that runs off the end gets 0, and so does every later query.
+    ≤ k < j} (1 − p_ik), with noise added to e so that p learns to be 0 or 1. Outside training the scan stops where e_j > 0. On
+    a CPU, T queries over S keys then compute at most 2S + 4T scores, on a GPU all T·S. A scan that runs off the end gets 0, and
+    so does every later query.
 
     hidden: width of the scoring network; 0: the model's width
     bias: initial value of r; at the published −1 an untrained scan stops nowhere
@@ -137,18 +139,19 @@ class MonotonicAttention(SourceAttention):
 
     def _stop(self, projected: Tensor, keys: Tensor, owner: Tensor, begin: Tensor, lengths: Tensor) -> Tensor:
         """[B]: the first position from `begin` on with positive energy; if there is none, the last token (hold), or S."""
-        extent = keys.size(1)
-        waits = keys.device.type != "cpu"
-        block = extent if waits else min(BLOCK, extent)
+        extent, waits = keys.size(1), keys.device.type != "cpu"
         place = torch.full_like(begin, extent)
-        for ahead in range(0, extent, block):
-            at = begin[:, None] + ahead + torch.arange(block, device=keys.device)
-            energy = self.score.energy(projected, keys[owner[:, None], at.clamp(0, extent - 1)])[:, 0] + self.bias
-            stops = (energy > 0) & (at < lengths[:, None])
+        rows = torch.arange(begin.size(0), device=keys.device) if waits else (begin < lengths).nonzero()[:, 0]
+        ahead, block = 0, extent if waits else BLOCK
+        while rows.numel() and ahead < extent:
+            at = begin[rows, None] + ahead + torch.arange(block, device=keys.device)
+            energy = self.score.energy(projected[rows], keys[owner[rows, None], at.clamp(0, extent - 1)])[:, 0] + self.bias
+            stops = (energy > 0) & (at < lengths[rows, None])
             first = at.gather(1, stops.to(torch.uint8).argmax(1, keepdim=True))[:, 0]
-            place = torch.where(stops.any(1) & (place == extent), first, place)
-            if not waits and bool(((place < extent) | (at[:, -1] >= lengths - 1)).all()):
-                break
+            place[rows] = torch.where(stops.any(1), first, extent)
+            ahead, block = ahead + block, min(2 * block, extent)
+            # Only the rows that have not stopped read on.
+            rows = rows if waits else rows[~stops.any(1) & (at[:, -1] < lengths[rows] - 1)]
         return torch.where(place == extent, lengths - 1, place) if self.hold else place
 
 

@@ -18,7 +18,7 @@ from weft.data.tokenizer import Tokenizer
 from weft.errors import ConfigError
 from weft.inference.predictor import Part, Predictor, refuse
 from weft.inference.resolve import Resolved
-from weft.models.lm import LanguageModel
+from weft.models.language import LanguageModel
 from weft.search.choosers import Choice, Chooser, Found, Limits
 from weft.search.constraints import usual_constraints
 from weft.search.loop import Control, generate

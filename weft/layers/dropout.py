@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import torch
 import torch.nn.functional as F
+from pydantic import Field
 from torch import Tensor
+
+Rate = Annotated[float, Field(ge=0, lt=1)]
+"""A dropout rate."""
 
 
 def dropout(x: Tensor, share: float, training: bool = True) -> Tensor:

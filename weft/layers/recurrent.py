@@ -6,14 +6,16 @@ Shapes: B rows · T positions · W width of a layer's states, both directions to
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Literal, cast
 
 import torch
+from pydantic import NonNegativeInt
 from torch import Tensor, nn
 
 from weft.batch import Layout
 from weft.errors import ConfigError
-from weft.layers.dropout import dropout
+from weft.layers.dropout import Rate, dropout
 from weft.layers.packing import pack_rows
 
 CellKind = Literal["gru", "lstm"]
@@ -136,6 +138,31 @@ class StepDropout(nn.Module):
         """x [B, T, D] → [B, T, D]."""
         mask = self.mask(x, x.size(-1))
         return x if mask is None else x * mask
+
+
+@dataclass(frozen=True)
+class RecurrentOptions:
+    """Options that recurrent encoders and decoders share.
+
+    cell: GRU, or LSTM, which has a second state
+    embedding: width of embeddings and of the input of the output layer; 0: dim
+    residual: layers above the first add their input to their output
+    dropout: dropout rate of embeddings, between layers, and before the output layer
+    variational_dropout: one mask per row and layer for all steps (Gal & Ghahramani 2016), on the input from below
+    """
+
+    cell: CellKind = "gru"
+    embedding: NonNegativeInt = 0
+    residual: bool = False
+    dropout: Rate = 0.1
+    variational_dropout: bool = False
+
+    def noise(self) -> StepDropout:
+        return StepDropout(self.dropout, self.variational_dropout)
+
+    def finals(self, dim: int, layers: int) -> list[tuple[int, int]]:
+        """See `VectorEncoder.finals`."""
+        return [(2 if self.cell == "lstm" else 1, dim)] * layers
 
 
 class RecurrentStack(nn.Module):

@@ -7,15 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, ClassVar, Literal
+from typing import ClassVar, Literal
 
-from pydantic import Field, PositiveInt
+from pydantic import PositiveInt
 from torch import Tensor, nn
 
 from weft.attention.base import Attended, Attention, Site, add_extras
 from weft.batch import Layout
 from weft.layers.convolution import TokenWindow
-from weft.layers.dropout import dropout
+from weft.layers.dropout import Rate, dropout
 from weft.layers.feedforward import Activation, FeedForward
 from weft.layers.norm import norm_sum
 from weft.layers.position import LearnedPosition, PositionKind, SinusoidalPosition, make_position
@@ -24,7 +24,6 @@ from weft.mixers.base import Mixer
 from weft.state import State
 
 NormOrder = Literal["pre", "post"]
-Rate = Annotated[float, Field(ge=0, lt=1)]
 
 
 @dataclass(frozen=True)

@@ -18,11 +18,10 @@ from torch import Tensor, nn
 from weft.batch import Layout
 from weft.errors import ConfigError
 from weft.layers.convolution import TokenWindow
-from weft.layers.dropout import dropout
+from weft.layers.dropout import Rate, dropout
 from weft.layers.embedding import NGramBag
 from weft.layers.position import token_positions
 from weft.models.base import DecoderSite, Encoded, Features, LinearDecoder
-from weft.models.blocks import Rate
 from weft.models.composing import FlatComposition, VectorEncoder
 from weft.models.fronts import TokenFront
 from weft.state import State, shared

@@ -25,12 +25,12 @@ from weft.config.registry import Among, build
 from weft.errors import ConfigError
 from weft.layers.autocast import computed_in
 from weft.layers.convolution import TokenWindow
-from weft.layers.dropout import dropout
+from weft.layers.dropout import Rate, dropout
 from weft.layers.embedding import TokenEmbedding
 from weft.layers.linear import NormedLinear
 from weft.layers.position import LearnedPosition, token_positions
 from weft.models.base import DecoderSite, Encoded, Features, LinearDecoder, least
-from weft.models.blocks import Rate, StackState
+from weft.models.blocks import StackState
 from weft.models.composing import FlatComposition, VectorEncoder
 from weft.state import State, shared, spread
 

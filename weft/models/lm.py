@@ -17,16 +17,17 @@ from weft.batch import Layout
 from weft.config.registry import Among
 from weft.layers.embedding import TokenEmbedding
 from weft.layers.feedforward import Activation
-from weft.layers.position import PositionKind, token_positions
+from weft.layers.position import token_positions
 from weft.mixers import build_self
-from weft.models.base import DecoderSite, Encoded, Features, LinearDecoder, Network, Sizes, least
+from weft.models.base import DecoderSite, Encoded, Features, Sizes, least
 from weft.models.blocks import Block, EncoderLayer, StackState
 from weft.models.composing import Family
+from weft.models.language import LanguageModel, TextDecoder
 from weft.state import State, together
 
 
-class LanguageDecoder(LinearDecoder):
-    """A stack of causal layers. Its source only says how many rows there are (`LanguageModel.nothing`)."""
+class LanguageDecoder(TextDecoder):
+    """A stack of causal layers."""
 
     def __init__(self, embedding: TokenEmbedding, layers: list[EncoderLayer], block: Block, output: nn.Linear) -> None:
         super().__init__()
@@ -40,15 +41,10 @@ class LanguageDecoder(LinearDecoder):
         return StackState(own, [], self._zeros(rows))
 
     def recall(self, memory: Sequence[Tensor]) -> StackState:
-        """The state after an earlier segment, from the inputs [B, M, D] of every layer."""
         own = [layer.mixer.recall(layer.around_mixer.enter(each)) for layer, each in zip(self._each(), memory, strict=True)]
         return StackState(own, [], self._zeros(memory[0].size(0)))
 
-    def features(self, tokens: Tensor, state: StackState, layout: Layout | None = None) -> Features:
-        return self.read(tokens, state, layout)[0]
-
     def read(self, tokens: Tensor, state: StackState, layout: Layout | None = None) -> tuple[Features, list[Tensor]]:
-        """`features`, and the inputs [B, T, D] of every layer for `recall`."""
         extras: dict[str, Tensor] = {}
         x = self.embedding(tokens, token_positions(tokens, layout) + state.fed[:, None])
         own: list[State] = []
@@ -98,23 +94,3 @@ class LanguageModelFamily(Family):
         layers = [EncoderLayer(self.block, mixer, causal=True) for mixer in mixers]
         embedding = TokenEmbedding(table, self.block.make_position(), self.block.dropout)
         return LanguageModel(LanguageDecoder(embedding, layers, self.block, output), self.block.position)
-
-
-class LanguageModel(Network):
-    """A decoder without a source. position: the absolute positions it uses."""
-
-    decoder: LanguageDecoder
-    replays = True
-
-    def __init__(self, decoder: LanguageDecoder, position: PositionKind) -> None:
-        super().__init__()
-        self.decoder, self.position = decoder, position
-        self.dim, self.max_target = decoder.dim, decoder.max_length
-
-    def nothing(self, rows: int) -> Encoded:
-        """The empty source that the decoder starts from."""
-        return Encoded(torch.empty(rows, 0, self.dim, device=self.device))
-
-    def forward(self, tokens: Tensor, layout: Layout | None = None) -> Features:
-        """Hidden states from which each next token is predicted, for rows that begin here."""
-        return self.decoder.features(tokens, self.decoder.start(self.nothing(tokens.size(0))), layout)

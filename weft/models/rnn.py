@@ -18,51 +18,25 @@ from weft.batch import Layout
 from weft.config.registry import Among, build
 from weft.errors import ConfigError
 from weft.layers.autocast import computed_in
+from weft.layers.dropout import Rate
 from weft.layers.embedding import TokenEmbedding
 from weft.layers.recurrent import (
     Bridge,
     BridgeKind,
     Cell,
-    CellKind,
     Readout,
     ReadoutKind,
+    RecurrentOptions,
     RecurrentStack,
-    StepDropout,
     after_own_steps,
     each_token,
     turn_round,
 )
 from weft.models.base import DecoderSite, Encoded, Features, LinearDecoder
-from weft.models.blocks import Rate
 from weft.models.composing import FlatComposition, VectorEncoder
 from weft.state import State, shared, spread
 
 Style = Literal["fixed", "cho", "bahdanau", "luong"]
-
-
-@dataclass(frozen=True)
-class RecurrentOptions:
-    """Options that recurrent encoders and decoders share.
-
-    cell: GRU, or LSTM, which has a second state
-    embedding: width of embeddings and of the input of the output layer; 0: dim
-    residual: layers above the first add their input to their output
-    dropout: dropout rate of embeddings, between layers, and before the output layer
-    variational_dropout: one mask per row and layer for all steps (Gal & Ghahramani 2016), on the input from below
-    """
-
-    cell: CellKind = "gru"
-    embedding: NonNegativeInt = 0
-    residual: bool = False
-    dropout: Rate = 0.1
-    variational_dropout: bool = False
-
-    def noise(self) -> StepDropout:
-        return StepDropout(self.dropout, self.variational_dropout)
-
-    def finals(self, dim: int, layers: int) -> list[tuple[int, int]]:
-        """See `VectorEncoder.finals`."""
-        return [(2 if self.cell == "lstm" else 1, dim)] * layers
 
 
 class RecurrentEncoder(VectorEncoder):
@@ -149,7 +123,7 @@ class RecurrentDecoder(LinearDecoder):
         _check(style, input_feeding, bridge, readout, (width, dim), alike)
         cross: Attention | None = None
         if style in ("bahdanau", "luong"):
-            source = Site("cross", dim, heads, memory=memory, dropout=attention_dropout)
+            source = Site("cross", dim, heads, memory=memory, dropout=attention_dropout, predicts=True)
             cross = build("weft.attention:ATTENTIONS", attention, source)
             self.max_memory = cross.max_length
         context = dim if cross is None else cross.context_width
@@ -163,7 +137,7 @@ class RecurrentDecoder(LinearDecoder):
         self.summary = nn.Linear(memory, dim) if style == "cho" else None
         self.bridge = Bridge(bridge, dim if style == "cho" else memory, self.stack)
         reads = {"fixed": 0, "cho": width + context, "bahdanau": width + context, "luong": context}
-        self.readout = Readout(readout, dim + reads[style], width)
+        self.readout = Readout(readout, _predicting(cross, dim) + reads[style], width)
         self.dim, self.hidden = dim, width
 
     def start(self, source: Encoded, *, room: int | None = None) -> RecurrentState:
@@ -226,7 +200,7 @@ class RecurrentDecoder(LinearDecoder):
         """h̃, from the inputs that the style gives to the output layer."""
         if self.style in ("cho", "bahdanau"):
             context = _join(embedded, context)
-        return self.readout(_join(output, context))
+        return self.readout(_join(output if self.cross is None else self.cross.predicting(output), context))
 
 
 class RNN(FlatComposition):
@@ -270,6 +244,11 @@ def _check(
 
 def _join(x: Tensor, more: Tensor | None) -> Tensor:
     return x if more is None else torch.cat([x, more.to(x.dtype)], -1)
+
+
+def _predicting(cross: Attention | None, dim: int) -> int:
+    """The width of the part of a state that the output reads."""
+    return dim if cross is None else cross.predicting(torch.empty(0, dim, device="meta")).size(-1)
 
 
 def _cells(layers: list[Cell], fed: Tensor | None) -> list[Cell]:

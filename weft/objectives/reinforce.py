@@ -6,6 +6,7 @@ Shapes: B rows, the samples of a sentence next to each other · T target positio
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -15,25 +16,32 @@ from weft.batch import PairBatch
 from weft.errors import ConfigError
 from weft.models.base import Model
 
+Baseline = Literal["samples", "moving"]
+
+KEPT = 0.9
+"""The share of the moving baseline that each micro-batch keeps."""
+
 
 @dataclass(frozen=True)
 class Reinforce:
     """−Σ_t (weight · (R_t − b_t) · log p(a_t) + entropy_weight · H_t), where a_t is sampled with entropy H_t at position t.
 
     The reward of a sample is the log-likelihood that follows it: R_t = Σ_{k ≥ t} discount^(k−t) · log p(y_k | …) of the true
-    tokens y. With discount 1 the gradient is that of the expected log-likelihood, without bias; below 1 a sample mostly
-    accounts for its own token, which is far less noisy.
+    tokens y. With discount 1 the gradient is that of the expected log-likelihood, without bias. Below 1, as by default, it is
+    biased: what a sample does to later tokens counts too little. It is also far less noisy.
 
     The baseline is the mean over the other samples of the same sentence at the same position or, with one sample per
-    sentence, the mean over all tokens of the other sentences in the micro-batch. Neither depends on a_t, so neither adds
-    bias. It replaces the moving average of Xu et al., needs no state in a checkpoint, and does not depend on how processes
-    share the micro-batches.
+    sentence, the mean over all tokens of the other sentences in the micro-batch. It needs no state in a checkpoint, and does
+    not depend on how processes share the micro-batches. `moving` is that of Xu et al. 2015, section 4.1: b_k = 0.9 b_{k−1} +
+    0.1 log p_k, where log p_k is the mean per token of micro-batch k, so that it is used before it learns of the batch. Each
+    process has its own. No baseline depends on a_t, so none adds bias.
     """
 
     weight: float
     entropy_weight: float
     discount: float
     draws: int
+    baseline: Baseline = "samples"
 
     def repeat(self, model: Model, batch: PairBatch) -> PairBatch:
         """The batch with each sentence repeated once per sample."""
@@ -41,9 +49,13 @@ class Reinforce:
             raise ConfigError(f"task.draws: {self.draws} is for attention that samples, such as hard; remove it for this model")
         return batch.repeat(self.draws)
 
-    def loss(self, gained: Tensor, log_prob: Tensor, entropy: Tensor, ok: Tensor) -> Tensor:
-        """The sum over all real tokens. gained [B, T]: log p of the true tokens, 0 on padding; log_prob, entropy [B, T]."""
-        advantage = _to_go((gained - self._baseline(gained, ok)).where(ok, 0.0), self.discount)
+    def loss(self, gained: Tensor, log_prob: Tensor, entropy: Tensor, ok: Tensor, moving: Tensor | None = None) -> Tensor:
+        """The sum over all real tokens. gained [B, T]: log p of the true tokens, 0 on padding; log_prob, entropy [B, T].
+
+        moving: the moving baseline, a scalar, if it is used.
+        """
+        baseline = self._baseline(gained, ok) if moving is None else moving
+        advantage = _to_go((gained - baseline).where(ok, 0.0), self.discount)
         return -(self.weight * advantage * log_prob + self.entropy_weight * entropy).where(ok, 0.0).sum()
 
     def _baseline(self, gained: Tensor, ok: Tensor) -> Tensor:
@@ -53,6 +65,13 @@ class Reinforce:
             return ((alike.sum(1, keepdim=True) - alike) / (self.draws - 1)).flatten(0, 1)
         mine, tokens = gained.sum(1, keepdim=True), ok.sum(1, keepdim=True)
         return (mine.sum() - mine) / (tokens.sum() - tokens).clamp_min(1)
+
+
+def moved(baseline: Tensor, gained: Tensor, ok: Tensor) -> Tensor:
+    """The moving baseline after a micro-batch; one without tokens leaves it as it is."""
+    tokens = ok.sum()
+    mean = gained.where(ok, 0.0).sum() / tokens.clamp_min(1)
+    return torch.where(tokens > 0, KEPT * baseline + (1 - KEPT) * mean, baseline)
 
 
 def _to_go(values: Tensor, discount: float) -> Tensor:

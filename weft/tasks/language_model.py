@@ -19,14 +19,14 @@ from weft.inference.generation import GenerationPredictor
 from weft.inference.resolve import Resolved
 from weft.models.base import Network, Sizes
 from weft.models.composing import build_model
-from weft.models.lm import LanguageModel
+from weft.models.language import LanguageModel
 from weft.state import State, leaves, write_
 from weft.tasks.base import LOSS, Loss, Measure, Setting, Share, Task
 from weft.tasks.recurrence import Kind, Recurrence
 
 
 class LanguageModelTask(Task):
-    """Predicts the next token of running text (model.kind: language_model).
+    """Predicts the next token of running text (model.kind: language_model or rnn_language_model).
 
     The text is read as several streams in parallel, one segment after the other. `carry` says what continues into the next
     segment of a stream.
@@ -111,7 +111,8 @@ class LanguageModelTask(Task):
         model = build_model(spec, sizes)
         if not isinstance(model, LanguageModel):
             raise ConfigError(
-                f"model.kind: {spec['kind']} reads a source, but running text has none; set model.kind: language_model"
+                f"model.kind: {spec['kind']} reads a source, but running text has none; set model.kind: language_model "
+                "or rnn_language_model"
             )
         self.carrying.check(model, self.segment)
         self.scoring.check(model, self.segment)

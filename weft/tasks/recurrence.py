@@ -14,7 +14,7 @@ from torch import Tensor
 
 from weft.errors import ConfigError
 from weft.models.base import Features
-from weft.models.lm import LanguageModel
+from weft.models.language import LanguageModel
 from weft.state import State, detach, leaves, refill
 
 Kind = Literal["nothing", "memory", "state"]
@@ -70,8 +70,9 @@ class Recurrence:
             )
         if self.kind == "state" and _grows(model):
             raise ConfigError(
-                "task.carry: state: with this decoder_self the state grows with the text; use carry: memory, which keeps the "
-                "last task.memory tokens, or a decoder_self whose state has a fixed size (recurrent, convolution, linear)"
+                "task.carry: state: with this model the state grows with the text; use carry: memory, which keeps the last "
+                "task.memory tokens, a decoder_self whose state has a fixed size (recurrent, convolution, linear), or, with "
+                "rnn_language_model, attention key_value with a span"
             )
 
 

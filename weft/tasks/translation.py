@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any
 
 import torch
+import torch.distributed as dist
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
 from torch import Tensor
 
@@ -28,7 +29,7 @@ from weft.models.base import Model, Network, Sizes
 from weft.models.ensemble import Ensemble
 from weft.objectives.attention_penalties import Penalties
 from weft.objectives.likelihoods import log_likelihoods
-from weft.objectives.reinforce import Reinforce
+from weft.objectives.reinforce import Baseline, Reinforce, moved
 from weft.objectives.scheduled_sampling import Sampling
 from weft.tasks.base import LOSS, Loss, Measure, Setting, Share, TextTask
 
@@ -38,7 +39,8 @@ class TranslationTask(TextTask):
 
     label_smoothing: share of the probability that is spread evenly over the vocabulary
     reinforce_weight: weight of REINFORCE for attention that samples (hard)
-    reinforce_discount: discount of the reward per later token; 1: all later tokens count in full
+    reinforce_discount: discount of the reward per later token; 1: all count in full, without bias; less: biased, but less noisy
+    reinforce_baseline: the reward that is expected: that of other samples, or a moving average (Xu et al. 2015)
     entropy_weight: reward for the entropy of such an attention, per nat
     draws: samples per sentence and step; from 2 on, the other samples of a sentence are its baseline
     guided_weight: penalty on attention away from the diagonal (Tachibana et al. 2017)
@@ -59,6 +61,7 @@ class TranslationTask(TextTask):
         reinforce_weight: NonNegativeFloat = 1.0,
         reinforce_discount: Annotated[float, Field(ge=0, le=1)] = 0.5,
         entropy_weight: NonNegativeFloat = 0.01,
+        reinforce_baseline: Baseline = "samples",
         draws: PositiveInt = 1,
         guided_weight: NonNegativeFloat = 0.0,
         guided_width: PositiveFloat = 0.2,
@@ -71,7 +74,8 @@ class TranslationTask(TextTask):
         texts = [Measure(metric.key(), metric.name, metric.higher_is_better) for metric in METRICS.values()]
         self.measures = (*texts, LOSS) if self.config.train.validate_bleu else (LOSS, *texts)
         self.smoothing = label_smoothing
-        self.reinforce = Reinforce(reinforce_weight, entropy_weight, reinforce_discount, draws)
+        self.reinforce = Reinforce(reinforce_weight, entropy_weight, reinforce_discount, draws, reinforce_baseline)
+        self._moving: Tensor | None = torch.zeros(()) if reinforce_baseline == "moving" else None
         weights = {"guided": guided_weight, "coverage": coverage_weight, "doubly_stochastic": doubly_stochastic_weight}
         self.penalties = Penalties(weights, guided_width, penalty_layers)
         self.sampling: Sampling = build("weft.objectives:SAMPLINGS", sampling)
@@ -134,6 +138,14 @@ class TranslationTask(TextTask):
         for fed in inputs:
             yield self._objective(model, drawn, fed, times=self.reinforce.draws * len(inputs))
 
+    def carried(self) -> dict[str, Tensor]:
+        return {} if self._moving is None else {f"baseline/{_process()}": self._moving.clone()}
+
+    def carry(self, tensors: Mapping[str, Tensor]) -> None:
+        found = tensors.get(f"baseline/{_process()}")
+        if self._moving is not None and found is not None:
+            self._moving = found.clone()
+
     def _objective(self, model: Model, batch: PairBatch, fed: Tensor, times: int) -> Loss:
         """The loss if the decoder is fed `fed`, with everything added to it, divided by `times`."""
         with self.penalties.watching(model) as watched:
@@ -142,7 +154,13 @@ class TranslationTask(TextTask):
         ok, metrics = batch.target_layout.ok, {"nll": nll}
         if "log_prob" in found.extras:
             gained = log_likelihoods(model.decoder, found.hidden, batch.labels)
-            total = total + self.reinforce.loss(gained, found.extras["log_prob"], found.extras["entropy"], ok)
+            if self._moving is not None and self._moving.device != gained.device:
+                self._moving = self._moving.to(gained.device)
+            terms = found.extras["log_prob"], found.extras["entropy"]
+            total = total + self.reinforce.loss(gained, *terms, ok, self._moving)
+            if self._moving is not None:
+                # In place, because a recorded step reads it from there.
+                self._moving.copy_(moved(self._moving, gained, ok))
             metrics["entropy"] = found.extras["entropy"].detach().where(ok, 0.0).sum()
         for name, value in self.penalties.sums(watched, batch).items():
             total = total + self.penalties.weights[name] * value
@@ -203,3 +221,8 @@ class TranslationTask(TextTask):
             copying=load(MODELS, self.config.model["kind"]).copies,
             progress=progress,
         )
+
+
+def _process() -> int:
+    """The number of this process among those that train together."""
+    return dist.get_rank() if dist.is_available() and dist.is_initialized() else 0
