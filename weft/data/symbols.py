@@ -91,7 +91,8 @@ class _Counted(Tokenizer):
         saved = json.loads(content)
         if not isinstance(saved, dict) or saved.get("tokenizer") != type(self).__name__:
             raise ValueError(OTHER_TOKENIZER)
-        if saved.get("options") != self.options():
+        absent = {name: option.default for name, option in signature(type(self)).parameters.items()}
+        if absent | (saved.get("options") or {}) != self.options():  # options that were added later have their defaults
             raise ValueError(f"it was trained with the options {saved.get('options')}, not {self.options()}")
         self._set(list(saved["units"]))
 
@@ -104,18 +105,25 @@ class WordTokenizer(_Counted):
 
     lowercase    convert text to lower case
     punctuation  separate punctuation from words; otherwise split at spaces only
+    line_ends    treat a line end as a word, which a language model needs
     """
 
     plural: ClassVar[str] = "words"
 
-    def __init__(self, *, lowercase: bool = False, punctuation: bool = True) -> None:
-        self.lowercase, self.punctuation = lowercase, punctuation
+    def __init__(self, *, lowercase: bool = False, punctuation: bool = True, line_ends: bool = False) -> None:
+        self.lowercase, self.punctuation, self.line_ends = lowercase, punctuation, line_ends
         self._set([])
 
     def split(self, text: str) -> list[str]:
-        """The words and punctuation marks of a text."""
+        """The words and punctuation marks of a text, and its line ends."""
         if self.lowercase:
             text = text.lower()
+        if not self.line_ends:
+            return self._words(text)
+        first, *others = (self._words(line) for line in text.split("\n"))
+        return [*first, *chain.from_iterable(("\n", *words) for words in others)]
+
+    def _words(self, text: str) -> list[str]:
         if not self.punctuation:
             return text.split()
         words: list[str] = []
@@ -126,7 +134,8 @@ class WordTokenizer(_Counted):
 
     def spelling(self, number: int) -> str:
         """A word with the space before it; punctuation keeps its marks."""
-        return f" {self.units[number - RESERVED]}"
+        word = self.units[number - RESERVED]
+        return word if word == "\n" else f" {word}"
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         find = self.ids.get
@@ -134,6 +143,8 @@ class WordTokenizer(_Counted):
 
     def decode(self, ids: Sequence[int]) -> str:
         text = " ".join(self.units[i - RESERVED] for i in ids if i >= RESERVED)
+        if self.line_ends:
+            text = re.sub(" ?\n ?", "\n", text)
         return text.replace(f" {JOINED}", "").replace(f"{JOINED} ", "").replace(JOINED, "") if self.punctuation else text
 
 

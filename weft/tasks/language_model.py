@@ -89,7 +89,8 @@ class LanguageModelTask(Task):
         sizes = self.reopen()
         if not keeps_lines(self.tokenizer):
             raise ConfigError(
-                f"data.tokenizer: {data.tokenizer['kind']} does not keep line ends; use characters, bytes, bpe or unigram"
+                f"data.tokenizer: {data.tokenizer['kind']} does not keep line ends; use characters, bytes, bpe, unigram or "
+                "words with line_ends: true"
             )
         self.train = self.read(train, "training")
         self.valid = self.read(valid, "validation") if valid else None
