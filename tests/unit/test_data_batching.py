@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from weft.batch import BOS, EOS, PAD, Position
-from weft.data.batching import Batches, evaluation_batches, permute, round_up
+from weft.data.batching import Batches, cut_packed, cut_padded, evaluation_batches, permute, round_up
 from weft.data.corpus import Corpus
 from weft.data.formats import open_pairs
 from weft.data.pairs import collate_pairs, prepare_pairs
@@ -68,6 +68,20 @@ def test_an_epoch_has_every_row_once_within_the_budget(packed: bool, window: int
         side = lengths[rows].astype(int)
         used = side.sum(0).max() if packed else len(rows) * side.max()
         assert used <= 512 or rows.tolist() == [7]
+
+
+@pytest.mark.parametrize("options", [{}, {"packed": True}, {"rounded": True}])
+def test_a_batch_may_meet_its_budget_exactly(options: dict[str, bool]) -> None:
+    """40 rows of 8 tokens are 5 batches of 64 tokens: none stays a row short."""
+    lengths = np.full((40, 2), 8, np.uint16)
+    assert [len(rows) for rows in epoch(Batches(lengths, 64, seed=1, **options))] == [8] * 5
+    alone = np.full((3, 2), 64, np.uint16)
+    assert [len(rows) for rows in epoch(Batches(alone, 64, seed=1, **options))] == [1] * 3
+
+
+def test_short_rows_fill_up_to_the_budget_of_the_longest() -> None:
+    assert cut_padded(np.array([2, 2, 4, 4, 8, 8, 8, 8, 8]), 64).tolist() == [0, 8, 9]
+    assert cut_packed(np.array([[3, 1], [3, 5], [2, 2], [1, 1]]), 8).tolist() == [0, 3, 4]
 
 
 @pytest.mark.parametrize("packed", [False, True])

@@ -11,7 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from weft.attention.core import dot_product, kv_store
 from weft.batch import BOS, EOS, PAD, Layout, Source
 from weft.kernels.graphs import Compiler
-from weft.models.base import Encoded, Sizes
+from weft.models.base import Decoder, Encoded, Features, Sizes
 from weft.models.composing import build_model
 from weft.models.ensemble import Ensemble
 from weft.search.choosers import Beam, Greedy, Limits, Sample, candidates, top_k, uniform
@@ -159,6 +159,36 @@ def test_exact_stop_never_loses_what_the_heuristics_lose():
     assert lost > 0
 
 
+class Bigrams(Decoder):
+    """chances [V, V] of each token after each other one."""
+
+    def __init__(self, chances):
+        super().__init__()
+        self.chances = torch.tensor(chances)
+
+    def start(self, source, *, room=None):
+        return torch.zeros(source.memory.size(0))
+
+    def features(self, tokens, state, layout=None):
+        return Features(self.chances[tokens].log(), state)
+
+    def logits(self, hidden):
+        return hidden.clone()
+
+
+@pytest.mark.parametrize(("penalty", "wanted"), [(-0.3, [4, EOS]), (-1.5, [EOS]), (0.0, [4, EOS]), (0.6, [4, EOS])])
+def test_the_exact_stop_goes_on_while_a_longer_text_can_win(penalty, wanted):
+    """Ending at once has probability 0.40, ending after token 4 0.55. Below 0 the penalty costs a longer text: 0.55 still wins
+    at −0.3, where log 0.55 · 2^0.3 > log 0.40, and loses at −1.5. The best that a running hypothesis can reach is then to end
+    with the next token, not at the longest length."""
+    start = [1e-9, 1e-9, 0.40, 1e-9, 0.55, 0.05]
+    decoder = Bigrams([start, start, start, start, [1e-9, 1e-9, 1.0, *[1e-9] * 3], start])
+    found, _ = generate(
+        decoder, Encoded(torch.zeros(1, 1, 1)), Beam(2, penalty, keep=1), first=bos(1), limits=limits(1, 16), check=1
+    )
+    assert EOS == 2 and found[0][0].tokens == wanted
+
+
 def test_scores_are_the_models_log_probabilities():
     size = 13
     model = make(size, eos=1.0)
@@ -200,6 +230,16 @@ def test_top_k_and_top_p_narrow_the_choice():
     nucleus = int((chances.sort(descending=True).values.cumsum(0) < 0.6).sum()) + 1
     some, _ = generate(model.decoder, encoded, Sample(2000, top_p=0.6), first=bos(1), limits=limits(1, 1))
     assert {hypothesis.tokens[0] for hypothesis in some[0]} == set(order[:nucleus])
+
+
+def test_top_p_counts_only_what_top_k_left():
+    """Of chances 0.30, 0.20, 0.10 and others, the first three have 0.60; four fifths of that are in the first two."""
+    chances = torch.tensor([0.30, 0.20, 0.10, *[0.04] * 10])
+    sample, t = Sample(4000, top_k=3, top_p=0.8, seed=2), torch.zeros((), dtype=torch.long)
+    logits = chances.log().expand(1, 4000, -1)
+    token = sample.step(logits, logits.logsumexp(-1), sample.start(1, logits.device), t, limits(1)).tokens[0]
+    assert token.unique().tolist() == [0, 1]
+    assert abs(float((token == 0).float().mean()) - 0.6) < 0.03
 
 
 def test_forbidden_tokens_and_repeats_do_not_appear():
