@@ -7,6 +7,7 @@ Validation is strict: an unknown key is an error that names its line and the nea
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
@@ -14,7 +15,9 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, PositiveFloat, PositiveInt, ValidationError, model_validator
 
+from weft.access import NO_FILE, denied, why_unreadable
 from weft.config import document, schema
+from weft.config.data_paths import absolute, absolute_path, located
 from weft.config.overrides import SHORTHANDS, apply_overrides, fold_saved, locate, parse_override, put
 from weft.config.registry import Among, Options, expand, problems, suggest
 from weft.errors import ConfigError
@@ -148,15 +151,28 @@ class Config(Section):
             put(data, tuple(path.split(".")), value, path)
         return Config.model_validate(data)
 
+    def absolute(self) -> Config:
+        """A copy that names its files by absolute paths. A relative path belongs to the current folder."""
+        here, changes = Path.cwd(), {key: getattr(self.data, key) for key in ("train", "valid")}
+        located: dict[str, Any] = {f"data.{key}": [absolute(spec, here) for spec in specs] for key, specs in changes.items()}
+        if self.data.cache:
+            located["data.cache"] = absolute_path(self.data.cache, here)
+        if run := self.decode.rerank.get("run"):
+            located["decode.rerank.run"] = absolute_path(run, here)
+        return self.replaced(located)
+
 
 def load_config(path_or_recipe: str | Path, sets: Sequence[str] = ()) -> Config:
     """Loads a YAML file or a named recipe and applies `sets` ("train.steps=500").
 
-    Raises ConfigError with the file, the line and the nearest known key.
+    Relative data paths in a file belong to its folder or, if they are not there, to the current folder. Raises ConfigError
+    with the file, the line and the nearest known key.
     """
     base = _read(path_or_recipe)
     overrides = [parse_override(text) for text in sets]
     data = expand(Config, base.data)
+    if str(path_or_recipe) not in recipes():
+        _locate_data(data.get("data"), Path(path_or_recipe).absolute().parent)
     written = apply_overrides(data, overrides, base)
     given = expand(Config, data)
     try:
@@ -164,6 +180,14 @@ def load_config(path_or_recipe: str | Path, sets: Sequence[str] = ()) -> Config:
     except ValidationError as error:
         wrong = problems(error, Config, given)
     raise ConfigError("\n".join(locate(written.get(tuple(path), tuple(path)), text, base, overrides) for path, text in wrong))
+
+
+def _locate_data(section: Any, folder: Path) -> None:
+    """Makes data paths that exist in `folder` absolute, in place. Values of wrong types are left for the validation."""
+    for key in ("train", "valid"):
+        specs = section.get(key) if isinstance(section, dict) else None
+        if isinstance(specs, list) and all(isinstance(spec, str) for spec in specs):
+            section[key] = [located(spec, folder) for spec in specs]
 
 
 def recipes() -> dict[str, Path]:
@@ -218,11 +242,14 @@ def _read(path_or_recipe: str | Path) -> document.Document:
     known = recipes()
     name = str(path_or_recipe)
     path = known[name] if name in known and isinstance(path_or_recipe, str) else Path(path_or_recipe)
-    if not path.exists():
+    if not os.path.exists(path) and why_unreadable(path) == NO_FILE:
         raise ConfigError(f"{name}: there is no such file or recipe; {suggest(name, known)}")
     try:
         return document.read(path.read_text("utf-8"), name)
     except UnicodeDecodeError as error:
         raise ConfigError(f"{name}: byte {error.start} is not UTF-8; save the file as UTF-8") from None
     except OSError as error:
-        raise ConfigError(f"{name}: the file cannot be read: {error.strerror}") from None
+        problem = (
+            denied(path, "read it") if isinstance(error, PermissionError) else f"the file cannot be read: {error.strerror}"
+        )
+        raise ConfigError(f"{name}: {problem}") from None

@@ -154,7 +154,7 @@ class Task(ABC):
         return other.evaluate(model)
 
     def count_shortlist(self) -> Path:
-        """Counts the shortlist of the run and writes it into its folder."""
+        """Counts the shortlist of the run. Writes it into its folder or, if that is read-only, into the user's cache."""
         raise ConfigError(f"{self.run}: its task is {self.config.task['kind']}; only translation has a shortlist")
 
     def check_length(self, model: Network, longest: int) -> None:

@@ -12,6 +12,7 @@ import torch
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
 from torch import Tensor
 
+from weft.access import why_unwritable
 from weft.batch import PairBatch
 from weft.config.registry import Among, build, load
 from weft.data.corpus import Corpus, Rows
@@ -21,7 +22,7 @@ from weft.data.tokenizer import has_tokenizers, load_tokenizers, save_tokenizers
 from weft.errors import ConfigError, RunError
 from weft.evaluation.metrics import METRICS, Metric, make_metrics, score
 from weft.inference.resolve import Resolved, changed, resolve
-from weft.inference.shortlist import Shortlist
+from weft.inference.shortlist import FILE, Shortlist, cached_file
 from weft.inference.translation import TranslationPredictor
 from weft.models import MODELS
 from weft.models.base import Model, Network, Sizes
@@ -120,8 +121,12 @@ class TranslationTask(TextTask):
         return Shortlist.read(self.run, self.source.size, self.target.size, self.source is self.target)
 
     def count_shortlist(self) -> Path:
+        out = self.run / FILE
+        if problem := why_unwritable(self.run):
+            out = cached_file(self.run)
+            self.tell(f"{self.run}: {problem}. The shortlist is kept in your cache, where weft finds it")
         sizes = self.prepare()
-        return Shortlist.count(self.train, sizes.source, sizes.target, sizes.shared).write(self.run)
+        return Shortlist.count(self.train, sizes.source, sizes.target, sizes.shared).write(out)
 
     def collate(self, corpus: Corpus, rows: Rows, **layout: Any) -> PairBatch:
         return collate_pairs(corpus, rows, **layout)
