@@ -52,7 +52,7 @@ class DataSection(Section):
     max_ratio: PositiveFloat | None = Field(default=None, description="leave out pairs whose lengths differ by a larger factor")
     drop_duplicates: bool = Field(default=False, description="keep only the first of identical pairs")
     source_language: str | None = Field(default=None, description="source language code for weft serve, such as en")
-    target_language: str | None = Field(default=None, description="target language code for weft serve, such as de")
+    target_language: str | None = Field(default=None, description="target language code for weft serve and BLEU, such as de")
     cache: str | None = Field(default=None, description="folder for tokenised data; default: the user's cache folder")
 
 
@@ -88,6 +88,10 @@ class TrainSection(Section):
     validate_every: int = Field(default=500, ge=0, description="steps between validations; 0: only at the end")
     validate_bleu: bool = Field(default=True, description="also decode the validation data and score the output")
     validate_sentences: int = Field(default=500, ge=0, description="sentences to decode per validation; 0: all")
+    tokenize: str = Field(
+        default="auto",
+        description="sacreBLEU's tokenizer for BLEU: 13a, zh, ja-mecab, char, …; auto: by data.target_language, else by script",
+    )
     save_every: PositiveInt = Field(default=500, description="steps between checkpoints")
     keep_last: PositiveInt = Field(default=3, description="checkpoints to keep besides the best one")
     keep_best: bool = Field(default=True, description="keep the best checkpoint and publish it as the run's model")

@@ -139,7 +139,7 @@ class Task(ABC):
         """A trained model that answers inputs."""
         raise ConfigError("this task has no predictor: its models can be trained and scored, but not used on inputs")
 
-    def metrics(self, *, tokenize: str = "13a", lowercase: bool = False) -> list[Metric]:
+    def metrics(self, *, tokenize: str | None = None, lowercase: bool = False) -> list[Metric]:
         """Metrics that compare predictions with references, line by line; none if the task is scored by `score` only.
 
         The options are sacreBLEU's.

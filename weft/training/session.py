@@ -118,13 +118,14 @@ class Session:
 
         A task without validation data has no scores.
         """
-        by, progress = self.config.best_by, self.progress
+        progress = self.progress
         self._note_memory()
         self.scores = self.world.broadcast(self._evaluate() if self.world.first else {})
         if not self.scores:
             return False  # without validation data the newest weights are published
         self.log.validation(progress.update, self.scores)
-        measure = self.task.measure(by)
+        measure = self.task.measure(self.config.best_by)
+        by = measure.key
         if by not in self.scores:
             raise ConfigError(f"train.best_by: {by} was not measured; choose one of {', '.join(sorted(self.scores))}")
         better = measure.better(self.scores[by], progress.best.get(by, math.nan))
