@@ -11,7 +11,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
-__all__ = ["Generator", "Translation", "Translator", "WeftError", "load", "load_generator", "train"]
+__all__ = ["Generator", "Translation", "Translator", "WeftError", "__version__", "load", "load_generator", "train"]
 
 if TYPE_CHECKING:
     from weft.api import train
@@ -28,6 +28,11 @@ _PLACES = {
     "Translator": "weft.translator",
     "load": "weft.translator",
 }
+
+
+def __dir__() -> list[str]:
+    """The public names, also those that are not imported yet, for `dir(weft)` and completion."""
+    return sorted({*__all__, *(name for name in globals() if name.startswith("__"))})
 
 
 def __getattr__(name: str) -> Any:

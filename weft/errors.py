@@ -24,5 +24,9 @@ class DeviceError(WeftError):
     """A device that does not exist, or that ran out of memory."""
 
 
+class InputError(WeftError, TypeError):
+    """Something other than text where a text is needed."""
+
+
 class Interrupted(WeftError):
     """The user stopped training (Ctrl-C, SIGTERM) and a checkpoint was saved. The command exits with status 130."""

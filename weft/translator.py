@@ -12,12 +12,13 @@ import torch
 
 from weft.config.sections import Config
 from weft.data.tokenizer import Tokenizer
-from weft.errors import ConfigError, DataError, RunError
+from weft.errors import ConfigError, DataError, InputError, RunError
 from weft.inference.generation import Generated, GenerationPredictor, Prompt
 from weft.inference.predictor import Prediction, Predictor
 from weft.inference.rerank import Scorer
 from weft.inference.resolve import Resolved, changed, resolve
 from weft.inference.terms import Terms
+from weft.inference.texts import check_text, check_texts
 from weft.inference.translation import TranslationPredictor
 from weft.kernels.cpp import Kernels
 from weft.layers.int8 import in_int8
@@ -68,6 +69,10 @@ class Trained:
 
         `prefixes` and `terms` have one item per line. Lines in a list are read ahead, which is faster.
         """
+        if isinstance(lines, str):
+            raise InputError("lines must be an iterable of strings, not one string; give [line]")
+        if not isinstance(lines, Iterable) or isinstance(lines, bytes):
+            check_texts(lines, "lines")
         predictor = self.predictor(auto_workers=auto_workers, **options)
         inputs = _inputs(predictor, lines, attention, prefixes, terms)
         return predictor.predict(inputs, together=isinstance(lines, Sequence))
@@ -117,7 +122,7 @@ class Translator(Trained):
     @overload
     def translate(
         self,
-        texts: Sequence[str],
+        texts: Iterable[str],
         *,
         attention: bool = ...,
         prefix: Sequence[str] | None = ...,
@@ -127,7 +132,7 @@ class Translator(Trained):
 
     def translate(
         self,
-        texts: str | Sequence[str],
+        texts: str | Iterable[str],
         *,
         attention: bool = False,
         prefix: str | Sequence[str] | None = None,
@@ -145,9 +150,10 @@ class Translator(Trained):
                 raise ConfigError("with one text, give one prefix, not a list")
             first = None if prefix is None else [prefix]
             return self.translate([texts], attention=attention, prefix=first, terms=terms, **options)[0]
+        texts = check_texts(texts)
         if isinstance(prefix, str):
             raise ConfigError("with several texts, give a list with one prefix for each")
-        if prefix is not None and len(prefix) != len(texts):
+        if prefix is not None and len(check_texts(prefix, "prefix")) != len(texts):
             raise ConfigError(f"there are {len(texts)} texts and {len(prefix)} prefixes; give one for each")
         if isinstance(terms, Terms):
             terms = [terms] * len(texts)
@@ -163,6 +169,7 @@ class Translator(Trained):
         `target`: explain this translation instead of the model's own · `influence`: also how much each token depends on each
         source token · `run`: what the page calls the model · `options`: those of the section decode. Nothing is reranked.
         """
+        check_text(text, "text")
         from weft.explain.explain import explain  # slow to import, and not needed to translate
 
         options = {"rerank": "none", **options}
@@ -195,6 +202,7 @@ class Generator(Trained):
         temperature=0.8, top_k=40, seed=3, … Samples differ, other continuations are all the same. `hear` receives the text of
         the first as it comes.
         """
+        check_text(prompt, "prompt")
         if tokens < 1 or count < 1:
             raise ConfigError(f"there must be at least one token and one text, not {tokens} and {count}")
         wanted = options if {"beam", "search", "sample"} & options.keys() else {"sample": True, **options}
@@ -223,6 +231,7 @@ def _inputs(
     wishes = repeat(None) if terms is None else iter(terms)
     number = 0
     for number, line in enumerate(lines, start=1):
+        check_text(line, f"line {number}")
         fields = {"prefix": next(starts, None), "terms": next(wishes, None), "attention": attention}
         if fields["prefix"] is None:
             raise DataError(f"line {number} has no prefix: give one for every line, which may be empty")

@@ -18,7 +18,7 @@ from weft.data.formats import open_pairs
 from weft.data.pairs import prepare_pairs
 from weft.data.symbols import CharacterTokenizer
 from weft.errors import ConfigError, RunError
-from weft.inference.shortlist import Shortlist
+from weft.inference.shortlist import FILE, Shortlist
 from weft.inference.terms import Terms
 from weft.layers.int8 import in_int8
 from weft.models.base import Sizes
@@ -44,7 +44,7 @@ def with_own_tokens_alone(run: Path) -> Translator:
     """Each source token leads to itself and its neighbour, and none is frequent: no two texts choose among the same tokens."""
     size = weft.load(run, device="cpu").source.size
     token = np.arange(size, dtype=np.int32)
-    Shortlist(np.stack([token, np.minimum(token + 1, size - 1)], 1), np.zeros(0, np.int32), own=False).write(run)
+    Shortlist(np.stack([token, np.minimum(token + 1, size - 1)], 1), np.zeros(0, np.int32), own=False).write(run / FILE)
     return weft.load(run, device="cpu")
 
 
@@ -83,7 +83,7 @@ def test_part_of_an_output_layer_gives_what_the_whole_gives(kind: str, precision
 @pytest.mark.parametrize("options", [{"beam": 1}, {"beam": 4, "n_best": 2}, {"beam": 2, "no_repeat_ngram": 2}], ids=str)
 def test_among_all_tokens_texts_are_the_same(run: Path, sentences: list[str], precision: str, options: dict[str, Any]) -> None:
     size = weft.load(run, device="cpu").source.size
-    Shortlist(np.full((size, 1), -1, np.int32), np.arange(size, dtype=np.int32), own=True).write(run)
+    Shortlist(np.full((size, 1), -1, np.int32), np.arange(size, dtype=np.int32), own=True).write(run / FILE)
     translator = weft.load(run, device="cpu")
     found = translator.translate(sentences, precision=precision, shortlist=1, **options)
     wanted = translator.translate(sentences, precision=precision, **options)
@@ -122,7 +122,7 @@ def test_lines_with_terms_choose_among_all_tokens(run: Path) -> None:
 def test_what_is_missing_or_does_not_fit_is_said(run: Path, reverse_run: Path, other_run: Path) -> None:
     with pytest.raises(RunError, match="weft shortlist"):
         weft.load(reverse_run, device="cpu").translate("a b", shortlist=5)
-    Shortlist(np.zeros((3, 1), np.int32), np.zeros(1, np.int32), own=True).write(run)
+    Shortlist(np.zeros((3, 1), np.int32), np.zeros(1, np.int32), own=True).write(run / FILE)
     with pytest.raises(RunError, match="other vocabularies"):
         weft.load(run, device="cpu").translate("a b", shortlist=5)
     with_own_tokens_alone(run)

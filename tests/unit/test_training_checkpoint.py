@@ -22,6 +22,7 @@ from weft.runs.folder import RunLock, prepare_folder, remove_stale
 from weft.training import checkpoint
 from weft.training.checkpoint import Progress, TrainingState
 from weft.training.optimizer import Ema
+from weft.training.publishing import publish
 
 
 def trained(model: nn.Module | None = None) -> TrainingState:
@@ -100,7 +101,8 @@ def test_a_disk_that_fills_while_saving_leaves_the_former_checkpoint(tmp_path: P
 
 
 def test_a_full_disk_while_publishing_leaves_the_former_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    file = checkpoint.publish(tmp_path, {"a": torch.ones(3)}, {"step": "1"})
+    publish(tmp_path, {"a": torch.ones(3)}, {"step": "1"})
+    file = tmp_path / "model.safetensors"
 
     def full(*_: object) -> None:
         (tmp_path / ".tmp-model.safetensors").write_bytes(b"half")
@@ -108,8 +110,8 @@ def test_a_full_disk_while_publishing_leaves_the_former_model(tmp_path: Path, mo
 
     monkeypatch.setattr(weights, "save_file", full)
     with pytest.raises(RunError, match=r"could not save .*model.safetensors: .*No space left"):
-        checkpoint.publish(tmp_path, {"a": torch.zeros(3)}, {"step": "2"})
-    assert [entry.name for entry in tmp_path.iterdir()] == ["model.safetensors"]
+        publish(tmp_path, {"a": torch.zeros(3)}, {"step": "2"})
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["model.safetensors", "published.jsonl"]
     assert torch.equal(weights.read_tensors(file)["a"], torch.ones(3))
     assert weights.read_metadata(file)["step"] == "1"
 

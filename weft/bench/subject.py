@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,7 +45,7 @@ class Subject:
 
 def open_subject(name: str, sets: Sequence[str] = (), length: int | None = None) -> Subject:
     """Opens a run folder, a recipe or a YAML file; `sets` are written over its configuration."""
-    if Path(name).is_dir():
+    if os.path.isdir(name):
         run = open_run(Path(name), sets)
         task, config, sizes, model = run.task, run.config, run.sizes, run.model
     else:

@@ -9,6 +9,7 @@ import sys
 import typer
 
 from weft import __version__
+from weft.access import denied
 from weft.cli import (
     align,
     average,
@@ -100,6 +101,8 @@ def run(arguments: list[str]) -> int:
         return 1
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
+        if isinstance(error, PermissionError) and error.filename:
+            return _fail(f"error: {where}{denied(error.filename, 'read or write it')}", 1)
         return _fail(f"error: {where}{error.strerror or error}", 1)
     except MemoryError:
         return _fail(NO_MEMORY, 1)

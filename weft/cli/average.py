@@ -6,29 +6,44 @@ from pathlib import Path
 
 import typer
 
+from weft.errors import RunError
+
+USUAL = 5
+
 
 def average(
     run: Path = typer.Argument(help="Folder of a run."),
-    last: int = typer.Option(5, "--last", help="Number of newest checkpoints to average.", min=1),
+    last: int = typer.Option(
+        None, "--last", help=f"Number of newest checkpoints to average; default: {USUAL}, or all if there are fewer.", min=1
+    ),
     out: Path = typer.Option(None, "--out", help="A new run folder for the result; default: replace the run's own model."),
 ) -> None:
-    """Average the weights of a run's last checkpoints into its model."""
+    """Average the weights of a run's last checkpoints into its model. The earlier model is kept in another file."""
     import shutil
 
     from weft.runs.folder import RunLock, prepare_folder
     from weft.runs.opening import run_config
     from weft.training.checkpoint import average as averaged
-    from weft.training.checkpoint import publish, steps
+    from weft.training.checkpoint import newest_steps
+    from weft.training.publishing import described, publish
 
     run_config(run)
     with RunLock(run):
-        used = steps(run)[-last:]
-        tensors = averaged(run, last=last)
+        used = newest_steps(run, last or USUAL)
+        if last is not None and len(used) < last:
+            raise RunError(
+                f"{run}: --last {last}: there are only {len(used)} checkpoints (steps {', '.join(map(str, used))}); give "
+                f"--last {len(used)} or fewer. train.keep_last sets how many a training keeps"
+            )
+        tensors = averaged(run, last=len(used))
         target = run
         if out is not None:
             prepare_folder(out)
             for file in [*run.glob("tokenizer*"), *run.glob("*.yaml"), *run.glob("*.json")]:
                 shutil.copy2(file, out)
             target = out
-        publish(target, tensors, {"weights": "average", "step": str(used[-1]), "averaged": ",".join(map(str, used))})
-    typer.echo(f"{target}/model.safetensors is now the mean of steps {', '.join(map(str, used))}")
+        facts = {"weights": "average", "step": str(used[-1]), "averaged": ",".join(map(str, used))}
+        kept = publish(target, tensors, facts, by="average")
+    typer.echo(f"{target}/model.safetensors is now {described(facts)}")
+    if kept is not None:
+        typer.echo(f"the earlier weights are kept in {kept}")

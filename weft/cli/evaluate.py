@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Column, Table
 
 from weft.cli.options import BEAM, DEVICE, RUN, decode_options, runs
-from weft.cli.output import Counter, opened
+from weft.cli.output import Counter, opened, warn
 
 if TYPE_CHECKING:
     from weft.evaluation.metrics import Metric
@@ -39,7 +39,11 @@ def evaluate(
     as_json: bool = typer.Option(False, "--json", help="A JSON document instead of a table."),
     output: Path = typer.Option(None, "-o", "--output", help="Also write the predictions to this file."),
     beam: int = BEAM,
-    tokenize: str = typer.Option("13a", "--tokenize", help="sacreBLEU's tokenizer for BLEU: 13a, zh, ja-mecab, char, …"),
+    tokenize: str = typer.Option(
+        None,
+        "--tokenize",
+        help="sacreBLEU's tokenizer for BLEU: 13a, zh, ja-mecab, char, …; default: the run's own.",
+    ),
     lowercase: bool = typer.Option(False, "--lowercase", help="Ignore case."),
     test: Test = typer.Option(Test.randomisation, "--test", help="Significance test."),
     samples: int = typer.Option(1000, "--samples", help="Resamples for intervals and tests."),
@@ -53,35 +57,48 @@ def evaluate(
     Translation: BLEU, chrF, TER (sacreBLEU), exact match, token accuracy. Classification: accuracy and macro F1. Language
     models: loss, perplexity, bits per character; --set task.evaluation_memory=1024 and the like change how they read.
     """
+    from weft.data.formats import open_pairs
     from weft.translator import load_trained
 
     task_sets = [text for text in set if text.startswith("task.")]
     options = decode_options([text for text in set if text not in task_sets], beam=beam)
     systems = {name: load_trained(runs(name), device=device, set=task_sets) for name in (run, against) if name}
-    metrics = systems[run].task.metrics(tokenize=tokenize, lowercase=lowercase)
-    if not metrics:
+    if not systems[run].task.metrics():
         _show_scores({name: system.score(data) for name, system in systems.items()}, data, as_json)
         return
-    found = _report(systems, data, metrics, options, output, (test, samples))
+    pairs = [pair for spec in data for pair in open_pairs(spec)]
+    metrics = _metrics(systems[run], tokenize, lowercase, [target for _, target in pairs])
+    found = _report(systems, " ".join(data), pairs, metrics, options, output, (test, samples))
     if as_json:
         typer.echo(json.dumps(found.document(), indent=2, ensure_ascii=False))
     else:
         Console().print(found.table())
 
 
+def _metrics(system: Trained, tokenize: str | None, lowercase: bool, references: Sequence[str]) -> list[Metric]:
+    """The metrics of the task. The note on BLEU's tokenizer, if it was chosen, goes to standard error."""
+    from weft.evaluation.tokenization import choose_tokenization
+
+    config = system.config
+    chosen = choose_tokenization(tokenize or config.train.tokenize, config.data.target_language, references)
+    metrics = system.task.metrics(tokenize=chosen.name, lowercase=lowercase)
+    if chosen.note and any(metric.name == "BLEU" for metric in metrics):
+        warn(chosen.note)
+    return metrics
+
+
 def _report(
     systems: dict[str, Trained],
-    data: Sequence[str],
+    data: str,
+    pairs: Sequence[tuple[str, str]],
     metrics: Sequence[Metric],
     options: dict[str, Any],
     output: Path | None,
     test: tuple[Test, int],
 ) -> Evaluation:
     """Predicts all lines with each system and scores the first; a second one is its baseline."""
-    from weft.data.formats import open_pairs
     from weft.evaluation import report
 
-    pairs = [pair for spec in data for pair in open_pairs(spec)]
     sources, references = [source for source, _ in pairs], [target for _, target in pairs]
     with opened(output) if output else nullcontext() as written:
         (name, texts), *others = [(name, _texts(name, system, sources, options)) for name, system in systems.items()]
@@ -91,7 +108,7 @@ def _report(
         texts,
         references,
         system=name,
-        data=" ".join(data),
+        data=data,
         sources=sources if any(metric.name == "BLEU" for metric in metrics) else None,
         baseline=report.Baseline(*others[0]) if others else None,
         metrics=metrics,

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import typer
@@ -21,7 +21,7 @@ ANY_SET = typer.Option([], "--set", help="Any setting, e.g. --set train.steps=20
 
 def runs(text: str) -> list[str]:
     """The run folders that `a,b` names. A folder whose name contains a comma is one run."""
-    found = [text] if text and Path(text).is_dir() else [part.strip() for part in text.split(",")]
+    found = [text] if text and os.path.isdir(text) else [part.strip() for part in text.split(",")]
     if not all(found):
         raise RunError(f"{text!r} names no run folder, or one too few; write RUN, or RUN,RUN for an ensemble")
     return found

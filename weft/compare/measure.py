@@ -15,6 +15,7 @@ from weft.compare.growth import measure_growth
 from weft.compare.trainings import probe
 from weft.data.formats import open_pairs
 from weft.evaluation.metrics import score
+from weft.evaluation.tokenization import choose_tokenization
 from weft.explain.picture import View, views
 from weft.runs.device import autocast
 from weft.runs.opening import TrainedRun, open_run, run_config
@@ -69,18 +70,22 @@ def measure(folder: Path, wanted: Wanted) -> dict[str, Any]:
 
 def _predictions(run: TrainedRun, wanted: Wanted) -> dict[str, Any]:
     """Test scores, decoding speed and attention maps if the task scores predictions line by line; otherwise test scores."""
-    metrics = run.task.metrics()
-    if not metrics:
+    if not run.task.metrics():
         return {"test": _validated(run, wanted.test) if wanted.test else {}, "decoding": None, "views": []}
     translator = Trained(run.model, run.task, run.config)
     test = _pairs(wanted.test)
     valid = _pairs(run.config.data.valid, max(wanted.sentences, CANDIDATES))
     pairs = test or valid[: wanted.sentences]
+    chosen = choose_tokenization(
+        run.config.train.tokenize, run.config.data.target_language, [target for _, target in test or valid]
+    )
+    metrics = run.task.metrics(tokenize=chosen.name)
     texts, seconds = _decode(translator, [source for source, _ in pairs])
     scores = score(texts, [target for _, target in test], metrics) if test else {}
     maps = _attention(translator, [source for source, _ in valid or test]) if wanted.look else []
     return {
         "test": {each.key: each.value for each in scores.values()},
+        "signatures": {metric.key(): metric.signature for metric in metrics},
         "decoding": {"sentences": len(texts), "seconds": seconds, "per_second": len(texts) / seconds} if texts else None,
         # Weights are rounded to what a picture can show.
         "views": [{**asdict(view), "weights": view.weights.astype(float).round(3).tolist()} for view in maps],

@@ -34,7 +34,8 @@ class Training:
 
     def config(self) -> Config:
         given = {"data.train": list(self.data), "data.valid": list(self.valid)}
-        return load_config(self.recipe, self.sets).replaced({key: files for key, files in given.items() if files})
+        config = load_config(self.recipe, self.sets).replaced({key: files for key, files in given.items() if files})
+        return config.absolute()
 
     def words(self, folder: Path) -> list[str]:
         """The arguments of `weft` that start it."""

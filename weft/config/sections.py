@@ -7,6 +7,7 @@ Validation is strict: an unknown key is an error that names its line and the nea
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
@@ -14,7 +15,9 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, PositiveFloat, PositiveInt, ValidationError, model_validator
 
+from weft.access import NO_FILE, denied, why_unreadable
 from weft.config import document, schema
+from weft.config.data_paths import absolute, absolute_path, located
 from weft.config.overrides import SHORTHANDS, apply_overrides, fold_saved, locate, parse_override, put
 from weft.config.registry import Among, Options, expand, problems, suggest
 from weft.errors import ConfigError
@@ -49,7 +52,7 @@ class DataSection(Section):
     max_ratio: PositiveFloat | None = Field(default=None, description="leave out pairs whose lengths differ by a larger factor")
     drop_duplicates: bool = Field(default=False, description="keep only the first of identical pairs")
     source_language: str | None = Field(default=None, description="source language code for weft serve, such as en")
-    target_language: str | None = Field(default=None, description="target language code for weft serve, such as de")
+    target_language: str | None = Field(default=None, description="target language code for weft serve and BLEU, such as de")
     cache: str | None = Field(default=None, description="folder for tokenised data; default: the user's cache folder")
 
 
@@ -85,6 +88,10 @@ class TrainSection(Section):
     validate_every: int = Field(default=500, ge=0, description="steps between validations; 0: only at the end")
     validate_bleu: bool = Field(default=True, description="also decode the validation data and score the output")
     validate_sentences: int = Field(default=500, ge=0, description="sentences to decode per validation; 0: all")
+    tokenize: str = Field(
+        default="auto",
+        description="sacreBLEU's tokenizer for BLEU: 13a, zh, ja-mecab, char, …; auto: by data.target_language, else by script",
+    )
     save_every: PositiveInt = Field(default=500, description="steps between checkpoints")
     keep_last: PositiveInt = Field(default=3, description="checkpoints to keep besides the best one")
     keep_best: bool = Field(default=True, description="keep the best checkpoint and publish it as the run's model")
@@ -148,15 +155,28 @@ class Config(Section):
             put(data, tuple(path.split(".")), value, path)
         return Config.model_validate(data)
 
+    def absolute(self) -> Config:
+        """A copy that names its files by absolute paths. A relative path belongs to the current folder."""
+        here, changes = Path.cwd(), {key: getattr(self.data, key) for key in ("train", "valid")}
+        located: dict[str, Any] = {f"data.{key}": [absolute(spec, here) for spec in specs] for key, specs in changes.items()}
+        if self.data.cache:
+            located["data.cache"] = absolute_path(self.data.cache, here)
+        if run := self.decode.rerank.get("run"):
+            located["decode.rerank.run"] = absolute_path(run, here)
+        return self.replaced(located)
+
 
 def load_config(path_or_recipe: str | Path, sets: Sequence[str] = ()) -> Config:
     """Loads a YAML file or a named recipe and applies `sets` ("train.steps=500").
 
-    Raises ConfigError with the file, the line and the nearest known key.
+    Relative data paths in a file belong to its folder or, if they are not there, to the current folder. Raises ConfigError
+    with the file, the line and the nearest known key.
     """
     base = _read(path_or_recipe)
     overrides = [parse_override(text) for text in sets]
     data = expand(Config, base.data)
+    if str(path_or_recipe) not in recipes():
+        _locate_data(data.get("data"), Path(path_or_recipe).absolute().parent)
     written = apply_overrides(data, overrides, base)
     given = expand(Config, data)
     try:
@@ -164,6 +184,14 @@ def load_config(path_or_recipe: str | Path, sets: Sequence[str] = ()) -> Config:
     except ValidationError as error:
         wrong = problems(error, Config, given)
     raise ConfigError("\n".join(locate(written.get(tuple(path), tuple(path)), text, base, overrides) for path, text in wrong))
+
+
+def _locate_data(section: Any, folder: Path) -> None:
+    """Makes data paths that exist in `folder` absolute, in place. Values of wrong types are left for the validation."""
+    for key in ("train", "valid"):
+        specs = section.get(key) if isinstance(section, dict) else None
+        if isinstance(specs, list) and all(isinstance(spec, str) for spec in specs):
+            section[key] = [located(spec, folder) for spec in specs]
 
 
 def recipes() -> dict[str, Path]:
@@ -218,11 +246,14 @@ def _read(path_or_recipe: str | Path) -> document.Document:
     known = recipes()
     name = str(path_or_recipe)
     path = known[name] if name in known and isinstance(path_or_recipe, str) else Path(path_or_recipe)
-    if not path.exists():
+    if not os.path.exists(path) and why_unreadable(path) == NO_FILE:
         raise ConfigError(f"{name}: there is no such file or recipe; {suggest(name, known)}")
     try:
         return document.read(path.read_text("utf-8"), name)
     except UnicodeDecodeError as error:
         raise ConfigError(f"{name}: byte {error.start} is not UTF-8; save the file as UTF-8") from None
     except OSError as error:
-        raise ConfigError(f"{name}: the file cannot be read: {error.strerror}") from None
+        problem = (
+            denied(path, "read it") if isinstance(error, PermissionError) else f"the file cannot be read: {error.strerror}"
+        )
+        raise ConfigError(f"{name}: {problem}") from None

@@ -90,6 +90,8 @@ class Batches:
 
     def window(self, epoch: int, number: int) -> list[Rows]:
         """The batches of one window of an epoch, which follow from the seed, the epoch and its number."""
+        if number >= self.windows:
+            return []  # the run was resumed with less data
         count = len(self.lengths)
         places = np.arange(number * self.size, min(count, (number + 1) * self.size), dtype=np.uint64)
         rows = permute(places, count, (self.seed, epoch)).astype(np.int64)

@@ -18,6 +18,7 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
+from weft.access import default_mode
 from weft.errors import DataError, RunError
 
 Kept = TypeVar("Kept")
@@ -52,13 +53,15 @@ def find_or_build(folder: Path, key: Any, opened: Callable[[Path], Kept], build:
                     gc.disable()
                     stack.callback(gc.enable)
                 build(aside)
+            aside.chmod(default_mode(folder=True))  # a temporary folder is private
             _rename(aside, place, opened)
         finally:
             shutil.rmtree(aside, ignore_errors=True)
     except OSError as error:
+        free = "" if isinstance(error, PermissionError) else "Make room there. "
         raise DataError(
-            f"{folder}: the tokenised data could not be written: {error.strerror or error}. "
-            "The unfinished part was removed. Make room there, or set data.cache to another folder."
+            f"{folder}: the tokenised data could not be written: {error.strerror or error}. The unfinished part was removed. "
+            f"{free}To use another folder, set data.cache or the environment variable XDG_CACHE_HOME."
         ) from None
     return opened(place)
 

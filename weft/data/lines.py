@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import os
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, cast
 
+from weft.access import NO_FILE, denied, why_unreadable
 from weft.errors import DataError
 
 UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
@@ -36,17 +38,25 @@ def open_file(path: str | Path) -> IO[bytes]:
     try:
         return cast(IO[bytes], gzip.open(path, "rb")) if path.suffix == ".gz" else path.open("rb")
     except OSError as error:
-        raise DataError(f"{path}: the file cannot be read: {error.strerror or error}.") from None
+        raise DataError(f"{path}: {_unreadable(path, error)}.") from None
 
 
 def check_file(path: str | Path) -> Path:
     """Returns `path` if it is a file; raises DataError otherwise."""
     path = Path(path)
-    if path.is_dir():
+    if os.path.isdir(path):
         raise DataError(f"{path} is a folder; give a text file.")
-    if not path.exists():
-        raise DataError(f"{path}: there is no such file (looked for it in {path.absolute().parent}).")
+    if not os.path.exists(path):
+        problem = why_unreadable(path) or NO_FILE
+        place = f" (looked for it in {path.absolute().parent})" if problem == NO_FILE else ""
+        raise DataError(f"{path}: {problem}{place}.")
     return path
+
+
+def _unreadable(path: str | Path, error: OSError) -> str:
+    if isinstance(error, PermissionError):
+        return denied(path, "read it")
+    return f"the file cannot be read: {error.strerror or error}"
 
 
 def file_digest(path: str | Path) -> str:
@@ -55,7 +65,7 @@ def file_digest(path: str | Path) -> str:
         with check_file(path).open("rb") as file:
             return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
     except OSError as error:
-        raise DataError(f"{path}: the file cannot be read: {error.strerror or error}.") from None
+        raise DataError(f"{path}: {_unreadable(path, error)}.") from None
 
 
 def _lines(stream: IO[bytes] | IO[str], name: str) -> Iterator[str]:

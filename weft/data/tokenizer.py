@@ -15,6 +15,7 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
+from weft.access import why_unreadable
 from weft.batch import SPECIALS
 from weft.config import registry
 from weft.data import TOKENIZERS
@@ -195,11 +196,17 @@ def load_tokenizers(folder: Path, spec: Mapping[str, Any] | str) -> tuple[Tokeni
     kind: type[Tokenizer] = registry.load(TOKENIZERS, options.pop("kind"))
     shared = folder / f"tokenizer{kind.suffix}"
     if shared.exists():
-        tokenizer = kind.load(shared, **options)
+        tokenizer = kind.load(_readable(shared), **options)
         return tokenizer, tokenizer
     paths = [folder / f"tokenizer.{side}{kind.suffix}" for side in ("source", "target")]
     missing = [path.name for path in paths if not path.exists()]
     if missing:
         raise RunError(f"{folder}: the tokenizer is missing: neither {shared.name} nor {' and '.join(missing)} was found.")
-    source, target = (kind.load(path, **options) for path in paths)
+    source, target = (kind.load(_readable(path), **options) for path in paths)
     return source, target
+
+
+def _readable(path: Path) -> Path:
+    if problem := why_unreadable(path):
+        raise RunError(f"{path}: {problem}")
+    return path

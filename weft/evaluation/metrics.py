@@ -21,6 +21,11 @@ from weft.errors import ConfigError, DataError
 
 Counts = NDArray[np.float64]
 
+PACKAGES = {"ja-mecab": "sacrebleu[ja]", "ko-mecab": "sacrebleu[ko]"} | dict.fromkeys(
+    ("spm", "flores101", "flores200", "spBLEU-1K"), "sentencepiece"
+)
+"""What to install for tokenizers that sacreBLEU does not bring along."""
+
 
 @dataclass(frozen=True)
 class MetricScore:
@@ -91,7 +96,18 @@ class Bleu(SacreMetric):
 
         if tokenize not in BLEU.TOKENIZERS:
             raise ConfigError(f"BLEU has no tokenizer {tokenize!r}; {suggest(tokenize, BLEU.TOKENIZERS)}")
-        super().__init__(BLEU(tokenize=tokenize, lowercase=lowercase, effective_order=effective_order))
+        try:
+            inner = BLEU(tokenize=tokenize, lowercase=lowercase, effective_order=effective_order)
+        except (ImportError, RuntimeError):
+            raise ConfigError(
+                f"the tokenizer {tokenize} needs a package: pip install '{PACKAGES.get(tokenize, 'sacrebleu')}'"
+            ) from None
+        except OSError as error:
+            raise ConfigError(
+                f"the tokenizer {tokenize} downloads its model when it is first used, and this failed: {error}; "
+                "run the command once with a network connection, or choose another tokenizer"
+            ) from None
+        super().__init__(inner)
         self.effective_order = effective_order
 
     def value(self, sums: Counts) -> Counts:
@@ -255,14 +271,18 @@ class Bucket:
 
 
 def by_length(
-    hypotheses: Sequence[str], references: Sequence[str], sources: Sequence[str], edges: Sequence[int] = (10, 20, 30, 40)
+    hypotheses: Sequence[str],
+    references: Sequence[str],
+    sources: Sequence[str],
+    edges: Sequence[int] = (10, 20, 30, 40),
+    bleu: Metric | None = None,
 ) -> list[Bucket]:
     """BLEU by source length in words, in buckets divided at `edges`: fewer than 10, 10 to 19, …, 40 and more."""
     check_texts(hypotheses, references)
     check_texts(sources, references, ("sources", "references"))
     if list(edges) != sorted(set(edges)) or any(edge <= 0 for edge in edges):
         raise ConfigError(f"the edges of length buckets must be positive and increasing, not {list(edges)}")
-    metric = Bleu()
+    metric = bleu or Bleu()
     counts = metric.count(hypotheses, references)
     place = np.searchsorted(edges, [len(source.split()) for source in sources], side="right")
     buckets = []

@@ -118,12 +118,14 @@ def evaluate(
     if baseline:
         check_texts(baseline.hypotheses, references, (f"hypotheses of {baseline.name}", "references"))
     scores, intervals, comparisons = [], [], []
-    for metric in make_metrics() if metrics is None else metrics:
+    chosen = make_metrics() if metrics is None else metrics
+    for metric in chosen:
         ours = metric.count(hypotheses, references)
         scores.append(metric.score(ours))
         intervals.append(confidence(metric, ours, samples, seed))
         if baseline:
             comparisons.append(TESTS[test](metric, ours, metric.count(baseline.hypotheses, references), samples, seed))
-    lengths = by_length(hypotheses, references, sources) if sources is not None else []
+    bleu = next((metric for metric in chosen if metric.name == "BLEU"), None)
+    lengths = by_length(hypotheses, references, sources, bleu=bleu) if sources is not None else []
     name = baseline.name if baseline else None
     return Evaluation(system, data, len(references), scores, intervals, name, comparisons, lengths)

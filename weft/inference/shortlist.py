@@ -6,6 +6,7 @@ into the batch are forbidden to it. Shapes: V source vocabulary · K tokens for 
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -18,6 +19,8 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 from torch import Tensor
 
+from weft.access import default_mode
+from weft.data.cache import cache_folder
 from weft.data.cooccurrence import Ids, companions
 from weft.data.corpus import Corpus
 from weft.data.tokenizer import RESERVED
@@ -33,6 +36,12 @@ MOST = 100
 
 PAIRS = 200_000
 """The most training pairs that are counted."""
+
+
+def cached_file(run: Path) -> Path:
+    """The place of the shortlist of a run that this user cannot write to."""
+    name = hashlib.blake2b(str(run.absolute()).encode(), digest_size=16).hexdigest()
+    return cache_folder() / "shortlists" / f"{name}.safetensors"
 
 
 @dataclass(frozen=True)
@@ -76,14 +85,18 @@ class Shortlist:
         likely, frequent = companions(corpus, sources, targets, most=MOST, frequent=FREQUENT, pairs=PAIRS)
         return Shortlist(likely, frequent, own)
 
-    def write(self, folder: Path) -> Path:
-        save_file({"likely": self.likely, "frequent": self.frequent}, folder / FILE)
-        return folder / FILE
+    def write(self, file: Path) -> Path:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        save_file({"likely": self.likely, "frequent": self.frequent}, file)
+        file.chmod(default_mode())  # safetensors creates private files
+        return file
 
     @staticmethod
     def read(folder: Path, sources: int, targets: int, own: bool) -> Shortlist:
-        """Reads the shortlist of a run whose vocabularies have `sources` and `targets` tokens."""
-        file, what_to_do = folder / FILE, f"make one: weft shortlist {folder}; or do without: decode.shortlist=0"
+        """Reads the shortlist of a run whose vocabularies have `sources` and `targets` tokens, or of the user's cache."""
+        kept = cached_file(folder)
+        file = kept if kept.exists() and not (folder / FILE).exists() else folder / FILE
+        what_to_do = f"make one: weft shortlist {folder}; or do without: decode.shortlist=0"
         try:
             parts = load_file(file)
             likely, frequent = parts["likely"], parts["frequent"]

@@ -8,6 +8,7 @@ import shutil
 from pathlib import Path
 from types import TracebackType
 
+from weft.access import denied, why_unreadable
 from weft.config.document import ASIDE
 from weft.errors import RunError
 
@@ -21,8 +22,9 @@ LOCK = "run.lock"
 def prepare_folder(out: Path, resume: bool = False) -> None:
     """Creates the folder of a new run, or checks that there is a run to resume."""
     if resume:
-        if not out.is_dir():
-            raise RunError(f"{out}: there is no such run to resume; start it without --resume")
+        problem = why_unreadable(out, "run to resume; start it without --resume")
+        if problem or not out.is_dir():
+            raise RunError(f"{out}: {problem or 'this is a file; a run is a folder'}")
         if not (out / CONFIG).is_file():
             raise RunError(f"{out}: this folder is not a run (it has no {CONFIG}), so there is nothing to resume")
         return
@@ -48,7 +50,11 @@ class RunLock:
         self.file = folder / LOCK
 
     def __enter__(self) -> RunLock:
-        handle = os.open(self.file, os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            handle = os.open(self.file, os.O_RDWR | os.O_CREAT, 0o666)
+        except OSError as error:
+            problem = denied(self.file.parent, "write there") if isinstance(error, PermissionError) else error.strerror
+            raise RunError(f"{self.file.parent}: the run cannot be changed: {problem}") from None
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

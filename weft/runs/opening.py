@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from weft.access import why_unreadable
 from weft.config.registry import build
 from weft.config.sections import Config, load_config
 from weft.errors import RunError
@@ -29,8 +30,8 @@ class TrainedRun:
 
 def run_config(folder: Path, sets: Sequence[str] = ()) -> Config:
     """The configuration of a run folder, with `sets` ("train.steps=500") applied."""
-    if not folder.is_dir():
-        raise RunError(f"{folder}: there is no such run folder")
+    if problem := why_unreadable(folder, "run folder"):
+        raise RunError(f"{folder}: {problem}")
     if not (folder / CONFIG).is_file():
         raise RunError(f"{folder}: this is not a run folder: it has no {CONFIG}")
     return load_config(folder / CONFIG, sets)

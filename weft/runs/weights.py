@@ -18,6 +18,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from weft.access import default_mode, denied, why_unreadable
 from weft.config.document import ASIDE
 from weft.errors import RunError
 
@@ -52,6 +53,7 @@ def write_tensors(file: Path, tensors: Mapping[str, Tensor], metadata: Mapping[s
     ready = {name: tensor.detach().contiguous() for name, tensor in without_ties(tensors).items()}
     # All metadata is one entry, because safetensors writes several entries in random order.
     save_file(ready, file, {"weft": json.dumps(dict(metadata), sort_keys=True)} if metadata else None)
+    file.chmod(default_mode())  # safetensors creates private files
     sync(file)
 
 
@@ -96,10 +98,10 @@ def read_metadata(file: Path) -> dict[str, str]:
 
 @contextmanager
 def _read_errors(file: Path) -> Iterator[None]:
+    if problem := why_unreadable(file):  # safetensors takes every file that it cannot open for missing
+        raise RunError(f"{file}: {problem}")
     try:
         yield
-    except FileNotFoundError:
-        raise RunError(f"{file}: there is no such file") from None
     except (SafetensorError, OSError) as error:
         raise RunError(f"{file}: the safetensors file is cut short or damaged ({error})") from None
 
@@ -159,6 +161,8 @@ def replacing(target: Path) -> Iterator[Path]:
         if not isinstance(error, OSError | SafetensorError):
             raise
         parent = next(folder for folder in target.absolute().parents if folder.is_dir())
+        if isinstance(error, PermissionError) or not os.access(parent, os.W_OK):
+            raise RunError(f"could not save {target}: {denied(parent, 'write there')}") from error
         free = shutil.disk_usage(parent).free / 2**20
         raise RunError(
             f"could not save {target}: {error}. {free:,.0f} MiB are free on that disk. Earlier checkpoints are intact: free "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
@@ -109,7 +110,7 @@ class Served:
 def parse_place(text: str) -> Place:
     """Parses `RUN`, or `RUN,RUN` for an ensemble; either may start with its languages: `en-de=RUN`, `zh-Hans:en=RUN`."""
     pair, equals, rest = text.partition("=")
-    if not equals or Path(text).exists():
+    if not equals or os.path.exists(text):
         return Place(_folders(text))
     match = PAIR.fullmatch(pair.strip())
     if match is None:
@@ -121,7 +122,7 @@ def parse_place(text: str) -> Place:
 
 
 def _folders(text: str) -> tuple[str, ...]:
-    parts = [text] if Path(text).is_dir() else [part.strip() for part in text.split(",")]
+    parts = [text] if os.path.isdir(text) else [part.strip() for part in text.split(",")]
     if not all(parts):
         raise ConfigError(f"{text!r} names no run folder; write RUN, or RUN,RUN for an ensemble")
     return tuple(parts)

@@ -139,7 +139,7 @@ class Task(ABC):
         """A trained model that answers inputs."""
         raise ConfigError("this task has no predictor: its models can be trained and scored, but not used on inputs")
 
-    def metrics(self, *, tokenize: str = "13a", lowercase: bool = False) -> list[Metric]:
+    def metrics(self, *, tokenize: str | None = None, lowercase: bool = False) -> list[Metric]:
         """Metrics that compare predictions with references, line by line; none if the task is scored by `score` only.
 
         The options are sacreBLEU's.
@@ -154,7 +154,7 @@ class Task(ABC):
         return other.evaluate(model)
 
     def count_shortlist(self) -> Path:
-        """Counts the shortlist of the run and writes it into its folder."""
+        """Counts the shortlist of the run. Writes it into its folder or, if that is read-only, into the user's cache."""
         raise ConfigError(f"{self.run}: its task is {self.config.task['kind']}; only translation has a shortlist")
 
     def check_length(self, model: Network, longest: int) -> None:

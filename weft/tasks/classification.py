@@ -86,7 +86,7 @@ class ClassificationTask(TextTask):
         longest = self.config.data.max_length
         return ClassificationPredictor(model, self.source, self.labels, resolved, longest=longest, warn=warn)
 
-    def metrics(self, *, tokenize: str = "13a", lowercase: bool = False) -> list[Metric]:
+    def metrics(self, *, tokenize: str | None = None, lowercase: bool = False) -> list[Metric]:
         return [LabelAccuracy(), MacroF1(self.labels.names)]
 
     def collate(

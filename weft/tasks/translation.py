@@ -13,6 +13,7 @@ import torch.distributed as dist
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
 from torch import Tensor
 
+from weft.access import why_unwritable
 from weft.batch import PairBatch
 from weft.config.registry import Among, build, load
 from weft.data.corpus import Corpus, Rows
@@ -20,9 +21,10 @@ from weft.data.formats import Pairs, open_pairs
 from weft.data.pairs import collate_pairs, prepare_pairs
 from weft.data.tokenizer import has_tokenizers, load_tokenizers, save_tokenizers, train_tokenizers
 from weft.errors import ConfigError, RunError
-from weft.evaluation.metrics import METRICS, Metric, make_metrics, score
+from weft.evaluation.metrics import METRICS, Chrf, Metric, make_metrics, score
+from weft.evaluation.tokenization import USUAL, choose_tokenization
 from weft.inference.resolve import Resolved, changed, resolve
-from weft.inference.shortlist import Shortlist
+from weft.inference.shortlist import FILE, Shortlist, cached_file
 from weft.inference.translation import TranslationPredictor
 from weft.models import MODELS
 from weft.models.base import Model, Network, Sizes
@@ -32,6 +34,9 @@ from weft.objectives.likelihoods import log_likelihoods
 from weft.objectives.reinforce import Baseline, Reinforce, moved
 from weft.objectives.scheduled_sampling import Sampling
 from weft.tasks.base import LOSS, Loss, Measure, Setting, Share, TextTask
+
+CHRF = Chrf.key()
+"""`train.best_by` may call it chrf, as `weft evaluate` does."""
 
 
 class TranslationTask(TextTask):
@@ -82,6 +87,7 @@ class TranslationTask(TextTask):
         # Attention weights of a packed row would cover every pair of its sentences.
         self.steady = self.sampling.steady and not any(weights.values())
         self.valid_pairs: list[tuple[str, str]] = []
+        self.tokenize = USUAL
 
     def prepare(self) -> Sizes:
         valid, options = self.config.data.valid, self.config.train
@@ -90,10 +96,27 @@ class TranslationTask(TextTask):
                 f"train.best_by: {options.best_by} is not measured with train.validate_bleu: false; "
                 "set best_by: loss, or validate_bleu: true"
             )
+        if options.tokenize != "auto":
+            self._check_tokenize(options.tokenize)
         sizes = super().prepare()
         every = (pair for spec in valid for pair in open_pairs(spec))
         self.valid_pairs = list(islice(every, options.validate_sentences or None))
+        if options.validate_bleu and self.valid_pairs:
+            references = [target for _, target in self.valid_pairs]
+            chosen = choose_tokenization(options.tokenize, self.config.data.target_language, references)
+            self.tokenize = chosen.name
+            if chosen.note:
+                self.tell(chosen.note)
         return sizes
+
+    def _check_tokenize(self, name: str) -> None:
+        try:
+            make_metrics(["bleu"], tokenize=name)
+        except ConfigError as error:
+            raise ConfigError(f"train.tokenize: {error}") from None
+
+    def measure(self, key: str) -> Measure:
+        return super().measure(CHRF if key == "chrf" else key)
 
     def reopen(self) -> Sizes:
         self.source, self.target = load_tokenizers(self.run, self.config.data.tokenizer)
@@ -115,8 +138,8 @@ class TranslationTask(TextTask):
         shortlist = self.shortlist if resolved.section.shortlist else None
         return TranslationPredictor(model, self.source, self.target, resolved, warn=warn, shortlist=shortlist)
 
-    def metrics(self, *, tokenize: str = "13a", lowercase: bool = False) -> list[Metric]:
-        return make_metrics(tokenize=tokenize, lowercase=lowercase)
+    def metrics(self, *, tokenize: str | None = None, lowercase: bool = False) -> list[Metric]:
+        return make_metrics(tokenize=tokenize or self.tokenize, lowercase=lowercase)
 
     @cached_property
     def shortlist(self) -> Shortlist:
@@ -124,8 +147,12 @@ class TranslationTask(TextTask):
         return Shortlist.read(self.run, self.source.size, self.target.size, self.source is self.target)
 
     def count_shortlist(self) -> Path:
+        out = self.run / FILE
+        if problem := why_unwritable(self.run):
+            out = cached_file(self.run)
+            self.tell(f"{self.run}: {problem}. The shortlist is kept in your cache, where weft finds it")
         sizes = self.prepare()
-        return Shortlist.count(self.train, sizes.source, sizes.target, sizes.shared).write(self.run)
+        return Shortlist.count(self.train, sizes.source, sizes.target, sizes.shared).write(out)
 
     def collate(self, corpus: Corpus, rows: Rows, **layout: Any) -> PairBatch:
         return collate_pairs(corpus, rows, **layout)
@@ -183,7 +210,7 @@ class TranslationTask(TextTask):
         if self.config.train.validate_bleu and self.valid_pairs:
             hypotheses = self.translations(model)
             references = [target for _, target in self.valid_pairs]
-            keys = {"bleu", "exact", self.config.train.best_by}
+            keys = {"bleu", "exact", self.measure(self.config.train.best_by).key}
             results = score(hypotheses, references, [metric for metric in self.metrics() if metric.key() in keys])
             scores |= {each.key: each.value for each in results.values()}
         return scores

@@ -162,11 +162,16 @@ def weights(folder: Path) -> dict[str, Tensor]:
     return {**tensors, **read_tensors(folder / EMA)} if (folder / EMA).exists() else tensors
 
 
+def newest_steps(run: Path, last: int) -> list[int]:
+    """The steps of the newest checkpoints, at most `last`. Raises RunError if there are none."""
+    if found := steps(run)[-last:]:
+        return found
+    raise RunError(f"{run}: there is no checkpoint to average")
+
+
 def average(run: Path, last: int) -> dict[str, Tensor]:
-    """The mean of the weights of the `last` checkpoints, summed in float64."""
-    averaged = steps(run)[-last:]
-    if not averaged:
-        raise RunError(f"{run}: there is no checkpoint to average")
+    """The mean of the weights of the newest checkpoints, at most `last`, summed in float64."""
+    averaged = newest_steps(run, last)
     sums: dict[str, Tensor] = {}
     for step in averaged:
         check(folder_of(run, step))
@@ -178,13 +183,6 @@ def average(run: Path, last: int) -> dict[str, Tensor]:
         name: (sums[name] / len(averaged)).to(tensor.dtype) if tensor.is_floating_point() else tensor
         for name, tensor in newest.items()
     }
-
-
-def publish(run: Path, tensors: Mapping[str, Tensor], facts: Mapping[str, str]) -> Path:
-    """Replaces the run's `model.safetensors` atomically. `facts` become its metadata."""
-    with replacing(run / MODEL) as aside:
-        write_tensors(aside, tensors, {"version": weft_version(), **facts})
-    return run / MODEL
 
 
 def _hash(file: Path) -> str:

@@ -21,6 +21,7 @@ from weft.training import checkpoint
 from weft.training.distributed import World, start
 from weft.training.log import open_log
 from weft.training.loop import fit
+from weft.training.resuming import check_changes, check_data, remember_config
 from weft.training.session import Result
 
 Tell = Callable[[str], None]
@@ -28,12 +29,13 @@ T = TypeVar("T")
 
 
 def train_run(config: Config, out: Path, *, resume: bool = False, tell: Tell = lambda message: None) -> Result:
-    """Trains the model of `config` in the folder `out`, or resumes it where it stopped.
+    """Trains the model of `config` in the folder `out`, or resumes it where it stopped, if its settings allow it.
 
     A new run that fails before its first step leaves no folder behind. A run that cannot be resumed stays unchanged.
     """
     if config.train.threads:
         torch.set_num_threads(config.train.threads)
+    config = config.absolute()
     world = start(config.train.device)
     out = world.broadcast(out)  # other processes may have chosen another folder, because the first had created this one
     try:
@@ -46,21 +48,28 @@ def train_run(config: Config, out: Path, *, resume: bool = False, tell: Tell = l
 
 
 def _train(config: Config, out: Path, resume: bool, world: World, tell: Tell) -> Result:
+    notes: list[str] = []
     with contextlib.ExitStack() as stack:
 
         def prepare() -> tuple[Config, Task, Network]:
             if world.first:
                 stack.enter_context(_locked_folder(config, out, resume))
+                if resume:
+                    notes.extend(check_changes(out, config))
+                    check_data(out, config)
             return _prepare(config, out, world.device, tell)
 
         def on_start() -> None:
             if world.first:
                 save_config(resolved, out / CONFIG)
+                remember_config(out, resolved)
 
         resolved, task, model = _in_turn(world, prepare)
         train = resolved.train
         log = open_log(out, train.steps, tensorboard=train.tensorboard, first=world.first)
         stack.callback(log.close)
+        for note in notes:
+            log.note(note)
         facts = {"parameters": model.count_parameters(), **task.describe()}
         where = f"{world.device}" if world.size == 1 else f"{world.size} processes ({world.device.type})"
         log.note(", ".join(f"{value:,} {name}" for name, value in facts.items()) + f"; on {where}")

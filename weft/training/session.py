@@ -19,12 +19,13 @@ from weft.config.sections import TrainSection
 from weft.errors import ConfigError, DeviceError, RunError
 from weft.runs.device import autocast
 from weft.runs.folder import MODEL, remove_stale
-from weft.runs.weights import put_tensors, read_metadata
+from weft.runs.weights import put_tensors, read_tensors
 from weft.tasks.base import Task
 from weft.training import checkpoint
 from weft.training.checkpoint import Progress, TrainingState, folder_of
 from weft.training.distributed import World, same_start
 from weft.training.log import Log
+from weft.training.publishing import by_hand, described, publish, published
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,7 @@ class Session:
 
     def __post_init__(self) -> None:
         self.autocast = autocast(self.world.device, self.config.precision)
-        self._began = time.perf_counter()
+        self._began, self._first = time.perf_counter(), 0
 
     def begin(self, resume: bool) -> Progress:
         """Loads the newest checkpoint if the run is resumed, else starts at step 0. Returns the progress."""
@@ -78,8 +79,10 @@ class Session:
         if newest is not None:
             self.check_time()
         self.log.begin(self.progress.update)
+        self._first = self.progress.update
         if resume and newest is None:
             self.log.note("there is no checkpoint yet: training starts from the beginning")
+        self._note_published()
         return self.progress
 
     @property
@@ -115,13 +118,14 @@ class Session:
 
         A task without validation data has no scores.
         """
-        by, progress = self.config.best_by, self.progress
+        progress = self.progress
         self._note_memory()
         self.scores = self.world.broadcast(self._evaluate() if self.world.first else {})
         if not self.scores:
             return False  # without validation data the newest weights are published
         self.log.validation(progress.update, self.scores)
-        measure = self.task.measure(by)
+        measure = self.task.measure(self.config.best_by)
+        by = measure.key
         if by not in self.scores:
             raise ConfigError(f"train.best_by: {by} was not measured; choose one of {', '.join(sorted(self.scores))}")
         better = measure.better(self.scores[by], progress.best.get(by, math.nan))
@@ -161,24 +165,41 @@ class Session:
         self.log.summary({**facts, "seconds": result.seconds, "peak_memory": self.progress.memory, **scores})
         return result
 
+    def _note_published(self) -> None:
+        """Says what happens to weights that `weft average` has published."""
+        facts = published(self.run) if self.world.first else {}
+        if by_hand(facts):
+            end = "they stay" if self.ended else "training will publish over them and keep them in another file"
+            self.log.note(f"{MODEL} holds {described(facts)}, published by `weft average`: {end}")
+
     def _note_memory(self) -> None:
         """Records the peak memory of training. After the first validation, the peak may be that of validation."""
         if not self.scores:
             self.progress.memory = max(self.progress.memory, peak_memory(self.world.device))
 
     def _publish(self, average: bool) -> tuple[str, dict[str, Tensor]]:
-        """Publishes an average, else the best weights, else the newest. Returns which, and the tensors."""
-        step, best = self.progress.update, self.progress.best_step
+        """Publishes an average, else the best weights, else the newest. Returns which, and the tensors.
+
+        If no step was made, weights that another command has published stay.
+        """
+        step, best, before = self.progress.update, self.progress.best_step, published(self.run)
+        if step == self._first and by_hand(before):
+            return before.get("weights", "average"), read_tensors(self.run / MODEL)
+        facts: dict[str, str] = {}
         if average:
             weights, tensors = "average", checkpoint.average(self.run, last=self.config.average_last)
+            averaged = checkpoint.newest_steps(self.run, self.config.average_last)
+            facts["averaged"] = ",".join(map(str, averaged))
+            if len(averaged) < self.config.average_last:
+                wanted, has = self.config.average_last, len(averaged)
+                self.log.note(f"train.average_last is {wanted}, but there are only {has} checkpoints: averaged these")
         elif self.config.keep_best and best is not None:
             weights, step, tensors = "best", best, checkpoint.weights(folder_of(self.run, best))
         else:
             weights, tensors = "ema" if self.trained.ema else "last", checkpoint.weights(folder_of(self.run, step))
-        facts = {"weights": weights, "step": str(step)}
-        published = self.run / MODEL
-        if not published.exists() or facts.items() - read_metadata(published).items():
-            checkpoint.publish(self.run, tensors, facts)
+        facts |= {"weights": weights, "step": str(step)}
+        if (facts | {"by": "train"}).items() - before.items() and (kept := publish(self.run, tensors, facts)):
+            self.log.note(f"{MODEL} now holds {described(facts)}; the earlier weights, {described(before)}, are in {kept.name}")
         return weights, tensors
 
     def _evaluate(self, plain: bool = False) -> dict[str, float]:

@@ -1,0 +1,79 @@
+"""Why a file or folder cannot be used: it is missing, or the permissions forbid it."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+NO_FILE = "there is no such file"
+
+
+def why_unreadable(path: str | Path, what: str = "file") -> str | None:
+    """A clause that says why this user cannot read a file or folder; None if nothing is in the way.
+
+    what: "file", or "folder" if the path should be one.
+    """
+    path = Path(path)
+    try:
+        found = os.stat(path)
+        if stat.S_ISDIR(found.st_mode):
+            os.scandir(path).close()
+            os.stat(path / ".")  # entering a folder needs another permission than listing it
+        else:
+            os.close(os.open(path, os.O_RDONLY | os.O_NONBLOCK))  # opening a pipe must not wait for a writer
+    except (FileNotFoundError, NotADirectoryError):
+        return f"there is no such {what}"
+    except PermissionError:
+        return denied(path, "read it")
+    except OSError as error:
+        return f"the {what} cannot be read: {error.strerror or error}"
+    return None
+
+
+def denied(path: str | Path, wish: str) -> str:
+    """A clause that names the file or folder whose permissions forbid `wish` ("read it"), its owner, and a remedy."""
+    path = Path(path).absolute()
+    closed = next((folder for folder in reversed(path.parents) if folder.is_dir() and not os.access(folder, os.X_OK)), None)
+    needed = "".join(letter for letter, word in (("r", "read"), ("w", "write")) if word in wish)
+    place, need = (path, needed) if closed is None else (closed, "x")
+    try:
+        facts = place.stat()
+    except OSError:
+        return f"permission denied: the user {_user(os.geteuid())} may not {wish}"
+    if closed is not None:
+        wish = f"enter the folder {closed}"
+    elif need == "r" and stat.S_ISDIR(facts.st_mode):
+        need = "rx"
+    owner, mode = _user(facts.st_uid), stat.filemode(facts.st_mode)
+    return (
+        f"permission denied: the user {_user(os.geteuid())} may not {wish} ({mode}, owner {owner}); "
+        f"the owner can allow it: chmod a+{need} {place}"
+    )
+
+
+def why_unwritable(folder: Path) -> str | None:
+    """A clause that says why this user cannot create files in a folder; None if nothing is in the way."""
+    if problem := why_unreadable(folder, "folder"):
+        return problem
+    if os.access(folder, os.W_OK | os.X_OK):
+        return None
+    read_only = os.statvfs(folder).f_flag & os.ST_RDONLY
+    return "it is on a read-only file system" if read_only else denied(folder, "write there")
+
+
+def default_mode(folder: bool = False) -> int:
+    """The permissions that the umask gives to a new file or folder."""
+    # There is no way to read the umask without setting it. Setting it to the strictest one is safe in other threads.
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return (0o777 if folder else 0o666) & ~mask
+
+
+def _user(number: int) -> str:
+    import pwd
+
+    try:
+        return pwd.getpwuid(number).pw_name
+    except KeyError:
+        return str(number)
