@@ -65,7 +65,7 @@ $(VENV)/.weft-installed: $(VENV)/.weft-torch-installed
 	@touch $@
 
 $(VENV)/.weft-dev-installed: $(VENV)/.weft-torch-installed
-	$(PIP) install --quiet -c constraints.txt -e '.[dev]'
+	$(PIP) install --quiet -c constraints.txt -e '.[dev,docs,notebooks]'
 	@touch $@ $(VENV)/.weft-installed $(VENV)/.weft-docs-installed
 
 $(VENV)/.weft-docs-installed: $(VENV)/.weft-torch-installed

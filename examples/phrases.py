@@ -1,9 +1,9 @@
 """Writes a small parallel corpus, English and a small language, from the locale data that comes with weft's dependency Babel.
 
-    python examples/phrases.py fo data      # Faroese; also br, cy, fy, gd, hsb, lb, rm, …
+    python examples/phrases.py hsb data     # Upper Sorbian; also br, eu, fo, fy, gd, lb, rm, …
 
 The names of countries, languages and currencies, dates, quantities and lists come from Unicode's CLDR. FOLDER gets
-train.en, train.fo, test.en and test.fo, aligned line by line. The same arguments always write the same files.
+train.en, train.hsb, test.en and test.hsb, aligned line by line. The same arguments always write the same files.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ def phrases(language: str, seed: int) -> Iterator[Pair]:
     """Endless pairs of phrases, each kind in turn."""
     locales = Locale.parse("en"), Locale.parse(language)
     random = Random(seed)
+    units = [unit for unit in UNITS if unit not in format_unit(2, unit, "long", locale=locales[1])]
     tables = [shared_names(table, *locales) for table in ("territories", "languages", "currencies")]
 
     def listed() -> Pair:
@@ -50,7 +51,7 @@ def phrases(language: str, seed: int) -> Iterator[Pair]:
         return format_date(day, pattern, locales[0]), format_date(day, own, locales[1])
 
     def measured() -> Pair:
-        count, unit = random.randint(1, 60), random.choice(UNITS)
+        count, unit = random.randint(1, 60), random.choice(units)
         return format_unit(count, unit, "long", locale=locales[0]), format_unit(count, unit, "long", locale=locales[1])
 
     kinds: tuple[Callable[[], Pair], ...] = (lambda: random.choice(random.choice(tables)), listed, listed, dated, measured)
@@ -71,7 +72,7 @@ def distinct(pairs: Iterator[Pair], count: int, known: set[str]) -> Iterator[Pai
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("language", help="code of the language, such as fo")
+    parser.add_argument("language", help="code of the language, such as hsb")
     parser.add_argument("folder", type=Path, help="where the files are written")
     parser.add_argument("--pairs", type=int, default=4000, help="pairs to train on")
     parser.add_argument("--test", type=int, default=200, help="pairs to test with, none of them in the training data")
