@@ -1,6 +1,7 @@
 # make demo   train a small model on generated data, score it, translate with it (5 minutes on 2 cores)
 # make test   lint, then every test
 # make lint   ruff and mypy
+# make docs   the documentation as a site in docs/_build/html, which needs no network and no server
 #
 # Each sets up .venv on a fresh machine first, and again only when pyproject.toml or constraints.txt have changed.
 # PYTHON chooses the interpreter (3.11 or newer), JOBS the number of test processes.
@@ -13,7 +14,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 TORCH := $(shell grep '^torch==' constraints.txt)
 INPUTS := pyproject.toml constraints.txt
 
-.PHONY: demo test lint browser clients clean
+.PHONY: demo test lint docs browser clients clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.weft-installed
@@ -27,6 +28,11 @@ lint: $(VENV)/.weft-dev-installed
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
+
+# Warnings are errors: a broken link, a page in no table of contents, a docstring that cannot be shown.
+docs: $(VENV)/.weft-docs-installed
+	$(BIN)/python -m sphinx -W --keep-going -q docs docs/_build/html
+	@echo "open docs/_build/html/index.html"
 
 # Tests of pages drive Debian's Chromium; without it they are skipped, and say so.
 browser:
@@ -46,7 +52,7 @@ clients: $(VENV)/.weft-dev-installed
 	  echo "NO TESTS WITH schemathesis: it cannot be installed"
 
 clean:
-	rm -rf $(VENV)
+	rm -rf $(VENV) docs/_build
 
 $(VENV)/.weft-torch-installed: $(INPUTS)
 	@$(PYTHON) -c 'import sys; sys.exit("weft needs Python 3.11 or newer: make PYTHON=python3.12" if sys.version_info < (3, 11) else 0)'
@@ -59,5 +65,9 @@ $(VENV)/.weft-installed: $(VENV)/.weft-torch-installed
 	@touch $@
 
 $(VENV)/.weft-dev-installed: $(VENV)/.weft-torch-installed
-	$(PIP) install --quiet -c constraints.txt -e '.[dev]'
+	$(PIP) install --quiet -c constraints.txt -e '.[dev,docs,notebooks]'
+	@touch $@ $(VENV)/.weft-installed $(VENV)/.weft-docs-installed
+
+$(VENV)/.weft-docs-installed: $(VENV)/.weft-torch-installed
+	$(PIP) install --quiet -c constraints.txt -e '.[docs]'
 	@touch $@ $(VENV)/.weft-installed

@@ -1,124 +1,43 @@
-"""What the documents promise: their commands parse, the quick ones run, their code compiles, their links lead somewhere.
+"""What the documents promise: commands parse, quick ones run, Python's names exist, settings are valid, links lead somewhere.
 
-A shell block is checked line by line: `weft …` against the real command line, `make …` against the Makefile. Where a
-command names a recipe, its `--set` options are checked too. A line may go on after a backslash; in a `console` block only
-lines that begin with `$` are commands.
+A shell block is checked line by line: `weft …` against the real command line, `make …` against the Makefile, `python FILE …`
+against the file, `pip install …` against the extras. Where a command names a recipe, its `--set` options are checked too. A
+line may go on after a backslash; in a `console` block only lines that begin with `$` are commands.
 """
 
 from __future__ import annotations
 
 import re
-import shlex
 import subprocess
 import sys
-from collections.abc import Iterator
-from dataclasses import dataclass
-from itertools import pairwise
+import tomllib
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
+from documents import (
+    CODE,
+    DOCUMENTS,
+    ROOT,
+    Block,
+    anchors,
+    blocks,
+    check_sets,
+    commands,
+    find_name,
+    links,
+    parse,
+    python_source,
+    unknown_arguments,
+    weft_arguments,
+    weft_names,
+)
 
-ROOT = Path(__file__).parent.parent
-DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 QUICK = re.compile(r"weft (--help|--version|list\b|new\b)")
-
-
-@dataclass(frozen=True)
-class Block:
-    """A fenced block of a document."""
-
-    place: str
-    language: str
-    text: str
-
-
-def blocks(text: str, name: str) -> Iterator[Block]:
-    """The fenced blocks of a markdown text, with `name:line` of their first line."""
-    for found in re.finditer(r"^( *)```(\w+)[^\n]*\n(.*?)^\1```", text, re.MULTILINE | re.DOTALL):
-        line = text[: found.start(3)].count("\n") + 1
-        lines = [row.removeprefix(found[1]) for row in found[3].split("\n")]
-        yield Block(f"{name}:{line}", found[2], "\n".join(lines))
-
-
-def commands(block: Block) -> Iterator[list[str]]:
-    """The commands of a shell block as words, without comments, pipes, redirections and settings of variables."""
-    if block.language not in ("sh", "bash", "shell", "console"):
-        return
-    for line in block.text.replace("\\\n", " ").split("\n"):
-        if block.language == "console" and not line.startswith("$ "):
-            continue
-        lexer = shlex.shlex(line.removeprefix("$ "), posix=True, punctuation_chars="|&;<>")
-        lexer.whitespace_split = True
-        yield from _split(list(lexer))
-
-
-def _split(words: list[str]) -> Iterator[list[str]]:
-    command: list[str] = []
-    skip = False
-    for word in [*words, ";"]:
-        if set(word) <= set("|&;"):
-            if command:
-                yield command
-            command = []
-        elif set(word) <= set("<>"):
-            skip = True
-        elif skip:
-            skip = False
-        elif command or not re.fullmatch(r"\w+=.*", word):
-            command.append(word)
-
-
-def weft_arguments(command: list[str]) -> list[str] | None:
-    """The arguments of a call of weft, also through `python -m` or torchrun; None for another command."""
-    if Path(command[0]).name == "weft":
-        return command[1:]
-    for place, word in enumerate(command[:-1]):
-        if word == "-m" and command[place + 1] in ("weft", "weft.cli"):
-            return command[place + 2 :]
-    return None
-
-
-def links(text: str) -> list[str]:
-    """Where the links and pictures of a markdown text point, code left out."""
-    plain = re.sub(r"```.*?```|`[^`\n]*`", "", text, flags=re.DOTALL)
-    return re.findall(r"\]\(<?([^)>\s]+)>?[^)]*\)", plain) + re.findall(r"(?:src|href)=\"([^\"]+)\"", plain)
-
-
-def slug(heading: str) -> str:
-    """The name a heading gets as the target of a link."""
-    return re.sub(r"[^\w\- ]", "", heading.strip().lower().replace("`", "")).replace(" ", "-")
-
-
-def anchors(text: str) -> set[str]:
-    return {slug(found) for found in re.findall(r"^#+ (.+)$", re.sub(r"```.*?```", "", text, flags=re.DOTALL), re.MULTILINE)}
-
-
-def parse(arguments: list[str]) -> int:
-    """The exit status of a command line that is parsed as strictly as when it is run, but runs nothing."""
-    import typer
-
-    from weft.cli import app, spread_sets
-
-    command: Any = typer.main.get_command(app)
-    for item in (command, *command.commands.values()):
-        item.callback = None
-    with pytest.raises(SystemExit) as end:
-        command.main(spread_sets(arguments), prog_name="weft")
-    return int(end.value.code or 0)
-
-
-def check_sets(arguments: list[str]) -> None:
-    """Checks the `--set` options of a command that names a recipe. Raises ConfigError."""
-    from weft.cli import spread_sets
-    from weft.config.sections import load_config, recipes
-
-    spread = spread_sets(arguments)
-    sets = [value for word, value in pairwise(spread) if word == "--set"]
-    for recipe in set(spread) & set(recipes()):
-        load_config(recipe, sets)
-
-
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+DISTRIBUTION = "weft-seq2seq"
+"""What users install; `weft` itself is another project's name on package indexes."""
 BLOCKS = [block for file in DOCUMENTS for block in blocks(file.read_text("utf-8"), str(file.relative_to(ROOT)))]
 COMMANDS = [(block.place, command) for block in BLOCKS for command in commands(block)]
 WEFT = [(place, arguments) for place, command in COMMANDS if (arguments := weft_arguments(command)) is not None]
@@ -140,23 +59,56 @@ def test_a_make_target_exists(command: list[str]) -> None:
     assert {word for word in command[1:] if "=" not in word and not word.startswith("-")} <= targets
 
 
-@pytest.mark.parametrize(
-    "block", [pytest.param(block, id=block.place) for block in BLOCKS if block.language in ("python", "py")]
-)
-def test_python_compiles(block: Block) -> None:
-    from doctest import DocTestParser
+@pytest.mark.parametrize("command", named([(place, words) for place, words in COMMANDS if words[0].startswith("python")]))
+def test_a_script_exists_and_has_these_options(command: list[str]) -> None:
+    if command[1] in ("-m", "-c"):
+        return
+    script = ROOT / command[1]
+    known = "".join(file.read_text("utf-8") for file in (script, *script.parent.glob("*.py")))
+    assert {word for word in command[2:] if word.startswith("--") and f'"{word}"' not in known} == set()
 
-    examples = DocTestParser().get_examples(block.text)
-    compile("".join(example.source for example in examples) or block.text, block.place, "exec")
+
+@pytest.mark.parametrize("command", named([(place, words) for place, words in COMMANDS if "install" in words[:4]]))
+def test_what_is_installed_exists(command: list[str]) -> None:
+    if "pip" not in command[0] and "pip" not in command[1:3]:
+        return
+    wanted = [word for word in command[command.index("install") + 1 :] if not word.startswith(("-", "http"))]
+    for word in wanted:
+        name, _, extras = word.rstrip("]").partition("[")
+        assert name != "weft", f"{word}: the distribution is {DISTRIBUTION}"
+        if name in (".", DISTRIBUTION):
+            assert set(filter(None, extras.split(","))) <= set(PROJECT["optional-dependencies"])
 
 
-@pytest.mark.parametrize(
-    "block", [pytest.param(block, id=block.place) for block in BLOCKS if block.language in ("yaml", "yml")]
-)
+PYTHON = [pytest.param(block, id=block.place) for block in BLOCKS if block.language in ("python", "py")]
+YAML = [pytest.param(block, id=block.place) for block in BLOCKS if block.language in ("yaml", "yml")]
+
+
+@pytest.mark.parametrize("block", PYTHON)
+def test_python_compiles_and_its_names_exist(block: Block) -> None:
+    source = python_source(block)
+    compile(source, block.place, "exec")
+    for name in weft_names(source):
+        find_name(name)
+    assert list(unknown_arguments(source)) == []
+
+
+@pytest.mark.parametrize("block", YAML)
 def test_a_configuration_is_valid(block: Block) -> None:
     from weft.config.sections import Config, document
 
-    Config.model_validate(document.read(block.text, block.place).data)
+    if Config.model_fields.keys() & yaml.safe_load(block.text).keys():
+        Config.model_validate(document.read(block.text, block.place).data)
+
+
+@pytest.mark.parametrize("file", DOCUMENTS, ids=[str(file.relative_to(ROOT)) for file in DOCUMENTS])
+def test_names_and_files_in_the_text_exist(file: Path) -> None:
+    words = re.findall(r"`([^`\n]+)`", CODE.sub("", file.read_text("utf-8")))
+    for word in words:
+        if re.fullmatch(r"weft\.\w+\.\w+[\w.]*", word):
+            find_name(word)
+        if re.fullmatch(r"(weft|weft_contract|tests|docs|benchmarks|notebooks)/[\w./-]+", word):
+            assert (ROOT / word).exists(), f"`{word}` does not exist"
 
 
 @pytest.mark.parametrize("file", DOCUMENTS, ids=[str(file.relative_to(ROOT)) for file in DOCUMENTS])
@@ -219,6 +171,17 @@ def test_commands_are_found_in_a_document() -> None:
 def test_links_and_anchors_are_found_in_a_document() -> None:
     assert links(EXAMPLE) == ["docs/x.md#part", "a.png", "c.png"]
     assert anchors(EXAMPLE) == {"a-title-with-code"}
+    assert anchors("# One\n## One\n## Two\n") == {"one", "one-1", "two"}
+
+
+def test_names_of_python_code_are_found() -> None:
+    source = "import weft\nfrom weft.errors import DataError\nweft.load('runs/x', divice='cpu').translate(weft.api.train)\n"
+    assert set(weft_names(source)) == {"weft", "weft.errors.DataError", "weft.load", "weft.api.train", "weft.api"}
+    assert list(unknown_arguments(source)) == ["weft.load(divice=)"]
+    with pytest.raises((ImportError, AttributeError)):
+        find_name("weft.loda")
+    with pytest.raises((ImportError, AttributeError)):
+        find_name("weft.explain.page.pages")
 
 
 @pytest.mark.parametrize("arguments", [["trian"], ["train", "--no-such-flag"], ["translate"], ["list", "a", "b", "c"]])

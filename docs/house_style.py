@@ -1,0 +1,88 @@
+"""A Sphinx extension for pages that GitHub shows too, and for docstrings that are written for readers of the code."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from docutils import nodes
+from sphinx.application import Sphinx
+from sphinx.util.docutils import SphinxDirective
+
+PAGES = {"../CONTRIBUTING.md": "contributing.md", "../CHANGELOG.md": "changelog.md", "../README.md": "index.md"}
+"""Files outside this folder that are pages of the site."""
+
+NAME = r"`?[a-z_]\w*`?"
+LISTS = (
+    (re.compile(rf"\n(?={NAME}  )"), re.compile(rf"({NAME}) {{2,}}(.*)", re.DOTALL)),  # segments   [B, T] int32, …
+    (re.compile(rf"\n(?={NAME}: )"), re.compile(rf"({NAME}): (.*)", re.DOTALL)),  # packs: accepts packed rows
+    (re.compile(r" ·\s"), re.compile(rf"({NAME}(?: \[[^\]]*\])?):? (.*)", re.DOTALL)),  # use: … · weights [H, T, S] · how: …
+)
+"""The ways in which docstrings list names: what separates the items, and what an item looks like."""
+
+
+def link_pages(app: Sphinx, name: str, source: list[str]) -> None:
+    """Links to files that are pages of the site lead to the page."""
+    for file, page in PAGES.items():
+        source[0] = source[0].replace(f"]({file}", f"]({page}")
+
+
+def drop_missing(app: Sphinx, name: str, source: list[str]) -> None:
+    """Entries of a table of contents that end in * are left out if there is no such page."""
+    folder = Path(app.srcdir)
+    source[0] = re.sub(
+        r"^([\w-]+)\*\n", lambda entry: f"{entry[1]}\n" if (folder / f"{entry[1]}.md").exists() else "", source[0], flags=re.M
+    )
+
+
+def list_names(app: Sphinx, what: str, name: str, of: Any, options: Any, lines: list[str]) -> None:
+    """Turns paragraphs of a docstring that describe names one after the other into lists."""
+    paragraphs = "\n".join(lines).split("\n\n")
+    lines[:] = "\n\n".join("\n".join(_listed(paragraph)) for paragraph in paragraphs).split("\n")
+
+
+def _listed(paragraph: str) -> Iterator[str]:
+    for separator, item in LISTS:
+        found = [item.fullmatch(text.strip()) for text in separator.split(paragraph)]
+        if all(found) and (len(found) > 1 or item is not LISTS[2][1]):
+            for each in found:
+                text = " ".join(each[2].split()) if each else ""
+                yield f"- `{each[1].strip('`')}`: {text}" if each else ""
+            return
+    yield paragraph
+
+
+class Settings(SphinxDirective):
+    """The settings of the sections of a configuration, as tables."""
+
+    def run(self) -> list[nodes.Node]:
+        from weft.config.sections import DataSection, DecodeSection, TrainSection
+
+        lines = []
+        for section in (DataSection, TrainSection, DecodeSection):
+            name = section.__name__.removesuffix("Section").lower()
+            rows = [
+                f"| `{name}.{key}` | {_value(field.default)} | {field.description} |"
+                for key, field in section.model_fields.items()
+            ]
+            lines += [f"**{name}**: {section.__doc__}", "", "| setting | default | meaning |", "|---|---|---|", *rows, ""]
+        return self.parse_text_to_nodes("\n".join(lines))
+
+
+def _value(default: Any) -> str:
+    """A default as YAML writes it."""
+    from weft.config.document import scalar
+
+    if isinstance(default, dict) and len(default) == 1:
+        return f"`{default['kind']}`"
+    return f"`{scalar(default)}`"
+
+
+def setup(app: Sphinx) -> dict[str, Any]:
+    app.connect("source-read", link_pages)
+    app.connect("source-read", drop_missing)
+    app.connect("autodoc-process-docstring", list_names)
+    app.add_directive("settings", Settings)
+    return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -1,0 +1,63 @@
+"""The notebooks run from top to bottom in a Jupyter kernel, and show what their text says."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import nbformat
+import pytest
+from documents import ROOT, find_name, weft_names
+from nbclient import NotebookClient
+
+NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
+
+
+def run(name: str, folder: Path, patch: pytest.MonkeyPatch) -> nbformat.NotebookNode:
+    """A notebook with its outputs, run in `folder` by the kernel of this environment."""
+    for variable in ("JUPYTER_DATA_DIR", "JUPYTER_CONFIG_DIR", "JUPYTER_RUNTIME_DIR", "IPYTHONDIR", "TMPDIR"):
+        (folder / variable).mkdir()
+        patch.setenv(variable, str(folder / variable))
+    patch.setenv("PYTHONPATH", str(ROOT))
+    patch.setenv("OMP_NUM_THREADS", "1")
+    notebook = nbformat.read(ROOT / "notebooks" / name, as_version=4)
+    NotebookClient(notebook, timeout=300, resources={"metadata": {"path": str(folder)}}).execute()
+    return notebook
+
+
+def printed(notebook: nbformat.NotebookNode) -> str:
+    outputs = [output for cell in notebook.cells for output in cell.get("outputs", [])]
+    return "".join(output.text for output in outputs if output.output_type == "stream")
+
+
+def pictures(notebook: nbformat.NotebookNode) -> int:
+    outputs = [output for cell in notebook.cells for output in cell.get("outputs", [])]
+    return sum("image/png" in output.get("data", {}) for output in outputs)
+
+
+def test_own_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = printed(run("own-data.ipynb", tmp_path, monkeypatch))
+    assert float(re.findall(r"^exact +([\d.]+)$", text, re.MULTILINE)[0]) > 80
+    assert "miru pli maruno dur sekas" in text
+    assert re.search(r"^tilo ", text, re.MULTILINE) and re.search(r"^.*kaban.*$", text, re.MULTILINE)
+    assert "model.safetensors" in text
+
+
+def test_looking_inside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    notebook = run("looking-inside.ipynb", tmp_path, monkeypatch)
+    text = printed(notebook)
+    assert float(re.findall(r"^full: (\d+) %", text, re.MULTILINE)[0]) > 80
+    assert re.search(r"^s +← s ", text, re.MULTILINE)
+    assert re.search(r"^\* step 0  s .*kept", text, re.MULTILINE) and "dropped  rank" in text
+    assert pictures(notebook) == 2
+
+
+@pytest.mark.parametrize("file", NOTEBOOKS, ids=[file.stem for file in NOTEBOOKS])
+def test_a_notebook_is_clean_and_its_names_exist(file: Path) -> None:
+    notebook = nbformat.read(file, as_version=4)
+    nbformat.validate(notebook)
+    for cell in notebook.cells:
+        assert not cell.get("outputs") and cell.get("execution_count") is None, "commit notebooks without outputs"
+        if cell.cell_type == "code":
+            for name in weft_names(cell.source):
+                find_name(name)
