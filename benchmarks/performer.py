@@ -57,7 +57,8 @@ def main() -> None:
     for m, row in found.items():
         print(f"| {m:,} | " + " | ".join(f"{value:.3f}" for value in row) + " |")
     falls = [[before / after for before, after in zip(found[a], found[b], strict=True)] for a, b in pairwise(FEATURES)]
-    print("| falls by, per 4 · m (1/√m: 2) | " + " | ".join(f"{min(each):.2f} to {max(each):.2f}" for each in zip(*falls)) + " |")
+    spans = [f"{min(each):.2f} to {max(each):.2f}" for each in zip(*falls, strict=True)]
+    print("| falls by, per 4 · m (1/√m: 2) | " + " | ".join(spans) + " |")
 
 
 if __name__ == "__main__":

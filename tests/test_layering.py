@@ -42,6 +42,8 @@ BESIDE = {
     "evaluation": {"errors", "access", "config.registry"},
     "config": {"errors", "access", "config.registry"},
 }
+BELOW = (("registry",), ("plugins",), ("annotations",))
+"""Modules of config that are open to all."""
 SUITE = "weft_contract"
 RANK = {name: rank for rank, group in enumerate(LADDER) for name in group}
 VAGUE = {"utils", "util", "helpers", "helper", "common", "misc", "manager"}
@@ -68,7 +70,7 @@ def _module(package: Path, base: str, name: str) -> str:
 
 def room(parts: tuple[str, ...]) -> str:
     """The part of the order that a module belongs to: its top-level package, but the registry has a place of its own."""
-    return "config.registry" if parts[:2] in (("config", "registry"), ("config", "plugins")) else parts[0]
+    return "config.registry" if parts[0] == "config" and parts[1:2] in BELOW else parts[0]
 
 
 def may_import(importer: str, imported: str) -> bool:

@@ -85,8 +85,11 @@ def grow(state: State, room: int) -> State:
     return _children(change, state)
 
 
-def together(states: Sequence[State]) -> list[State]:
-    """States of layers of one kind that start at the same time, with a single copy of all fields that are `common()`."""
+def together(states: Sequence[State], kinds: int = 1) -> list[State]:
+    """States of layers that start at the same time, with a single copy of all fields that are `common()`.
+
+    The layers are of so many kinds, in turn; only layers of the same kind have fields in common.
+    """
     known: dict[Hashable, State] = {}
 
     def join(state: State, place: tuple[Hashable, ...]) -> State:
@@ -101,7 +104,7 @@ def together(states: Sequence[State]) -> list[State]:
 
         return _children(change, state)
 
-    return [join(state, ()) for state in states]
+    return [join(state, (layer % kinds,)) for layer, state in enumerate(states)]
 
 
 def detach(state: State) -> State:

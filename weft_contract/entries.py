@@ -48,7 +48,10 @@ VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
     "performer": {"few": {"features": 5, "orthogonal": False}},
     "linformer": {"rank-30": {"rank": 30, "share": "none", "max_length": 75}, "one-mix": {"rank": 80, "share": "key_value"}},
     "compressed": {"stride-5": {"stride": 5}, "stride-1": {"stride": 1}},
-    "parts": {"weights": {"parts": [{"kind": "local", "window": 3}, {"kind": "full", "position": "alibi"}]}},
+    "parts": {
+        "weights": {"parts": [{"kind": "local", "window": 3}, {"kind": "full", "position": "alibi"}]},
+        "mixers": {"parts": ["convolution", {"kind": "lsh", "window": 3, "buckets": 4}]},
+    },
     "synthesizer": {
         "random": {"form": "random"},
         "fixed": {"form": "fixed"},

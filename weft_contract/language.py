@@ -24,6 +24,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "": {},
     "post-learned": {"norm": "post", "position": "learned", "share_embeddings": False},
     "rotary": {"position": "none", "decoder_self": {"kind": "full", "position": "rotary"}},
+    "in-turn": {"position": "none", "decoder_layers": 3, "decoder_self": ["xl_relative", {"kind": "local", "window": 4}]},
     **{
         kind: {"position": "none", "decoder_self": {"kind": kind, **options}}
         for kind, options in {

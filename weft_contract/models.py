@@ -101,6 +101,12 @@ VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
             "encoder_self": {"kind": "lsh", "buckets": 2, "window": 9},
             "decoder_self": {"kind": "lsh", "buckets": 2, "window": 9},
         },
+        "in-turn": {
+            "decoder_layers": 3,
+            "encoder_self": [{"kind": "local", "window": 4}, "convolution"],
+            "decoder_self": ["full", {"kind": "compressed", "stride": 2}],
+            "cross": ["full", "additive", "linear"],
+        },
         "wiring-mix": {"wiring": "mix", "encoder_layers": 3, "norm": "post"},
         "recurrent-two-layers": {"decoder_self": {"kind": "recurrent", "layers": 2}, "cross": {"kind": "additive"}},
         **self_slots(SELF),

@@ -214,7 +214,7 @@ def test_a_short_list_serves_several_heads() -> None:
         ({"kind": "mixed", "heads": ["locale"]}, r"heads.0.kind: there is no 'locale'; did you mean 'local'\?"),
         ({"kind": "mixed", "heads": [{"kind": "local", "stride": 3}]}, r"heads.0.stride: there is no such option"),
         ({"kind": "joined", "patterns": []}, "name at least one"),
-        ({"kind": "parts", "parts": ["local", "linear", "full"]}, "3 attentions for 4 heads and a width of 16"),
+        ({"kind": "parts", "parts": ["local", "linear", "full"]}, "3 parts for 4 heads and a width of 16"),
         ({"kind": "parts", "parts": ["additive", "local"]}, "does not support encoder use, only cross"),
         ({"kind": "joined", "patterns": ["random", {"kind": "bigbird", "block": 8}]}, "need the same block size, not 8, 64"),
         ({"kind": "fixed", "block": 4, "summary": 5}, "a block of 4 tokens cannot have a summary of 5"),

@@ -1,4 +1,4 @@
-"""Attentions of different kinds side by side, each with its share of the width."""
+"""Attentions and mixers of different kinds side by side, each with its share of the width."""
 
 from __future__ import annotations
 
@@ -14,15 +14,18 @@ from weft.attention.base import Attended, Attention, Site, add_extras
 from weft.batch import Layout
 from weft.config.registry import Among, build
 from weft.errors import ConfigError
+from weft.mixers.base import Mixer
 from weft.state import State
+
+Part = Attention | Mixer
 
 
 class PartsAttention(Attention):
-    """Attentions of any kind divide the width and the heads evenly; one projection joins their outputs.
+    """Attentions and mixers of any kind divide the width and the heads evenly; one projection joins their outputs.
 
     If all heads are softmax attention by patterns, `mixed` does the same with the projections of a single multi-head attention.
 
-    parts: the attentions, each by its name or with its options
+    parts: the attentions and mixers, each by its name or with its options
     """
 
     paper = "Wu et al. 2020; Roy et al. 2021"
@@ -33,7 +36,7 @@ class PartsAttention(Attention):
         self,
         site: Site,
         *,
-        parts: list[Annotated[dict[str, Any], Among("weft.attention:ATTENTIONS")]] = [  # noqa: B006
+        parts: list[Annotated[dict[str, Any], Among("weft.mixers:SELF")]] = [  # noqa: B006
             {"kind": "local"},
             {"kind": "linear"},
         ],
@@ -41,16 +44,16 @@ class PartsAttention(Attention):
         super().__init__(site)
         if not parts or site.heads % len(parts) or site.dim % len(parts):
             raise ConfigError(
-                f"parts: {len(parts)} attentions for {site.heads} heads and a width of {site.dim}; the number must divide both"
+                f"parts: {len(parts)} parts for {site.heads} heads and a width of {site.dim}; the number must divide both"
             )
         own = replace(site, dim=site.dim // len(parts), heads=site.heads // len(parts))
-        built: list[Attention] = [build("weft.attention:ATTENTIONS", spec, own) for spec in parts]
+        built: list[Part] = [build("weft.mixers:SELF", spec, own) for spec in parts]
         self.parts = nn.ModuleList(built)
         self.share = nn.Linear(site.dim, site.dim)
         self.out = nn.Linear(sum(part.context_width for part in built), site.dim)
         self._declare(built)
 
-    def _declare(self, parts: list[Attention]) -> None:
+    def _declare(self, parts: list[Part]) -> None:
         """Derives the facts from those of the parts."""
         sums, reaches = {part.weights_sum for part in parts}, {part.reach for part in parts}
         self.weights_sum = None if None in sums else "one" if sums == {"one"} else "at most one"
@@ -60,8 +63,8 @@ class PartsAttention(Attention):
         self.extras = frozenset().union(*(part.extras for part in parts))
         self.max_length = min((part.max_length for part in parts if part.max_length is not None), default=None)
 
-    def _each(self) -> list[Attention]:
-        return cast(list[Attention], list(self.parts))
+    def _each(self) -> list[Part]:
+        return cast(list[Part], list(self.parts))
 
     def sees(self, length: int) -> Tensor:
         return reduce(torch.logical_or, (part.sees(length) for part in self._each()))
@@ -70,17 +73,26 @@ class PartsAttention(Attention):
         self, memory: Tensor | None = None, layout: Layout | None = None, *, rows: int = 1, room: int | None = None
     ) -> State:
         shares = [None] * len(self.parts) if memory is None else self.share(memory).chunk(len(self.parts), -1)
-        return [part.start(own, layout, rows=rows, room=room) for part, own in zip(self._each(), shares, strict=True)]
+        return [_start(part, own, layout, rows, room) for part, own in zip(self._each(), shares, strict=True)]
 
     def run(self, query: Tensor, state: State, append: Tensor | None, layout: Layout | None, need_weights: bool) -> Attended:
         extras: dict[str, Tensor] = {}
         outputs: list[Attended] = []
         shares = self.share(query).chunk(len(self.parts), -1)
         for part, own, before in zip(self._each(), shares, state, strict=True):
-            outputs.append(part(own, before, append=own, layout=layout, need_weights=need_weights))
+            tokens = {"append": own} if isinstance(part, Attention) else {}
+            outputs.append(part(own, before, layout=layout, need_weights=need_weights, **tokens))
             add_extras(extras, outputs[-1].extras)
         context = self.out(torch.cat([one.context.to(query.dtype) for one in outputs], -1))
         return Attended(context, [one.state for one in outputs], _side_by_side([one.weights for one in outputs]), extras)
+
+
+def _start(part: Part, memory: Tensor | None, layout: Layout | None, rows: int, room: int | None) -> State:
+    """The state before the first token, or after the earlier tokens `memory` [B, M, D]."""
+    if isinstance(part, Attention):
+        return part.start(memory, layout, rows=rows, room=room)
+    before = part.start(rows=rows if memory is None else memory.size(0), room=room)
+    return before if memory is None else part(memory, before, layout=layout).state
 
 
 def _side_by_side(weights: list[Tensor | None]) -> Tensor | None:

@@ -7,7 +7,8 @@
 
 None of these characters is special in a shell, except that many shells expand braces, so that
 `transformer-small,model.encoder_self={full,local}` becomes two entries. Quote a value that itself contains commas:
-'transformer-small,model.encoder_self={kind: local, window: 8}'.
+'transformer-small,model.encoder_self={kind: local, window: 8}', or, for layers in turn,
+'transformer-small,model.encoder_self=[local, lsh]'.
 """
 
 from __future__ import annotations
@@ -124,6 +125,8 @@ def _short(value: Any) -> str:
     if isinstance(value, dict):
         rest = [f"{key}={_short(item)}" for key, item in value.items() if key != "kind"]
         return " ".join([str(value.get("kind", "")), *rest]).strip()
+    if isinstance(value, list):
+        return f"[{', '.join(map(_short, value))}]"
     return document.scalar(value).strip("'\"")
 
 

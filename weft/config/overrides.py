@@ -69,6 +69,8 @@ def put(data: dict[str, Any], path: document.Path, value: Any, where: str) -> bo
     *parents, last = path
     for depth, key in enumerate(parents, 1):
         below = data.setdefault(key, {})
+        if isinstance(below, list):
+            return _put_in_list(below, path, depth, value, where)
         if isinstance(below, str):
             below = data[key] = {"kind": below}
         if not isinstance(below, dict):
@@ -79,6 +81,18 @@ def put(data: dict[str, Any], path: document.Path, value: Any, where: str) -> bo
         return False  # the part already has this kind and keeps its options
     data[last] = value
     return True
+
+
+def _put_in_list(items: list[Any], path: document.Path, depth: int, value: Any, where: str) -> bool:
+    """`put` for the rest of a path, from `depth` on, that leads into a list."""
+    number, rest = path[depth], path[depth + 1 :]
+    if not number.isdecimal() or int(number) >= len(items):
+        name = ".".join(path[:depth])
+        raise ConfigError(f"{where}: {name} is a list; name one of its entries, {name}.0 to {name}.{len(items) - 1}")
+    named = {number: items[int(number)]}
+    changed = put(named, (number, *rest), value, where)
+    items[int(number)] = named[number]
+    return changed
 
 
 def locate(path: document.Path, problem: str, base: document.Document, overrides: Sequence[Override]) -> str:

@@ -21,7 +21,6 @@ import functools
 import importlib
 import inspect
 import re
-import typing
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from types import NoneType
@@ -29,8 +28,9 @@ from typing import Annotated, Any, Literal, get_type_hints
 
 from pydantic import BaseModel, ConfigDict, Field, GetCoreSchemaHandler, ValidationError, create_model, field_validator
 from pydantic.fields import FieldInfo
-from pydantic_core import CoreSchema, InitErrorDetails, PydanticCustomError, core_schema
+from pydantic_core import CoreSchema, InitErrorDetails, PydanticCustomError, SchemaValidator, core_schema
 
+from weft.config.annotations import members, plain_types
 from weft.config.plugins import extended, installed_parts, package_of
 from weft.errors import ConfigError
 
@@ -87,10 +87,12 @@ class Options(BaseModel):
 class Among:
     """Marks an option whose value is a part: `Annotated[dict[str, Any], Among("weft.attention:ATTENTIONS")]`.
 
-    A user writes `{kind: local, window: 32}`, or `local` for the defaults. The value is a dict with every default.
+    A user writes `{kind: local, window: 32}`, or `local` for the defaults. The value is a dict with every default. If it
+    `repeats`, it has a part for each layer and may also be a list, whose entries the layers take in turn.
     """
 
     table: str
+    repeats: bool = False
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         return core_schema.no_info_plain_validator_function(
@@ -98,14 +100,26 @@ class Among:
         )
 
     def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: Any) -> dict[str, Any]:
-        return {TABLE_MARK: self.table}
+        if not self.repeats:
+            return {TABLE_MARK: self.table}
+        return {"anyOf": [{TABLE_MARK: self.table}, {"type": "array", "minItems": 1, "items": {TABLE_MARK: self.table}}]}
 
-    def check(self, spec: Any) -> dict[str, Any]:
-        """Returns `spec` with every default. Raises pydantic's ValidationError."""
+    def check(self, spec: Any) -> Any:
+        """Returns `spec`, a part or (if it repeats) a list of parts, with every default. Raises pydantic's ValidationError."""
+        if not (self.repeats and isinstance(spec, list)):
+            return self._check_one(spec)
+        if not spec:
+            raise PydanticCustomError("part", "the list is empty; name at least one kind, as in [local, full]")
+        each = core_schema.no_info_plain_validator_function(self._check_one)
+        return SchemaValidator(core_schema.list_schema(each)).validate_python(spec)
+
+    def _check_one(self, spec: Any) -> dict[str, Any]:
         if isinstance(spec, str):
             spec = {"kind": spec}
         if not isinstance(spec, Mapping):
-            raise PydanticCustomError("part", "must be one of {kinds}, with its options", {"kinds": ", ".join(self.entries)})
+            more = ", or a list of these for the layers in turn" if self.repeats else ""
+            kinds = {"kinds": ", ".join(self.entries), "more": more}
+            raise PydanticCustomError("part", "must be one of {kinds}, with its options{more}", kinds)
         kind = spec.get("kind")
         if kind is None:
             raise PydanticCustomError("part", "name one with `kind: …`; {known}", {"known": suggest("", self.entries)})
@@ -232,26 +246,6 @@ def nested(field: FieldInfo | None) -> type[BaseModel] | Among | None:
         if isinstance(item, Among) or (inspect.isclass(item) and issubclass(item, BaseModel)):
             return item
     return None
-
-
-def members(annotation: Any) -> Iterator[Any]:
-    """A type and, recursively, all its type arguments."""
-    yield annotation
-    for member in typing.get_args(annotation):
-        yield from members(member)
-
-
-def plain_types(annotation: Any) -> set[Any]:
-    """The types that a value may have: {int, NoneType} for `Annotated[int, …] | None`."""
-    if typing.get_origin(annotation) is Annotated:
-        return plain_types(typing.get_args(annotation)[0])
-    if typing.get_origin(annotation) is Literal:
-        return {type(value) for value in typing.get_args(annotation)}
-    if members := [
-        member for member in typing.get_args(annotation) if typing.get_origin(annotation) not in (list, dict, tuple, set)
-    ]:
-        return set[Any]().union(*map(plain_types, members))
-    return {annotation}
 
 
 def problems(error: ValidationError, root: type[BaseModel] | Among, data: Any) -> list[tuple[list[str], str]]:

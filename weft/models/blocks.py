@@ -7,13 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import PositiveInt
 from torch import Tensor, nn
 
 from weft.attention.base import Attended, Attention, Site, add_extras
 from weft.batch import Layout
+from weft.config.registry import Among
+from weft.errors import ConfigError
 from weft.layers.convolution import TokenWindow
 from weft.layers.dropout import Rate, dropout
 from weft.layers.feedforward import Activation, FeedForward
@@ -24,6 +26,10 @@ from weft.mixers.base import Mixer
 from weft.state import State
 
 NormOrder = Literal["pre", "post"]
+InTurn = dict[str, Any] | list[dict[str, Any]]
+"""The part of every layer, or a list of parts, which the layers take in turn."""
+SelfSlots = Annotated[InTurn, Among("weft.mixers:SELF", repeats=True)]
+CrossSlots = Annotated[InTurn, Among("weft.attention:ATTENTIONS", repeats=True)]
 
 
 @dataclass(frozen=True)
@@ -86,6 +92,17 @@ class TransformerBlock(Block):
 
     feedforward_width: PositiveInt = 1  # type: ignore[misc]
     reversible: bool = False  # type: ignore[misc]
+
+
+def in_turn(parts: InTurn, layers: int, slot: str) -> list[dict[str, Any]]:
+    """The part of each layer. A list begins again after its last entry. `slot` is its name in error messages."""
+    each = parts if isinstance(parts, list) else [parts]
+    if len(each) > layers:
+        raise ConfigError(
+            f"{slot}: a list of {len(each)} for {layers} layers; shorten the list, or use {len(each)} or more layers "
+            "(a shorter list begins again after its last entry)"
+        )
+    return [each[layer % len(each)] for layer in range(layers)]
 
 
 class Residual(nn.Module):

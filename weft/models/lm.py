@@ -7,37 +7,39 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, cast
+from typing import cast
 
 import torch
 from pydantic import PositiveInt
 from torch import Tensor, nn
 
 from weft.batch import Layout
-from weft.config.registry import Among
 from weft.layers.embedding import TokenEmbedding
 from weft.layers.feedforward import Activation
 from weft.layers.position import token_positions
 from weft.mixers import build_self
 from weft.models.base import DecoderSite, Encoded, Features, Sizes, least
-from weft.models.blocks import Block, EncoderLayer, StackState
+from weft.models.blocks import Block, EncoderLayer, SelfSlots, StackState, in_turn
 from weft.models.composing import Family
 from weft.models.language import LanguageModel, TextDecoder
 from weft.state import State, together
 
 
 class LanguageDecoder(TextDecoder):
-    """A stack of causal layers."""
+    """A stack of causal layers, of `kinds` kinds in turn."""
 
-    def __init__(self, embedding: TokenEmbedding, layers: list[EncoderLayer], block: Block, output: nn.Linear) -> None:
+    def __init__(
+        self, embedding: TokenEmbedding, layers: list[EncoderLayer], block: Block, output: nn.Linear, kinds: int = 1
+    ) -> None:
         super().__init__()
+        self.kinds = kinds
         self.embedding, self.layers, self.output = embedding, nn.ModuleList(layers), output
         self.norm, self.dim, self.hidden = block.final_norm(), block.dim, block.dim
         self.max_length = least(block.positions, *(layer.mixer.max_length for layer in layers))
 
     def start(self, source: Encoded, *, room: int | None = None) -> StackState:
         rows = source.memory.size(0)
-        own = together([layer.mixer.start(rows=rows, room=room) for layer in self._each()])
+        own = together([layer.mixer.start(rows=rows, room=room) for layer in self._each()], self.kinds)
         return StackState(own, [], self._zeros(rows))
 
     def recall(self, memory: Sequence[Tensor]) -> StackState:
@@ -75,7 +77,7 @@ class LanguageModelFamily(Family):
 
     decoder_layers: number of blocks
     share_embeddings: one table for input and output
-    decoder_self: how tokens are mixed with earlier ones
+    decoder_self: how tokens are mixed with earlier ones; the blocks take the entries of a list in turn
     """
 
     def __init__(
@@ -84,13 +86,14 @@ class LanguageModelFamily(Family):
         block: LanguageBlock,
         decoder_layers: PositiveInt = 4,
         share_embeddings: bool = True,
-        decoder_self: Annotated[dict[str, Any], Among("weft.mixers:SELF")] = {"kind": "full"},  # noqa: B006
+        decoder_self: SelfSlots = {"kind": "full"},  # noqa: B006
     ) -> None:
         self.block, self.layers, self.share, self.mixer = block, decoder_layers, share_embeddings, decoder_self
 
     def build(self, sizes: Sizes) -> LanguageModel:
         table, output = DecoderSite(sizes.target, 0, tied=self.share).tables(self.block.dim)
-        mixers = [build_self(self.mixer, self.block.site("causal")) for _ in range(self.layers)]
-        layers = [EncoderLayer(self.block, mixer, causal=True) for mixer in mixers]
+        kinds = in_turn(self.mixer, self.layers, "decoder_self")
+        layers = [EncoderLayer(self.block, build_self(kind, self.block.site("causal")), causal=True) for kind in kinds]
         embedding = TokenEmbedding(table, self.block.make_position(), self.block.dropout)
-        return LanguageModel(LanguageDecoder(embedding, layers, self.block, output), self.block.position)
+        turns = len(self.mixer) if isinstance(self.mixer, list) else 1
+        return LanguageModel(LanguageDecoder(embedding, layers, self.block, output, turns), self.block.position)

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import Annotated, Any, Literal, cast
+from typing import Any, Literal, cast
 
 import torch
 from pydantic import PositiveInt
 from torch import Tensor, nn
 
 from weft.batch import Layout
-from weft.config.registry import Among, build
+from weft.config.registry import build
 from weft.errors import ConfigError
 from weft.layers.dropout import dropout
 from weft.layers.embedding import TokenEmbedding
@@ -23,7 +23,16 @@ from weft.layers.position import token_positions
 from weft.layers.reversible import run_reversible
 from weft.mixers import build_self
 from weft.models.base import DecoderSite, Encoded, Features, LinearDecoder, least
-from weft.models.blocks import DecoderLayer, EncoderLayer, StackState, TransformerBlock, Unread
+from weft.models.blocks import (
+    CrossSlots,
+    DecoderLayer,
+    EncoderLayer,
+    SelfSlots,
+    StackState,
+    TransformerBlock,
+    Unread,
+    in_turn,
+)
 from weft.models.composing import FlatComposition, VectorEncoder
 from weft.state import State, together
 
@@ -34,7 +43,7 @@ class TransformerEncoder(VectorEncoder):
     """A stack of self-attention layers (Vaswani et al. 2017).
 
     layers: number of layers
-    mixer: how positions are mixed: self-attention of any kind, or another mixer
+    mixer: how positions are mixed: self-attention of any kind, or another mixer; the layers take the entries of a list in turn
     every_layer: pass the output of every layer to the decoder, for decoders with wiring: same or mix
     """
 
@@ -43,7 +52,7 @@ class TransformerEncoder(VectorEncoder):
         *,
         block: TransformerBlock,
         layers: PositiveInt = 4,
-        mixer: Annotated[dict[str, Any], Among("weft.mixers:SELF")] = {"kind": "full"},  # noqa: B006
+        mixer: SelfSlots = {"kind": "full"},  # noqa: B006
         every_layer: bool = False,
     ) -> None:
         super().__init__()
@@ -52,7 +61,8 @@ class TransformerEncoder(VectorEncoder):
                 "model.reversible needs norm: pre and wiring: last, because a post-norm sum cannot be undone and the outputs "
                 "of lower layers are not kept"
             )
-        made = [EncoderLayer(block, build_self(mixer, block.site("encoder"))) for _ in range(layers)]
+        kinds = in_turn(mixer, layers, "encoder_self")
+        made = [EncoderLayer(block, build_self(kind, block.site("encoder"))) for kind in kinds]
         self.position, self.dropout, self.layers = block.make_position(), block.dropout, nn.ModuleList(made)
         self.norm, self.reversible, self.post = block.final_norm(), block.reversible, block.norm == "post"
         self.lower_norms = nn.ModuleList(block.final_norm() for _ in made[1:] if every_layer)
@@ -62,7 +72,8 @@ class TransformerEncoder(VectorEncoder):
         self.max_length = least(block.positions, *(each.max_length for each in mixers))
         self.packs, self.packs_square = all(each.packs for each in mixers), any(each.packs_square for each in mixers)
         # A reversible backward pass restores the state of the random number generator, which a CUDA graph cannot record.
-        self.replays, self.compiles = not block.reversible, mixer["kind"] == "full" and not block.reversible
+        self.replays = not block.reversible
+        self.compiles = self.replays and all(each["kind"] == "full" for each in kinds)
 
     def read(self, x: Tensor, layout: Layout | None) -> Encoded:
         extras: dict[str, Tensor] = {}
@@ -114,8 +125,9 @@ class TransformerDecoder(LinearDecoder):
     """A stack of layers with causal self-attention and cross-attention (Vaswani et al. 2017).
 
     layers: number of layers
-    mixer: how target positions are mixed with earlier ones: causal self-attention of any kind, or another mixer
-    cross: attention to the source
+    mixer: how target positions are mixed with earlier ones: causal self-attention of any kind, or another mixer; the layers
+      take the entries of a list in turn
+    cross: attention to the source; the layers take the entries of a list in turn
     wiring: which encoder layer each decoder layer attends to: the last, the one at the same height, or a learned mix of all
     """
 
@@ -125,16 +137,17 @@ class TransformerDecoder(LinearDecoder):
         *,
         block: TransformerBlock,
         layers: PositiveInt = 4,
-        mixer: Annotated[dict[str, Any], Among("weft.mixers:SELF")] = {"kind": "full"},  # noqa: B006
-        cross: Annotated[dict[str, Any], Among("weft.attention:ATTENTIONS")] = {"kind": "full"},  # noqa: B006
+        mixer: SelfSlots = {"kind": "full"},  # noqa: B006
+        cross: CrossSlots = {"kind": "full"},  # noqa: B006
         wiring: Wiring = "last",
     ) -> None:
         super().__init__()
         table, output = site.tables(block.dim)
         source = replace(block.site("cross"), memory=None if site.memory == block.dim else site.memory)
+        mixers, crosses = in_turn(mixer, layers, "decoder_self"), in_turn(cross, layers, "cross")
         made = [
-            DecoderLayer(block, build_self(mixer, block.site("causal")), build("weft.attention:ATTENTIONS", cross, source))
-            for _ in range(layers)
+            DecoderLayer(block, build_self(own, block.site("causal")), build("weft.attention:ATTENTIONS", other, source))
+            for own, other in zip(mixers, crosses, strict=True)
         ]
         self.embedding = TokenEmbedding(table, block.make_position(), block.dropout)
         self.layers, self.wires, self.output = nn.ModuleList(made), Wires(wiring, site.depth, layers), output
@@ -145,12 +158,13 @@ class TransformerDecoder(LinearDecoder):
         slots = [slot for each in made for slot in (each.mixer, each.cross)]
         self.packs, self.packs_square = all(each.packs for each in slots), any(each.packs_square for each in slots)
         self.replays = not block.reversible
-        self.compiles = {mixer["kind"], cross["kind"]} == {"full"} and not block.reversible
+        self.compiles = self.replays and all(each["kind"] == "full" for each in (*mixers, *crosses))
+        self.kinds = len(mixer) if isinstance(mixer, list) else 1
 
     def start(self, source: Encoded, *, room: int | None = None) -> StackState:
         rows = source.memory.size(0)
         layers = list(cast(Iterable[DecoderLayer], self.layers))
-        own = together([each.start(rows=rows, room=room) for each in layers])
+        own = together([each.start(rows=rows, room=room) for each in layers], self.kinds)
         memories = self.wires(source)
         crosses: list[State] = [Unread(memory, source.layout) for memory in memories]
         if not (self.reversible and torch.is_grad_enabled()):
