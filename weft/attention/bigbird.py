@@ -37,6 +37,7 @@ class Random(Pattern):
     block: PositiveInt = 64
     blocks: PositiveInt = 3
     seed: NonNegativeInt = 0
+    _gathered: dict[int, Tensor] = field(init=False, default_factory=dict, compare=False, repr=False)
     insists = True
 
     @property
@@ -44,7 +45,8 @@ class Random(Pattern):
         return self.block
 
     def bound(self, length: int | Tensor) -> Random:
-        return self if self.causal else replace(self, length=length)
+        """A copy, which draws its blocks once for keys and values."""
+        return replace(self, length=length)
 
     def draws(self, block: Tensor, length: int | Tensor) -> Tensor:
         """Block numbers → the blocks drawn for each, […, blocks]; −1 where none is left. `length` broadcasts to `block`.
@@ -76,15 +78,22 @@ class Random(Pattern):
 
     def keys(self, x: Tensor, chunk: int) -> Tensor:
         blocks = neighbours(x, self.block, 0, 0)
-        count = blocks.size(1)
+        # An extra block of zeros for each row stands for blocks that were not drawn.
+        blocks, count = F.pad(blocks, (0, 0) * (x.dim() - 1) + (0, 1)).flatten(0, 1), blocks.size(1)
+        row = torch.arange(x.size(0), device=x.device)[:, None, None] * (count + 1)
+        where = row + self._blocks(x, count)
+        return blocks.index_select(0, where.flatten()).unflatten(0, where.shape).flatten(2, 3)
+
+    def _blocks(self, x: Tensor, count: int) -> Tensor:
+        """[1 or B, count, 1 + blocks]: the blocks that each sees, its own first; `count` where none is left to draw."""
+        if self.length is not None and count in self._gathered:
+            return self._gathered[count]
         own = torch.arange(count, device=x.device)[None]
         drawn = self.draws(own, x.size(1) if self.length is None else self._length(2))
-        drawn = torch.cat([own.expand(drawn.shape[:2])[..., None], drawn], -1)
-        # An extra block of zeros for each row stands for blocks that were not drawn.
-        blocks = F.pad(blocks, (0, 0) * (x.dim() - 1) + (0, 1)).flatten(0, 1)
-        row = torch.arange(x.size(0), device=x.device)[:, None, None] * (count + 1)
-        where = row + drawn.where(drawn >= 0, count)
-        return blocks.index_select(0, where.flatten()).unflatten(0, where.shape).flatten(2, 3)
+        drawn = torch.cat([own.expand(drawn.shape[:2])[..., None], drawn.where(drawn >= 0, count)], -1)
+        if self.length is not None:
+            self._gathered[count] = drawn
+        return drawn
 
     def _length(self, axes: int) -> int | Tensor:
         """The length of the rows, with as many axes as positions have."""

@@ -92,15 +92,15 @@ PATTERNS = [
     Bug(
         "the gathered blocks are not those drawn",
         "attention.bigbird",
-        "where = row + drawn.where(drawn >= 0, count)",
-        "where = row + drawn.where(drawn >= 0, count).flip(1)",
+        "where = row + self._blocks(x, count)",
+        "where = row + self._blocks(x, count).flip(1)",
         ("random-block-8-encoder-weights",),
     ),
     Bug(
         "blocks are drawn from padding",
         "attention.bigbird",
-        "return self if self.causal else replace(self, length=length)",
-        "return self if self.causal else replace(self, length=int(torch.as_tensor(length).max()))",
+        "return replace(self, length=length)",
+        "return replace(self, length=int(torch.as_tensor(length).max()))",
         ("random-block-8-encoder-padding-length",),
     ),
     Bug(
