@@ -39,10 +39,17 @@ VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
     "local": {"window-3": {"window": 3}},
     "strided": {"stride-3": {"stride": 3}},
     "fixed": {"block-5": {"block": 5, "summary": 2}},
-    "global": {"three": {"tokens": 3}},
+    "global": {"three": {"tokens": 3}, "every-7": {"tokens": 0, "every": 7}},
     "random": {"block-8": {"block": 8, "blocks": 2}},
-    "longformer": {"window-3": {"window": 3, "tokens": 2}},
-    "bigbird": {"window-3": {"window": 3, "block": 8, "blocks": 1}},
+    "longformer": {
+        "window-3": {"window": 3, "tokens": 2},
+        "end": {"window": 3, "last": 3},
+        "learned": {"window": 3, "learned": 2},
+    },
+    "bigbird": {
+        "window-3": {"window": 3, "block": 8, "blocks": 1},
+        "rules": {"window": 3, "every": 20, "last": 2, "block": 8, "blocks": 1, "learned": 3},
+    },
     "joined": {"sparse": {"patterns": [{"kind": "local", "window": 3}, {"kind": "strided", "stride": 4}]}},
     "mixed": {"four": {"heads": [{"kind": "local", "window": 3}, {"kind": "strided", "stride": 4}, "full", "global"]}},
     "performer": {"few": {"features": 5, "orthogonal": False}},
@@ -86,8 +93,10 @@ VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
 }
 """kind → name → options (and `site.heads`, which belongs to the site)."""
 
+ENCODER_ONLY = (("longformer", "end"), ("longformer", "learned"), ("bigbird", "rules"))
 REFUSED = [
     *(("full", options, "cross") for options in VARIANTS["full"].values() if "position" in options),
+    *((kind, VARIANTS[kind][name], "causal") for kind, name in ENCODER_ONLY),
     ("key_value", VARIANTS["key_value"]["span-3"], "cross"),
 ]
 """Uses that an option rules out although the kind supports them."""

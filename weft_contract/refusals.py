@@ -28,6 +28,9 @@ def check_refused(kind: str, options: dict[str, Any], use: Use) -> None:
     with pytest.raises(ConfigError) as caught:
         build(table, {"kind": kind, **options}, Site(use, DIM, HEADS))
     facts = facts_of(kind)
+    if use in facts.uses and "position" not in options:
+        assert any(f"{name}: " in str(caught.value) for name in options), f"{kind}: no option is named: {caught.value}"
+        return
     if use in facts.uses:
         name, value = next(iter(options.items()))
         wanted = [f"position: {value}", "use position: none"] if name == "position" else [name]

@@ -29,6 +29,8 @@ LONG: dict[str, dict[str, Any]] = {
     "strided": {"kind": "strided", "stride": 7},
     "fixed": {"kind": "fixed", "block": 20, "summary": 3},
     "global": {"kind": "global", "tokens": 3},
+    "every": {"kind": "global", "tokens": 2, "every": 40},
+    "rules": {"kind": "longformer", "window": 9, "tokens": 2, "every": 50},
     "random": {"kind": "random", "block": 16, "blocks": 2},
     "longformer": {"kind": "longformer", "window": 9, "tokens": 2},
     "bigbird": {"kind": "bigbird", "window": 5, "tokens": 2, "block": 16, "blocks": 2},

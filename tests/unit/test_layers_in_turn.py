@@ -102,13 +102,9 @@ def test_one_entry_is_the_part_itself() -> None:
 
 
 def test_layers_of_different_kinds_keep_their_own_counts() -> None:
-    """Two caches that count differently: one has a key for every token, the other one for every third."""
-    spec = {
-        "kind": "language_model",
-        **SMALL,
-        "decoder_layers": 4,
-        "decoder_self": ["full", {"kind": "compressed", "stride": 3}],
-    }
+    """Two caches of different sizes: one has a key for every third token, the other one for every second."""
+    own = [{"kind": "compressed", "stride": 3}, {"kind": "compressed", "stride": 2}]
+    spec = {"kind": "language_model", **SMALL, "decoder_layers": 4, "decoder_self": own}
     torch.manual_seed(0)
     model: Any = build_model(spec, SIZES).eval()
     tokens = torch.randint(4, 20, (2, 20))

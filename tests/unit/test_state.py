@@ -194,6 +194,13 @@ def test_layers_that_begin_together_keep_one_ledger() -> None:
     assert [read(cache) for cache, _ in state] == [[[4.0, 3.0, 3.0, 3.0], [3.0, 4.0, 4.0, 4.0]]] * 3
 
 
+def test_only_layers_of_one_kind_share_a_ledger() -> None:
+    """Two kinds in turn, whose caches have different sizes."""
+    states = together([(KeyValueCache.empty(1, 1, 4 + layer % 2, 1, torch.zeros(1)), None) for layer in range(4)], 2)
+    ledgers = [cache.ledger for cache, _ in states]
+    assert ledgers[0] is ledgers[2] and ledgers[1] is ledgers[3] and ledgers[0] is not ledgers[1]
+
+
 def test_layers_that_are_alone_count_alone() -> None:
     one, other = (KeyValueCache.empty(1, 1, 4, 1, torch.zeros(1)) for _ in range(2))
     one = fed(one, [1.0])

@@ -11,8 +11,7 @@ from torch import Tensor
 
 from weft.attention.core.block_sparse import PatternAttention
 from weft.attention.core.patterns import Pattern, Union, neighbours
-from weft.attention.local import Local
-from weft.attention.longformer import Global
+from weft.attention.longformer import Longformer
 
 
 @dataclass(frozen=True)
@@ -38,6 +37,7 @@ class Random(Pattern):
     block: PositiveInt = 64
     blocks: PositiveInt = 3
     seed: NonNegativeInt = 0
+    _gathered: dict[int, Tensor] = field(init=False, default_factory=dict, compare=False, repr=False)
     insists = True
 
     @property
@@ -45,7 +45,8 @@ class Random(Pattern):
         return self.block
 
     def bound(self, length: int | Tensor) -> Random:
-        return self if self.causal else replace(self, length=length)
+        """A copy, which draws its blocks once for keys and values."""
+        return replace(self, length=length)
 
     def draws(self, block: Tensor, length: int | Tensor) -> Tensor:
         """Block numbers → the blocks drawn for each, […, blocks]; −1 where none is left. `length` broadcasts to `block`.
@@ -77,15 +78,22 @@ class Random(Pattern):
 
     def keys(self, x: Tensor, chunk: int) -> Tensor:
         blocks = neighbours(x, self.block, 0, 0)
-        count = blocks.size(1)
+        # An extra block of zeros for each row stands for blocks that were not drawn.
+        blocks, count = F.pad(blocks, (0, 0) * (x.dim() - 1) + (0, 1)).flatten(0, 1), blocks.size(1)
+        row = torch.arange(x.size(0), device=x.device)[:, None, None] * (count + 1)
+        where = row + self._blocks(x, count)
+        return blocks.index_select(0, where.flatten()).unflatten(0, where.shape).flatten(2, 3)
+
+    def _blocks(self, x: Tensor, count: int) -> Tensor:
+        """[1 or B, count, 1 + blocks]: the blocks that each sees, its own first; `count` where none is left to draw."""
+        if self.length is not None and count in self._gathered:
+            return self._gathered[count]
         own = torch.arange(count, device=x.device)[None]
         drawn = self.draws(own, x.size(1) if self.length is None else self._length(2))
-        drawn = torch.cat([own.expand(drawn.shape[:2])[..., None], drawn], -1)
-        # An extra block of zeros for each row stands for blocks that were not drawn.
-        blocks = F.pad(blocks, (0, 0) * (x.dim() - 1) + (0, 1)).flatten(0, 1)
-        row = torch.arange(x.size(0), device=x.device)[:, None, None] * (count + 1)
-        where = row + drawn.where(drawn >= 0, count)
-        return blocks.index_select(0, where.flatten()).unflatten(0, where.shape).flatten(2, 3)
+        drawn = torch.cat([own.expand(drawn.shape[:2])[..., None], drawn.where(drawn >= 0, count)], -1)
+        if self.length is not None:
+            self._gathered[count] = drawn
+        return drawn
 
     def _length(self, axes: int) -> int | Tensor:
         """The length of the rows, with as many axes as positions have."""
@@ -110,37 +118,48 @@ def _hash(block: Tensor, lot: int, seed: int) -> Tensor:
 
 @dataclass(frozen=True)
 class BigBird(Union):
-    """A local window, global first tokens, and random blocks among those that window and global tokens leave out.
+    """A local window, global tokens, and random blocks among those that window and first tokens leave out.
+
+    Positional parameter: see `Global`.
 
     window: how far a query sees
     tokens: number of global tokens at the start, which see and are seen by all
+    every: every so many tokens one is global too; 0: none
+    last: number of global tokens at the end of a sentence; encoder only
     block: tokens per block
     blocks: random blocks per block of queries
     seed: seed of the random blocks
     """
 
     causal: bool
+    extra: int = 0
     _: KW_ONLY
     window: PositiveInt = 64
-    tokens: PositiveInt = 1
+    tokens: NonNegativeInt = 1
+    every: NonNegativeInt = 0
+    last: NonNegativeInt = 0
     block: PositiveInt = 64
     blocks: PositiveInt = 3
     seed: NonNegativeInt = 0
+
+    def __post_init__(self) -> None:
+        self._near()
+
+    def _near(self) -> Longformer:
+        given = {"window": self.window, "tokens": self.tokens, "every": self.every, "last": self.last}
+        return Longformer(self.causal, self.extra, **given)
 
     @property
     def parts(self) -> tuple[Pattern, ...]:
         # Blocks that every query of a block sees completely by the window, and those that only have global tokens.
         near = max(0, (self.window + (0 if self.causal else 1)) // self.block - 1)
-        first = self.tokens // self.block
-        return (
-            Local(self.causal, window=self.window),
-            Global(self.causal, tokens=self.tokens),
-            Random(self.causal, near, first, block=self.block, blocks=self.blocks, seed=self.seed),
-        )
+        first = (self.extra + self.tokens) // self.block
+        drawn = Random(self.causal, near, first, block=self.block, blocks=self.blocks, seed=self.seed)
+        return *self._near().parts, drawn
 
 
-class BigBirdAttention(PatternAttention, pattern=BigBird):
-    """Every query attends to a local window, to the first tokens, which attend to everything, and to random blocks."""
+class BigBirdAttention(PatternAttention, pattern=BigBird, learns=True):
+    """Every query attends to a local window, to global tokens, which attend to everything, and to random blocks."""
 
     paper = "Zaheer et al. 2020"
-    cost = "n·(window + tokens + block·blocks)"
+    cost = "n·(window + tokens + n/every + block·blocks)"

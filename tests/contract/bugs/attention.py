@@ -92,8 +92,8 @@ ATTENTION = [
     Bug(
         "a declared pattern is wrong",
         "attention.core.patterns",
-        "seen = self.allows(place[:, None], place[None])",
-        "seen = self.allows(place[:, None] + 1, place[None])",
+        "seen = self.bound(length).allows(place[:, None], place[None])",
+        "seen = self.bound(length).allows(place[:, None] + 1, place[None])",
         ("local-encoder-reach",),
     ),
     Bug(

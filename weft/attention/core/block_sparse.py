@@ -14,14 +14,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache, reduce
 from itertools import groupby
-from typing import Any, ClassVar, get_type_hints
+from typing import Any, ClassVar, Literal, get_type_hints
 
 import torch
+from pydantic import NonNegativeInt
 from torch import Tensor
 
-from weft.attention.base import Site
+from weft.attention.base import Attended, Site
 from weft.attention.core import dot_product
 from weft.attention.core.dot_product import AttendOptions, attend, masked_softmax, mix
+from weft.attention.core.extra_tokens import LearnedTokens
 from weft.attention.core.kv_store import KeyValueCache, KeyValues
 from weft.attention.core.multihead import MultiHead, MultiHeadAttention
 from weft.attention.core.packed_rows import Heads, attend_window, by_rows, can_attend_window, packing
@@ -29,6 +31,7 @@ from weft.attention.core.patterns import Everything, Pattern
 from weft.attention.core.ring_buffer import Ring
 from weft.batch import Layout
 from weft.layers.dropout import dropout as drop
+from weft.state import State
 
 
 @dataclass(frozen=True)
@@ -98,44 +101,58 @@ class PatternLook:
 class PatternAttention(MultiHeadAttention):
     """Softmax over the keys that a pattern of positions allows: one pattern for all heads, or one per head.
 
-    `class LocalAttention(PatternAttention, pattern=Local)` has the options of `Local`, and bias.
+    `class LocalAttention(PatternAttention, pattern=Local)` has the options of `Local`, and bias; with `learns`, also learned.
     """
 
     uses = frozenset({"encoder", "causal"})
     instead: ClassVar[dict[str, str]] = {
         "cross": "a pattern compares positions, which two sequences do not share; use full, or local_m or local_p"
     }
-    weights_sum = "one"
-    reach = "pattern"
+    weights_sum: Literal["one", "at most one"] | None = "one"
+    reach: Literal["all", "pattern", "data"] = "pattern"
     packs = True
 
-    def __init_subclass__(cls, pattern: type[Any] | None = None) -> None:
+    def __init_subclass__(cls, pattern: type[Any] | None = None, learns: bool = False) -> None:
         super().__init_subclass__()
         if pattern is None:
             return
 
-        def init(self: PatternAttention, site: Site, *, bias: bool = True, **options: Any) -> None:
-            """bias: whether the projections have a bias"""
-            PatternAttention.__init__(self, site, pattern(site.use == "causal", **options), bias=bias)
+        def init(self: PatternAttention, site: Site, *, learned: NonNegativeInt = 0, bias: bool = True, **options: Any) -> None:
+            """
+            learned: number of extra global tokens, which are learned; encoder only
+            bias: whether the projections have a bias
+            """
+            causal, extra = site.use == "causal", (learned,) if learned else ()
+            PatternAttention.__init__(self, site, pattern(causal, *extra, **options), bias=bias, learned=learned)
 
         # The registry reads the options from the signature, the annotations and the docstring.
         own, theirs = inspect.signature(init).parameters, inspect.signature(pattern).parameters
         keywords = [each for each in theirs.values() if each.kind is inspect.Parameter.KEYWORD_ONLY]
-        parameters = [own["self"], own["site"], *keywords, own["bias"]]
+        parameters = [own["self"], own["site"], *keywords, *([own["learned"]] if learns else []), own["bias"]]
         init.__dict__["__signature__"] = inspect.Signature(parameters)
         init.__annotations__ |= get_type_hints(pattern.__init__, include_extras=True)
-        init.__doc__ = f"{inspect.getdoc(pattern)}\n{init.__doc__}"
+        init.__doc__ = f"{inspect.getdoc(pattern)}\n{inspect.cleandoc(init.__doc__ or '')}"
         cls.__init__ = init  # type: ignore[method-assign, assignment]
 
-    def __init__(self, site: Site, *patterns: Pattern, bias: bool) -> None:
+    def __init__(self, site: Site, *patterns: Pattern, bias: bool, learned: int = 0) -> None:
         super().__init__(site)
         self.patterns = patterns
         look = PatternLook.of(patterns, site.heads)
         self.heads = MultiHead(site, bias=bias, look=look, past=look.past)
+        self.learned: LearnedTokens | None = None
+        if learned:
+            self.learned, self.reach, self.weights_sum = LearnedTokens(site, learned), "all", "at most one"
 
     def sees(self, length: int) -> Tensor:
+        if self.learned is not None:
+            return super().sees(length)
         causal = self.site.use == "causal"
         return reduce(torch.logical_or, (pattern.sees(length, causal) for pattern in self.patterns))
+
+    def run(self, query: Tensor, state: State, append: Tensor | None, layout: Layout | None, need_weights: bool) -> Attended:
+        if self.learned is None:
+            return super().run(query, state, append, layout, need_weights)
+        return self.learned.run(self.heads, query, layout, need_weights)
 
 
 @dataclass(frozen=True)
@@ -228,11 +245,12 @@ def plan(pattern: Pattern, causal: bool) -> list[Tiling]:
 @lru_cache(maxsize=1024)
 def _pairs(pattern: Pattern, causal: bool, extent: int) -> int:
     """The number of pairs that the tilings of a pattern form."""
-    return sum(tiling.area(extent) for tiling in plan(pattern, causal))
+    everywhere = pattern.everywhere(extent, torch.device("meta"))
+    return sum(tiling.area(extent) for tiling in plan(pattern, causal)) + extent * sum(each.size(1) for each in everywhere)
 
 
 def _sparse(pattern: Pattern, tilings: list[Tiling], heads: Heads, layout: Layout | None, dropout: float) -> Tensor:
-    """The context of all tilings together. In an encoder, queries that see everything attend separately."""
+    """The context of all tilings together. Queries that see everything attend separately."""
     q, k, v = heads
     rows, extent, ok = q.size(0), q.size(2), None if layout is None else layout.ok
     if len(tilings) == 1:
@@ -240,10 +258,15 @@ def _sparse(pattern: Pattern, tilings: list[Tiling], heads: Heads, layout: Layou
         context = tilings[0].back(grouped, rows, extent)
     else:
         context = _merged(tilings, heads, layout, dropout)
-    if pattern.rows == 0 or tilings[0].causal:
-        return context
-    first, _ = mix(q[:, :, : pattern.rows], k, v, None if ok is None else ok[:, None, None], dropout, False)
-    return torch.cat([first, context[:, :, pattern.rows :]], 2)
+    for places in pattern.everywhere(extent, q.device):
+        where = places[:, None, :, None].expand(rows, q.size(1), -1, q.size(3))
+        mask = None if ok is None else ok[:, None, None]
+        if tilings[0].causal:
+            past = torch.arange(extent, device=q.device) <= places[:, None, :, None]
+            mask = past if mask is None else past & mask
+        found, _ = mix(q.gather(2, where), k, v, mask, dropout, False)
+        context = context.scatter(2, where, found)
+    return context
 
 
 def _merged(tilings: list[Tiling], heads: Heads, layout: Layout | None, dropout: float) -> Tensor:

@@ -66,10 +66,9 @@ class Pattern(ABC):
         """The preferred number of neighbouring queries in a group."""
         return LARGEST
 
-    @property
-    def rows(self) -> int:
-        """How many of the first queries attend to everything (in an encoder)."""
-        return 0
+    def everywhere(self, extent: int, device: torch.device) -> list[Tensor]:
+        """The positions [1 or B, G] of queries that attend to everything (causal: everything before), in one or more sets."""
+        return []
 
     @property
     def span(self) -> tuple[int, int] | None:
@@ -108,9 +107,8 @@ class Union(Pattern):
     def parts(self) -> tuple[Pattern, ...]:
         """The simple patterns whose union this is."""
 
-    @property
-    def rows(self) -> int:
-        return max(part.rows for part in self.parts)
+    def everywhere(self, extent: int, device: torch.device) -> list[Tensor]:
+        return [places for part in self.parts for places in part.everywhere(extent, device)]
 
     def allows(self, query: Tensor, key: Tensor) -> Tensor:
         return reduce(torch.logical_or, (part.allows(query, key) for part in self.parts))
