@@ -14,6 +14,8 @@ from numpy.typing import NDArray
 Ids = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
+LEAST = 0.05
+
 
 def ngram_losses(train: Sequence[int] | Ids, test: Sequence[int] | Ids, vocabulary: int, order: int) -> list[float]:
     """Nats per test token of the models of order 1 to `order`. Tokens are ids below `vocabulary`."""
@@ -58,7 +60,8 @@ def _interpolate(counts: Ids, grams: Ids, contexts: Ids, first: Ids, lower: Floa
 
 
 def _discounts(counts: Ids) -> Floats:
-    """[4]: what is taken from counts of 0, 1, 2, and 3 or more."""
+    """[4]: what is taken from counts of 0, 1, 2, and 3 or more; at least `LEAST`, so that nothing is impossible."""
     n1, n2, n3, n4 = (max(1, int((counts == times).sum())) for times in (1, 2, 3, 4))
     share = n1 / (n1 + 2 * n2)
-    return np.array([0.0, 1 - 2 * share * n2 / n1, 2 - 3 * share * n3 / n2, 3 - 4 * share * n4 / n3]).clip(0)
+    found = (1 - 2 * share * n2 / n1, 2 - 3 * share * n3 / n2, 3 - 4 * share * n4 / n3)
+    return np.array([0.0, *(max(LEAST, discount) for discount in found)])

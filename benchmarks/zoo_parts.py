@@ -210,6 +210,7 @@ PARTS = {
             "model.feedforward=1024",
             "model.decoder_layers=4",
             "model.position=sinusoidal",
+            "model.scale_embeddings=true",
             "model.dropout=0.1",
             "model.attention_dropout=0",
             "train.batch_tokens=8192",

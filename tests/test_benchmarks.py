@@ -258,7 +258,7 @@ def test_a_floor_of_bigrams_equals_its_formula() -> None:
     def discounts(counts: Any) -> list[float]:
         n = [sum(count == times for count in counts) or 1 for times in range(5)]
         y = n[1] / (n[1] + 2 * n[2])
-        return [0, *(max(0.0, k - (k + 1) * y * n[k + 1] / n[k]) for k in (1, 2, 3))]
+        return [0, *(max(ngrams.LEAST, k - (k + 1) * y * n[k + 1] / n[k]) for k in (1, 2, 3))]
 
     def smoothed(counts: dict[str, int], letter: str, lower: float) -> float:
         total, d = sum(counts.values()), discounts_of
@@ -277,3 +277,28 @@ def test_a_floor_of_bigrams_equals_its_formula() -> None:
         logs.append(np.log(smoothed({w: count for (v, w), count in pairs.items() if v == left}, right, lower)))
     found = ngrams.ngram_losses([ids[each] for each in text], [ids[each] for each in asked], size, 2)
     assert found[1] == pytest.approx(-np.mean(logs))
+
+
+def test_the_brown_corpus_is_split_by_words_and_rare_words_are_unknown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    brown = importlib.import_module("brown")
+    monkeypatch.setattr(brown, "SIZES", {"train": 10, "valid": 3})
+    (tmp_path / "brown.txt").write_text("a b a b\na a b b\nc a b\na c b\nb z a\n\na a\n")
+    words = brown.split(tmp_path / "brown.txt", tmp_path)
+    assert {name: " ".join(each) for name, each in words.items()} == {
+        "train": "a b a b \n a a b b \n c a b \n",
+        "valid": "a c b \n",
+        "test": "b z a \n a a \n",
+    }
+    assert (tmp_path / "test.txt").read_text() == "b z a\na a\n"
+    parts, size = brown.number_words(words)  # a and b occur four times; c and the line end do not
+    assert size == 3 and parts["valid"] == [1, 0, 2, 0]
+    rows = brown.floors({"train": parts["train"] * 9, **{name: parts[name] for name in ("valid", "test")}}, size)
+    assert len(rows) == brown.ORDER and all(1 < row.test < 100 for row in rows)
+
+
+def test_post_norm_scores_are_compared_seed_by_seed() -> None:
+    postnorm = importlib.import_module("postnorm")
+    fused, plain = ({seed: {"bleu": bleu, "loss": 1.0} for seed, bleu in enumerate(each)} for each in ([40, 41], [39, 40.5]))
+    text = postnorm.table({"fused": fused, "plain": plain})
+    assert "| fused | 0, 1 | 40.50 ± 0.71 (40.00, 41.00) |" in text
+    assert "| fused − plain | 0, 1 | 0.75 [-2.43, 3.93] | 0.0000 [0.0000, 0.0000] |" in text

@@ -97,6 +97,11 @@ def test_a_run_labels_a_file_line_by_line(run: Path, weft: tiny.Shell) -> None:
     assert blank["text"] == ""
 
 
+def test_the_speed_of_training_is_in_texts(run: Path) -> None:
+    log = (run / "train.log").read_text()
+    assert "texts/s" in log and "tok/s" not in log
+
+
 def test_a_run_is_scored_with_intervals_and_against_another(run: Path, files: tuple[Path, Path], weft: tiny.Shell) -> None:
     found = json.loads(weft("evaluate", run, "--data", files[1], "--against", f"{run},{run}", "--json"))
     assert set(found["metrics"]) == {"accuracy", "macro F1"}

@@ -15,6 +15,7 @@ import torch
 from weft.compare import worker
 from weft.compare.entries import Entry, labelled, parse_entry, slot_entries, split
 from weft.compare.growth import exponent, measure_growth
+from weft.compare.noise import pooled_spread, ranks
 from weft.compare.plan import Comparison, Run, parse_budget, training
 from weft.compare.processes import Failure, Processes, Stopped
 from weft.compare.results import collect
@@ -260,3 +261,16 @@ def test_results_are_over_seeds_and_leave_out_what_failed(tmp_path: Path) -> Non
     assert one["seconds"]["mean"] == 4, "the last validation is not training"
     assert (one["memory"]["mean"], one["parameters"], one["decoding"]) == (7, 8, 3.0)
     assert bad["quality"] is None and bad["speed"] is None and bad["error"] == "failed"
+
+
+def test_ranks_are_those_that_noise_allows() -> None:
+    """Three entries of two seeds with a pooled deviation of 1: with 3 degrees of freedom, differences below 3.18 are noise."""
+    stats = [stat([mean - 0.5**0.5, mean + 0.5**0.5]) for mean in (10.0, 8.0, 6.0)]
+    found = [each for each in stats if each]
+    assert pooled_spread(found) == pytest.approx((1, 3))
+    assert ranks(found, higher_is_better=True) == [(1, 2), (1, 3), (2, 3)]
+    assert ranks(found, higher_is_better=False) == [(2, 3), (1, 3), (1, 2)]
+    single = [{"mean": 1.0, "values": [1.0]}]
+    assert ranks(single, higher_is_better=True) is None
+    # A single training next to others is less certain.
+    assert ranks([*found, {"mean": 10.1, "values": [10.1]}], higher_is_better=True)[3] == (1, 3)  # type: ignore[index]

@@ -123,3 +123,14 @@ def test_reports_are_drawn_again_from_results(tmp_path: Path) -> None:
         (tmp_path / "bad.json").write_text(text)
         with pytest.raises(DataError, match="does not contain results"):
             read_results(tmp_path / "bad.json")
+
+
+def test_floors_and_ranks_are_shown() -> None:
+    found = document(3)
+    found["floors"] = {"most frequent label": 25.5}
+    for row, place in zip(found["entries"], ([1, 2], [1, 2], [3, 3]), strict=True):
+        row["rank"] = place
+    page = write_page(found, pictures=False)
+    assert "floors without a neural network: most frequent label 25.50" in page
+    assert page.count('<td data-value="1">1–2</td>') == 2 and '<td data-value="3">3</td>' in page
+    assert write_csv(found).splitlines()[0].count("rank_") == 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable
 from pathlib import Path
@@ -312,6 +313,27 @@ def test_words_and_their_punctuation() -> None:
     spaces = WordTokenizer(punctuation=False)
     spaces.train(texts, 100)
     assert spaces.tokens(spaces.encode("3.14, isn't")) == ["3.14,", "isn't"]
+
+
+def test_line_ends_are_words_if_asked() -> None:
+    """So that a language model by words keeps its lines."""
+    tokenizer: Any = WordTokenizer(punctuation=False, line_ends=True)
+    tokenizer.train(["a b\n", "b c\n"], 4 + 3)  # the rarest word, c, is left out
+    text = "b a\n\nb\n"
+    assert tokenizer.decode(tokenizer.encode(text)) == text
+    assert tokenizer.decode(tokenizer.encode("c a\n")) == "a\n" and UNK in tokenizer.encode("c")
+    assert WordTokenizer(punctuation=False).split(text) == ["b", "a", "b"]
+
+
+def test_files_of_before_an_option_are_read_with_its_default(tmp_path: Path) -> None:
+    tokenizer = trained("words")
+    content = json.loads(tokenizer.dump())
+    del content["options"]["line_ends"]
+    again = WordTokenizer()
+    again.restore(json.dumps(content).encode())
+    assert again.encode("The dog") == tokenizer.encode("The dog")
+    with pytest.raises(ValueError, match="trained with the options"):
+        WordTokenizer(line_ends=True).restore(json.dumps(content).encode())
 
 
 def test_literal_names_of_specials_in_training_text() -> None:

@@ -56,11 +56,11 @@ def collect(comparison: Comparison, runs: Sequence[Run], errors: Mapping[str, st
 def rank(rows: Sequence[Row], *, higher_is_better: bool) -> None:
     """Sets `rank` of each row to the best and the worst rank that it may have; None without several seeds or a score."""
     scored = [row for row in rows if row["quality"]]
-    found = ranks([row["quality"] for row in scored], higher_is_better=higher_is_better) or [None] * len(scored)
     for row in rows:
         row["rank"] = None
-    for row, place in zip(scored, found, strict=True):
-        row["rank"] = place and list(place)
+    found = ranks([row["quality"] for row in scored], higher_is_better=higher_is_better)
+    for row, place in zip(scored, found or (), strict=found is not None):
+        row["rank"] = list(place)
 
 
 def _run(run: Run, job: Job | None, error: str) -> Row:

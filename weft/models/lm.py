@@ -77,6 +77,8 @@ class LanguageModelFamily(Family):
 
     decoder_layers: number of blocks
     share_embeddings: one table for input and output
+    scale_embeddings: multiply token embeddings by √dim (Vaswani et al. 2017); without it, as in GPT-2, learned positions start
+      as large as tokens, and are learned faster
     decoder_self: how tokens are mixed with earlier ones; the blocks take the entries of a list in turn
     """
 
@@ -86,14 +88,16 @@ class LanguageModelFamily(Family):
         block: LanguageBlock,
         decoder_layers: PositiveInt = 4,
         share_embeddings: bool = True,
+        scale_embeddings: bool = True,
         decoder_self: SelfSlots = {"kind": "full"},  # noqa: B006
     ) -> None:
         self.block, self.layers, self.share, self.mixer = block, decoder_layers, share_embeddings, decoder_self
+        self.scale = None if scale_embeddings else 1.0
 
     def build(self, sizes: Sizes) -> LanguageModel:
         table, output = DecoderSite(sizes.target, 0, tied=self.share).tables(self.block.dim)
         kinds = in_turn(self.mixer, self.layers, "decoder_self")
         layers = [EncoderLayer(self.block, build_self(kind, self.block.site("causal")), causal=True) for kind in kinds]
-        embedding = TokenEmbedding(table, self.block.make_position(), self.block.dropout)
+        embedding = TokenEmbedding(table, self.block.make_position(), self.block.dropout, self.scale)
         turns = len(self.mixer) if isinstance(self.mixer, list) else 1
         return LanguageModel(LanguageDecoder(embedding, layers, self.block, output, turns), self.block.position)

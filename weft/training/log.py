@@ -1,7 +1,7 @@
 """Training logs: for people on the terminal and in `train.log`, for programs in `log.jsonl` and TensorBoard.
 
 A record is a flat dict, written as one line of `log.jsonl`. Its `event` is "train" (step, loss, lr, tokens_per_second,
-grad_norm, seconds), "validation" (step and scores) or "summary".
+grad_norm, seconds), "validation" (step and scores) or "summary". tokens_per_second is in the unit that the task counts.
 """
 
 from __future__ import annotations
@@ -72,13 +72,24 @@ class Log:
             sink.record(record)
 
 
-def open_log(run: Path, steps: int, *, tensorboard: bool = True, first: bool = True, terminal: bool | None = None) -> Log:
-    """The log of a run of `steps` updates, silent unless `first`. `terminal`: whether stderr is one; None detects it."""
+def open_log(
+    run: Path,
+    steps: int,
+    *,
+    counts: str = "tokens",
+    tensorboard: bool = True,
+    first: bool = True,
+    terminal: bool | None = None,
+) -> Log:
+    """The log of a run of `steps` updates, silent unless `first`.
+
+    counts: the unit of the speed, see `Task.counts` · terminal: whether stderr is one; None detects it
+    """
     if not first:
         return Log()
     live = sys.stderr.isatty() if terminal is None else terminal
-    sinks: list[Sink] = [JsonLines(run / LOG), PlainLines(run / "train.log", steps)]
-    sinks.append(LiveLine(steps) if live else PlainLines(None, steps))
+    sinks: list[Sink] = [JsonLines(run / LOG), PlainLines(run / "train.log", steps, counts)]
+    sinks.append(LiveLine(steps, counts) if live else PlainLines(None, steps, counts))
     if tensorboard:
         sinks.append(TensorBoard(run / "tensorboard"))
     return Log(sinks)
@@ -113,15 +124,15 @@ def _step_of(line: str) -> float:
 class PlainLines(Sink):
     """One line of text per record, appended to a file or, if it is None, printed to stderr."""
 
-    def __init__(self, file: Path | None, steps: int) -> None:
-        self.file, self.steps = file, steps
+    def __init__(self, file: Path | None, steps: int, counts: str) -> None:
+        self.file, self.steps, self.counts = file, steps, counts
 
     def begin(self, step: int) -> None:
         if step:
             self.note(f"resuming after step {step}")
 
     def record(self, record: Record) -> None:
-        self.note(describe(record, self.steps))
+        self.note(describe(record, self.steps, self.counts))
 
     def note(self, text: str) -> None:
         with open(self.file, "a", encoding="utf-8") if self.file else nullcontext(sys.stderr) as out:
@@ -131,8 +142,8 @@ class PlainLines(Sink):
 class LiveLine(Sink):
     """A status line on a terminal, with the last validation scores. Validations and notes scroll above it."""
 
-    def __init__(self, steps: int) -> None:
-        self.steps = steps
+    def __init__(self, steps: int, counts: str) -> None:
+        self.steps, self.counts = steps, counts
         self._valid = ""
         self._live = Live(Text("starting"), console=Console(stderr=True, highlight=False), refresh_per_second=4)
 
@@ -140,7 +151,7 @@ class LiveLine(Sink):
         self._live.start()
 
     def record(self, record: Record) -> None:
-        text = describe(record, self.steps)
+        text = describe(record, self.steps, self.counts)
         if record["event"] == "train":
             self._live.update(Text(f"{text}{self._valid}", no_wrap=True, overflow="ellipsis"))
         else:
@@ -180,17 +191,18 @@ class TensorBoard(Sink):
             self._writer.close()
 
 
-def describe(record: Record, steps: int) -> str:
-    """A record as a readable line."""
+def describe(record: Record, steps: int, counts: str) -> str:
+    """A record as a readable line. counts: the unit of the speed."""
     if record["event"] == "validation":
         return f"validation at step {record['step']}: {scores_text(record)}"
     if record["event"] == "summary":
         return "\n".join(f"{name:>12}: {value}" for name, value in record.items() if name != "event")
     remaining = duration(record["seconds_left"]) if "seconds_left" in record else "?"
+    unit = "tok" if counts.endswith("tokens") else counts
     skipped = f" · {record['skipped']} skipped" if record.get("skipped") else ""
     return (
         f"step {record['step']}/{steps} · loss {record['loss']:.4f} · lr {record['lr']:.2e} · "
-        f"{record['tokens_per_second']:,.0f} tok/s · {remaining} left{skipped}"
+        f"{record['tokens_per_second']:,.0f} {unit}/s · {remaining} left{skipped}"
     )
 
 

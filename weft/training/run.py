@@ -66,7 +66,7 @@ def _train(config: Config, out: Path, resume: bool, world: World, tell: Tell) ->
 
         resolved, task, model = _in_turn(world, prepare)
         train = resolved.train
-        log = open_log(out, train.steps, tensorboard=train.tensorboard, first=world.first)
+        log = open_log(out, train.steps, counts=task.counts, tensorboard=train.tensorboard, first=world.first)
         stack.callback(log.close)
         for note in notes:
             log.note(note)
