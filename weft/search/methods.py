@@ -9,13 +9,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field, PositiveInt
+from pydantic import Field, NonNegativeFloat, PositiveInt
 from torch import Tensor
 
 from weft.batch import Layout
 from weft.errors import ConfigError
 from weft.models.base import Decoder
 from weft.search.choosers import Beam, Chooser, Greedy, Sample
+from weft.search.coverage import CoverageDecoder
 from weft.search.loop import generate
 from weft.search.tables import Hypothesis, Tables
 from weft.search.terms import Book, Require
@@ -43,6 +44,11 @@ class Search(ABC):
     kind: ClassVar[str]
     accepts: ClassVar[frozenset[str]]
     length_penalty: float = 0.0
+    length_offset: float = 0.0
+
+    def watched(self, decoder: Decoder) -> Decoder:
+        """The decoder as this search needs it. Raises ConfigError if it cannot be searched in this way."""
+        return decoder
 
     def check(self, features: Iterable[str], where: str = "") -> None:
         """Raises ConfigError for the first feature that this search does not support."""
@@ -84,8 +90,8 @@ class Search(ABC):
             keep = self.width(best)
             # The prefix may already contain some of the terms.
             state = required.read(first, first_layout)
-            chooser = Require(max(BANKS, 2 * keep), required, state, self.length_penalty, keep)
-        return generate(decoder, source, chooser, first=first, first_layout=first_layout, best=best, **options)
+            chooser = Require(max(BANKS, 2 * keep), required, state, self.length_penalty, keep, self.length_offset)
+        return generate(self.watched(decoder), source, chooser, first=first, first_layout=first_layout, best=best, **options)
 
 
 class BeamSearch(Search):
@@ -93,6 +99,9 @@ class BeamSearch(Search):
 
     width: hypotheses per source; decode.n_best and decode.rerank may widen it
     length_penalty: a finished score is the log-probability divided by length to this power
+    length_offset: the length is replaced by (offset + length) / (offset + 1); Wu et al. 2016 use 5
+    coverage_penalty: weight β of β Σ log(min(attention to a source token, 1)), which is added to a finished score (Wu et al.
+        2016); attention is the mean over all heads and layers that attend to the source
     stop: when a source is done: exact, when no running hypothesis can still win; length and first are faster heuristics
     """
 
@@ -100,9 +109,19 @@ class BeamSearch(Search):
     accepts = frozenset(FEATURES)
 
     def __init__(
-        self, *, width: PositiveInt = 4, length_penalty: float = 1.0, stop: Literal["exact", "length", "first"] = "exact"
+        self,
+        *,
+        width: PositiveInt = 4,
+        length_penalty: float = 1.0,
+        length_offset: NonNegativeFloat = 0.0,
+        coverage_penalty: NonNegativeFloat = 0.0,
+        stop: Literal["exact", "length", "first"] = "exact",
     ) -> None:
         self.beam, self.length_penalty, self.stop = width, length_penalty, stop
+        self.length_offset, self.coverage_penalty = length_offset, coverage_penalty
+
+    def watched(self, decoder: Decoder) -> Decoder:
+        return CoverageDecoder(decoder, self.coverage_penalty) if self.coverage_penalty else decoder
 
     def width(self, n_best: int) -> int:
         return max(self.beam, n_best)
@@ -112,7 +131,9 @@ class BeamSearch(Search):
 
     def chooser(self, n_best: int, length_penalty: float | None = None) -> Chooser:
         penalty, width = self.length_penalty if length_penalty is None else length_penalty, self.width(n_best)
-        return Greedy(penalty) if width == 1 else Beam(width, penalty, stop=self.stop)
+        if width == 1:
+            return Greedy(penalty, self.length_offset)
+        return Beam(width, penalty, stop=self.stop, offset=self.length_offset)
 
 
 class GreedySearch(BeamSearch):
