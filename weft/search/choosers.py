@@ -232,8 +232,12 @@ def _extend(
 
 
 def uniform(seed: int, ids: Tensor, sample: Tensor, t: Tensor) -> Tensor:
-    """[G, K] numbers in [0, 1), one per sentence, sample and step, by the bit mixing of splitmix64."""
-    x = ids[:, None] * 0x1E3779B97F4A7C15 + sample * 0x3F4A7C15D1B54A33 + t * 0x5851F42D4C957F2D
+    """[G, K] numbers in [0, 1), one per sentence, sample and step."""
+    return hashed(ids[:, None] * 0x1E3779B97F4A7C15 + sample * 0x3F4A7C15D1B54A33 + t * 0x5851F42D4C957F2D, seed)
+
+
+def hashed(x: Tensor, seed: int) -> Tensor:
+    """Numbers in [0, 1), one per integer of x, by the bit mixing of splitmix64."""
     x = x + (seed * 0x2545F4914F6CDD1D) % (1 << 63)
     for shift, factor in ((30, 0x3F58476D1CE4E5B9), (27, 0x14D049BB133111EB)):
         x = (x ^ ((x >> shift) & ((1 << (64 - shift)) - 1))) * factor
