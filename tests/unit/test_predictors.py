@@ -141,6 +141,22 @@ def test_a_search_says_what_it_does_not_support(translator: Translator) -> None:
     assert translator.translate("a b", search="greedy", prefix="q").text.startswith("q")
 
 
+def test_coverage_and_noise_are_options_of_the_search(translator: Translator) -> None:
+    lines = ["a b c", "d", "e f g a b", "c c a"]
+    beam, greedy = translator.translate(lines, beam=4), translator.translate(lines, search="greedy")
+    covered = translator.translate(lines, search={"kind": "beam", "coverage_penalty": 0.2}, n_best=2)
+    noisy = translator.translate(lines, search={"kind": "noisy", "scale": 2.0}, n_best=2)
+    for line, plain, first, other, mine in zip(lines, beam, greedy, covered, noisy, strict=True):
+        assert other.text != plain.text or other.score < plain.score
+        assert len(other.alternatives) == 1 and other.alternatives[0].score <= other.score
+        assert mine.score >= first.score - 1e-5
+        assert translator.translate(line, search={"kind": "noisy", "scale": 2.0}, n_best=2).text == mine.text
+    with pytest.raises(ConfigError, match=r"decode\.search: noisy does not support terms that must be"):
+        translator.translate("a", search="noisy", terms=Terms(("b",)))
+    with pytest.raises(ConfigError, match=r"decode\.search\.where: TransformerDecoder has no recurrent states"):
+        translator.translate("a", search={"kind": "noisy", "where": "states"})
+
+
 def test_equal_inputs_are_one_key(translator: Translator) -> None:
     predictor = translator.predictor()
     first, second = (predictor.parse("a b", prefix="c", terms=Terms(("d",)), attention=True) for _ in range(2))

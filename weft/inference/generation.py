@@ -135,6 +135,7 @@ class GenerationPredictor(Predictor[Prompt, Generated]):
         super().__init__(model, resolved, warn)
         if resolved.rerank is not None:
             raise ConfigError("decode.rerank: texts of a language model have no source to rank them by; set it to none")
+        resolved.search.watched(model.decoder)  # fails now if the search cannot work with this decoder
         self.tokenizer, self.context = tokenizer, context
 
     def parse(self, line: str, *, tokens: int | None = None, draw: int = 0, **fields: Any) -> Prompt:

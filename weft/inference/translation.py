@@ -36,7 +36,7 @@ ROUND = 16
 
 @dataclass
 class Translation(Prediction):
-    """A translation. Its score is the log-probability divided by lengthᵅ or, with `decode.rerank`, that of the reranker."""
+    """A translation. Its score is that of the search, such as the log-probability divided by lengthᵅ, or of the reranker."""
 
 
 @dataclass(frozen=True)
@@ -95,6 +95,7 @@ class TranslationPredictor(Predictor[TranslationInput, Translation]):
         self.recorder = recorder_of(model)
         self.compiler = Compiler(self.warn) if resolved.section.compile else None
         self.max_source = min(resolved.section.max_source, model.max_source or resolved.section.max_source)
+        resolved.search.watched(model.decoder)  # fails now if the search cannot work with this decoder
         if resolved.section.n_best > 1:
             resolved.search.check(["n_best"])
         if shortlist:

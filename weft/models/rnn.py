@@ -6,6 +6,7 @@ states · M width of the encoder's, both directions together · C width of a con
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
 
@@ -147,6 +148,10 @@ class RecurrentDecoder(LinearDecoder):
         look = None if self.cross is None else self.cross.start(source.memory, source.layout)
         fed = last.new_zeros(last.size(0), self.output.in_features) if self.input_feeding else None
         return RecurrentState(layers, look, fed, summary)
+
+    def disturb(self, state: RecurrentState, change: Callable[[Tensor], Tensor]) -> RecurrentState:
+        """The state with `change` applied to the hidden state [B, D] of every layer, for noise at test time."""
+        return replace(state, layers=[(change(cell[0]), *cell[1:]) for cell in state.layers])
 
     def features(self, tokens: Tensor, state: RecurrentState, layout: Layout | None = None) -> Features:
         x = self.noise(self.embedding(tokens))

@@ -4,4 +4,5 @@ SEARCHES = {
     "greedy": "weft.search.methods:GreedySearch",
     "beam": "weft.search.methods:BeamSearch",
     "sample": "weft.search.methods:SampleSearch",
+    "noisy": "weft.search.methods:NoisySearch",
 }

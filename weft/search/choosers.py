@@ -22,13 +22,15 @@ NEVER = float("-inf")
 class Limits:
     """[G] each: the most and the fewest tokens of a text (`longest` counts EOS), and a number that names the sentence.
 
-    bias [G, V], if given, is added to the logits first: −inf for tokens outside the vocabulary of a source.
+    bias [G, V], if given, is added to the logits first: −inf for tokens outside the vocabulary of a source. ending [G, K], at
+    most 0, is added to the score of a hypothesis that ends with this step.
     """
 
     longest: Tensor
     shortest: Tensor
     ids: Tensor
     bias: Tensor | None = None
+    ending: Tensor | None = None
 
 
 @dataclass
@@ -89,7 +91,8 @@ class Chooser(Protocol):
 
 
 class Beam:
-    """Beam search. A finished score is log-probability / lengthᵅ, where the length counts generated tokens and EOS.
+    """Beam search. A finished score is log-probability / lengthᵅ, where the length counts generated tokens and EOS, plus the
+    `ending` of the limits, such as a coverage penalty. With an offset, the length is (offset + length) / (offset + 1).
 
     Of the best 2K candidates, those among the first K may finish; at the longest length all do. `stop` says when a source
     is done: "exact", when no running hypothesis can beat the worst one kept; "length" and "first" are the two usual
@@ -97,9 +100,14 @@ class Beam:
     """
 
     def __init__(
-        self, width: int, penalty: float = 1.0, keep: int | None = None, stop: Literal["exact", "length", "first"] = "exact"
+        self,
+        width: int,
+        penalty: float = 1.0,
+        keep: int | None = None,
+        stop: Literal["exact", "length", "first"] = "exact",
+        offset: float = 0.0,
     ) -> None:
-        self.width, self.penalty, self.keep, self.stop = width, penalty, keep or width, stop
+        self.width, self.penalty, self.keep, self.stop, self.offset = width, penalty, keep or width, stop, offset
 
     def start(self, sources: int, device: torch.device) -> Found:
         found = Found.empty(sources, self.width, self.keep, device)
@@ -112,7 +120,7 @@ class Beam:
         ends, width = (token == EOS) | last, self.width
         may_end = (logits[:, :, EOS] > NEVER).gather(1, parent)
         rank = torch.arange(top.size(1), device=top.device)
-        final = top / (t + 1).to(top.dtype) ** self.penalty
+        final = self._final(top, parent, t, limits)
         # A hypothesis that is cut off where EOS is forbidden ranks below all others.
         final = torch.where(may_end, final, final - 1e6)
         final = torch.where(ends & (rank < width) & (top > NEVER) & ~found.done[:, None], final, NEVER)
@@ -124,6 +132,11 @@ class Beam:
         done = found.done | last[:, 0] | self._decided(score.amax(1), kept.best, t, limits)
         found = replace(kept, score=score, done=done)
         return Choice(token.gather(1, chosen), parent.gather(1, chosen), found, Candidates(top, parent, token))
+
+    def _final(self, score: Tensor, parent: Tensor, t: Tensor, limits: Limits) -> Tensor:
+        """[G, N]: the scores of candidates that end with this step."""
+        final = score / divisor(t + 1, score, self.penalty, self.offset)
+        return final if limits.ending is None else final + limits.ending.gather(1, parent)
 
     def _keep(self, found: Found, final: Tensor, parent: Tensor, token: Tensor, t: Tensor) -> Found:
         """The table of finished hypotheses, with the new ones sorted in."""
@@ -141,10 +154,11 @@ class Beam:
         if self.stop == "first":
             return full | (lead == NEVER)
         if self.stop == "exact" and self.penalty > 0:
-            length = limits.longest.to(lead.dtype)
+            length = limits.longest
         else:
-            length = (t + (2 if self.stop == "exact" else 1)).to(lead.dtype)
-        return (full & (lead / length**self.penalty <= best[:, -1])) | (lead == NEVER)
+            length = t + (2 if self.stop == "exact" else 1)
+        # The ending of a hypothesis is at most 0, so without it this is the most that it can reach.
+        return (full & (lead / divisor(length, lead, self.penalty, self.offset) <= best[:, -1])) | (lead == NEVER)
 
 
 class Greedy:
@@ -152,8 +166,8 @@ class Greedy:
 
     width = 1
 
-    def __init__(self, penalty: float = 1.0) -> None:
-        self.penalty = penalty
+    def __init__(self, penalty: float = 1.0, offset: float = 0.0) -> None:
+        self.penalty, self.offset = penalty, offset
 
     def start(self, sources: int, device: torch.device) -> Found:
         return Found.empty(sources, 1, 1, device)
@@ -161,7 +175,7 @@ class Greedy:
     def step(self, logits: Tensor, norm: Tensor, found: Found, t: Tensor, limits: Limits) -> Choice:
         # On a CPU, `max` with indices is not vectorised; `top_k` is.
         best, token = top_k(logits[:, 0], 1) if logits.device.type == "cpu" else logits.max(-1)
-        return _extend(found, token, best.float() - norm, t, limits, self.penalty)
+        return _extend(found, token, best.float() - norm, t, limits, self.penalty, self.offset)
 
 
 class Sample:
@@ -196,21 +210,34 @@ class Sample:
         return _extend(found, token, logp, t, limits)
 
 
-def _extend(found: Found, token: Tensor, logp: Tensor, t: Tensor, limits: Limits, penalty: float = 0.0) -> Choice:
+def divisor(length: Tensor, like: Tensor, penalty: float, offset: float) -> Tensor:
+    """lengthᵅ or, with an offset, ((offset + length) / (offset + 1))ᵅ (Wu et al. 2016, equation 14, where it is 5)."""
+    length = length.to(like.dtype)
+    return (length if offset == 0 else (length + offset) / (1 + offset)) ** penalty
+
+
+def _extend(
+    found: Found, token: Tensor, logp: Tensor, t: Tensor, limits: Limits, penalty: float = 0.0, offset: float = 0.0
+) -> Choice:
     """Extends hypotheses that do not compete: each runs until its EOS or its limit."""
     running = found.best == NEVER
     score = torch.where(running, found.score + logp, found.score)
     ends = running & ((token == EOS) | (t + 1 >= limits.longest)[:, None])
     own = torch.arange(token.size(1), device=token.device).expand_as(token)
-    best = torch.where(ends, score / (t + 1).to(score.dtype) ** penalty, found.best)
+    final = score / divisor(t + 1, score, penalty, offset)
+    best = torch.where(ends, final if limits.ending is None else final + limits.ending, found.best)
     when = torch.where(ends, t, found.when)
     found = Found(score, best, when, own, torch.where(ends, token, found.token), (~running | ends).all(1))
     return Choice(torch.where(running, token, PAD), None, found)
 
 
 def uniform(seed: int, ids: Tensor, sample: Tensor, t: Tensor) -> Tensor:
-    """[G, K] numbers in [0, 1), one per sentence, sample and step, by the bit mixing of splitmix64."""
-    x = ids[:, None] * 0x1E3779B97F4A7C15 + sample * 0x3F4A7C15D1B54A33 + t * 0x5851F42D4C957F2D
+    """[G, K] numbers in [0, 1), one per sentence, sample and step."""
+    return hashed(ids[:, None] * 0x1E3779B97F4A7C15 + sample * 0x3F4A7C15D1B54A33 + t * 0x5851F42D4C957F2D, seed)
+
+
+def hashed(x: Tensor, seed: int) -> Tensor:
+    """Numbers in [0, 1), one per integer of x, by the bit mixing of splitmix64."""
     x = x + (seed * 0x2545F4914F6CDD1D) % (1 << 63)
     for shift, factor in ((30, 0x3F58476D1CE4E5B9), (27, 0x14D049BB133111EB)):
         x = (x ^ ((x >> shift) & ((1 << (64 - shift)) - 1))) * factor

@@ -17,6 +17,7 @@ from weft.kernels.cpp import used
 from weft.models.base import Decoder
 from weft.search.choosers import NEVER, Choice, Chooser, Found, Limits
 from weft.search.constraints import Constraint
+from weft.search.coverage import Covered
 from weft.search.tables import Hypothesis, Tables, read_back
 from weft.state import State, grow, select
 
@@ -136,7 +137,10 @@ class Step:
         if logits.size(0) < groups * width:
             now.take(torch.arange(groups, device=logits.device).repeat_interleave(width))
             logits, norm = logits.repeat_interleave(width, 0), norm.repeat_interleave(width, 0)
-        choice = self.chooser.step(logits.view(groups, width, -1), norm.view(groups, width), now.found, now.t, now.limits)
+        limits = now.limits
+        if isinstance(now.state, Covered):
+            limits = replace(limits, ending=now.state.penalty().view(groups, width))
+        choice = self.chooser.step(logits.view(groups, width, -1), norm.view(groups, width), now.found, now.t, limits)
         now.found = choice.found
         now.tables.write(now.t, now.owner, choice)
         return choice

@@ -9,16 +9,20 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field, PositiveInt
+import torch
+from pydantic import Field, NonNegativeFloat, PositiveInt
 from torch import Tensor
 
 from weft.batch import Layout
 from weft.errors import ConfigError
 from weft.models.base import Decoder
 from weft.search.choosers import Beam, Chooser, Greedy, Sample
-from weft.search.loop import generate
+from weft.search.coverage import CoverageDecoder
+from weft.search.loop import Control, generate
+from weft.search.noise import NoisyDecoder, Where, in_chains, log_probabilities
 from weft.search.tables import Hypothesis, Tables
 from weft.search.terms import Book, Require
+from weft.state import select
 
 BANKS = 8
 """The narrowest beam for required terms: hypotheses that already contain them share it with those that do not."""
@@ -43,6 +47,11 @@ class Search(ABC):
     kind: ClassVar[str]
     accepts: ClassVar[frozenset[str]]
     length_penalty: float = 0.0
+    length_offset: float = 0.0
+
+    def watched(self, decoder: Decoder) -> Decoder:
+        """The decoder as this search needs it. Raises ConfigError if it cannot be searched in this way."""
+        return decoder
 
     def check(self, features: Iterable[str], where: str = "") -> None:
         """Raises ConfigError for the first feature that this search does not support."""
@@ -84,8 +93,8 @@ class Search(ABC):
             keep = self.width(best)
             # The prefix may already contain some of the terms.
             state = required.read(first, first_layout)
-            chooser = Require(max(BANKS, 2 * keep), required, state, self.length_penalty, keep)
-        return generate(decoder, source, chooser, first=first, first_layout=first_layout, best=best, **options)
+            chooser = Require(max(BANKS, 2 * keep), required, state, self.length_penalty, keep, self.length_offset)
+        return generate(self.watched(decoder), source, chooser, first=first, first_layout=first_layout, best=best, **options)
 
 
 class BeamSearch(Search):
@@ -93,6 +102,9 @@ class BeamSearch(Search):
 
     width: hypotheses per source; decode.n_best and decode.rerank may widen it
     length_penalty: a finished score is the log-probability divided by length to this power
+    length_offset: the length is replaced by (offset + length) / (offset + 1); Wu et al. 2016 use 5
+    coverage_penalty: weight β of β Σ log(min(attention to a source token, 1)), which is added to a finished score (Wu et al.
+        2016); attention is the mean over all heads and layers that attend to the source
     stop: when a source is done: exact, when no running hypothesis can still win; length and first are faster heuristics
     """
 
@@ -100,9 +112,19 @@ class BeamSearch(Search):
     accepts = frozenset(FEATURES)
 
     def __init__(
-        self, *, width: PositiveInt = 4, length_penalty: float = 1.0, stop: Literal["exact", "length", "first"] = "exact"
+        self,
+        *,
+        width: PositiveInt = 4,
+        length_penalty: float = 1.0,
+        length_offset: NonNegativeFloat = 0.0,
+        coverage_penalty: NonNegativeFloat = 0.0,
+        stop: Literal["exact", "length", "first"] = "exact",
     ) -> None:
         self.beam, self.length_penalty, self.stop = width, length_penalty, stop
+        self.length_offset, self.coverage_penalty = length_offset, coverage_penalty
+
+    def watched(self, decoder: Decoder) -> Decoder:
+        return CoverageDecoder(decoder, self.coverage_penalty) if self.coverage_penalty else decoder
 
     def width(self, n_best: int) -> int:
         return max(self.beam, n_best)
@@ -112,7 +134,9 @@ class BeamSearch(Search):
 
     def chooser(self, n_best: int, length_penalty: float | None = None) -> Chooser:
         penalty, width = self.length_penalty if length_penalty is None else length_penalty, self.width(n_best)
-        return Greedy(penalty) if width == 1 else Beam(width, penalty, stop=self.stop)
+        if width == 1:
+            return Greedy(penalty, self.length_offset)
+        return Beam(width, penalty, stop=self.stop, offset=self.length_offset)
 
 
 class GreedySearch(BeamSearch):
@@ -155,3 +179,94 @@ class SampleSearch(Search):
 
     def chooser(self, n_best: int, length_penalty: float | None = None) -> Chooser:
         return Sample(n_best, self.temperature, self.top_k, self.top_p, self.seed)
+
+
+class NoisySearch(Search):
+    """Decodes several times greedily, with noise in the decoder, and takes the most probable text (Cho 2016).
+
+    The first of the chains has no noise, so the result scores at least as well as a greedy text. Scores are without noise.
+
+    chains: texts per source that are decoded side by side
+    scale: standard deviation of the noise at the first token
+    where: embeddings that the decoder reads, or the states of recurrent layers, as published
+    decay: divide the standard deviation by the number of the token, as published
+    length_penalty: a score is the log-probability divided by length to this power
+    seed: of the random numbers
+    """
+
+    kind = "noisy"
+    accepts = frozenset({"n_best", "prefix"})
+
+    def __init__(
+        self,
+        *,
+        chains: PositiveInt = 8,
+        scale: NonNegativeFloat = 0.5,
+        where: Where = "embeddings",
+        decay: bool = True,
+        length_penalty: float = 1.0,
+        seed: Annotated[int, Field(ge=0, lt=1 << 63)] = 1,
+    ) -> None:
+        self.chains, self.scale, self.where, self.decay = chains, scale, where, decay
+        self.length_penalty, self.seed = length_penalty, seed
+
+    def width(self, n_best: int) -> int:
+        return max(self.chains, n_best)
+
+    def final(self, n_best: int) -> bool:
+        return False
+
+    def watched(self, decoder: Decoder) -> Decoder:
+        return NoisyDecoder(decoder, self.scale, self.where, self.seed, self.decay)
+
+    def chooser(self, n_best: int, length_penalty: float | None = None) -> Chooser:
+        raise ConfigError(
+            "decode.search: noisy ranks whole texts by their probability given a source; for a language model set "
+            "decode.search: sample"
+        )
+
+    def find(
+        self,
+        decoder: Decoder,
+        source: Any,
+        *,
+        first: Tensor,
+        first_layout: Layout | None = None,
+        best: int = 1,
+        required: Book | None = None,
+        **options: Any,
+    ) -> tuple[list[list[Hypothesis]], Tables | None]:
+        chains, limits, control = self.width(best), options.pop("limits"), options.pop("control", None)
+        rows = torch.arange(first.size(0), device=first.device).repeat_interleave(chains)
+        many = in_chains(source, limits.ids, chains)
+        mine = None if control is None else Control(control.rows * chains, lambda row: control.wanted(row // chains))
+        found, _ = generate(
+            self.watched(decoder),
+            many,
+            Greedy(self.length_penalty),
+            first=first[rows],
+            first_layout=None if first_layout is None else first_layout.repeat(chains),
+            limits=select(limits, rows),
+            control=mine,
+            **options,
+        )
+        if mine is not None:
+            control.stopped.update(row // chains for row in mine.stopped)
+        prefixes = _rows(first, first_layout)
+        texts = [each[0].tokens for each in found]
+        with torch.inference_mode():
+            logp = log_probabilities(decoder, many, [prefixes[row] for row in rows.tolist()], texts)
+        scored = [Hypothesis(score / len(text) ** self.length_penalty, text) for score, text in zip(logp, texts, strict=True)]
+        return [_ranked(scored[row * chains : (row + 1) * chains])[:best] for row in range(first.size(0))], None
+
+
+def _rows(first: Tensor, layout: Layout | None) -> list[list[int]]:
+    """The prefix of each source, without padding."""
+    lengths = [first.size(1)] * first.size(0) if layout is None else layout.lengths.tolist()
+    return [row[:length] for row, length in zip(first.tolist(), lengths, strict=True)]
+
+
+def _ranked(texts: list[Hypothesis]) -> list[Hypothesis]:
+    """The best first, each text once."""
+    once = {tuple(each.tokens): each for each in texts}
+    return sorted(once.values(), key=lambda each: -each.score)

@@ -88,8 +88,10 @@ class Require(Beam):
     term is written unless the longest length comes first. A text may end only when all its terms are complete.
     """
 
-    def __init__(self, width: int, book: Book, at: Tensor, penalty: float = 1.0, keep: int | None = None) -> None:
-        super().__init__(width, penalty, keep, stop="length")
+    def __init__(
+        self, width: int, book: Book, at: Tensor, penalty: float = 1.0, keep: int | None = None, offset: float = 0.0
+    ) -> None:
+        super().__init__(width, penalty, keep, stop="length", offset=offset)
         self.book, self.at = book, at
 
     def start(self, sources: int, device: torch.device) -> Found:
@@ -112,7 +114,7 @@ class Require(Beam):
         last = (t + 1 >= limits.longest)[:, None]
         ends = (token == EOS) | last
         place = torch.arange(order.size(1), device=order.device)
-        final = value / (t + 1).to(value.dtype) ** self.penalty
+        final = self._final(value, parent, t, limits)
         may = ends & (place < width) & (value > NEVER) & ~found.done[:, None]
         # If the longest length comes first, a text without its terms is better than none and worse than any other.
         alone = (found.best[:, :1] == NEVER) & ~(may & complete).any(1, keepdim=True)
