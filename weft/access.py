@@ -20,8 +20,8 @@ def why_unreadable(path: str | Path, what: str = "file") -> str | None:
         if stat.S_ISDIR(found.st_mode):
             os.scandir(path).close()
             os.stat(path / ".")  # entering a folder needs another permission than listing it
-        else:
-            os.close(os.open(path, os.O_RDONLY | os.O_NONBLOCK))  # opening a pipe must not wait for a writer
+        elif stat.S_ISREG(found.st_mode):
+            os.close(os.open(path, os.O_RDONLY))
     except (FileNotFoundError, NotADirectoryError):
         return f"there is no such {what}"
     except PermissionError:

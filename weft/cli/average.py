@@ -6,13 +6,14 @@ from pathlib import Path
 
 import typer
 
+from weft.cli import completion
 from weft.errors import RunError
 
 USUAL = 5
 
 
 def average(
-    run: Path = typer.Argument(help="Folder of a run."),
+    run: Path = typer.Argument(help="Folder of a run.", autocompletion=completion.runs),
     last: int = typer.Option(
         None, "--last", help=f"Number of newest checkpoints to average; default: {USUAL}, or all if there are fewer.", min=1
     ),
