@@ -44,8 +44,10 @@ FIXED = {
 FREE = ("dropout", "attention_dropout", "feedforward_dropout")
 """Options of a model that may change: they have no weights and are not used for inference."""
 
+IDENTITY = "data.id"
+"""A file with a hash of the training data."""
+
 INEXACT = {
-    "data.train": "other data, or the same data in another order, is read from the same position on",
     "train.batch_tokens": "batches are cut differently, so some pairs of this epoch may be read twice or not at all",
 }
 """Settings that may change, but then the run is not the one that an uninterrupted training would give."""
@@ -98,10 +100,22 @@ def trained_config(run: Path) -> Config:
     return load_config(file if file.is_file() else run / CONFIG).absolute()
 
 
-def remember_config(run: Path, config: Config) -> None:
-    """Saves the configuration beside the checkpoints, for `trained_config`."""
+def remember(run: Path, config: Config, identity: str) -> None:
+    """Saves the configuration and the identity of the training data beside the checkpoints."""
     (run / CHECKPOINTS).mkdir(exist_ok=True)
     save_config(config, run / CHECKPOINTS / CONFIG)
+    document.replace_file(run / CHECKPOINTS / IDENTITY, f"{identity}\n")
+
+
+def check_identity(run: Path, identity: str) -> list[str]:
+    """A message if the training data is not what the checkpoints were trained on."""
+    file = run / CHECKPOINTS / IDENTITY
+    if not file.is_file() or file.read_text("utf-8").strip() == identity:
+        return []
+    return [
+        "data.train: the training data has changed since the last step. Training continues from the same position in the new "
+        "data, with the tokenizer of the run; the result is not that of an uninterrupted training"
+    ]
 
 
 def check_data(run: Path, config: Config) -> None:
