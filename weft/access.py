@@ -37,10 +37,9 @@ def denied(path: str | Path, wish: str) -> str:
     closed = next((folder for folder in reversed(path.parents) if folder.is_dir() and not os.access(folder, os.X_OK)), None)
     needed = "".join(letter for letter, word in (("r", "read"), ("w", "write")) if word in wish)
     place, need = (path, needed) if closed is None else (closed, "x")
-    try:
-        facts = place.stat()
-    except OSError:
-        return f"permission denied: the user {_user(os.geteuid())} may not {wish}"
+    if closed is None and not place.exists():  # a file to create
+        place, need, wish = path.parent, "w", f"write to the folder {path.parent}"
+    facts = place.stat()
     if closed is not None:
         wish = f"enter the folder {closed}"
     elif need == "r" and stat.S_ISDIR(facts.st_mode):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -55,6 +56,21 @@ def test_the_page_works_offline_without_console_messages(offline: WebDriver, tra
     assert len(all_of(offline, ".tree g")) == len(translator.explain("a b c", beam=3).tree)
 
 
+def test_the_heat_map_has_a_scale_and_elides_long_labels(offline: WebDriver, translator: Translator, tmp_path: Path) -> None:
+    found = translator.explain("a b c", beam=2)
+    found.source.tokens[0] = "x" * 60
+    show(offline, tmp_path, [found])
+    offline.execute_script(
+        "window.written = []; const draw = CanvasRenderingContext2D.prototype.fillText;"
+        "CanvasRenderingContext2D.prototype.fillText = function (...given) { written.push(given[0]); draw.apply(this, given); }"
+    )
+    offline.find_element(By.CSS_SELECTOR, "canvas.map").send_keys(Keys.ARROW_RIGHT)
+    written = offline.execute_script("return window.written")
+    weights = [float(text) for text in written if re.fullmatch(r"0|\d\.\d\d", text)]
+    assert 0 in weights and 0 < max(weights) <= 1 and max(weights) / 4 == pytest.approx(sorted(set(weights))[1], abs=0.01)
+    assert any(text.startswith("xxx") and "…" in text for text in written), written
+
+
 def test_the_page_works_with_the_keyboard(offline: WebDriver, translator: Translator, tmp_path: Path) -> None:
     show(offline, tmp_path, [translator.explain("a b c", beam=2), translator.explain("d e", beam=2)])
     offline.find_element(By.CSS_SELECTOR, "canvas.map").send_keys(Keys.ARROW_RIGHT, Keys.ARROW_RIGHT)
@@ -102,7 +118,6 @@ def test_tokens_are_joined_to_words(offline: WebDriver, translator: Translator, 
     found = translator.explain("a b c")
     found.source = Side("ab c", ["a", "b", "c", "end"], [(0, 2), (2, 3), (3, 4)], ["ab", "c", "end"])
     show(offline, tmp_path, [found])
-    press(offline, "w")
     wait(offline, "document.querySelector('button[aria-pressed=true]:last-child').textContent == 'words'")
     offline.find_element(By.CSS_SELECTOR, "canvas.map").send_keys(Keys.ARROW_DOWN)
     weight = found.joined(found.views("cross")[0]).mean(0)[1, 0]

@@ -30,7 +30,7 @@ def umask(mask: int) -> Iterator[None]:
         os.umask(before)
 
 
-@pytest.mark.parametrize("mask", [0o022, 0o002, 0o077])
+@pytest.mark.parametrize("mask", [0o022, 0o007])
 def test_every_file_of_a_run_follows_the_umask(weft: tiny.Shell, tmp_path: Path, mask: int) -> None:
     cache, data = tmp_path / "cache", tiny.generated("reverse", 30)
     settings = {"train.steps": 1, "data.cache": str(cache), "train.tensorboard": True}
@@ -81,6 +81,7 @@ def test_a_read_only_run_serves_and_everything_that_is_denied_says_so(read_only:
         *("evaluate", run, "--data", data, "--samples", "2", "--against", run / ".", "--then"),
         *("explain", run, "a b c", "-o", home / "page.html", "--then"),
         *("shortlist", run, "--data", data, "--then"),
+        *("average", run, "--out", home / "mean", "--then"),
         *("explain", run, "a b", "--set", "decode.shortlist=20", "-o", home / "short.html"),
     )
     assert done.returncode == 0, done.stderr
@@ -89,8 +90,9 @@ def test_a_read_only_run_serves_and_everything_that_is_denied_says_so(read_only:
     assert not (run / FILE).exists()
 
     (run / "model.safetensors").chmod(0)
-    closed, mine = tmp_path / "closed", home / "mine.txt"
+    closed, locked, mine = tmp_path / "closed", tmp_path / "locked", home / "mine.txt"
     closed.mkdir()
+    locked.mkdir(mode=0o555)
     (closed / "in.txt").write_text("a\n")
     mine.write_text("a\n")
     mine.chmod(0)
@@ -99,14 +101,15 @@ def test_a_read_only_run_serves_and_everything_that_is_denied_says_so(read_only:
         home,
         *("translate", run, "--then", "train", "--resume", run, "--then", "average", run, "--then"),
         *("translate", run, closed / "in.txt", "--then", "translate", closed / "run", "--then"),
-        *("translate", run, mine, "--then", "new", run / "mine.yaml"),
+        *("translate", run, mine, "--then", "new", locked / "mine.yaml"),
     )
     assert said.returncode == 1 and "Traceback" not in said.stderr and "no such" not in said.stderr
-    unreadable, resume, average, folder, run_folder, file, *_ = said.stderr.strip().splitlines()
+    unreadable, resume, average, folder, run_folder, file, new = said.stderr.strip().splitlines()
     assert "may not read it" in unreadable and "chmod a+r" in unreadable and "model.safetensors" in unreadable
     assert all("the run cannot be changed: permission denied" in line for line in (resume, average))
     assert all(f"may not enter the folder {closed} (d---------, owner" in line for line in (folder, run_folder))
     assert "mine.txt: permission denied" in file
+    assert f"may not write to the folder {locked}" in new and f"chmod a+w {locked}" in new
 
 
 def test_what_is_missing_is_missing_and_what_is_denied_is_denied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,6 +6,7 @@ it seems to continue. Other changes are listed in the log.
 
 from __future__ import annotations
 
+import os
 import shlex
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -121,7 +122,7 @@ def check_identity(run: Path, identity: str) -> list[str]:
 def check_data(run: Path, config: Config) -> None:
     """Raises DataError if a data file of a resumed run is gone, and says how to name its new place."""
     for option, specs in (("--data", config.data.train), ("--valid", config.data.valid)):
-        missing = [path for spec in specs for path in files_of(spec) if not Path(path).is_file()]
+        missing = [path for spec in specs for path in files_of(spec) if not os.path.exists(path)]
         if missing:
             raise DataError(
                 f"{', '.join(missing)}: there is no such file, but the run was trained with it. If it has moved, name its new "
