@@ -118,6 +118,7 @@ def test_tokens_are_joined_to_words(offline: WebDriver, translator: Translator, 
     found = translator.explain("a b c")
     found.source = Side("ab c", ["a", "b", "c", "end"], [(0, 2), (2, 3), (3, 4)], ["ab", "c", "end"])
     show(offline, tmp_path, [found])
+    press(offline, "w")
     wait(offline, "document.querySelector('button[aria-pressed=true]:last-child').textContent == 'words'")
     offline.find_element(By.CSS_SELECTOR, "canvas.map").send_keys(Keys.ARROW_DOWN)
     weight = found.joined(found.views("cross")[0]).mean(0)[1, 0]
