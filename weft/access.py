@@ -20,8 +20,8 @@ def why_unreadable(path: str | Path, what: str = "file") -> str | None:
         if stat.S_ISDIR(found.st_mode):
             os.scandir(path).close()
             os.stat(path / ".")  # entering a folder needs another permission than listing it
-        else:
-            os.close(os.open(path, os.O_RDONLY | os.O_NONBLOCK))  # opening a pipe must not wait for a writer
+        elif stat.S_ISREG(found.st_mode):
+            os.close(os.open(path, os.O_RDONLY))
     except (FileNotFoundError, NotADirectoryError):
         return f"there is no such {what}"
     except PermissionError:
@@ -37,10 +37,9 @@ def denied(path: str | Path, wish: str) -> str:
     closed = next((folder for folder in reversed(path.parents) if folder.is_dir() and not os.access(folder, os.X_OK)), None)
     needed = "".join(letter for letter, word in (("r", "read"), ("w", "write")) if word in wish)
     place, need = (path, needed) if closed is None else (closed, "x")
-    try:
-        facts = place.stat()
-    except OSError:
-        return f"permission denied: the user {_user(os.geteuid())} may not {wish}"
+    if closed is None and not place.exists():  # a file to create
+        place, need, wish = path.parent, "w", f"write to the folder {path.parent}"
+    facts = place.stat()
     if closed is not None:
         wish = f"enter the folder {closed}"
     elif need == "r" and stat.S_ISDIR(facts.st_mode):

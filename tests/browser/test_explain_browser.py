@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -53,6 +54,21 @@ def test_the_page_works_offline_without_console_messages(offline: WebDriver, tra
     assert offline.execute_script(f"return {INK}")
     assert len(all_of(offline, ".thumb")) == 4, "mean, max and two heads"
     assert len(all_of(offline, ".tree g")) == len(translator.explain("a b c", beam=3).tree)
+
+
+def test_the_heat_map_has_a_scale_and_elides_long_labels(offline: WebDriver, translator: Translator, tmp_path: Path) -> None:
+    found = translator.explain("a b c", beam=2)
+    found.source.tokens[0] = "x" * 60
+    show(offline, tmp_path, [found])
+    offline.execute_script(
+        "window.written = []; const draw = CanvasRenderingContext2D.prototype.fillText;"
+        "CanvasRenderingContext2D.prototype.fillText = function (...given) { written.push(given[0]); draw.apply(this, given); }"
+    )
+    offline.find_element(By.CSS_SELECTOR, "canvas.map").send_keys(Keys.ARROW_RIGHT)
+    written = offline.execute_script("return window.written")
+    weights = [float(text) for text in written if re.fullmatch(r"0|\d\.\d\d", text)]
+    assert 0 in weights and 0 < max(weights) <= 1 and max(weights) / 4 == pytest.approx(sorted(set(weights))[1], abs=0.01)
+    assert any(text.startswith("xxx") and "…" in text for text in written), written
 
 
 def test_the_page_works_with_the_keyboard(offline: WebDriver, translator: Translator, tmp_path: Path) -> None:

@@ -83,6 +83,43 @@ def test_a_lower_loss_is_drawn_higher() -> None:
     assert not chart(document(3)).axes[0].yaxis_inverted()
 
 
+def flat(values: list[list[float]], title: str = "BLEU") -> dict[str, Any]:
+    """Results of entries of about the same speed, with these qualities."""
+    found = document(len(values) + 1)
+    found["entries"].pop()
+    found["headline"] |= {"title": title}
+    for number, (row, quality) in enumerate(zip(found["entries"], values, strict=True)):
+        row |= {"quality": stat(quality), "speed": stat([10_000.0 + number])}
+    return found
+
+
+def test_noise_does_not_fill_the_axes() -> None:
+    axes = chart(flat([[35.0], [35.05], [35.1]])).axes[0]
+    (low, high), (slow, fast) = axes.get_ylim(), axes.get_xlim()
+    assert high - low >= 3.5 and low < 35.0 < 35.1 < high
+    assert fast - slow >= 2_500 and slow < 10_000 < fast
+    assert chart(flat([[97.0], [97.1]], "accuracy")).axes[0].get_ylim()[1] <= 101
+    wide = chart(flat([[10.0], [40.0]])).axes[0].get_ylim()  # real differences keep the axis
+    assert wide[0] < 10 and wide[1] > 40 and wide[1] - wide[0] < 45
+    lower = flat([[2.0], [2.001]])
+    lower["headline"] |= {"title": "loss", "higher_is_better": False}
+    bottom, top = chart(lower).axes[0].get_ylim()
+    assert bottom > 2.05 > 1.95 > top
+
+
+def test_spread_is_drawn_and_one_seed_is_called_one_seed() -> None:
+    one, three = flat([[35.0], [36.0]]), flat([[35.0, 35.5, 36.0], [36.0, 36.2, 36.4]])
+    notes = [found._supxlabel.get_text() for found in (chart(one), chart(three))]
+    assert "1 seed per entry: no spread" in notes[0] and "over 3 seeds" in notes[1]
+    assert "1 seed per entry: no spread" in write_page(one, pictures=False)
+    assert "over 3 seeds" in write_page(three, pictures=False) and "1 seed" not in write_page(three, pictures=False)
+    assert not chart(one).axes[0].lines
+    seeds = [line.get_ydata().tolist() for line in chart(three).axes[0].lines if line.get_marker() == "."]
+    assert seeds == [[35.0, 35.5, 36.0], [36.0, 36.2, 36.4]]
+    three["headline"]["signature"] = "nrefs:1|tok:zh"
+    assert "tok:zh" in write_page(three, pictures=False)
+
+
 def test_the_page_needs_nothing_from_elsewhere_and_shows_everything() -> None:
     page = write_page(document())
     outside = re.sub(r'"data:image/[^"]*"', '""', page)

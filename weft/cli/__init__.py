@@ -16,6 +16,7 @@ from weft.cli import (
     bench,
     compare,
     demo,
+    doctor,
     evaluate,
     explain,
     generate,
@@ -34,7 +35,6 @@ app = typer.Typer(
     name="weft",
     help="Train, evaluate, use and explain sequence-to-sequence models.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
@@ -53,6 +53,7 @@ app.command("average")(average.average)
 app.command("list")(listing.list_parts)
 app.command("new")(new.new)
 app.command("demo")(demo.demo)
+app.command("doctor")(doctor.doctor)
 
 
 def _version(wanted: bool) -> None:

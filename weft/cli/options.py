@@ -8,15 +8,24 @@ from typing import Any
 
 import typer
 
+from weft.cli import completion
 from weft.config import document
 from weft.errors import ConfigError, RunError
 
-RUN = typer.Argument(help="Folder of a trained run. Several, joined by commas, form an ensemble.")
+RUN = typer.Argument(
+    help="Folder of a trained run. Several, joined by commas, form an ensemble.", autocompletion=completion.runs
+)
 BEAM = typer.Option(None, "--beam", help="Beam size; 1 is greedy.")
 DEVICE = typer.Option("auto", "--device", help="auto, cpu, cuda, cuda:1, …")
 OUTPUT = typer.Option(None, "-o", "--output", help="File to write; default: standard output.")
 DECODE_SET = typer.Option([], "--set", help="Any decoding setting, e.g. --set decode.beam=5. Repeatable.", metavar="KEY=VALUE")
-ANY_SET = typer.Option([], "--set", help="Any setting, e.g. --set train.steps=2000. Repeatable.", metavar="KEY=VALUE")
+ANY_SET = typer.Option(
+    [],
+    "--set",
+    help="Any setting, e.g. --set train.steps=2000. Repeatable.",
+    metavar="KEY=VALUE",
+    autocompletion=completion.settings,
+)
 
 
 def runs(text: str) -> list[str]:

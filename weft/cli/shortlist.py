@@ -6,11 +6,12 @@ from pathlib import Path
 
 import typer
 
+from weft.cli import completion
 from weft.cli.output import tell
 
 
 def shortlist(
-    run: Path = typer.Argument(help="Folder of a trained run."),
+    run: Path = typer.Argument(help="Folder of a trained run.", autocompletion=completion.runs),
     data: list[str] = typer.Option([], "--data", help="Pairs to count; default: the run's training data.", metavar="FILES"),
 ) -> None:
     """Count the likely target tokens of each source token, for faster decoding with decode.shortlist."""

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import typer
 
+from weft.cli import completion
 from weft.cli.options import ANY_SET
 from weft.cli.output import tell
 from weft.config.registry import find_table, load
@@ -15,7 +16,9 @@ from weft.errors import ConfigError
 
 
 def train(
-    recipe: str = typer.Argument(None, help="A recipe (see `weft list recipes`) or a YAML file."),
+    recipe: str = typer.Argument(
+        None, help="A recipe (see `weft list recipes`) or a YAML file.", autocompletion=completion.recipes
+    ),
     data: list[str] = typer.Option(
         [],
         "--data",
@@ -24,7 +27,9 @@ def train(
     ),
     valid: list[str] = typer.Option([], "--valid", help="Validation pairs, in the same forms. Repeatable.", metavar="FILES"),
     out: Path = typer.Option(None, "--out", help="Folder of the run. Default: runs/NAME."),
-    resume: Path = typer.Option(None, "--resume", help="Continue this run exactly where it stopped.", metavar="RUN"),
+    resume: Path = typer.Option(
+        None, "--resume", help="Continue this run exactly where it stopped.", metavar="RUN", autocompletion=completion.runs
+    ),
     set: list[str] = ANY_SET,
 ) -> None:
     """Train a model from a recipe or a configuration file, on your own data."""

@@ -113,7 +113,8 @@ def _table(document: dict[str, Any]) -> str:
 
 def _chart(document: dict[str, Any]) -> str:
     picture = _picture(lambda file: save_figure(chart(document), file, "svg"), "svg+xml", "bubble chart")
-    return f"<h2>Quality, speed and memory</h2><p>{picture}</p>"
+    note = "Up and to the right is better. The axes do not start at 0; a quality axis covers at least a tenth of its values."
+    return f'<h2>Quality, speed and memory</h2><p class="note">{note}</p><p>{picture}</p>'
 
 
 def _settings(document: dict[str, Any]) -> str:

@@ -36,6 +36,7 @@ def collect(comparison: Comparison, runs: Sequence[Run], errors: Mapping[str, st
     measured = [run["measured"] for row in rows for run in row["runs"] if run["measured"]]
     facts: Row = measured[0] if measured else _facts(comparison)
     headline = _headline(facts, rows)
+    headline["signature"] = facts.get("signatures", {}).get(headline["key"], "")
     for row in rows:
         _judge(row, headline["key"], bool(comparison.test))
         for run in row["runs"]:

@@ -61,7 +61,7 @@ def columns(document: dict[str, Any]) -> list[Column]:
     alone = "measured in a short separate training" if document["settings"]["at_once"] > 1 else "median over training"
     where = "the process, with the interpreter" if document["about"]["device"].startswith("CPU") else "tensors on the GPU"
     every = [
-        QualityColumn(f"{headline['title']} {arrow}", _mean("quality"), "{:.2f}".format, f"on the {data} data"),
+        QualityColumn(f"{headline['title']} {arrow}", _mean("quality"), "{:.2f}".format, _on(data, headline)),
         RankColumn("rank", _best_rank, WHOLE, "the ranks that the noise between seeds allows, at 5 %"),
         Column("parameters", _mean("parameters"), lambda value: f"{value / 1e6:.2f}M" if value >= 1e5 else f"{value:,.0f}"),
         Column(f"{counts}/s", _mean("speed"), WHOLE, f"in training, {alone}"),
@@ -75,14 +75,27 @@ def columns(document: dict[str, Any]) -> list[Column]:
     return [column for column in every if any(column.value(row) is not None for row in document["entries"])]
 
 
+def _on(data: str, headline: dict[str, Any]) -> str:
+    signature = headline.get("signature")
+    return f"on the {data} data" + (f" ({signature})" if signature else "")
+
+
 def column_notes(document: dict[str, Any]) -> list[str]:
     """What the columns mean, one note each."""
     notes = [f"{column.heading.strip(' ↑↓')}: {column.note}" for column in columns(document) if column.note]
-    if document["settings"]["repeat"] > 1:
-        notes.append(f"± half the 95 % interval of the mean over {document['settings']['repeat']} seeds, by Student's t")
+    notes.append(seeds_note(document))
     if floors := document.get("floors"):
         notes.append("floors without a neural network: " + ", ".join(f"{name} {value:.2f}" for name, value in floors.items()))
     return notes
+
+
+def seeds_note(document: dict[str, Any]) -> str:
+    """How far the quality can be trusted: its interval over several seeds, or that there is only one."""
+    seeds = sorted({len(row["quality"]["values"]) for row in document["entries"] if row["quality"]})
+    if not seeds or seeds == [1]:
+        return "1 seed per entry: no spread is known, and small differences may be chance (--repeat 3 trains three seeds)"
+    counts = f"{seeds[0]}" if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]}"
+    return f"± half the 95 % interval of the mean over {counts} seeds, by Student's t"
 
 
 def terminal_table(document: dict[str, Any]) -> Table:

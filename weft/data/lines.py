@@ -50,6 +50,8 @@ def check_file(path: str | Path) -> Path:
         problem = why_unreadable(path) or NO_FILE
         place = f" (looked for it in {path.absolute().parent})" if problem == NO_FILE else ""
         raise DataError(f"{path}: {problem}{place}.")
+    if not os.access(path, os.R_OK):
+        raise DataError(f"{path}: {denied(path, 'read it')}.")
     return path
 
 

@@ -46,6 +46,7 @@ class Text:
     """Tokens [N] on disk, and the number of characters and UTF-8 bytes that they encode."""
 
     def __init__(self, corpus: Corpus) -> None:
+        self.identity = corpus.folder.name
         self.tokens: Tokens = corpus.values["tokens"]
         self.characters, self.bytes = (int(corpus.values[name].sum()) for name in ("characters", "bytes"))
 

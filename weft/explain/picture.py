@@ -5,12 +5,14 @@ Right-to-left text along the top starts at the right. Joining its letters needs 
 
 from __future__ import annotations
 
+import math
+import unicodedata
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import IO, Any, Literal
+from typing import IO, TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -21,9 +23,20 @@ from weft.explain.explanation import SIDES, Explanation
 from weft.explain.text import Weights, shown
 from weft.inference.predictor import Prediction
 
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+    from matplotlib.image import AxesImage
+
 Head = int | Literal["mean", "max"]
-MAX_LABELS = 80
-"""Longest text whose tokens are written along an axis; more would be unreadable."""
+CELL, LEAST, ROOM = 0.28, 1.0, 22.0
+"""Width of a cell, and the least and most that all cells of a row or column take together, in inches."""
+
+SMALLEST, LARGEST = 6.0, 10.0
+"""Sizes of a label in points."""
+
+LONGEST = 24
+"""Characters of a label."""
 
 FIRST = "DejaVu Sans"
 """Comes with matplotlib; covers Latin, Greek, Cyrillic, Hebrew, Arabic, Armenian and Georgian."""
@@ -113,35 +126,90 @@ def draw(view: View, file: str | Path | IO[bytes], dpi: int = 150, warn: Callabl
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    rows, columns = view.weights.shape
-    width, height = (
-        min(30.0, least + (0.28 if size <= MAX_LABELS else 0.05) * size) for size, least in ((columns, 1.5), (rows, 1.2))
-    )
+    left, top = _labels(view.rows), _labels(view.columns)
+    sides = [max(each, 0.2) for each in (left.longest, top.longest if top.rotated else 0)]
     families, missing = fonts_for("".join([*view.rows, *view.columns]))
     if missing and warn is not None:
         warn(f"no installed font has {missing!r}, so boxes are drawn instead; install a font that does, such as a Noto font")
-    figure = Figure(figsize=(width, height), layout="constrained")
+    size = 1.6 + sides[0] + top.inches, 0.8 + sides[1] + left.inches
+    figure = Figure(figsize=size, layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.subplots()
-    axes.imshow(view.weights, cmap="Blues", vmin=0, aspect="auto")
-    axes.set_xticks([])
-    axes.set_yticks([])
+    image = axes.imshow(view.weights, cmap="Blues", vmin=0, vmax=max(1e-6, float(view.weights.max())), aspect="auto")
+    _add_scale(figure, axes, image)
     # A dollar sign in a token must not start a formula.
     style: dict[str, Any] = {"fontfamily": families, "parse_math": False}
-    if columns <= MAX_LABELS:
-        names, rotation = [shown(token) for token in view.columns], 90 if columns > 12 else 0
-        axes.set_xticks(range(columns), names, rotation=rotation, **style)
-    if rows <= MAX_LABELS:
-        axes.set_yticks(range(rows), [shown(token) for token in view.rows], **style)
+    axes.xaxis.tick_top()
+    axes.set_xticks(top.places, top.names, fontsize=top.size, **style)
+    axes.set_yticks(left.places, left.names, fontsize=left.size, **style)
+    for text, name in zip(axes.get_xticklabels(), top.names, strict=True):
+        text.set_rotation(90 if top.width(name) > top.cell else 0)
     if view.from_right:
         axes.invert_xaxis()
-    axes.xaxis.tick_top()
     axes.set_xlabel(view.sides[1])
     axes.xaxis.set_label_position("top")
     axes.set_ylabel(view.sides[0])
+    axes.tick_params(length=0)
+    axes.spines[:].set_color("#bbbbbb")
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*[Gg]lyph.*")  # reported above, with advice
         figure.savefig(file, dpi=dpi)
+
+
+def _add_scale(figure: Figure, axes: Axes, image: AxesImage) -> None:
+    """Adds a colour bar with the weights that the colours stand for."""
+    bar = figure.colorbar(image, ax=axes, fraction=0.15, aspect=14, shrink=min(1.0, 2.4 / figure.get_figheight()), pad=0.02)
+    bar.set_label("weight", fontsize=9)
+    bar.ax.tick_params(labelsize=8, length=2)
+    bar.ax.locator_params(nbins=5)
+    bar.outline.set_visible(False)
+
+
+@dataclass(frozen=True)
+class Labels:
+    """Labels along an axis of `inches`: the places and names of every first, second, … token, their size in points, and the
+    inches that each of them has."""
+
+    places: range
+    names: list[str]
+    size: float
+    cell: float
+    inches: float
+
+    def width(self, name: str) -> float:
+        """The width of a label in inches, roughly."""
+        return columns_of(name) * self.size * 0.65 / 72
+
+    @property
+    def longest(self) -> float:
+        return max(map(self.width, self.names))
+
+    @property
+    def rotated(self) -> bool:
+        """Whether a label along the top does not fit its cell. Those that do stand upright."""
+        return self.longest > self.cell
+
+
+def _labels(tokens: Sequence[str]) -> Labels:
+    """Labels that do not touch each other. If cells are too narrow for all tokens, only every second, third, … has one."""
+    cell = max(min(CELL, ROOM / len(tokens)), LEAST / len(tokens))
+    every = math.ceil(SMALLEST * 1.3 / (72 * cell))
+    size = min(LARGEST, max(SMALLEST, 0.75 * 72 * cell * every))
+    places = range(0, len(tokens), every)
+    names = [elided(shown(tokens[place])) for place in places]
+    return Labels(places, names, size, cell * every, cell * len(tokens))
+
+
+def columns_of(name: str) -> int:
+    """The width of a text in Latin letters: Chinese, Japanese and Korean characters are twice as wide, marks take no room."""
+    wide = sum(unicodedata.east_asian_width(character) in "WF" for character in name)
+    return len(name) + wide - sum(unicodedata.combining(character) > 0 for character in name)
+
+
+def elided(name: str) -> str:
+    """A label of at most LONGEST characters; a longer one loses its middle."""
+    kept = LONGEST // 2
+    return name if len(name) <= LONGEST else f"{name[:kept]}…{name[-kept + 1 :]}"
 
 
 def _mean(prediction: Prediction, use: Use) -> Weights | None:

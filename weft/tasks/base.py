@@ -204,6 +204,10 @@ class Task(ABC):
     def carry(self, tensors: Mapping[str, Tensor]) -> None:  # noqa: B027 — most tasks carry nothing
         """Continues with what `carried` returned in all processes when a checkpoint was written."""
 
+    def identity(self) -> str:
+        """A hash of the prepared training data, by which a resumed run notices that it has changed; empty if unknown."""
+        return ""
+
     def describe(self) -> dict[str, Any]:
         """Facts for the log, such as the number of training pairs."""
         return {}
@@ -240,6 +244,9 @@ class TextTask(Task):
         self.train = self._read(train, "training")
         self.valid = self._read(valid, "validation") if valid else None
         return sizes
+
+    def identity(self) -> str:
+        return self.train.folder.name
 
     def learn(self, train: list[Pairs]) -> None:
         """Trains the tokenizers of a new run and saves them, so that resuming never changes them."""

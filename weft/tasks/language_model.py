@@ -208,6 +208,9 @@ class LanguageModelTask(Task):
     def typical_length(self) -> int:
         return self.segment
 
+    def identity(self) -> str:
+        return self.train.identity
+
     def describe(self) -> dict[str, Any]:
         facts = {"ids": self.tokenizer.size, "training tokens": len(self.train)}
         return facts | ({} if self.valid is None else {"validation tokens": len(self.valid)})

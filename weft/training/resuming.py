@@ -6,6 +6,7 @@ it seems to continue. Other changes are listed in the log.
 
 from __future__ import annotations
 
+import os
 import shlex
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -44,8 +45,10 @@ FIXED = {
 FREE = ("dropout", "attention_dropout", "feedforward_dropout")
 """Options of a model that may change: they have no weights and are not used for inference."""
 
+IDENTITY = "data.id"
+"""A file with a hash of the training data."""
+
 INEXACT = {
-    "data.train": "other data, or the same data in another order, is read from the same position on",
     "train.batch_tokens": "batches are cut differently, so some pairs of this epoch may be read twice or not at all",
 }
 """Settings that may change, but then the run is not the one that an uninterrupted training would give."""
@@ -98,16 +101,28 @@ def trained_config(run: Path) -> Config:
     return load_config(file if file.is_file() else run / CONFIG).absolute()
 
 
-def remember_config(run: Path, config: Config) -> None:
-    """Saves the configuration beside the checkpoints, for `trained_config`."""
+def remember(run: Path, config: Config, identity: str) -> None:
+    """Saves the configuration and the identity of the training data beside the checkpoints."""
     (run / CHECKPOINTS).mkdir(exist_ok=True)
     save_config(config, run / CHECKPOINTS / CONFIG)
+    document.replace_file(run / CHECKPOINTS / IDENTITY, f"{identity}\n")
+
+
+def check_identity(run: Path, identity: str) -> list[str]:
+    """A message if the training data is not what the checkpoints were trained on."""
+    file = run / CHECKPOINTS / IDENTITY
+    if not file.is_file() or file.read_text("utf-8").strip() == identity:
+        return []
+    return [
+        "data.train: the training data has changed since the last step. Training continues from the same position in the new "
+        "data, with the tokenizer of the run; the result is not that of an uninterrupted training"
+    ]
 
 
 def check_data(run: Path, config: Config) -> None:
     """Raises DataError if a data file of a resumed run is gone, and says how to name its new place."""
     for option, specs in (("--data", config.data.train), ("--valid", config.data.valid)):
-        missing = [path for spec in specs for path in files_of(spec) if not Path(path).is_file()]
+        missing = [path for spec in specs for path in files_of(spec) if not os.path.exists(path)]
         if missing:
             raise DataError(
                 f"{', '.join(missing)}: there is no such file, but the run was trained with it. If it has moved, name its new "

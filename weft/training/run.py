@@ -21,7 +21,7 @@ from weft.training import checkpoint
 from weft.training.distributed import World, start
 from weft.training.log import open_log
 from weft.training.loop import fit
-from weft.training.resuming import check_changes, check_data, remember_config
+from weft.training.resuming import check_changes, check_data, check_identity, remember
 from weft.training.session import Result
 
 Tell = Callable[[str], None]
@@ -62,10 +62,12 @@ def _train(config: Config, out: Path, resume: bool, world: World, tell: Tell) ->
         def on_start() -> None:
             if world.first:
                 save_config(resolved, out / CONFIG)
-                remember_config(out, resolved)
+                remember(out, resolved, task.identity())
 
         resolved, task, model = _in_turn(world, prepare)
         train = resolved.train
+        if resume and world.first:
+            notes.extend(check_identity(out, task.identity()))
         log = open_log(out, train.steps, counts=task.counts, tensorboard=train.tensorboard, first=world.first)
         stack.callback(log.close)
         for note in notes:
