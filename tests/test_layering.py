@@ -1,9 +1,9 @@
 """Imports go one way. Walks the source with ast, so that imports inside functions count too.
 
-From the bottom: errors, the registry, batch, state and kernels, layers, attention with mixers and pooling, models, search and
-objectives, inference, tasks, runs, explain, training and translator, api, serve, bench, compare, cli. Three packages know
-almost nothing, and only packages from inference upwards may import them: data, evaluation and config (whose registry is open
-to all). The contract suite, weft_contract, may import anything; only weft.contract, which runs it, may import it.
+From the bottom: errors and version, the registry, batch, state and kernels, layers, attention with mixers and pooling, models,
+search and objectives, inference, tasks, runs, explain, training and translator, api, serve, bench, compare, cli. Three packages
+know almost nothing, and only packages from inference upwards may import them: data, evaluation and config (whose registry is
+open to all). The contract suite, weft_contract, may import anything; only weft.contract, which runs it, may import it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import pytest
 PACKAGE = Path(__file__).parent.parent / "weft"
 
 LADDER = (
-    {"errors"},
+    {"errors", "version"},
     {"config.registry"},
     {"batch", "state", "kernels"},
     {"layers"},
@@ -38,9 +38,9 @@ LADDER = (
     {"contract"},
 )
 BESIDE = {
-    "data": {"errors", "config.registry", "batch"},
+    "data": {"errors", "version", "config.registry", "batch"},
     "evaluation": {"errors", "config.registry"},
-    "config": {"errors", "config.registry"},
+    "config": {"errors", "version", "config.registry"},
 }
 SUITE = "weft_contract"
 RANK = {name: rank for rank, group in enumerate(LADDER) for name in group}

@@ -214,4 +214,4 @@ def test_hugging_face_datasets(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "record 1: there is no 'fr'" in message("hf:org/name#fr,fr")
     assert "no such dataset" in message("hf:gone#a,b")
     monkeypatch.setitem(sys.modules, "datasets", None)
-    assert "weft[datasets]" in message("hf:org/name#a,b")
+    assert "weft-seq2seq[datasets]" in message("hf:org/name#a,b")

@@ -12,6 +12,7 @@ import typer
 from weft.cli.options import DEVICE
 from weft.cli.output import warn
 from weft.errors import ConfigError
+from weft.version import install
 
 if TYPE_CHECKING:
     from weft.serve.settings import Settings
@@ -52,7 +53,7 @@ def serve(
         import python_multipart  # noqa: F401
         import uvicorn  # noqa: F401
     except ImportError as error:
-        raise ConfigError(f"weft serve needs the package {error.name}: pip install 'weft[serve]'") from None
+        raise ConfigError(f"weft serve needs the package {error.name}: {install('serve')}") from None
     from weft.serve.settings import Settings
 
     limits: dict[str, Any] = {"rate": rate, "characters": char_limit, "queue": queue, "timeout": timeout}

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from importlib import metadata
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -18,6 +17,7 @@ from weft.config import document, schema
 from weft.config.overrides import SHORTHANDS, apply_overrides, fold_saved, locate, parse_override, put
 from weft.config.registry import Among, Options, expand, problems, suggest
 from weft.errors import ConfigError
+from weft.version import VERSION
 
 Part = dict[str, Any]
 """The options of a part, with its kind."""
@@ -199,16 +199,8 @@ def save_schema(folder: str | Path) -> Path:
     return path
 
 
-def weft_version() -> str:
-    """The version of the installed package."""
-    try:
-        return metadata.version("weft")
-    except metadata.PackageNotFoundError:
-        return "not installed"
-
-
 def _header(folder: Path | None) -> str:
-    lines = [f"# written by weft {weft_version()}"]
+    lines = [f"# written by weft {VERSION}"]
     if folder is not None and (folder / SCHEMA_FILE).exists():
         lines.append(f"# yaml-language-server: $schema={SCHEMA_FILE}")
     return "\n".join(lines) + "\n"

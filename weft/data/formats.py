@@ -4,7 +4,7 @@
     pairs.tsv   pairs.tsv#3,1     tab-separated columns: the first two, or those with the given numbers
     pairs.jsonl pairs.jsonl#en,de one JSON object per line: the keys `source` and `target`, or those given (a.b: b inside a)
     …each also as .gz
-    hf:NAME[:CONFIG][@SPLIT]#SOURCE,TARGET         a Hugging Face dataset (needs `pip install weft[datasets]`)
+    hf:NAME[:CONFIG][@SPLIT]#SOURCE,TARGET         a Hugging Face dataset (needs `pip install 'weft-seq2seq[datasets]'`)
     generated:dates?count=20000&seed=1&split=test  one of the generators of `weft.data.generated`
 
 Data is streamed line by line and can be read any number of times.
@@ -24,6 +24,7 @@ from weft.data.generated import parse_generator
 from weft.data.lines import check_file, file_digest, read_lines
 from weft.data.mismatch import explain_mismatch
 from weft.errors import DataError
+from weft.version import install
 
 __all__ = ["Pairs", "open_pairs", "read_lines"]
 
@@ -199,7 +200,7 @@ class HuggingFacePairs(Pairs):
             try:
                 import datasets
             except ImportError:
-                raise DataError(f"{self.name}: the package `datasets` is missing: pip install 'weft[datasets]'.") from None
+                raise DataError(f"{self.name}: the package `datasets` is missing: {install('datasets')}") from None
             try:
                 self._loaded = datasets.load_dataset(self.dataset, self.config or None, split=self.split or "train")
             except Exception as error:  # the loader of a dataset may raise anything
