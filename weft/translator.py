@@ -14,7 +14,7 @@ from weft.config.sections import Config
 from weft.data.tokenizer import Tokenizer
 from weft.errors import ConfigError, DataError, RunError
 from weft.inference.generation import Generated, GenerationPredictor, Prompt
-from weft.inference.predictor import Prediction, Predictor
+from weft.inference.predictor import Prediction, Predictor, Ready
 from weft.inference.rerank import Scorer
 from weft.inference.resolve import Resolved, changed, resolve
 from weft.inference.terms import Terms
@@ -61,16 +61,18 @@ class Trained:
         attention: bool = False,
         prefixes: Iterable[str] | None = None,
         terms: Iterable[Terms] | None = None,
+        ready: Ready | None = None,
         auto_workers: int = 1,
         **options: Any,
     ) -> Iterator[Any]:
         """A prediction for each line, in order, for any number of lines in constant memory.
 
-        `prefixes` and `terms` have one item per line. Lines in a list are read ahead, which is faster.
+        `prefixes` and `terms` have one item per line. Lines in a list are read ahead, which is faster. `ready` says whether the
+        next line can be read without waiting; if not, the lines so far are answered first.
         """
         predictor = self.predictor(auto_workers=auto_workers, **options)
         inputs = _inputs(predictor, lines, attention, prefixes, terms)
-        return predictor.predict(inputs, together=isinstance(lines, Sequence))
+        return predictor.predict(inputs, together=isinstance(lines, Sequence), ready=ready)
 
     @torch.inference_mode()
     def score(self, data: str | Sequence[str]) -> dict[str, float]:
