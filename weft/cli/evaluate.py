@@ -13,8 +13,8 @@ import typer
 from rich.console import Console
 from rich.table import Column, Table
 
-from weft.cli.options import BEAM, DEVICE, RUN, decode_options, runs
-from weft.cli.output import Counter, opened
+from weft.cli.options import BEAM, DEVICE, PAIRS, RUN, decode_options, runs
+from weft.cli.output import Counter, opened, warn
 
 if TYPE_CHECKING:
     from weft.evaluation.metrics import Metric
@@ -32,7 +32,7 @@ def evaluate(
     data: list[str] = typer.Option(
         ...,
         "--data",
-        help="Test pairs: SOURCE,TARGET files, a .tsv or a .jsonl; for a language model, text files. Repeatable.",
+        help=f"Test pairs: {PAIRS}; for a language model, text files. Repeatable.",
         metavar="FILES",
     ),
     against: str = typer.Option(None, "--against", help="Another run to compare with, by a significance test."),
@@ -79,8 +79,11 @@ def _report(
 ) -> Evaluation:
     """Predicts all lines with each system and scores the first; a second one is its baseline."""
     from weft.data.formats import open_pairs
+    from weft.data.headers import check_columns
     from weft.evaluation import report
 
+    for spec in data:
+        check_columns(open_pairs(spec), warn)
     pairs = [pair for spec in data for pair in open_pairs(spec)]
     sources, references = [source for source, _ in pairs], [target for _, target in pairs]
     with opened(output) if output else nullcontext() as written:

@@ -11,6 +11,9 @@ import typer
 from weft.config import document
 from weft.errors import ConfigError, RunError
 
+PAIRS = "SOURCE,TARGET text files, x.tsv or x.tsv#2,3, x.jsonl or x.jsonl#en,de, x.csv or x.csv#en,de, each also .gz"
+"""What names pairs of texts; see docs/data.md."""
+
 RUN = typer.Argument(help="Folder of a trained run. Several, joined by commas, form an ensemble.")
 BEAM = typer.Option(None, "--beam", help="Beam size; 1 is greedy.")
 DEVICE = typer.Option("auto", "--device", help="auto, cpu, cuda, cuda:1, …")

@@ -38,7 +38,9 @@ class Section(Options):
 class DataSection(Section):
     """Training data and tokenisation."""
 
-    train: list[str] = Field(default=[], description="training data: 'source,target' files, .tsv or .jsonl, also as .gz")
+    train: list[str] = Field(
+        default=[], description="training data: 'a.en,a.de', x.tsv#2,3, x.jsonl#en,de, x.csv#en,de, also .gz"
+    )
     valid: list[str] = Field(default=[], description="validation data, in the same formats")
     tokenizer: Annotated[Part, Among("weft.data:TOKENIZERS")] = Field(
         default={"kind": "bpe"}, description="how text is split into tokens"
