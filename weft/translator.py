@@ -233,9 +233,11 @@ def _inputs(
         raise DataError(f"there are more prefixes than lines to translate: line {number + 1} is missing")
 
 
-def load(run: str | Path | Sequence[str | Path], *, device: str = "auto", warn: Warn | None = None) -> Translator:
-    """The model of a run folder; of several, an ensemble that averages their probabilities."""
-    trained = load_trained(run, device=device, warn=warn)
+def load(
+    run: str | Path | Sequence[str | Path], *, device: str = "auto", warn: Warn | None = None, set: Sequence[str] = ()
+) -> Translator:
+    """The model of a run folder; of several, an ensemble that averages their probabilities. `set`: see `load_trained`."""
+    trained = load_trained(run, device=device, warn=warn, set=set)
     if not isinstance(trained, Translator):
         raise RunError(
             f"{run}: its task, {trained.config.task['kind']}, does not translate lines of text; "

@@ -13,7 +13,7 @@ import typer
 from rich.console import Console
 from rich.table import Column, Table
 
-from weft.cli.options import BEAM, DEVICE, PAIRS, RUN, decode_options, runs
+from weft.cli.options import BEAM, DEVICE, FAST, PAIRS, RUN, decode_options, runs
 from weft.cli.output import Counter, opened, warn
 
 if TYPE_CHECKING:
@@ -43,6 +43,7 @@ def evaluate(
     lowercase: bool = typer.Option(False, "--lowercase", help="Ignore case."),
     test: Test = typer.Option(Test.randomisation, "--test", help="Significance test."),
     samples: int = typer.Option(1000, "--samples", help="Resamples for intervals and tests."),
+    fast: bool = FAST,
     device: str = DEVICE,
     set: list[str] = typer.Option(
         [], "--set", help="Any setting of decoding or of the task, e.g. --set decode.beam=5. Repeatable.", metavar="KEY=VALUE"
@@ -56,8 +57,8 @@ def evaluate(
     from weft.translator import load_trained
 
     task_sets = [text for text in set if text.startswith("task.")]
-    options = decode_options([text for text in set if text not in task_sets], beam=beam)
-    systems = {name: load_trained(runs(name), device=device, set=task_sets) for name in (run, against) if name}
+    options = decode_options([text for text in set if text not in task_sets], beam=beam, fast=fast or None)
+    systems = {name: load_trained(runs(name), device=device, warn=warn, set=task_sets) for name in (run, against) if name}
     metrics = systems[run].task.metrics(tokenize=tokenize, lowercase=lowercase)
     if not metrics:
         _show_scores({name: system.score(data) for name, system in systems.items()}, data, as_json)
@@ -67,6 +68,7 @@ def evaluate(
         typer.echo(json.dumps(found.document(), indent=2, ensure_ascii=False))
     else:
         Console().print(found.table())
+        typer.echo("\n".join(found.signatures()))
 
 
 def _report(

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import typer
 
-from weft.cli.options import BEAM, DECODE_SET, DEVICE, OUTPUT, RUN, decode_options, runs
+from weft.cli.options import BEAM, DECODE_SET, DEVICE, FAST, OUTPUT, RUN, decode_options, runs
 from weft.cli.output import Counter, opened, warn, write_line
 
 
@@ -28,17 +28,18 @@ def predict(
         "occurs or, with ! before it, forbidden.",
     ),
     as_json: bool = typer.Option(False, "--json", help="JSON lines with text, score and tokens instead of plain text."),
+    fast: bool = FAST,
     device: str = DEVICE,
     set: list[str] = DECODE_SET,
 ) -> None:
-    """Run a trained model on a file, or on standard input, line by line: translations, labels, continuations."""
+    """Run a trained model on a file, a text, or standard input line by line: translations, labels, continuations."""
     from weft.cli.input import open_input
     from weft.data.lines import check_file, read_lines
     from weft.inference.terms import read_glossary
     from weft.inference.workers import cores
     from weft.translator import load_trained
 
-    options = decode_options(set, beam=beam, n_best=n_best)
+    options = decode_options(set, beam=beam, n_best=n_best, fast=fast or None)
     given = open_input(text)
     for read in filter(None, (given.file, prefix, glossary)):
         _keep_apart(check_file(read), output)

@@ -59,7 +59,8 @@ def _train(config: Config, out: Path, resume: bool, world: World, tell: Tell) ->
 
         resolved, task, model = _in_turn(world, prepare)
         train = resolved.train
-        log = open_log(out, train.steps, tensorboard=train.tensorboard, first=world.first)
+        unit = task.counts.split()[-1]
+        log = open_log(out, train.steps, unit=unit, tensorboard=train.tensorboard, first=world.first)
         stack.callback(log.close)
         facts = {"parameters": model.count_parameters(), **task.describe()}
         where = f"{world.device}" if world.size == 1 else f"{world.size} processes ({world.device.type})"
