@@ -86,7 +86,7 @@ class Task(ABC):
     measures: Sequence[Measure] = (LOSS,)
     steady: bool = False
     counts: str = "target tokens"
-    commands: Sequence[str] = ('echo "an input" | weft predict {run}', "weft evaluate {run} --data FILES")
+    commands: Sequence[str] = ('weft predict {run} "an input"', "weft evaluate {run} --data FILES")
     bf16_weights: bool = True
     inference: Literal["search", "continue", "forward"] = "search"
 
@@ -223,7 +223,7 @@ class TextTask(Task):
     example: what to give as --data.
     """
 
-    commands = ('echo "a sentence" | weft translate {run}', "weft evaluate {run} --data SOURCE,TARGET")
+    commands = ('weft translate {run} "a sentence"', "weft evaluate {run} --data SOURCE,TARGET")
     example: ClassVar[str]
     source: Tokenizer
     target: Tokenizer

@@ -162,7 +162,7 @@ class LiveLine(Sink):
         self._phase = "loading the model and its state"
         self._last: Record = {}
         self._scores: Record = {}
-        self._step, self._began = 0, (0, 0.0)
+        self._step, self._began, self._ended = 0, (0, 0.0), 0.0
         self._live = Live(get_renderable=self._line, console=self.console, refresh_per_second=8)
 
     def begin(self, step: int) -> None:
@@ -170,8 +170,9 @@ class LiveLine(Sink):
         self._live.start()
 
     def step(self, step: int) -> None:
+        self._ended = time.monotonic()
         if self._phase:
-            self._began = step, time.monotonic()  # a pause, or the first step, says nothing about the speed
+            self._began = step, self._ended  # a pause, or the first step, says nothing about the speed
         self._step, self._phase = step, ""
 
     def phase(self, text: str) -> None:
@@ -204,12 +205,12 @@ class LiveLine(Sink):
             parts += [f"loss {self._last['loss']:.3f}", speed(self._last, self.unit)]
         first, began = self._began
         if first < self._step < self.steps:
-            seconds = (time.monotonic() - began) / (self._step - first) * (self.steps - self._step)
-            parts.append(f"{duration(seconds)} left")
+            seconds = (self._ended - began) / (self._step - first) * (self.steps - self._step)
+            parts.append(f"{duration(max(0.0, seconds + self._ended - time.monotonic()))} left")
         if self._last.get("skipped"):
             parts.append(f"{self._last['skipped']} skipped")
         if self._scores:
-            parts.append(f"valid {scores_text(self._scores)}")
+            parts += f"valid {scores_text(self._scores)}".split(" · ")
         if self._last:
             parts.append(f"lr {self._last['lr']:.1e}")
         return fit(parts, width)

@@ -95,6 +95,7 @@ def _prepare(config: Config, out: Path, device: torch.device, tell: Tell) -> tup
     config = resolve_batches(config, outline, task, device)
     task = build_task(config, out, tell)
     sizes = task.prepare()
+    tell("building the model")
     torch.manual_seed(config.train.seed)
     return config, task, task.build(config.model, sizes)
 
