@@ -1,6 +1,6 @@
 """Imports go one way. Walks the source with ast, so that imports inside functions count too.
 
-From the bottom: errors and access, the registry, batch, state and kernels, layers, attention with mixers and pooling, models,
+From the bottom: errors, access and version, the registry, batch, state and kernels, layers, attention, mixers, pooling, models,
 search and objectives, inference, tasks, runs, explain, training and translator, api, serve, bench, compare, cli. Three packages
 know almost nothing, and only packages from inference upwards may import them: data, evaluation and config (whose registry is
 open to all). The contract suite, weft_contract, may import anything; only weft.contract, which runs it, may import it.
@@ -17,7 +17,7 @@ import pytest
 PACKAGE = Path(__file__).parent.parent / "weft"
 
 LADDER = (
-    {"errors", "access"},
+    {"errors", "access", "version"},
     {"config.registry"},
     {"batch", "state", "kernels"},
     {"layers"},
@@ -38,9 +38,9 @@ LADDER = (
     {"contract"},
 )
 BESIDE = {
-    "data": {"errors", "access", "config.registry", "batch"},
+    "data": {"errors", "access", "version", "config.registry", "batch"},
     "evaluation": {"errors", "access", "config.registry"},
-    "config": {"errors", "access", "config.registry"},
+    "config": {"errors", "access", "version", "config.registry"},
 }
 BELOW = (("registry",), ("plugins",), ("annotations",))
 """Modules of config that are open to all."""

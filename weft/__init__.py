@@ -10,7 +10,9 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
+from weft.version import VERSION
+
+__version__ = VERSION
 __all__ = ["Generator", "Translation", "Translator", "WeftError", "__version__", "load", "load_generator", "train"]
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from weft.config.sections import Config
 from weft.data.tokenizer import Tokenizer
 from weft.errors import ConfigError, DataError, InputError, RunError
 from weft.inference.generation import Generated, GenerationPredictor, Prompt
-from weft.inference.predictor import Prediction, Predictor
+from weft.inference.predictor import Prediction, Predictor, Ready
 from weft.inference.rerank import Scorer
 from weft.inference.resolve import Resolved, changed, resolve
 from weft.inference.terms import Terms
@@ -62,12 +62,14 @@ class Trained:
         attention: bool = False,
         prefixes: Iterable[str] | None = None,
         terms: Iterable[Terms] | None = None,
+        ready: Ready | None = None,
         auto_workers: int = 1,
         **options: Any,
     ) -> Iterator[Any]:
         """A prediction for each line, in order, for any number of lines in constant memory.
 
-        `prefixes` and `terms` have one item per line. Lines in a list are read ahead, which is faster.
+        `prefixes` and `terms` have one item per line. Lines in a list are read ahead, which is faster. `ready` says whether the
+        next line can be read without waiting; if not, the lines so far are answered first.
         """
         if isinstance(lines, str):
             raise InputError("lines must be an iterable of strings, not one string; give [line]")
@@ -75,7 +77,7 @@ class Trained:
             check_texts(lines, "lines")
         predictor = self.predictor(auto_workers=auto_workers, **options)
         inputs = _inputs(predictor, lines, attention, prefixes, terms)
-        return predictor.predict(inputs, together=isinstance(lines, Sequence))
+        return predictor.predict(inputs, together=isinstance(lines, Sequence), ready=ready)
 
     @torch.inference_mode()
     def score(self, data: str | Sequence[str]) -> dict[str, float]:
@@ -240,9 +242,11 @@ def _inputs(
         raise DataError(f"there are more prefixes than lines to translate: line {number + 1} is missing")
 
 
-def load(run: str | Path | Sequence[str | Path], *, device: str = "auto", warn: Warn | None = None) -> Translator:
-    """The model of a run folder; of several, an ensemble that averages their probabilities."""
-    trained = load_trained(run, device=device, warn=warn)
+def load(
+    run: str | Path | Sequence[str | Path], *, device: str = "auto", warn: Warn | None = None, set: Sequence[str] = ()
+) -> Translator:
+    """The model of a run folder; of several, an ensemble that averages their probabilities. `set`: see `load_trained`."""
+    trained = load_trained(run, device=device, warn=warn, set=set)
     if not isinstance(trained, Translator):
         raise RunError(
             f"{run}: its task, {trained.config.task['kind']}, does not translate lines of text; "

@@ -96,6 +96,13 @@ def test_missing_columns(train: Train) -> None:
     train.fails(data="b.jsonl", says=["b.jsonl, line 2", "not valid JSON"])
 
 
+def test_a_header_or_ids_are_not_trained_on(train: Train) -> None:
+    Path("a.tsv").write_text("source\ttarget\n" + "a b\tb a\n" * 20)
+    train.fails(data="a.tsv", says=["looks like a header", "Write a.tsv#source,target"])
+    Path("b.tsv").write_text("".join(f"{number}\ta b\tb a\n" for number in range(20)))
+    train.fails(data="b.tsv", says=["seems to hold ids", "Write b.tsv#2,3"])
+
+
 def test_a_wrong_encoding(train: Train, weft: tiny.Shell, reverse_run: Path) -> None:
     lines = (train.folder / "a.src").read_bytes().splitlines(keepends=True)
     (train.folder / "latin.src").write_bytes(b"".join([*lines[:6], "größe\n".encode("latin-1"), *lines[7:]]))

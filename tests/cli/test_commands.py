@@ -37,7 +37,7 @@ def copied(reverse_run: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(reverse_run, tmp_path / "runs" / "copied"))
 
 
-@pytest.mark.parametrize("form", ["text", "gz", "tsv", "jsonl"])
+@pytest.mark.parametrize("form", ["text", "gz", "tsv", "jsonl", "csv"])
 def test_training_from_files_of_every_form(weft: tiny.Shell, tmp_path: Path, form: str) -> None:
     pairs = list(open_pairs(tiny.generated("reverse", 200)))
     source, target = ("".join(f"{pair[side]}\n" for pair in pairs) for side in (0, 1))
@@ -53,6 +53,9 @@ def test_training_from_files_of_every_form(weft: tiny.Shell, tmp_path: Path, for
         case "tsv":
             (tmp_path / "a.tsv").write_text("".join(f"{source}\t{target}\n" for source, target in pairs))
             data = f"{tmp_path}/a.tsv"
+        case "csv":
+            (tmp_path / "a.csv").write_text("".join(f'"{target}",{source}\n' for source, target in [("src", "trg"), *pairs]))
+            data = f"{tmp_path}/a.csv#src,trg"
         case _:
             lines = (json.dumps({"source": source, "target": target}) for source, target in pairs)
             (tmp_path / "a.jsonl").write_text("\n".join(lines))

@@ -92,4 +92,4 @@ def test_a_file_without_keys_is_refused(weft: tiny.Shell, reverse_run: Path, tmp
 @pytest.mark.parametrize("package", ["fastapi", "uvicorn", "python_multipart"])
 def test_a_missing_package_is_named(weft: tiny.Shell, monkeypatch: pytest.MonkeyPatch, package: str) -> None:
     monkeypatch.setitem(sys.modules, package, None)
-    weft.fails("serve", "runs/x", says=["pip install 'weft[serve]'"])
+    weft.fails("serve", "runs/x", says=["pip install 'weft-seq2seq[serve]'"])

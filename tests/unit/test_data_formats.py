@@ -115,7 +115,9 @@ def test_tables_with_missing_or_extra_columns(tmp_path: Path) -> None:
     assert "line 3: 3 columns" in message(write(tmp_path / "b.tsv", "a\tb\nc\td\ne\tf\tg\n"))
     assert "line 1: there is no column 2" in message(write(tmp_path / "c.tsv", "a b\n"))
     assert "no column 4" in message(write(tmp_path / "d.tsv", "a\tb\n") + "#1,4")
-    assert "numbers from 1 on" in message(write(tmp_path / "e.tsv", "a\tb\n") + "#en,de")
+    assert "no column is called 'en'; found 'a', 'b'" in message(write(tmp_path / "e.tsv", "a\tb\n") + "#en,de")
+    for columns in ("#0,1", "#1,de"):
+        assert "two numbers from 1 on, or two names" in message(write(tmp_path / "f.tsv", "a\tb\n") + columns)
 
 
 def test_records_that_are_broken(tmp_path: Path) -> None:
@@ -214,4 +216,4 @@ def test_hugging_face_datasets(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "record 1: there is no 'fr'" in message("hf:org/name#fr,fr")
     assert "no such dataset" in message("hf:gone#a,b")
     monkeypatch.setitem(sys.modules, "datasets", None)
-    assert "weft[datasets]" in message("hf:org/name#a,b")
+    assert "weft-seq2seq[datasets]" in message("hf:org/name#a,b")

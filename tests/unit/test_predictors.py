@@ -251,3 +251,26 @@ def test_best_by_takes_every_metric_of_the_task_in_its_direction(tmp_path: Path)
         assert len(values) == 4 and result.scores[key] == (min if key == "ter" else max)(values)
     with pytest.raises(ConfigError, match=r"train\.best_by: the task does not measure 'blue'; it measures bleu, chrf2, ter"):
         tiny.train(tmp_path / "other", settings={"train.best_by": "blue"})
+
+
+def test_inputs_that_come_slowly_are_answered_at_once_and_fast_ones_in_batches(translator: Translator) -> None:
+    """`arrived` inputs can be read without waiting. Reading another would wait, so nothing may read it before it has come."""
+    arrived, read = 1, 0
+
+    def lines() -> Iterator[str]:
+        nonlocal read
+        while read < 100:
+            assert read < arrived, "an answer waits for the next input"
+            read += 1
+            yield "x" * read
+
+    predictor = Lengths(resolved(translator, batch_tokens=100_000))
+    found = predictor.predict(lines(), ready=lambda: read < arrived)
+    for number in (1, 2, 3):
+        assert next(found) == number
+        assert read == arrived == number, "read ahead, or not at all"
+        arrived += 1
+    arrived = 100
+    assert list(found) == list(range(4, 101))
+    assert predictor.batches[:3] == [1, 1, 1]
+    assert len(predictor.batches) == 4, "97 inputs that are ready make one batch"

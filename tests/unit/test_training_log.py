@@ -1,13 +1,17 @@
 """The log: valid JSON without duplicate steps, plain lines for people, a live line on a terminal."""
 
+import io
 import json
 import math
+import re
 import sys
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
-from weft.training.log import Log, duration, open_log
+from weft.training.log import LiveLine, Log, open_log
+from weft.training.log_text import duration
 
 
 def lines(run: Path) -> list[dict[str, object]]:
@@ -34,9 +38,8 @@ def test_records_become_json_lines_and_plain_lines(tmp_path: Path, capsys: pytes
     assert train["event"] == "train" and train["step"] == 50 and train["loss"] == 2.5
     assert validation == {"event": "validation", "step": 50, "loss": 2.25, "bleu": 31.5}
     assert summary["weights"] == "best"
-    wanted = (
-        "step 50/100 · loss 2.5000 · lr 1.00e-03 · 1,234 tok/s · 1:02:03 left\nvalidation at step 50: loss 2.25 · bleu 31.5\n"
-    )
+    wanted = "step 50/100 · loss 2.5000 · lr 1.00e-03 · 1,234 tokens/s · 1:02:03 left\n"
+    wanted += "validation at step 50: loss 2.25 · bleu 31.5\n"
     assert (tmp_path / "train.log").read_text().startswith(f"{wanted}a sentence\n")
     assert capsys.readouterr().err.startswith(wanted)
 
@@ -108,3 +111,70 @@ def test_only_the_first_process_writes_a_log(tmp_path: Path) -> None:
 
 def test_durations() -> None:
     assert [duration(seconds) for seconds in (0, 59.9, 61, 3723)] == ["0:00", "0:59", "1:01", "1:02:03"]
+
+
+def live(width: int, steps: int = 10_000) -> tuple[LiveLine, io.StringIO]:
+    shown = io.StringIO()
+    console = Console(file=shown, force_terminal=True, width=width, highlight=False)
+    return LiveLine(steps, console=console), shown
+
+
+@pytest.mark.parametrize("width", [20, 40, 80, 200])
+def test_the_live_line_moves_at_every_step_and_fits(width: int) -> None:
+    line, shown = live(width)
+    line.begin(0)
+    seen = []
+    for step in range(1, 6):
+        line.step(step)
+        line._live.refresh()
+        seen.append(line.line(width))
+    assert len(set(seen)) == 5, "no log line was due, and it moved nevertheless"
+    write(Log([line]), 5)
+    line.step(6)
+    line._live.refresh()
+    full = line.line(width)
+    line.close()
+    assert full.startswith("step 6/10,000") and len(full) <= width
+    assert ("1,234 tokens/s" in full) == (width >= 80)
+    assert ("bleu 31.5" in full and "lr 1.0e-03" in full) == (width == 200)
+    for step in range(1, 7):
+        assert f"step {step}/10,000" in shown.getvalue()
+    plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown.getvalue())
+    drawn = [each for each in re.split(r"[\r\n]", plain) if each.startswith("step")]
+    assert len(drawn) >= 6 and max(map(len, drawn)) <= width
+
+
+def test_the_live_line_says_what_training_is_busy_with() -> None:
+    line, _ = live(80)
+    line.begin(0)
+    assert line.line(80) == "loading the model and its state"
+    line.phase("compiling the model")
+    assert line.line(80) == "compiling the model"
+    line.step(1)
+    assert line.line(80) == "step 1/10,000"
+    line.phase("validating")
+    assert line.line(80) == "step 1/10,000 · validating"
+    line.step(2)
+    assert "validating" not in line.line(80)
+    line.close()
+
+
+def test_without_a_terminal_there_are_no_control_characters(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    log = open_log(tmp_path, 100, tensorboard=False)
+    log.begin(0)
+    log.phase("validating")
+    log.step(1)
+    write(log, 2)
+    log.close()
+    assert not re.search(r"[\x00-\x09\x0b-\x1f]", capsys.readouterr().err)
+
+
+def test_a_summary_has_units(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    log = open_log(tmp_path, 100, unit="texts", tensorboard=False, terminal=False)
+    log.begin(0)
+    write(log, 1)
+    log.summary({"step": 1, "seconds": 754.321, "peak_memory": 382918656, "loss": 0.1294470028})
+    said = capsys.readouterr().err
+    assert "1,234 texts/s" in said
+    assert "time: 12:34 minutes" in said and "peak memory: 383 MB" in said and "loss: 0.1294\n" in said
+    assert lines(tmp_path)[-1]["seconds"] == 754.321

@@ -6,21 +6,18 @@ import os
 import platform
 import time
 from collections.abc import Callable
-from importlib import metadata
 
 import torch
+
+from weft.version import VERSION
 
 
 def about(device: torch.device | None = None) -> dict[str, str]:
     """The date, the device (by default the GPU if there is one) and the versions."""
     cuda = torch.cuda.is_available() if device is None else device.type == "cuda"
     name = torch.cuda.get_device_name(device) if cuda else f"CPU ({platform.machine()}, {os.cpu_count()} cores)"
-    try:
-        version = metadata.version("weft")
-    except metadata.PackageNotFoundError:
-        version = "source tree"
     found = {"date": time.strftime("%Y-%m-%d"), "device": name, "python": platform.python_version()}
-    return found | {"torch": torch.__version__, "weft": version}
+    return found | {"torch": torch.__version__, "weft": VERSION}
 
 
 def timed(work: Callable[[], object], device: torch.device, *, times: int, within: float) -> list[float]:

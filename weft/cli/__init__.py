@@ -27,19 +27,21 @@ from weft.cli import (
     shortlist,
     train,
 )
+from weft.cli.help import Group, describe
 from weft.errors import Interrupted, WeftError
 
 NO_MEMORY = "error: out of memory; lower train.batch_tokens or, for decoding, decode.batch_tokens and decode.max_length"
 
 app = typer.Typer(
     name="weft",
+    cls=Group,
     help="Train, evaluate, use and explain sequence-to-sequence models.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command("train")(train.train)
-app.command("translate", help="Translate a file, or standard input, line by line.")(predict.predict)
+app.command("translate", help="Translate a file, a text, or standard input line by line as it comes.")(predict.predict)
 app.command("predict")(predict.predict)
 app.command("serve")(serve.serve)
 app.command("evaluate")(evaluate.evaluate)
@@ -54,6 +56,8 @@ app.command("list")(listing.list_parts)
 app.command("new")(new.new)
 app.command("demo")(demo.demo)
 app.command("doctor")(doctor.doctor)
+for _command in app.registered_commands:
+    describe(_command)
 
 
 def _version(wanted: bool) -> None:

@@ -12,7 +12,7 @@ import typer
 from rich.console import Console
 from rich.table import Column, Table
 
-from weft.cli.options import DEVICE, OUTPUT, RUN, runs
+from weft.cli.options import DEVICE, OUTPUT, PAIRS, RUN, runs
 from weft.cli.output import Counter, opened, tell, write_line
 from weft.errors import ConfigError, DataError
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 def align(
     run: str = RUN,
-    data: str = typer.Option(..., "--data", help="Pairs to align: SOURCE,TARGET files, a .tsv or a .jsonl.", metavar="FILES"),
+    data: str = typer.Option(..., "--data", help=f"Pairs to align: {PAIRS}.", metavar="FILES"),
     gold: Path = typer.Option(None, "--gold", help="File with gold links, one line per pair: 3-5 sure, 3p5 possible."),
     layer: int = typer.Option(
         None, "--layer", help="The layer whose links are written, counted from 1; default: the last but one, or the only one."

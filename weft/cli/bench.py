@@ -9,7 +9,7 @@ from pathlib import Path
 import typer
 from rich.console import Console
 
-from weft.cli.options import ANY_SET
+from weft.cli.options import ANY_SET, FAST
 from weft.cli.output import StatusLine, tell
 
 Precision = StrEnum("Precision", ["float32", "bf16", "int8"])
@@ -29,6 +29,7 @@ def bench(
     length: int = typer.Option(
         None, "--length", help="Tokens per text; default: 32, for a classifier 256, for a language model its segment.", min=1
     ),
+    fast: bool = FAST,
     rounds: int = typer.Option(5, "--rounds", help="Most measurements of each step.", min=1),
     profile: Path = typer.Option(None, "--profile", help="Draw where the time goes into this file, .png or .svg."),
     as_json: bool = typer.Option(False, "--json", help="A JSON document instead of a table."),
@@ -48,7 +49,7 @@ def bench(
         check_file(profile)
     training = None if precision is Precision.int8 else precision
     given = {"train.device": device, "train.batch_tokens": batch_tokens, "train.precision": training}
-    given["decode.precision"] = precision
+    given |= {"decode.precision": precision, "decode.fast": "true" if fast else None}
     sets = [f"{key}={value}" for key, value in given.items() if value is not None]
     with StatusLine() as line:
         subject = open_subject(run, [*set, *sets], length)

@@ -48,4 +48,4 @@ def demo(
     draw_attention(translator.translate(drawn, attention=True), picture)
     typer.echo(f"exact match on {len(pairs):,} unseen dates: {exact:.1f} %  ({time.monotonic() - began:.0f} s in all)")
     typer.echo(f'the attention for "{drawn}" is drawn in {picture}')
-    typer.echo(f'try it: echo "3 mars 1999" | weft translate {out}')
+    typer.echo(f'try it: weft translate {out} "3 mars 1999"')

@@ -13,7 +13,7 @@ import typer
 from rich.console import Console
 from rich.table import Column, Table
 
-from weft.cli.options import BEAM, DEVICE, RUN, decode_options, runs
+from weft.cli.options import BEAM, DEVICE, FAST, PAIRS, RUN, decode_options, runs
 from weft.cli.output import Counter, opened, warn
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def evaluate(
     data: list[str] = typer.Option(
         ...,
         "--data",
-        help="Test pairs: SOURCE,TARGET files, a .tsv or a .jsonl; for a language model, text files. Repeatable.",
+        help=f"Test pairs: {PAIRS}; for a language model, text files. Repeatable.",
         metavar="FILES",
     ),
     against: str = typer.Option(None, "--against", help="Another run to compare with, by a significance test."),
@@ -47,6 +47,7 @@ def evaluate(
     lowercase: bool = typer.Option(False, "--lowercase", help="Ignore case."),
     test: Test = typer.Option(Test.randomisation, "--test", help="Significance test."),
     samples: int = typer.Option(1000, "--samples", help="Resamples for intervals and tests."),
+    fast: bool = FAST,
     device: str = DEVICE,
     set: list[str] = typer.Option(
         [], "--set", help="Any setting of decoding or of the task, e.g. --set decode.beam=5. Repeatable.", metavar="KEY=VALUE"
@@ -58,14 +59,17 @@ def evaluate(
     models: loss, perplexity, bits per character; --set task.evaluation_memory=1024 and the like change how they read.
     """
     from weft.data.formats import open_pairs
+    from weft.data.headers import check_columns
     from weft.translator import load_trained
 
     task_sets = [text for text in set if text.startswith("task.")]
-    options = decode_options([text for text in set if text not in task_sets], beam=beam)
-    systems = {name: load_trained(runs(name), device=device, set=task_sets) for name in (run, against) if name}
+    options = decode_options([text for text in set if text not in task_sets], beam=beam, fast=fast or None)
+    systems = {name: load_trained(runs(name), device=device, warn=warn, set=task_sets) for name in (run, against) if name}
     if not systems[run].task.metrics():
         _show_scores({name: system.score(data) for name, system in systems.items()}, data, as_json)
         return
+    for spec in data:
+        check_columns(open_pairs(spec), warn)
     pairs = [pair for spec in data for pair in open_pairs(spec)]
     metrics = _metrics(systems[run], tokenize, lowercase, [target for _, target in pairs])
     found = _report(systems, " ".join(data), pairs, metrics, options, output, (test, samples))
@@ -73,6 +77,7 @@ def evaluate(
         typer.echo(json.dumps(found.document(), indent=2, ensure_ascii=False))
     else:
         Console().print(found.table())
+        typer.echo("\n".join(found.signatures()))
 
 
 def _metrics(system: Trained, tokenize: str | None, lowercase: bool, references: Sequence[str]) -> list[Metric]:

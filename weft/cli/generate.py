@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import sys
+from pathlib import Path
 
 import typer
 
-from weft.cli.options import DECODE_SET, DEVICE, decode_options
+from weft.cli.options import DECODE_SET, DEVICE, OUTPUT, decode_options
+from weft.cli.output import opened
 from weft.errors import DataError
 
 
@@ -21,6 +23,7 @@ def generate(
     top_p: float = typer.Option(None, "--top-p", help="Sample among the likeliest tokens that together have this probability."),
     seed: int = typer.Option(None, "--seed", help="Seed of the samples."),
     beam: int = typer.Option(None, "--beam", help="Beam search instead of sampling; 1 is greedy."),
+    output: Path = OUTPUT,
     as_json: bool = typer.Option(False, "--json", help="JSON lines with prompt, text and score."),
     device: str = DEVICE,
     set: list[str] = DECODE_SET,
@@ -32,16 +35,20 @@ def generate(
     beginning = _read() if prompt in (None, "-") else prompt
     generator = load_generator(run, device=device)
     streams = count == 1 and not as_json
-    if streams:
-        _write(beginning)
-    found = generator.generate(beginning, tokens=tokens, count=count, hear=_write if streams else None, **options)
-    if as_json:
-        for each in found:
-            _write(json.dumps(each.document(), ensure_ascii=False) + "\n")
-    elif streams:
-        _write("\n")
-    else:
-        _write("\n---\n".join(each.prompt + each.text for each in found) + "\n")
+    with opened(output) as target:
+
+        def write(text: str) -> None:
+            target.write(text)
+            target.flush()
+
+        if streams:
+            write(beginning)
+        found = generator.generate(beginning, tokens=tokens, count=count, hear=write if streams else None, **options)
+        if as_json:
+            for each in found:
+                write(json.dumps(each.document(), ensure_ascii=False) + "\n")
+        else:
+            write("\n" if streams else "\n---\n".join(each.prompt + each.text for each in found) + "\n")
 
 
 def _read() -> str:
@@ -51,8 +58,3 @@ def _read() -> str:
         return sys.stdin.buffer.read().decode("utf-8")
     except UnicodeDecodeError as error:
         raise DataError(f"standard input: byte {error.start} is not UTF-8; convert the text first") from None
-
-
-def _write(text: str) -> None:
-    sys.stdout.write(text)
-    sys.stdout.flush()

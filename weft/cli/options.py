@@ -12,10 +12,14 @@ from weft.cli import completion
 from weft.config import document
 from weft.errors import ConfigError, RunError
 
+PAIRS = "SOURCE,TARGET text files, x.tsv or x.tsv#2,3, x.jsonl or x.jsonl#en,de, x.csv or x.csv#en,de, each also .gz"
+"""What names pairs of texts; see docs/data.md."""
+
 RUN = typer.Argument(
     help="Folder of a trained run. Several, joined by commas, form an ensemble.", autocompletion=completion.runs
 )
 BEAM = typer.Option(None, "--beam", help="Beam size; 1 is greedy.")
+FAST = typer.Option(False, "--fast", help="Faster, with at least 99 % of the texts as they are; the same as decode.fast=true.")
 DEVICE = typer.Option("auto", "--device", help="auto, cpu, cuda, cuda:1, …")
 OUTPUT = typer.Option(None, "-o", "--output", help="File to write; default: standard output.")
 DECODE_SET = typer.Option([], "--set", help="Any decoding setting, e.g. --set decode.beam=5. Repeatable.", metavar="KEY=VALUE")

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gzip
+import io
+import os
 import shutil
 import sys
 import threading
@@ -9,22 +12,65 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Self
+from typing import IO, Self, cast
 
 import typer
+from rich.cells import cell_len, set_cell_size
 
 
 @contextmanager
 def opened(output: Path | None) -> Iterator[IO[str]]:
-    """The file `output` for writing, or standard output. Errors name the file that could not be written."""
+    """The file `output` for writing, compressed if its name ends in .gz, or standard output.
+
+    The file gets its name when it is complete. If writing fails, an earlier file of that name stays as it is, and what was
+    written is kept in NAME.part. Errors name the file that could not be written.
+    """
     try:
         if output is None:
             yield sys.stdout
+        elif output.exists() and not output.is_file():  # a device or a pipe
+            with _open(output, output.suffix == ".gz") as file:
+                yield file
         else:
-            with open(output, "w", encoding="utf-8") as file:
+            with _replacing(Path(os.path.realpath(output))) as file:
                 yield file
     except OSError as error:
         raise OSError(error.errno, error.strerror, str(output or "standard output")) from None
+
+
+@contextmanager
+def _replacing(output: Path) -> Iterator[IO[str]]:
+    part = output.with_name(f"{output.name}.part")
+    written = 0
+    try:
+        with _open(part, output.suffix == ".gz") as file:
+            try:
+                yield file
+            finally:
+                file.flush()
+                written = file.tell()
+        if output.exists():
+            shutil.copymode(output, part)
+        os.replace(part, output)
+    except BaseException:
+        if written:
+            warn(f"{output} is incomplete; what was written is in {part}")
+        else:
+            part.unlink(missing_ok=True)
+        raise
+
+
+def _open(file: Path, compressed: bool) -> IO[str]:
+    if not compressed:
+        return open(file, "w", encoding="utf-8")
+    return io.TextIOWrapper(cast(IO[bytes], _Gzip(file, "wb", mtime=0)), encoding="utf-8")
+
+
+class _Gzip(gzip.GzipFile):
+    """A compressed file that ignores `flush`, because compressing each line separately would double its size."""
+
+    def flush(self, zlib_mode: int = 0) -> None:
+        pass
 
 
 def write_line(target: IO[str], line: str) -> None:
@@ -65,7 +111,8 @@ class StatusLine:
         """Replaces the status line."""
         if self.shown:
             with self._lock:
-                self._text = text[: shutil.get_terminal_size().columns - 1]
+                width = shutil.get_terminal_size().columns - 1
+                self._text = text if cell_len(text) <= width else set_cell_size(text, width).rstrip()
                 sys.stderr.write(f"\r\033[K{self._text}")
                 sys.stderr.flush()
 
@@ -74,7 +121,7 @@ class StatusLine:
 
 
 class Counter(StatusLine):
-    """A status line with the number of items done and their rate. Its last state stays on the terminal."""
+    """A status line with the number of items done, their rate and the time left. Its last state stays on the terminal."""
 
     def __init__(self, what: str, unit: str, shown: bool = True, total: int | None = None) -> None:
         super().__init__(shown)
@@ -92,9 +139,14 @@ class Counter(StatusLine):
             sys.stderr.write("\n")
 
     def _update(self) -> None:
+        from weft.training.log_text import duration
+
         self.written = time.monotonic()
-        rate = self.done / max(1e-9, self.written - self.began)
-        text = f"{self.what} {self.done:,}{f' of {self.total:,}' if self.total else ''} {self.unit}, {rate:,.1f}/s"
-        if self.total and rate:
-            text += f", {(self.total - self.done) / rate:,.0f} s left"
+        seconds = max(1e-9, self.written - self.began)
+        rate = self.done / seconds
+        text = f"{self.what} {self.done:,}{f' of {self.total:,}' if self.total else ''} {self.unit} · {rate:,.1f} {self.unit}/s"
+        if self.total and rate and self.done < self.total:
+            text += f" · {duration((self.total - self.done) / rate)} left"
+        else:
+            text += f" · {duration(seconds)}"
         self.show(text)

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from weft.cli.options import DEVICE
+from weft.cli.options import DEVICE, FAST
 from weft.cli.output import warn
 from weft.errors import ConfigError
+from weft.version import install
 
 if TYPE_CHECKING:
     from weft.serve.settings import Settings
@@ -38,6 +39,7 @@ def serve(
     ),
     proxy: str = typer.Option("", "--proxy", help="Address of a proxy that names its clients.", show_default=False),
     log_text: bool = typer.Option(False, "--log-text", help="Write the texts to the log, too."),
+    fast: bool = FAST,
     device: str = DEVICE,
     threads: int = typer.Option(
         0, "--threads", help="CPU threads of the model; 0: all cores but one, which is left for reading requests.", min=0
@@ -52,14 +54,14 @@ def serve(
         import python_multipart  # noqa: F401
         import uvicorn  # noqa: F401
     except ImportError as error:
-        raise ConfigError(f"weft serve needs the package {error.name}: pip install 'weft[serve]'") from None
+        raise ConfigError(f"weft serve needs the package {error.name}: {install('serve')}") from None
     from weft.serve.settings import Settings
 
     limits: dict[str, Any] = {"rate": rate, "characters": char_limit, "queue": queue, "timeout": timeout}
     batches: dict[str, Any] = {"window": window / 1000, "batch_tokens": batch_tokens, "cache": cache, "beam": max_beam}
     access: dict[str, Any] = {"keys": _keys(api_key, api_keys), "origins": tuple(cors), "proxies": proxy, "log_text": log_text}
     cores = threads or max(1, (os.cpu_count() or 2) - 1)
-    _run(Settings(host=host, port=port, threads=cores, **limits, **batches, **access), run, device)
+    _run(Settings(host=host, port=port, threads=cores, **limits, **batches, **access), run, device, fast)
 
 
 def _keys(given: Sequence[str], file: Path | None) -> frozenset[str]:
@@ -71,12 +73,12 @@ def _keys(given: Sequence[str], file: Path | None) -> frozenset[str]:
     return keys
 
 
-def _run(settings: Settings, run: Sequence[str], device: str) -> None:
+def _run(settings: Settings, run: Sequence[str], device: str, fast: bool) -> None:
     from weft.serve.models import Models, parse_place
     from weft.serve.server import Server
 
     if not (settings.local or settings.keys):
         warn(f"{settings.host} can be reached from other machines and no --api-key is set: anyone who reaches it may use it")
-    server = Server(settings, Models([parse_place(text) for text in run], device=device, tell=warn))
+    server = Server(settings, Models([parse_place(text) for text in run], device=device, fast=fast, tell=warn))
     warn(f"{server.address} shows a page to try it; /docs describes the interface for programs")
     server.run()

@@ -9,7 +9,7 @@ from pathlib import Path
 import typer
 
 from weft.cli import completion
-from weft.cli.options import ANY_SET
+from weft.cli.options import ANY_SET, PAIRS
 from weft.cli.output import tell
 from weft.config.registry import find_table, load
 from weft.errors import ConfigError
@@ -22,7 +22,7 @@ def train(
     data: list[str] = typer.Option(
         [],
         "--data",
-        help="Training pairs: SOURCE,TARGET text files, a .tsv or a .jsonl, each also .gz; for language models, text files.",
+        help=f"Training pairs: {PAIRS}; for language models, text files. Repeatable.",
         metavar="FILES",
     ),
     valid: list[str] = typer.Option([], "--valid", help="Validation pairs, in the same forms. Repeatable.", metavar="FILES"),

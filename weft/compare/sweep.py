@@ -24,7 +24,7 @@ from weft.compare.worker import Job, work
 from weft.errors import Interrupted
 from weft.runs.folder import RunLock
 from weft.training.interrupt import Interrupts
-from weft.training.log import duration
+from weft.training.log_text import duration
 
 Tell = Callable[[str], None]
 TICK = 0.3

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping, Sequence
-from importlib import metadata
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -21,6 +20,7 @@ from weft.config.data_paths import absolute, absolute_path, located
 from weft.config.overrides import SHORTHANDS, apply_overrides, fold_saved, locate, parse_override, put
 from weft.config.registry import Among, Options, expand, problems, suggest
 from weft.errors import ConfigError
+from weft.version import VERSION
 
 Part = dict[str, Any]
 """The options of a part, with its kind."""
@@ -41,7 +41,9 @@ class Section(Options):
 class DataSection(Section):
     """Training data and tokenisation."""
 
-    train: list[str] = Field(default=[], description="training data: 'source,target' files, .tsv or .jsonl, also as .gz")
+    train: list[str] = Field(
+        default=[], description="training data: 'a.en,a.de', x.tsv#2,3, x.jsonl#en,de, x.csv#en,de, also .gz"
+    )
     valid: list[str] = Field(default=[], description="validation data, in the same formats")
     tokenizer: Annotated[Part, Among("weft.data:TOKENIZERS")] = Field(
         default={"kind": "bpe"}, description="how text is split into tokens"
@@ -137,6 +139,7 @@ class DecodeSection(Section):
         description="GPU: torch.compile the search, which takes seconds per batch size; CPU: compile C++ kernels once, which "
         "takes three seconds and needs a C++ compiler and AVX512-VNNI",
     )
+    fast: bool = Field(default=False, description="settings that are faster and leave at least 99 % of the texts as they are")
 
 
 class Config(Section):
@@ -227,16 +230,8 @@ def save_schema(folder: str | Path) -> Path:
     return path
 
 
-def weft_version() -> str:
-    """The version of the installed package."""
-    try:
-        return metadata.version("weft")
-    except metadata.PackageNotFoundError:
-        return "not installed"
-
-
 def _header(folder: Path | None) -> str:
-    lines = [f"# written by weft {weft_version()}"]
+    lines = [f"# written by weft {VERSION}"]
     if folder is not None and (folder / SCHEMA_FILE).exists():
         lines.append(f"# yaml-language-server: $schema={SCHEMA_FILE}")
     return "\n".join(lines) + "\n"

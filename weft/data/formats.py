@@ -1,10 +1,11 @@
 """Pairs of texts from files, Hugging Face datasets and generators, named by one short string.
 
     a.en,a.de                     two text files, aligned line by line
-    pairs.tsv   pairs.tsv#3,1     tab-separated columns: the first two, or those with the given numbers
+    pairs.tsv   pairs.tsv#3,1     tab-separated columns: the first two, or those with the given numbers or names
+    pairs.csv   pairs.csv#en,de   comma-separated columns with quotes: `source` and `target`, or those given
     pairs.jsonl pairs.jsonl#en,de one JSON object per line: the keys `source` and `target`, or those given (a.b: b inside a)
     …each also as .gz
-    hf:NAME[:CONFIG][@SPLIT]#SOURCE,TARGET         a Hugging Face dataset (needs `pip install weft[datasets]`)
+    hf:NAME[:CONFIG][@SPLIT]#SOURCE,TARGET         a Hugging Face dataset (needs `pip install 'weft-seq2seq[datasets]'`)
     generated:dates?count=20000&seed=1&split=test  one of the generators of `weft.data.generated`
 
 Data is streamed line by line and can be read any number of times.
@@ -12,9 +13,7 @@ Data is streamed line by line and can be read any number of times.
 
 from __future__ import annotations
 
-import hashlib
 import json
-from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from itertools import zip_longest
 from pathlib import Path
@@ -23,31 +22,22 @@ from typing import Any
 from weft.data.generated import parse_generator
 from weft.data.lines import check_file, file_digest, read_lines
 from weft.data.mismatch import explain_mismatch
+from weft.data.pair_source import Pairs, Texts, combine
+from weft.data.tables import CsvPairs, TsvPairs
 from weft.errors import DataError
+from weft.version import install
 
-__all__ = ["Pairs", "open_pairs", "read_lines"]
+__all__ = ["Pairs", "Texts", "open_pairs", "read_lines"]
 
-FORMS = "'a.en,a.de', 'pairs.tsv', 'pairs.jsonl' (each also .gz), 'hf:NAME#SOURCE,TARGET' or 'generated:dates?count=1000'"
+FORMS = (
+    "'a.en,a.de', 'pairs.tsv' or 'pairs.tsv#2,3', 'pairs.jsonl' or 'pairs.jsonl#en,de', 'pairs.csv' or 'pairs.csv#en,de' "
+    "(each also .gz), 'hf:NAME#SOURCE,TARGET' or 'generated:dates?count=1000'"
+)
+
+TABLES = {".tsv": TsvPairs, ".csv": CsvPairs}
 
 KEPT = 50_000
 """Maximum number of generated pairs kept in memory: long ones take time to make, and training reads them repeatedly."""
-
-
-Texts = list[tuple[str, str]]
-
-
-class Pairs(ABC):
-    """(source, target) pairs that can be read any number of times, in constant memory."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-
-    @abstractmethod
-    def __iter__(self) -> Iterator[tuple[str, str]]: ...
-
-    @abstractmethod
-    def digest(self) -> str:
-        """A hash of everything that the pairs depend on."""
 
 
 def open_pairs(spec: str) -> Pairs:
@@ -61,8 +51,8 @@ def open_pairs(spec: str) -> Pairs:
         return HuggingFacePairs(spec)
     path, columns = _columns(spec)
     kind = Path(path.removesuffix(".gz")).suffix
-    if kind == ".tsv" and "," not in path:
-        return TsvPairs(spec, path, columns)
+    if kind in TABLES and "," not in path:
+        return TABLES[kind](spec, path, columns)
     if kind == ".jsonl" and "," not in path:
         return JsonPairs(spec, path, columns)
     if spec.count(",") == 1 and all(part.strip() for part in spec.split(",")):
@@ -74,7 +64,7 @@ def open_pairs(spec: str) -> Pairs:
 def _columns(spec: str) -> tuple[str, tuple[str, str] | None]:
     """Splits `path#source,target`. A path may itself contain '#': only one that is followed by two names counts."""
     path, mark, names = spec.rpartition("#")
-    if not mark or names.count(",") != 1 or not path.removesuffix(".gz").endswith((".tsv", ".jsonl")):
+    if not mark or names.count(",") != 1 or not path.removesuffix(".gz").endswith((*TABLES, ".jsonl")):
         return spec, None
     source, target = (name.strip() for name in names.split(","))
     return path, (source, target)
@@ -101,53 +91,7 @@ class TextPairs(Pairs):
             raise DataError(f"{self.source} and {self.target} are empty.")
 
     def digest(self) -> str:
-        return _combine("text", file_digest(self.source), file_digest(self.target))
-
-
-class TsvPairs(Pairs):
-    """One file with tab-separated columns and a pair per line. Blank lines are skipped.
-
-    Every line must have as many columns as the first; otherwise a stray tab inside a text would silently truncate it.
-    """
-
-    def __init__(self, name: str, path: str, columns: tuple[str, str] | None) -> None:
-        super().__init__(name)
-        self.path = str(check_file(path))
-        self.columns = [self._number(column) for column in columns or ("1", "2")]
-
-    def _number(self, column: str) -> int:
-        if not column.isdecimal() or int(column) < 1:
-            raise DataError(f"{self.name}: the columns of a .tsv are numbers from 1 on, not {column!r}.")
-        return int(column) - 1
-
-    def __iter__(self) -> Iterator[tuple[str, str]]:
-        source, target = self.columns
-        width = 0
-        for number, line in enumerate(read_lines(self.path), start=1):
-            if not line:
-                continue
-            cells = line.split("\t")
-            if len(cells) != width:
-                self._check(number, line, len(cells), width)
-                width = len(cells)
-            yield cells[source], cells[target]
-        if not width:
-            raise DataError(f"{self.path} is empty.")
-
-    def _check(self, number: int, line: str, width: int, expected: int) -> None:
-        where = f"{self.path}, line {number:,}"
-        if expected:
-            raise DataError(
-                f"{where}: {width} columns, but the lines before it have {expected}: {line[:80]!r}. "
-                "Check for a missing tab, or a tab inside a text."
-            )
-        if max(self.columns) >= width:
-            raise DataError(
-                f"{where}: there is no column {max(self.columns) + 1}, only {width}: {line[:80]!r}. Separate columns by tabs."
-            )
-
-    def digest(self) -> str:
-        return _combine("tsv", *map(str, self.columns), file_digest(self.path))
+        return combine("text", file_digest(self.source), file_digest(self.target))
 
 
 class JsonPairs(Pairs):
@@ -175,7 +119,7 @@ class JsonPairs(Pairs):
             raise DataError(f"{self.path} is empty.")
 
     def digest(self) -> str:
-        return _combine("json", *self.keys, file_digest(self.path))
+        return combine("json", *self.keys, file_digest(self.path))
 
 
 class HuggingFacePairs(Pairs):
@@ -199,7 +143,7 @@ class HuggingFacePairs(Pairs):
             try:
                 import datasets
             except ImportError:
-                raise DataError(f"{self.name}: the package `datasets` is missing: pip install 'weft[datasets]'.") from None
+                raise DataError(f"{self.name}: the package `datasets` is missing: {install('datasets')}") from None
             try:
                 self._loaded = datasets.load_dataset(self.dataset, self.config or None, split=self.split or "train")
             except Exception as error:  # the loader of a dataset may raise anything
@@ -217,7 +161,7 @@ class HuggingFacePairs(Pairs):
             raise DataError(f"{self.name} is empty.")
 
     def digest(self) -> str:
-        return _combine("hf", self.name, str(self._load()._fingerprint))
+        return combine("hf", self.name, str(self._load()._fingerprint))
 
 
 class GeneratedPairs(Pairs):
@@ -234,7 +178,7 @@ class GeneratedPairs(Pairs):
         return iter(self._kept or self.generator)
 
     def digest(self) -> str:
-        return _combine("generated", self.generator.digest())
+        return combine("generated", self.generator.digest())
 
 
 def _text(record: Any, key: str, where: str) -> str:
@@ -245,14 +189,10 @@ def _text(record: Any, key: str, where: str) -> str:
     for step in key.split("."):
         if not isinstance(value, dict) or step not in value:
             present = ", ".join(map(repr, value)) if isinstance(value, dict) else f"a {type(value).__name__}"
-            raise DataError(f"{where}: there is no {key!r}; found {present or 'nothing'}.")
+            raise DataError(f"{where}: there is no {key!r}; found {present or 'nothing'}. Choose keys like pairs.jsonl#en,de.")
         value = value[step]
     if isinstance(value, int | float) and not isinstance(value, bool):
         return str(value)  # labels are often numbers
     if not isinstance(value, str):
         raise DataError(f"{where}: {key!r} must be text, not {value!r}.")
     return value
-
-
-def _combine(*parts: str) -> str:
-    return hashlib.blake2b("\0".join(parts).encode(), digest_size=16).hexdigest()

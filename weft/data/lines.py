@@ -10,7 +10,7 @@ import gzip
 import hashlib
 import os
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import IO, cast
 
@@ -20,7 +20,7 @@ from weft.errors import DataError
 UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
 
 
-def read_lines(source: str | Path | IO[bytes] | IO[str], name: str | None = None) -> Iterator[str]:
+def read_lines(source: str | Path | Iterable[bytes] | Iterable[str], name: str | None = None) -> Iterator[str]:
     """The lines of a UTF-8 text file (also .gz) or of an open stream, without line endings.
 
     A byte order mark at the beginning is dropped. Errors call a stream `name`. The caller closes the stream.
@@ -70,7 +70,7 @@ def file_digest(path: str | Path) -> str:
         raise DataError(f"{path}: {_unreadable(path, error)}.") from None
 
 
-def _lines(stream: IO[bytes] | IO[str], name: str) -> Iterator[str]:
+def _lines(stream: Iterable[bytes] | Iterable[str], name: str) -> Iterator[str]:
     number = offset = 0
     lines: Iterator[str | bytes] = iter(stream)
     try:

@@ -12,6 +12,7 @@ from weft.batch import UNK
 from weft.data.lines import check_file
 from weft.data.tokenizer import RESERVED, Tokenizer
 from weft.errors import ConfigError, DataError
+from weft.version import install
 
 
 class SentencePieceTokenizer(Tokenizer):
@@ -42,7 +43,7 @@ class SentencePieceTokenizer(Tokenizer):
         try:
             from sentencepiece import SentencePieceProcessor
         except ImportError:
-            raise ConfigError("the package `sentencepiece` is missing: pip install 'weft[sentencepiece]'.") from None
+            raise ConfigError(f"the package `sentencepiece` is missing: {install('sentencepiece')}") from None
         inner = SentencePieceProcessor()
         try:
             inner.LoadFromSerializedProto(content)

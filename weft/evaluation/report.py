@@ -72,12 +72,15 @@ class Evaluation:
         """The tables for the terminal, with rich."""
         return Group(self._scores(), *([self._lengths()] if self.lengths else []))
 
+    def signatures(self) -> list[str]:
+        """What sacreBLEU computed, one line per metric. Print them without wrapping, so that they can be copied."""
+        return [f"{score.name}: {score.signature}" for score in self.scores]
+
     def _scores(self) -> Table:
-        note = "\n".join(f"{score.name}: {score.signature}" for score in self.scores)
         title = escape(f"{self.system} on {self.data} ({self.sentences} sentences)")
         compared = [escape(str(self.baseline)), "difference", "95 % interval", "p"] if self.comparisons else []
         numbers = (Column(heading, justify="right") for heading in ("score", "95 % interval", *compared))
-        table = Table("metric", *numbers, title=title, caption=escape(note), caption_justify="left")
+        table = Table("metric", *numbers, title=title, title_justify="left")
         for index, (score, (low, high)) in enumerate(zip(self.scores, self.intervals)):
             arrow = "↑" if score.higher_is_better else "↓"
             cells = [f"{score.name} {arrow}", f"{score.value:.2f}", f"{low:.2f} … {high:.2f}"]

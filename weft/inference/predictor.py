@@ -30,6 +30,8 @@ TOGETHER = (8192,)
 """Inputs read at once when nobody waits for the first output."""
 
 Weights = NDArray[np.float32]
+Ready = Callable[[], bool]
+"""Whether the next input can be read without waiting."""
 Wanted = Callable[[int], bool]
 """Whether somebody still waits for the output of the input with this number, counted from 0."""
 
@@ -134,11 +136,18 @@ class Predictor(ABC, Generic[In, Out]):
         return sum(part.size for parts in self.read([given], 1) for part in parts) or 1
 
     def predict(
-        self, inputs: Iterable[In], *, together: bool = False, wanted: Wanted | None = None, first_line: int = 1
+        self,
+        inputs: Iterable[In],
+        *,
+        together: bool = False,
+        ready: Ready | None = None,
+        wanted: Wanted | None = None,
+        first_line: int = 1,
     ) -> Iterator[Out]:
         """An output for each input, in order. Inputs are read as they are needed, so the stream may be endless.
 
-        together: read many inputs before the first output, which fills batches best. wanted: see `Wanted`; the output of an
+        together: read many inputs before the first output, which fills batches best. ready: see `Ready`; no output waits for an
+        input that is not ready, so slow inputs are answered one by one. wanted: see `Wanted`; the output of an
         input that is no longer wanted is incomplete and must not be kept. Worker processes check it between batches only.
         """
         stream, sizes = iter(inputs), TOGETHER if together else WINDOWS
@@ -148,7 +157,7 @@ class Predictor(ABC, Generic[In, Out]):
             return self.run(batch, None if wanted is None else Control(len(batch), lambda row: wanted(batch[row].number)))
 
         with Workers(self.workers, work) as crew:
-            while window := list(islice(stream, sizes[min(turn, len(sizes) - 1)])):
+            while window := list(_window(stream, sizes[min(turn, len(sizes) - 1)], ready)):
                 groups = self.read(window, first_line + start)
                 for number, parts in enumerate(groups, start=start):
                     for part in parts:
@@ -183,6 +192,14 @@ class Predictor(ABC, Generic[In, Out]):
             batch.append(part)
         if batch:
             yield batch
+
+
+def _window(stream: Iterator[In], most: int, ready: Ready | None) -> Iterator[In]:
+    """The next inputs: one, and up to `most` if they are ready."""
+    for number, given in enumerate(islice(stream, most), start=1):
+        yield given
+        if number < most and ready is not None and not ready():
+            return
 
 
 def refuse(fields: Mapping[str, Any], reason: str) -> None:

@@ -24,6 +24,13 @@ TOKENS, MOST = 4096, 32768
 """Source tokens per batch on a CPU, where larger batches are not faster; the most on a GPU, which is then busy."""
 
 
+FAST: dict[str, tuple[dict[str, Any], str]] = {
+    "cpu": ({"compile": True}, "compiled C++ kernels"),
+    "cuda": ({}, "nothing changes, since the settings for a GPU are already the fastest that keep the texts"),
+}
+"""What decode.fast sets by kind of device, and how to say it. int8 and shortlists change more than 1 % of the texts."""
+
+
 @dataclass(frozen=True)
 class Resolved:
     """Decoding options with nothing left to decide: the section as written, and its parts and `auto` values resolved.
@@ -77,6 +84,7 @@ def resolve(
 
     auto_workers: the number of workers on a CPU if the section says auto · open_scorer: opens the run of `rerank: model`.
     """
+    section = _fast(section, device, warn) if section.fast else section
     cuda = device.type == "cuda"
     memory = torch.cuda.get_device_properties(device).total_memory if cuda else 0
     tokens = max(TOKENS, min(MOST, (memory >> 30) * 512)) if section.batch_tokens == "auto" else section.batch_tokens
@@ -95,6 +103,13 @@ def resolve(
         rerank=rerank,
         kernels=_kernels(section, device, warn),
     )
+
+
+def _fast(section: DecodeSection, device: torch.device, warn: Callable[[str], None]) -> DecodeSection:
+    """The section with everything that decode.fast stands for on this device."""
+    settings, text = FAST.get(device.type, ({}, "nothing changes on this device"))
+    warn(f"decode.fast: {text}")
+    return section.model_copy(update=settings)
 
 
 def _kernels(section: DecodeSection, device: torch.device, warn: Callable[[str], None]) -> Kernels | None:

@@ -12,12 +12,12 @@ from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 
-from weft.config.sections import weft_version
 from weft.errors import WeftError
 from weft.serve import json_api, libretranslate
 from weft.serve.middleware import Guard, Log, log_line
 from weft.serve.request_body import with_choices
 from weft.serve.service import Service
+from weft.version import VERSION
 
 FILES = {
     "/": ("serve/page/index.html", "text/html"),
@@ -43,7 +43,7 @@ def make_app(service: Service, log: Log = log_line) -> Guard:
 
     app = FastAPI(
         title="weft",
-        version=weft_version(),
+        version=VERSION,
         summary="An HTTP API for trained sequence-to-sequence models.",
         docs_url=None,
         redoc_url=None,

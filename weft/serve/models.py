@@ -143,11 +143,16 @@ class Models:
     """All models of a server. The old models keep answering while `reload` reads the run folders again."""
 
     def __init__(
-        self, places: Sequence[Place], *, device: str = "auto", tell: Callable[[str], None] = lambda text: None
+        self,
+        places: Sequence[Place],
+        *,
+        device: str = "auto",
+        fast: bool = False,
+        tell: Callable[[str], None] = lambda text: None,
     ) -> None:
         if not places:
             raise ConfigError("no run to serve; name at least one run folder")
-        self.device, self.tell = device, tell
+        self.device, self.fast, self.tell = device, fast, tell
         self.served: list[Served] = []
         for place in places:
             self.served.append(self._open(place, self._free_name(place)))
@@ -158,7 +163,7 @@ class Models:
         return next(name for name in names if name not in taken)
 
     def _open(self, place: Place, name: str) -> Served:
-        translator = load(place.folders, device=self.device)
+        translator = load(place.folders, device=self.device, set=["decode.fast=true"] if self.fast else [])
         source, target = place.languages or languages_of(translator.config)
         if place.languages is None and UNKNOWN in (source, target):
             self.tell(

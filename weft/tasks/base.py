@@ -18,8 +18,9 @@ from weft.data.batching import Batches, evaluation_batches, round_up
 from weft.data.cache import cache_folder
 from weft.data.corpus import Corpus, Rows
 from weft.data.formats import Pairs, open_pairs
+from weft.data.headers import check_columns
 from weft.data.pairs import random_pairs
-from weft.data.tokenizer import Tokenizer
+from weft.data.tokenizer import Tokenizer, has_tokenizers
 from weft.errors import ConfigError, RunError
 from weft.evaluation.metrics import Metric
 from weft.inference.predictor import Predictor
@@ -85,7 +86,7 @@ class Task(ABC):
     measures: Sequence[Measure] = (LOSS,)
     steady: bool = False
     counts: str = "target tokens"
-    commands: Sequence[str] = ('echo "an input" | weft predict {run}', "weft evaluate {run} --data FILES")
+    commands: Sequence[str] = ('weft predict {run} "an input"', "weft evaluate {run} --data FILES")
     bf16_weights: bool = True
     inference: Literal["search", "continue", "forward"] = "search"
 
@@ -226,7 +227,7 @@ class TextTask(Task):
     example: what to give as --data.
     """
 
-    commands = ('echo "a sentence" | weft translate {run}', "weft evaluate {run} --data SOURCE,TARGET")
+    commands = ('weft translate {run} "a sentence"', "weft evaluate {run} --data SOURCE,TARGET")
     example: ClassVar[str]
     source: Tokenizer
     target: Tokenizer
@@ -238,6 +239,9 @@ class TextTask(Task):
         if not data.train:
             raise ConfigError(f"there is no training data: give --data {self.example}, or set data.train")
         train, valid = [[open_pairs(spec) for spec in specs] for specs in (data.train, data.valid)]
+        if not has_tokenizers(self.run):  # a new run; one that is resumed keeps its data
+            for pairs in (*train, *valid):
+                check_columns(pairs, self.tell)
         self.learn(train)
         sizes = self.reopen()
         self.check(valid)

@@ -24,11 +24,11 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from weft.batch import Position
-from weft.config.sections import weft_version
 from weft.errors import RunError
 from weft.runs.folder import CHECKPOINTS, MODEL
 from weft.runs.weights import discard, fingerprint, put_tensors, read_tensors, replacing, sync, tensors_of, write_tensors
 from weft.training.optimizer import Ema, named_state, names_of, restore_state
+from weft.version import VERSION
 
 OPTIMIZER, EMA, CARRIED = "optimizer.safetensors", "ema.safetensors", "carried.safetensors"
 STATE = "state.json"
@@ -101,7 +101,7 @@ def _write(folder: Path, trained: TrainingState, progress: Progress, carried: Ma
     if carried:
         write_tensors(folder / CARRIED, carried)
     files = {file.name: {"bytes": file.stat().st_size, "sha256": _hash(file)} for file in sorted(folder.iterdir())}
-    state = {"weft": weft_version(), "fingerprint": fingerprint(tensors), "files": files, "progress": asdict(progress)}
+    state = {"weft": VERSION, "fingerprint": fingerprint(tensors), "files": files, "progress": asdict(progress)}
     with open(folder / STATE, "w", encoding="utf-8") as out:
         json.dump(state, out, indent=1)
     sync(folder / STATE)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext, suppress
 from pathlib import Path
@@ -20,8 +21,7 @@ from rich.text import Text
 
 from weft.config import document
 from weft.runs.folder import LOG
-
-Record = Mapping[str, Any]
+from weft.training.log_text import Record, describe, duration, fit, scores_text, speed
 
 
 class Sink:
@@ -35,6 +35,12 @@ class Sink:
 
     def note(self, text: str) -> None:
         """Writes a message for people."""
+
+    def step(self, step: int) -> None:
+        """A step is done. Called after every step, so it must be quick and must not wait for the device."""
+
+    def phase(self, text: str) -> None:
+        """Training is busy with something else than steps."""
 
     def close(self) -> None:
         """Ends the log."""
@@ -60,6 +66,14 @@ class Log:
         for sink in self.sinks:
             sink.note(text)
 
+    def step(self, step: int) -> None:
+        for sink in self.sinks:
+            sink.step(step)
+
+    def phase(self, text: str) -> None:
+        for sink in self.sinks:
+            sink.phase(text)
+
     def summary(self, facts: Record) -> None:
         self._record({"event": "summary", **facts})
 
@@ -76,20 +90,20 @@ def open_log(
     run: Path,
     steps: int,
     *,
-    counts: str = "tokens",
+    unit: str = "tokens",
     tensorboard: bool = True,
     first: bool = True,
     terminal: bool | None = None,
 ) -> Log:
     """The log of a run of `steps` updates, silent unless `first`.
 
-    counts: the unit of the speed, see `Task.counts` · terminal: whether stderr is one; None detects it
+    unit: what the speed counts · terminal: whether stderr is one; None detects it.
     """
     if not first:
         return Log()
     live = sys.stderr.isatty() if terminal is None else terminal
-    sinks: list[Sink] = [JsonLines(run / LOG), PlainLines(run / "train.log", steps, counts)]
-    sinks.append(LiveLine(steps, counts) if live else PlainLines(None, steps, counts))
+    sinks: list[Sink] = [JsonLines(run / LOG), PlainLines(run / "train.log", steps, unit)]
+    sinks.append(LiveLine(steps, unit) if live else PlainLines(None, steps, unit))
     if tensorboard:
         sinks.append(TensorBoard(run / "tensorboard"))
     return Log(sinks)
@@ -124,15 +138,15 @@ def _step_of(line: str) -> float:
 class PlainLines(Sink):
     """One line of text per record, appended to a file or, if it is None, printed to stderr."""
 
-    def __init__(self, file: Path | None, steps: int, counts: str) -> None:
-        self.file, self.steps, self.counts = file, steps, counts
+    def __init__(self, file: Path | None, steps: int, unit: str = "tokens") -> None:
+        self.file, self.steps, self.unit = file, steps, unit
 
     def begin(self, step: int) -> None:
         if step:
             self.note(f"resuming after step {step}")
 
     def record(self, record: Record) -> None:
-        self.note(describe(record, self.steps, self.counts))
+        self.note(describe(record, self.steps, self.unit))
 
     def note(self, text: str) -> None:
         with open(self.file, "a", encoding="utf-8") if self.file else nullcontext(sys.stderr) as out:
@@ -140,30 +154,66 @@ class PlainLines(Sink):
 
 
 class LiveLine(Sink):
-    """A status line on a terminal, with the last validation scores. Validations and notes scroll above it."""
+    """A status line on a terminal that follows every step. Validations and notes scroll above it."""
 
-    def __init__(self, steps: int, counts: str) -> None:
-        self.steps, self.counts = steps, counts
-        self._valid = ""
-        self._live = Live(Text("starting"), console=Console(stderr=True, highlight=False), refresh_per_second=4)
+    def __init__(self, steps: int, unit: str = "tokens", console: Console | None = None) -> None:
+        self.steps, self.unit = steps, unit
+        self.console = console or Console(stderr=True, highlight=False)
+        self._phase = "loading the model and its state"
+        self._last: Record = {}
+        self._scores: Record = {}
+        self._step, self._began, self._ended = 0, (0, 0.0), 0.0
+        self._live = Live(get_renderable=self._line, console=self.console, refresh_per_second=8)
 
     def begin(self, step: int) -> None:
+        self._step = step
         self._live.start()
 
+    def step(self, step: int) -> None:
+        self._ended = time.monotonic()
+        if self._phase:
+            self._began = step, self._ended  # a pause, or the first step, says nothing about the speed
+        self._step, self._phase = step, ""
+
+    def phase(self, text: str) -> None:
+        self._phase = text
+
     def record(self, record: Record) -> None:
-        text = describe(record, self.steps, self.counts)
         if record["event"] == "train":
-            self._live.update(Text(f"{text}{self._valid}", no_wrap=True, overflow="ellipsis"))
-        else:
-            self._live.console.print(text, markup=False)
+            self._last, self._step = record, record["step"]
+            return
         if record["event"] == "validation":
-            self._valid = f" · valid {scores_text(record)}"
+            self._scores = record
+        self.note(describe(record, self.steps, self.unit))
 
     def note(self, text: str) -> None:
-        self._live.console.print(text, markup=False)
+        self.console.print(text, markup=False, soft_wrap=True)
 
     def close(self) -> None:
+        self._phase = ""
         self._live.stop()
+
+    def _line(self) -> Text:
+        return Text(self.line(self.console.width), no_wrap=True, overflow="ellipsis")
+
+    def line(self, width: int) -> str:
+        """The status in at most `width` columns; what matters less is left out first."""
+        parts = [f"step {self._step:,}/{self.steps:,}"]
+        if self._phase:
+            return fit([*parts, self._phase] if self._step else [self._phase], width)
+        if self._last:
+            parts += [f"loss {self._last['loss']:.3f}", speed(self._last, self.unit)]
+        first, began = self._began
+        if first < self._step < self.steps:
+            seconds = (self._ended - began) / (self._step - first) * (self.steps - self._step)
+            parts.append(f"{duration(max(0.0, seconds + self._ended - time.monotonic()))} left")
+        if self._last.get("skipped"):
+            parts.append(f"{self._last['skipped']} skipped")
+        if self._scores:
+            parts += f"valid {scores_text(self._scores)}".split(" · ")
+        if self._last:
+            parts.append(f"lr {self._last['lr']:.1e}")
+        return fit(parts, width)
 
 
 class TensorBoard(Sink):
@@ -189,29 +239,3 @@ class TensorBoard(Sink):
     def close(self) -> None:
         if self._writer is not None:
             self._writer.close()
-
-
-def describe(record: Record, steps: int, counts: str) -> str:
-    """A record as a readable line. counts: the unit of the speed."""
-    if record["event"] == "validation":
-        return f"validation at step {record['step']}: {scores_text(record)}"
-    if record["event"] == "summary":
-        return "\n".join(f"{name:>12}: {value}" for name, value in record.items() if name != "event")
-    remaining = duration(record["seconds_left"]) if "seconds_left" in record else "?"
-    unit = "tok" if counts.endswith("tokens") else counts
-    skipped = f" · {record['skipped']} skipped" if record.get("skipped") else ""
-    return (
-        f"step {record['step']}/{steps} · loss {record['loss']:.4f} · lr {record['lr']:.2e} · "
-        f"{record['tokens_per_second']:,.0f} {unit}/s · {remaining} left{skipped}"
-    )
-
-
-def scores_text(record: Record) -> str:
-    return " · ".join(f"{name} {value:.4g}" for name, value in record.items() if name not in ("event", "step"))
-
-
-def duration(seconds: float) -> str:
-    """ "1:02:03" or "2:03"."""
-    whole = int(seconds)
-    hours, minutes = whole // 3600, whole % 3600 // 60
-    return f"{hours}:{minutes:02d}:{whole % 60:02d}" if hours else f"{minutes}:{whole % 60:02d}"

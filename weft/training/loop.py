@@ -33,6 +33,9 @@ from weft.training.replay import Replayed, Work
 from weft.training.schedule import Plan, Schedule
 from weft.training.session import Result, Session
 
+FIRST_STEP = {False: "computing the first step", True: "compiling the model, which takes up to a minute"}
+"""What training is busy with at first, by whether the model is compiled."""
+
 
 @runtime_checkable
 class Refreshes(Protocol):
@@ -86,7 +89,7 @@ def fit(
     progress = session.begin(resume)
     on_start()
     meter = Meter(list(groups), world.device, progress.skipped, progress.in_row)
-    compile_blocks(model, config, world.device)
+    log.phase(FIRST_STEP[compile_blocks(model, config, world.device)])
     backward = worker(model, task, config, world.device)
 
     with ExitStack() as stack:
@@ -214,8 +217,9 @@ def _follow(trained: TrainingState, refreshed: Sequence[Refreshes], update: int,
 
 
 def _report(session: Session, meter: Meter, rate: float) -> None:
-    """Writes a log line if one is due, and stops if too many consecutive steps were skipped."""
+    """Counts the step, writes a log line if one is due, and stops if too many consecutive steps were skipped."""
     config, progress = session.config, session.progress
+    session.log.step(progress.update)
     if session.ended or _due(min(config.log_every, config.max_bad_steps), progress.update):
         session.check(*meter.health())
     if session.ended or _due(config.log_every, progress.update):

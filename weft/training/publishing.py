@@ -16,9 +16,9 @@ from typing import Literal
 
 from torch import Tensor
 
-from weft.config.sections import weft_version
 from weft.runs.folder import MODEL
 from weft.runs.weights import read_metadata, replacing, write_tensors
+from weft.version import VERSION
 
 HISTORY = "published.jsonl"
 Publisher = Literal["train", "average"]
@@ -32,7 +32,7 @@ def publish(run: Path, tensors: Mapping[str, Tensor], facts: Mapping[str, str], 
     if before and (by != "train" or by_hand(before)) and facts.items() - before.items():
         aside = _free(run, f"model.{before.get('weights', 'earlier')}-{before.get('step', 0)}")
     with replacing(target) as new:
-        write_tensors(new, tensors, {"version": weft_version(), **facts})
+        write_tensors(new, tensors, {"version": VERSION, **facts})
         if aside is not None:
             _keep(target, aside)
     line = {"time": datetime.now(UTC).isoformat(timespec="seconds"), **facts, **({"kept": aside.name} if aside else {})}

@@ -68,7 +68,8 @@ def _train(config: Config, out: Path, resume: bool, world: World, tell: Tell) ->
         train = resolved.train
         if resume and world.first:
             notes.extend(check_identity(out, task.identity()))
-        log = open_log(out, train.steps, counts=task.counts, tensorboard=train.tensorboard, first=world.first)
+        unit = task.counts.split()[-1]
+        log = open_log(out, train.steps, unit=unit, tensorboard=train.tensorboard, first=world.first)
         stack.callback(log.close)
         for note in notes:
             log.note(note)
@@ -105,6 +106,7 @@ def _prepare(config: Config, out: Path, device: torch.device, tell: Tell) -> tup
     config = resolve_batches(config, outline, task, device)
     task = build_task(config, out, tell)
     sizes = task.prepare()
+    tell("building the model")
     torch.manual_seed(config.train.seed)
     return config, task, task.build(config.model, sizes)
 

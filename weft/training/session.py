@@ -120,6 +120,7 @@ class Session:
         """
         progress = self.progress
         self._note_memory()
+        self.log.phase("validating")
         self.scores = self.world.broadcast(self._evaluate() if self.world.first else {})
         if not self.scores:
             return False  # without validation data the newest weights are published
@@ -139,6 +140,7 @@ class Session:
         """Writes a checkpoint, removes old ones, and publishes the run's model."""
         self.progress.seconds = self.seconds
         self._note_memory()
+        self.log.phase("saving a checkpoint")
         carried = self.world.collect(self.task.carried())
         if self.world.first:
             checkpoint.save(self.run, self.trained, self.progress, carried)
@@ -149,6 +151,7 @@ class Session:
     def finish(self) -> Result:
         """Publishes the weights that the configuration selects, and loads them into the model."""
         weights, scores = "", self.progress.best
+        self.log.phase("publishing the model")
         if self.world.first:
             weights, tensors = self._publish(average=self.config.average_last > 0)
             put_tensors(self.trained.model, tensors, self.run)

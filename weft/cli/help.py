@@ -1,0 +1,102 @@
+"""The help of commands: what values are called, and examples."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+from typer.core import TyperCommand, TyperGroup
+from typer.models import CommandInfo
+
+VALUES = {"bool": "", "int": "N", "float": "X", "str": "TEXT", "Path": "FILE"}
+"""What the help calls the value of an option, by the type of its parameter; a flag has none."""
+
+NAMES = {
+    "against": "RUN",
+    "budget": "TIME",
+    "device": "DEVICE",
+    "head": "HEAD",
+    "host": "ADDRESS",
+    "kinds": "KINDS",
+    "lengths": "NUMBERS",
+    "out": "FOLDER",
+    "proxy": "ADDRESS",
+    "recipe": "RECIPE",
+    "slot": "SLOT",
+    "tokenize": "NAME",
+}
+"""The same by the name of the parameter, where that says more."""
+
+EXAMPLES = {
+    "train": [
+        "weft train transformer-small --data train.en,train.de --valid val.en,val.de",
+        "weft train my.yaml --data corpus.tsv#2,3 --valid val.csv#en,de --out runs/a",
+        "weft train --resume runs/a",
+    ],
+    "translate": [
+        "weft translate runs/a input.txt -o output.txt",
+        'weft translate runs/a "A dog runs."',
+        "cat input.txt | weft translate runs/a --beam 5 --json",
+    ],
+    "predict": ["weft predict runs/reviews texts.txt -o labels.txt", 'weft predict runs/reviews "A fine film."'],
+    "serve": ["weft serve runs/a", "weft serve en-de=runs/a de-en=runs/b --host 0.0.0.0 --api-keys keys.txt"],
+    "evaluate": [
+        "weft evaluate runs/a --data test.en,test.de",
+        "weft evaluate runs/a --data test.tsv#2,3 --against runs/b -o output.txt.gz",
+    ],
+    "explain": ['weft explain runs/a "A dog runs." -o page.html', 'weft explain runs/a "A dog runs." -o attention.png --words'],
+    "align": ["weft align runs/a --data test.en,test.de -o links.txt", "weft align runs/a --data test.tsv --gold gold.txt"],
+    "generate": [
+        'weft generate runs/text "Once upon a time" --tokens 100',
+        "weft generate runs/text --count 3 -o texts.txt",
+    ],
+    "compare": [
+        "weft compare transformer-tiny rnn-luong --data train.tsv --budget 10m --out runs/c",
+        "weft compare transformer-tiny --slot model.encoder_self --kinds full,local "
+        "--data train.tsv --budget 500-steps --out runs/c",
+    ],
+    "bench": ["weft bench runs/a --batch 1 --beam 4", "weft bench transformer-small --profile profile.png"],
+    "shortlist": ["weft shortlist runs/a"],
+    "average": ["weft average runs/a --last 5", "weft average runs/a --last 5 --out runs/mean"],
+    "list": ["weft list", "weft list attentions"],
+    "new": ["weft new my.yaml", "weft new my.yaml --recipe rnn-luong --set train.steps=2000"],
+    "demo": ["weft demo", "weft demo --out runs/dates --set train.steps=500"],
+}
+"""Examples by command. They are parsed in a test."""
+
+
+def describe(command: CommandInfo) -> None:
+    """Gives a registered command its examples and its way of calling values."""
+    command.cls = Command
+    if command.name in EXAMPLES:
+        command.epilog = "\n\n".join(["Examples:", *(f"  {each}" for each in EXAMPLES[command.name])])
+
+
+def _called(params: list[Any], callback: Any) -> list[Any]:
+    """The parameters, with names for their values that say what is expected instead of a type of Python."""
+    types = {} if callback is None else {name: each.annotation for name, each in inspect.signature(callback).parameters.items()}
+    for param in params:
+        if param.param_type_name == "argument":
+            if param.metavar is None:
+                param.metavar = param.name.upper()
+            if types.get(param.name) in ("str", "Path", "list[str]"):
+                param.display_type_rich = lambda ctx: None  # the name says it
+        elif getattr(param, "is_flag", False):
+            param.metavar = ""
+        elif param.metavar is None:
+            param.metavar = NAMES.get(param.name) or VALUES.get(str(types.get(param.name)))
+    return params
+
+
+class Command(TyperCommand):
+    """A command whose help shows no types of Python."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        return _called(super().get_params(ctx), self.callback)
+
+
+class Group(TyperGroup):
+    """The program itself; see `Command`."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        return _called(super().get_params(ctx), self.callback)
