@@ -18,7 +18,7 @@ from weft.compare.growth import exponent, measure_growth
 from weft.compare.plan import Comparison, Run, parse_budget, training
 from weft.compare.processes import Failure, Processes, Stopped
 from weft.compare.results import collect, interval, stat
-from weft.compare.trainings import Speed, pace
+from weft.fitting.speed import Speed, pace
 from weft.compare.worker import Job, work
 from weft.config.registry import build
 from weft.config.sections import Config

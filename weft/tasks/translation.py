@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,7 +15,7 @@ from torch import Tensor
 from weft.batch import PairBatch
 from weft.config.registry import Among, build, load
 from weft.data.corpus import Corpus, Rows
-from weft.data.formats import Pairs, open_pairs
+from weft.data.formats import Pairs
 from weft.data.pairs import collate_pairs, prepare_pairs
 from weft.data.tokenizer import has_tokenizers, load_tokenizers, save_tokenizers, train_tokenizers
 from weft.errors import ConfigError, RunError
@@ -80,15 +80,14 @@ class TranslationTask(TextTask):
         self.valid_pairs: list[tuple[str, str]] = []
 
     def prepare(self) -> Sizes:
-        valid, options = self.config.data.valid, self.config.train
-        if valid and options.best_by != "loss" and not options.validate_bleu:
+        options = self.config.train
+        if self.config.data.validates and options.best_by != "loss" and not options.validate_bleu:
             raise ConfigError(
                 f"train.best_by: {options.best_by} is not measured with train.validate_bleu: false; "
                 "set best_by: loss, or validate_bleu: true"
             )
         sizes = super().prepare()
-        every = (pair for spec in valid for pair in open_pairs(spec))
-        self.valid_pairs = list(islice(every, options.validate_sentences or None))
+        self.valid_pairs = list(islice(chain.from_iterable(self.references), options.validate_sentences or None))
         return sizes
 
     def reopen(self) -> Sizes:
