@@ -9,6 +9,7 @@ from typing import Any
 
 from weft.compare.processes import Failure, Processes
 from weft.config.sections import Config, load_config
+from weft.fitting.auto import AUTO
 from weft.runs.folder import CONFIG, LOG
 from weft.runs.opening import run_config
 
@@ -20,12 +21,13 @@ LOWERED = (("data", "vocabulary"), ("data", "hold_out"), ("train", "batch_tokens
 
 @dataclass(frozen=True)
 class Training:
-    """A recipe with changes and data; empty data means the data of the recipe."""
+    """A recipe with changes and data; empty data means the data of the recipe. time: what `--time` says, if anything."""
 
     recipe: str
     data: tuple[str, ...] = ()
     valid: tuple[str, ...] = ()
     sets: tuple[str, ...] = ()
+    time: str = ""
 
     def config(self) -> Config:
         given = {"data.train": list(self.data), "data.valid": list(self.valid)}
@@ -35,7 +37,7 @@ class Training:
         """The arguments of `weft` that start it."""
         given = [("--data", self.data), ("--valid", self.valid), ("--set", self.sets)]
         options = [word for flag, values in given for value in values for word in (flag, value)]
-        return ["train", self.recipe, "--out", str(folder), *options]
+        return ["train", self.recipe, "--out", str(folder), *options, *(("--time", self.time) if self.time else ())]
 
 
 def train(training: Training, folder: Path, processes: Processes, log: str) -> None:
@@ -43,7 +45,8 @@ def train(training: Training, folder: Path, processes: Processes, log: str) -> N
     started = (folder / CONFIG).exists()
     if started:
         wanted = training.config()
-        if _as_wished(run_config(folder), wanted) != wanted:
+        chosen = training.recipe == AUTO or training.time
+        if not chosen and _as_wished(run_config(folder), wanted) != wanted:
             raise Failure(f"{folder} holds a run with other settings; remove it, or choose another --out")
     if not (started and complete(folder)):
         processes(log, ["train", "--resume", str(folder)] if started else training.words(folder))

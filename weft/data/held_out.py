@@ -84,8 +84,8 @@ def choose(pairs: Sequence[Pairs], count: int, seed: int, sides: Sequence[int] =
     if not chosen:
         names = ", ".join(some.name for some in pairs)
         raise DataError(
-            f"{names}: no pairs can be held out for validation, because nearly all of the {total:,} pairs share a sentence with "
-            "others. Give --valid FILES. If the targets are labels, train a classifier: `weft list recipes` shows them"
+            f"{names}: no pairs can be held out for validation, because nearly all of the {total:,} pairs share a sentence "
+            "with others. Give --valid FILES. If the targets are labels, train a classifier: `weft list recipes` shows them"
         )
     return [chosen[rank] for rank in sorted(chosen)]
 

@@ -72,9 +72,8 @@ def choose_data(choice: Choice, out: Path, device: torch.device, processes: int 
     """Chooses validation data and tokens, and counts the data that remains for training."""
     config = choice.config
     if config.task["kind"] != "translation":
-        raise ConfigError(
-            f"task: auto chooses for pairs of texts, not for {config.task['kind']}; `weft list recipes` shows others"
-        )
+        hint = "`weft list recipes` shows recipes for it"
+        raise ConfigError(f"task: auto chooses for pairs of texts, not for {config.task['kind']}; {hint}")
     if not config.data.train:
         raise ConfigError("there is no training data: give --data source.txt,target.txt, or set data.train")
     pairs = [open_pairs(spec) for spec in config.data.train]
@@ -182,7 +181,7 @@ def choose_steps(choice: Choice, facts: Facts, steps: int, validations: int = ru
     """Chooses everything that follows from the number of steps, unless the user has set it."""
     choice.put({"train.steps": steps})
     steps = choice.config.train.steps
-    every = max(1, steps // validations)
+    every = min(steps, max(rules.SHORTEST_INTERVAL, steps // validations))
     horizon = max(10.0, min(rules.LONGEST_EMA, rules.EMA_SHARE * steps))
     choice.put(
         {

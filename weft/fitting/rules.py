@@ -1,7 +1,7 @@
 """The rules by which `auto` chooses: a table with a row per amount of data, and a few constants.
 
-docs/recipes.md shows the same table and says how it was found. `python benchmarks/fit.py --write-rules docs/recipes.md` writes it
-there.
+docs/recipes.md shows the same table and says how it was found. `python benchmarks/fit.py --write-rules docs/recipes.md` writes
+it there.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ CPU_SHAPE, CPU_BATCH, CPU_TOKENS = "tiny", 3_072, 8_000_000
 """Without a GPU: the largest shape unless --time allows more, the largest batch, and the most tokens unless --time is given."""
 
 ENOUGH_PASSES, TOKENS_PER_WEIGHT = 25, 2
-"""--time suffices for a shape if it allows this many passes, or this many tokens per weight. Otherwise a smaller one is taken."""
+"""--time suffices for a shape if it allows this many passes or this many tokens per weight; else a smaller one is taken."""
 
 WARMUP = 0.15
 """The share of the steps that warm up the learning rate, at most LONGEST_WARMUP steps."""
@@ -78,8 +78,8 @@ FEWEST_STEPS = 200
 EMA_SHARE, LONGEST_EMA = 0.1, 2_000
 """The moving average of the weights looks back over this share of the steps, at most over LONGEST_EMA steps."""
 
-VALIDATIONS, PATIENCE = 20, 6
-"""Validations per training, and how many of them without improvement end it."""
+VALIDATIONS, SHORTEST_INTERVAL, PATIENCE = 20, 25, 6
+"""Validations per training, the fewest steps between two of them, and how many without improvement end training."""
 
 HELD_OUT_SHARE, HELD_OUT_LEAST, HELD_OUT_MOST = 0.05, 50, 1_000
 """The share of the pairs that is held out for validation, and limits; never more than a tenth of the pairs."""
@@ -106,18 +106,12 @@ def held_out(pairs: int) -> int:
 
 def markdown() -> str:
     """The table as Markdown."""
-    heads = (
-        "pairs",
-        "vocabulary",
-        "model",
-        "dropout (residual, attention, feed-forward)",
-        "label smoothing",
-        "tokens per step",
-    )
-    lines = [(*heads, "passes"), ("---:",) * (len(heads) + 1)]
+    dropouts = "dropout: residual, attention, feed-forward"
+    lines = [("pairs", "vocabulary", "model", dropouts, "label smoothing", "tokens per step", "passes"), ("---:",) * 7]
     for row in TABLE:
         shape = SHAPES[row.shape]
-        model = f"`{row.shape}`: d {shape.dim}, {shape.heads} heads, ff {shape.feedforward:,}, {shape.layers} + {shape.layers} layers"
+        layers = f"{shape.layers} + {shape.layers} layers"
+        model = f"`{row.shape}`: width {shape.dim}, {shape.heads} heads, feed-forward {shape.feedforward:,}, {layers}"
         dropouts = f"{row.dropout:g}, {row.attention_dropout:g}, {row.feedforward_dropout:g}"
         sizes = (f"{row.pairs:,}", f"{row.vocabulary:,}", model, dropouts)
         lines.append((*sizes, f"{row.label_smoothing:g}", f"{row.batch_tokens:,}", f"{row.passes:,}"))
