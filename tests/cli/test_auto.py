@@ -99,7 +99,7 @@ def test_auto_from_python_with_one_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (["train"], "give --data for a new run"),
+        (["train"], "give --data alone"),
         (["train", "auto", "--out", "x"], "there is no training data"),
         (["train", "auto", "--data", DATA, "--time", "soon"], "write a time such as 90s, 20m or 1h30m"),
         (["train", "auto", "--data", "text.txt"], "is not a known data format"),
