@@ -253,3 +253,16 @@ def test_what_auto_cannot_do_is_said(sets: list[str], data: str, says: str, tmp_
     config = load_config("auto", sets).replaced({"data.train": [data] if data else []})
     with pytest.raises(ConfigError, match=says):
         choose(config, tmp_path, CPU)
+
+
+def test_validation_can_be_switched_off(tmp_path: Path) -> None:
+    config, said = chosen(tmp_path, write(tmp_path, 300), "data.hold_out=0", "train.validate_bleu=false")
+    assert config.data.hold_out == 0 and config.train.best_by == "loss"
+    assert said[-1] == "validation: none, as set; the last weights are published"
+
+
+def test_of_many_pairs_some_are_looked_at_and_all_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("weft.fitting.survey.EVERY", 10)
+    monkeypatch.setattr("weft.fitting.survey.STRIDE", 5)
+    found = survey([open_pairs(write(tmp_path, 300))])
+    assert found.pairs == 300 and found.words == (8.0, 8.0)

@@ -105,8 +105,8 @@ class Streams:
     def __post_init__(self) -> None:
         if len(self.tokens) <= self._step:
             raise DataError(
-                f"the text has {len(self.tokens):,} tokens, too few for segments of {self.segment:,} in {self.rows * self.groups:,} "
-                "stream(s); lower train.accumulate or task.segment, or give more text"
+                f"the text has {len(self.tokens):,} tokens, too few for segments of {self.segment:,} in "
+                f"{self.rows * self.groups:,} stream(s); lower train.accumulate or task.segment, or give more text"
             )
 
     @property

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -82,7 +83,7 @@ def choose_data(choice: Choice, out: Path, device: torch.device, processes: int 
         choice.put({"data.hold_out": rules.held_out(found.pairs)})
     remaining = _hold_out(choice, pairs, out)
     if remaining is not pairs:
-        found = survey(remaining)
+        found = replace(found, pairs=sum(1 for _ in chain.from_iterable(remaining)))
     held = [str(out / HELD_OUT)] if choice.config.data.hold_out else []
     validation = sum(1 for spec in choice.config.data.valid or held for _ in open_pairs(spec))
     row = rules.row_for(found.pairs)
@@ -189,7 +190,7 @@ def choose_steps(choice: Choice, facts: Facts, steps: int, validations: int = ru
             "train.ema": round(1 - 1 / horizon, 4),
             "train.validate_every": every,
             "train.save_every": every,
-            "train.best_by": rules.BEST_BY,
+            "train.best_by": rules.BEST_BY if choice.config.train.validate_bleu else "loss",
             "train.patience": rules.PATIENCE,
             "train.validate_sentences": min(facts.validation, rules.CPU_SENTENCES if facts.cpu else rules.SENTENCES),
         }
@@ -202,6 +203,9 @@ def choose_steps(choice: Choice, facts: Facts, steps: int, validations: int = ru
         f"{schedule.get('rate', 0):g} after {schedule.get('warmup', 0):,} steps, moving average {train.ema:g}, "
         f"{train.precision}{f'; {why}' if why else ''}"
     )
+    if not choice.config.data.validates:
+        choice.reasons["validation"] = "none, as set; the last weights are published"
+        return
     best = f"the best by {train.best_by} is published" if train.keep_best else "the last weights are published"
     stop = f"training stops after {train.patience} validations without improvement" if train.patience else "no early stop"
     choice.reasons["validation"] = f"every {train.validate_every:,} steps; {best}; {stop}"

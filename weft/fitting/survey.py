@@ -20,6 +20,9 @@ UNSPACED = 0.5
 FREQUENT = 2
 """How often a character must occur to deserve an id."""
 
+EVERY, STRIDE = 200_000, 16
+"""The first pairs are all looked at; of those after them, every so many."""
+
 SAMPLE = 4_000
 """Pairs that are tokenised to learn how long they are."""
 
@@ -51,18 +54,19 @@ class Lengths:
 
 
 def survey(pairs: Sequence[Pairs]) -> Survey:
-    """Reads all pairs once."""
+    """Reads all pairs once. Of very many, only some are looked at, but all are counted."""
     letters: list[Counter[str]] = [Counter(), Counter()]
-    words, count = [0, 0], 0
-    for pair in chain.from_iterable(pairs):
-        count += 1
-        for side, text in enumerate(pair):
-            letters[side].update(text)
-            words[side] += len(text.split())
+    words, count, looked = [0, 0], 0, 0
+    for count, pair in enumerate(chain.from_iterable(pairs), start=1):
+        if count <= EVERY or count % STRIDE == 0:
+            looked += 1
+            for side, text in enumerate(pair):
+                letters[side].update(text)
+                words[side] += len(text.split())
     if not count or not all(letters):
         raise DataError(f"{', '.join(some.name for some in pairs)}: there is no text on at least one side")
     frequent = sum(1 for number in (letters[0] + letters[1]).values() if number >= FREQUENT)
-    sides = [(words[side] / count, letters[side].total() / count, _is_unspaced(letters[side])) for side in (0, 1)]
+    sides = [(words[side] / looked, letters[side].total() / looked, _is_unspaced(letters[side])) for side in (0, 1)]
     (source, target) = sides
     return Survey(count, (source[0], target[0]), (source[1], target[1]), (source[2], target[2]), frequent)
 
