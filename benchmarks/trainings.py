@@ -28,12 +28,16 @@ from weft.data.tokenizer import load_tokenizers
 from weft.errors import WeftError
 from weft.models.base import Model, Sizes
 from weft.models.composing import build_model
+from weft.runs.opening import run_config
 from weft.tasks.base import Setting
 
 
 @dataclass(frozen=True)
 class Run:
-    """One training: a recipe with changes, on `data`. tests: name → pairs to score, decoded with a beam of `beam`."""
+    """One training: a recipe with changes, on `data`. tests: name → pairs to score, decoded with a beam of `beam`.
+
+    time: what `--time` says, if anything
+    """
 
     name: str
     recipe: str
@@ -41,10 +45,11 @@ class Run:
     sets: tuple[str, ...] = ()
     tests: Mapping[str, str] = field(default_factory=dict)
     beam: int = 5
+    time: str = ""
 
     @property
     def training(self) -> Training:
-        return Training(self.recipe, (self.data,), (), self.sets)
+        return Training(self.recipe, (self.data,), (), self.sets, self.time)
 
     def config(self) -> Config:
         return self.training.config()
@@ -52,17 +57,20 @@ class Run:
 
 @dataclass
 class Outcome:
-    """The result of a run. scores: test → metric → value · error: why scores are missing."""
+    """The result of a run. seconds: of training · command: seconds of the whole command, if it was not interrupted, else 0 ·
+    scores: test → metric → value · error: why scores are missing."""
 
     run: Run
     parameters: int = 0
     seconds: float = 0.0
+    command: float = 0.0
     scores: dict[str, dict[str, float]] = field(default_factory=dict)
     error: str = ""
 
     def document(self) -> dict[str, Any]:
         about = {"system": self.run.name, "recipe": self.run.recipe, "set": list(self.run.sets)}
-        return about | {"parameters": self.parameters, "seconds": self.seconds, "scores": self.scores, "error": self.error}
+        figures = {"parameters": self.parameters, "seconds": self.seconds, "command": self.command, "scores": self.scores}
+        return about | figures | {"error": self.error}
 
 
 def sweep(runs: Sequence[Run], options: argparse.Namespace, prepare: int = 1) -> list[Outcome]:
@@ -95,8 +103,8 @@ class Sweep:
     def _train_and_score(self, run: Run) -> Outcome:
         outcome = Outcome(run)
         try:
-            config = run.config()
-            train(run.training, self.out / run.name, self.processes, f"{run.name}.train")
+            outcome.command = self._train(run)
+            config = run_config(self.out / run.name)  # which may have been chosen from the data
             source, target = load_tokenizers(self.out / run.name, config.data.tokenizer)
             outcome.parameters = count_parameters(config, Sizes(source.size, target.size, source is target))
             outcome.seconds = _training_seconds(self.out / run.name)
@@ -107,6 +115,15 @@ class Sweep:
         message = outcome.error or f"done, {outcome.seconds:.0f} s of training · {_describe(outcome.scores)}"
         print(f"[{time.strftime('%H:%M:%S')}] {run.name}: {message}", flush=True)
         return outcome
+
+    def _train(self, run: Run) -> float:
+        """Trains, and returns how long the whole command took; 0 if it was interrupted on the way."""
+        file, folder, began = self.out / "scores" / f"{run.name}.seconds", self.out / run.name, time.monotonic()
+        new = not folder.exists()
+        train(run.training, folder, self.processes, f"{run.name}.train")
+        if new:
+            file.write_text(f"{time.monotonic() - began:.1f}\n")
+        return float(file.read_text()) if file.exists() else 0.0
 
     def _evaluate(self, run: Run, test: str, pairs: str) -> dict[str, float]:
         file = self.out / "scores" / f"{run.name}.{test}.json"

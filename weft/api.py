@@ -9,30 +9,36 @@ from typing import Any
 from weft.config import document
 from weft.config.sections import Config, load_config
 from weft.errors import ConfigError
+from weft.fitting.auto import AUTO, chooser, seconds_of
 from weft.runs.opening import run_config
 from weft.training.run import train_run
 from weft.training.session import Result
 
 
 def train(
-    recipe: str | Path | Config = "transformer-small",
+    recipe: str | Path | Config = AUTO,
     *,
     data: str | Sequence[str] = (),
     valid: str | Sequence[str] = (),
     out: str | Path | None = None,
+    time: str | float | None = None,
     resume: bool = False,
     set: Mapping[str, Any] | Sequence[str] = (),
     tell: Callable[[str], None] = lambda message: None,
 ) -> Result:
     """Trains a model in the run folder `out` and returns the result.
 
-    `recipe` is the name of a recipe, a YAML file or a `Config`; with `resume`, `out` is the run to continue. `set` overrides
-    settings like `--set`: {"train.steps": 500} or ["train.steps=500"]. `tell` receives messages before training starts.
+    `recipe` is the name of a recipe, a YAML file or a `Config`; "auto" chooses all sizes from the data. With `resume`, `out` is
+    the run to continue. `time` is how long the whole call may take: "20m", "1h30m", or seconds. `set` overrides settings like
+    `--set`: {"train.steps": 500} or ["train.steps=500"]. `tell` receives messages before training starts.
     """
+    seconds = seconds_of(time)
     sets = [f"{key}={document.scalar(value)}" for key, value in set.items()] if isinstance(set, Mapping) else list(set)
     if resume:
         if out is None:
             raise ConfigError("`resume` needs `out`, the folder of the run to continue")
+        if seconds is not None:
+            raise ConfigError("--time plans a new run; to end a resumed one earlier, set train.seconds, its total time")
         config = run_config(Path(out), sets)
     elif isinstance(recipe, Config):
         config = recipe
@@ -42,7 +48,8 @@ def train(
         config = load_config(recipe, sets)
     given = {"data.train": data, "data.valid": valid}
     config = config.replaced({key: [some] if isinstance(some, str) else list(some) for key, some in given.items() if some})
-    return train_run(config, Path(out) if out else free_folder(recipe), resume=resume, tell=tell)
+    choose = None if resume else chooser(recipe == AUTO, sets, seconds, tell)
+    return train_run(config, Path(out) if out else free_folder(recipe), resume=resume, tell=tell, choose=choose)
 
 
 def free_folder(recipe: str | Path | Config, base: str | Path = "runs") -> Path:

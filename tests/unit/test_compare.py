@@ -20,11 +20,11 @@ from weft.compare.plan import Comparison, Run, parse_budget, training
 from weft.compare.processes import Failure, Processes, Stopped
 from weft.compare.results import collect
 from weft.compare.stat import interval, stat
-from weft.compare.trainings import Speed, pace
 from weft.compare.worker import Job, work
 from weft.config.registry import build
 from weft.config.sections import Config
 from weft.errors import ConfigError
+from weft.fitting.speed import Speed, pace
 from weft.models.base import Sizes
 from weft.tasks.base import Setting
 

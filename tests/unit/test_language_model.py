@@ -203,7 +203,8 @@ def test_carrying_nothing_begins_anew() -> None:
 @pytest.mark.parametrize("settings", [{}, RECURRENT, {"task.carry": "nothing", "model.position": "learned"}], ids=str)
 def test_an_interrupted_run_ends_with_the_same_bits(settings: dict[str, Any], text: Path, tmp_path: Path) -> None:
     """With dropout, several micro-batches a step, and a stop in the middle of an epoch."""
-    common = {**settings, "train.accumulate": 2, "train.steps": 8, "train.schedule": "inverse_sqrt", "model.dropout": 0.2}
+    common = {**settings, "train.accumulate": 2, "train.steps": 8, "model.dropout": 0.2}
+    common["train.schedule"] = {"kind": "inverse_sqrt", "warmup": 4}
     train(tmp_path / "whole", text, common)
     train(tmp_path / "parts", text, {**common, "train.steps": 5})
     carries = settings.get("task.carry") != "nothing"
@@ -296,7 +297,7 @@ def test_a_score_is_that_of_the_text_token_by_token(text: Path, tmp_path: Path) 
     ("settings", "message"),
     [
         ({"train.batch_tokens": 8}, "train.batch_tokens: 8 tokens are less than one segment of 16"),
-        ({"task.segment": 4096, "train.batch_tokens": 8192}, "too few for 2 streams with a segment of 4,096 each"),
+        ({"task.segment": 4096, "train.batch_tokens": 8192}, "too few for segments of 4,096"),
         ({"data.tokenizer": "words"}, "data.tokenizer: words does not keep line ends; use characters"),
         ({"model.position": "sinusoidal"}, "model.position: sinusoidal positions count from the beginning of a segment"),
         ({"task.carry": "state"}, "the state grows with the text; use carry: memory"),

@@ -17,7 +17,9 @@ from weft.errors import ConfigError
 
 def train(
     recipe: str = typer.Argument(
-        None, help="A recipe (see `weft list recipes`) or a YAML file.", autocompletion=completion.recipes
+        None,
+        help="A recipe (see `weft list recipes`) or a YAML file. Default: auto, which chooses all sizes from the data.",
+        autocompletion=completion.recipes,
     ),
     data: list[str] = typer.Option(
         [],
@@ -27,6 +29,9 @@ def train(
     ),
     valid: list[str] = typer.Option([], "--valid", help="Validation pairs, in the same forms. Repeatable.", metavar="FILES"),
     out: Path = typer.Option(None, "--out", help="Folder of the run. Default: runs/NAME."),
+    time: str = typer.Option(
+        None, "--time", help="How long the whole command may take, such as 20m or 1h30m; sets the number of steps."
+    ),
     resume: Path = typer.Option(
         None, "--resume", help="Continue this run exactly where it stopped.", metavar="RUN", autocompletion=completion.runs
     ),
@@ -36,14 +41,18 @@ def train(
     from weft import api
     from weft.runs.opening import run_config
 
+    if recipe is None and resume is None and data:
+        recipe = "auto"
     if (recipe is None) == (resume is None):
         raise ConfigError(
-            "name a recipe or a YAML file to train, or a run to --resume (one of the two); `weft list recipes` shows recipes"
+            "name a recipe or a YAML file to train, or give --data alone to have everything chosen, or name a run to --resume "
+            "(one of these); `weft list recipes` shows recipes"
         )
     if resume is not None and out is not None:
         raise ConfigError("--resume continues in the run's own folder; remove --out")
     folder = resume or out or api.free_folder(recipe)
-    result = api.train(recipe or "", data=data, valid=valid, out=folder, resume=resume is not None, set=set, tell=tell)
+    resumed = resume is not None
+    result = api.train(recipe or "", data=data, valid=valid, out=folder, time=time, resume=resumed, set=set, tell=tell)
     if os.environ.get("RANK", "0") != "0":
         return  # one of several processes; only the first reports
     tell(f"\ndone: step {result.update:,}, {result.weights} weights in {folder}/model.safetensors")

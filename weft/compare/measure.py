@@ -12,11 +12,11 @@ from typing import Any
 import torch
 
 from weft.compare.growth import measure_growth
-from weft.compare.trainings import probe
 from weft.data.formats import open_pairs
 from weft.evaluation.metrics import score
 from weft.evaluation.tokenization import choose_tokenization
 from weft.explain.picture import View, views
+from weft.fitting.speed import probe
 from weft.runs.device import autocast
 from weft.runs.opening import TrainedRun, open_run, run_config
 from weft.translator import Trained
@@ -59,7 +59,7 @@ def measure(folder: Path, wanted: Wanted) -> dict[str, Any]:
         "parameters": run.model.count_parameters(),
         "counts": run.task.counts,
         "headline": asdict(run.task.headline),
-        "steps_a_second": probe(run.config, MOMENT).steps_a_second if wanted.alone else None,
+        "steps_a_second": probe(run.config.replaced({"data.valid": []}), MOMENT).steps_a_second if wanted.alone else None,
     }
     measured |= _predictions(run, wanted)
     if wanted.lengths:

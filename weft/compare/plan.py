@@ -10,6 +10,7 @@ from typing import Any
 from weft.compare.entries import Entry
 from weft.compare.trainings import Training
 from weft.errors import ConfigError
+from weft.fitting.duration import parse_duration
 
 SETTINGS = ("train.validate_every=0", "train.keep_last=1", "train.tensorboard=false")
 """Defaults for every training: only the model at the end of the budget counts, so no checkpoint is selected on the way."""
@@ -21,7 +22,6 @@ not every model supports such batches."""
 BUDGETED = ("train.steps", "train.seconds")
 """Settings that only the budget determines."""
 
-UNITS = {"s": 1, "m": 60, "h": 3600}
 FACTORS = {"": 1, "k": 1_000, "M": 1_000_000}
 
 
@@ -35,12 +35,10 @@ class Budget:
 
 
 def parse_budget(text: str) -> Budget:
-    """Parses a budget such as "10m", "90s", "1.5h", "500-steps" or "20k-steps"."""
+    """Parses a budget such as "10m", "90s", "1h30m", "500-steps" or "20k-steps"."""
     number = r"(\d+(?:\.\d+)?)"
-    if match := re.fullmatch(rf"{number}([smh])", text.strip()):
-        seconds = float(match[1]) * UNITS[match[2]]
-        if seconds > 0:
-            return Budget(text, seconds=seconds)
+    if seconds := parse_duration(text):
+        return Budget(text, seconds=seconds)
     if match := re.fullmatch(rf"{number}(k|M|)[- ]?steps?", text.strip()):
         steps = round(float(match[1]) * FACTORS[match[2]])
         if steps > 0:

@@ -99,14 +99,14 @@ def main(file: str) -> None:
 
 def _do(job: Job) -> Result:
     from weft.compare.measure import Wanted, measure
-    from weft.compare.trainings import probe, probe_seconds
+    from weft.fitting.speed import probe, probe_seconds
     from weft.runs.opening import build_task
 
     options = job.options or {}
     if job.kind == "measure":
         return measure(Path(job.folder), Wanted(**options))
     if job.kind == "plan":
-        speed = probe(job.training.config(), probe_seconds(options["seconds"]))
+        speed = probe(job.training.config().replaced({"data.valid": []}), probe_seconds(options["seconds"]))
         return {"steps": speed.planned(options["seconds"]), **asdict(speed)}
     with tempfile.TemporaryDirectory() as folder:
         build_task(job.training.config(), Path(folder)).prepare()

@@ -45,10 +45,11 @@ class DataSection(Section):
         default=[], description="training data: 'a.en,a.de', x.tsv#2,3, x.jsonl#en,de, x.csv#en,de, also .gz"
     )
     valid: list[str] = Field(default=[], description="validation data, in the same formats")
+    hold_out: int = Field(default=0, ge=0, description="pairs of the training data to hold out and validate on; 0: none")
     tokenizer: Annotated[Part, Among("weft.data:TOKENIZERS")] = Field(
         default={"kind": "bpe"}, description="how text is split into tokens"
     )
-    vocabulary: PositiveInt = Field(default=8000, description="vocabulary size (of each vocabulary, if they are separate)")
+    vocabulary: PositiveInt = Field(default=8000, description="largest vocabulary (of each side, if they are separate)")
     shared_vocabulary: bool = Field(default=True, description="use one vocabulary for source and target")
     max_length: PositiveInt = Field(default=256, description="leave out pairs with more tokens than this on either side")
     max_ratio: PositiveFloat | None = Field(default=None, description="leave out pairs whose lengths differ by a larger factor")
@@ -56,6 +57,11 @@ class DataSection(Section):
     source_language: str | None = Field(default=None, description="source language code for weft serve, such as en")
     target_language: str | None = Field(default=None, description="target language code for weft serve and BLEU, such as de")
     cache: str | None = Field(default=None, description="folder for tokenised data; default: the user's cache folder")
+
+    @property
+    def validates(self) -> bool:
+        """Whether there is validation data."""
+        return bool(self.valid or self.hold_out)
 
 
 class TrainSection(Section):

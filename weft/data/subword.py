@@ -54,22 +54,13 @@ class _Subword(Tokenizer):
         """A model with at most `size` ids, including the reserved ones, which come first."""
 
     def train(self, texts: Iterable[str], size: int) -> None:
-        """Trains on texts. Raises DataError if they do not contain enough different pieces for `size` ids.
-
-        The texts are read twice; an iterator is first read into memory.
-        """
+        """Trains on texts. The texts are read twice; an iterator is first read into memory."""
         if size <= len(self.reserved) + 1:
             with_bytes = f" ({BYTES} of them bytes; see byte_fallback)" if self.byte_fallback else ""
             raise DataError(f"a vocabulary of {size} is too small: {len(self.reserved)} ids are reserved{with_bytes}.")
         inner = self._assemble(self._trained(self._without_rare(texts, size), size))
-        possible = int(inner.get_vocab_size())
-        if possible == len(self.reserved):
+        if inner.get_vocab_size() == len(self.reserved):
             raise DataError(NO_TEXT)
-        if possible < size:
-            raise DataError(
-                f"a vocabulary of {size:,} is too large for this data: {possible:,} is the largest possible size. "
-                f"Set data.vocabulary to {possible} or less, or use more text."
-            )
         self._set(inner)
 
     def _without_rare(self, texts: Iterable[str], size: int) -> Iterable[str]:

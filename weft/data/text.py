@@ -106,8 +106,8 @@ class Streams:
     def __post_init__(self) -> None:
         if len(self.tokens) <= self._step:
             raise DataError(
-                f"the text has {len(self.tokens):,} tokens, too few for {self.rows * self.groups:,} streams with a segment of "
-                f"{self.segment:,} each; lower train.batch_tokens, train.accumulate or task.segment, or give more text"
+                f"the text has {len(self.tokens):,} tokens, too few for segments of {self.segment:,} in "
+                f"{self.rows * self.groups:,} stream(s); lower train.accumulate or task.segment, or give more text"
             )
 
     @property

@@ -45,9 +45,9 @@ class Tokenizer(ABC):
 
     @abstractmethod
     def train(self, texts: Iterable[str], size: int) -> None:
-        """Trains a vocabulary of `size` ids, including the special ones. The same texts always give the same vocabulary.
+        """Trains a vocabulary of `size` ids, including the special ones, or of as many as the texts allow.
 
-        The texts may be read more than once.
+        The same texts always give the same vocabulary. They may be read more than once.
         """
 
     @abstractmethod

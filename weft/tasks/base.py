@@ -19,6 +19,7 @@ from weft.data.cache import cache_folder
 from weft.data.corpus import Corpus, Rows
 from weft.data.formats import Pairs, open_pairs
 from weft.data.headers import check_columns
+from weft.data.held_out import HELD_OUT, split
 from weft.data.pairs import random_pairs
 from weft.data.tokenizer import Tokenizer, has_tokenizers
 from weft.errors import ConfigError, RunError
@@ -81,6 +82,7 @@ class Task(ABC):
     commands: how to use a trained {run} on the command line, shown after training.
     bf16_weights: whether decoding in bf16 converts the weights too, or only the arithmetic.
     inference: what a trained model does: search for texts of sources, continue texts without a source, or one forward pass.
+    config: the configuration of the run. `prepare` may lower sizes in it to what the data allows; the run saves the result.
     """
 
     measures: Sequence[Measure] = (LOSS,)
@@ -115,6 +117,14 @@ class Task(ABC):
     @abstractmethod
     def prepare(self) -> Sizes:
         """Makes the data ready and returns the sizes of the vocabularies. Called once, before anything else."""
+
+    def limit(self, path: str, possible: int) -> None:
+        """Lowers a size of the configuration to what the data allows, and says so."""
+        section, key = path.split(".")
+        wish: int = getattr(getattr(self.config, section), key)
+        if possible < wish:
+            self.config = self.config.replaced({path: possible})
+            self.tell(f"{path}: {possible:,}, because this data does not allow {wish:,}")
 
     def reopen(self) -> Sizes:
         """The sizes that `prepare` returns, for a trained run: reads its folder and, if the task can, no data."""
@@ -225,10 +235,14 @@ class TextTask(Task):
     """A task from lines of text to lines of text, which are scored against references.
 
     example: what to give as --data.
+    sentences: which texts of a held-out pair may not occur in training: 0 for sources, 1 for targets.
+    references: the validation pairs, as texts.
     """
 
     commands = ('weft translate {run} "a sentence"', "weft evaluate {run} --data SOURCE,TARGET")
     example: ClassVar[str]
+    sentences: ClassVar[Sequence[int]] = (0, 1)
+    references: Sequence[Pairs] = ()
     source: Tokenizer
     target: Tokenizer
     train: Corpus
@@ -239,18 +253,37 @@ class TextTask(Task):
         if not data.train:
             raise ConfigError(f"there is no training data: give --data {self.example}, or set data.train")
         train, valid = [[open_pairs(spec) for spec in specs] for specs in (data.train, data.valid)]
-        if not has_tokenizers(self.run):  # a new run; one that is resumed keeps its data
+        new = not has_tokenizers(self.run)  # a run that is resumed keeps its data
+        if new:
             for pairs in (*train, *valid):
                 check_columns(pairs, self.tell)
+        if data.hold_out:
+            train, held = self._hold_out(train)
+            valid = valid or [held]
+        self.references = valid
         self.learn(train)
         sizes = self.reopen()
+        if new and self.source.learns:
+            self.limit("data.vocabulary", max(sizes.source, sizes.target))
         self.check(valid)
         self.train = self._read(train, "training")
         self.valid = self._read(valid, "validation") if valid else None
+        if len(self.train) < self.config.train.batch_tokens:  # each row has at least one token
+            self.limit("train.batch_tokens", len(self.train) * int(self.train.lengths.max()))
         return sizes
 
     def identity(self) -> str:
         return self.train.folder.name
+
+    def _hold_out(self, train: list[Pairs]) -> tuple[list[Pairs], Pairs]:
+        """The training pairs without those that are held out for validation, and these."""
+        new = not (self.run / HELD_OUT).exists()
+        train, held = split(train, self.run, self.config.data.hold_out, self.config.train.seed, self.sentences)
+        if new:
+            count = sum(1 for _ in held)
+            self.limit("data.hold_out", count)
+            self.tell(f"held out {count:,} pairs for validation (seed {self.config.train.seed}): {self.run / HELD_OUT}")
+        return train, held
 
     def learn(self, train: list[Pairs]) -> None:
         """Trains the tokenizers of a new run and saves them, so that resuming never changes them."""

@@ -43,6 +43,7 @@ class ClassificationTask(TextTask):
 
     example = "texts.tsv (a text, a tab, a label)"
     measures = (Measure("accuracy", "accuracy"), Measure("macro_f1", "macro F1"), LOSS)
+    sentences = (0,)
     counts = "texts"
     inference = "forward"
     steady = True

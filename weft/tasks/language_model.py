@@ -81,11 +81,15 @@ class LanguageModelTask(Task):
         data = self.config.data
         if not data.train:
             raise ConfigError("there is no training text: give --data TEXT, or set data.train")
+        if data.hold_out:
+            raise ConfigError("data.hold_out: running text has no pairs to hold out; give --valid TEXT instead")
         train, valid = ([TextFile(path) for path in paths] for paths in (data.train, data.valid))
         if not has_tokenizers(self.run):
             self.tell(f"training {data.tokenizer['kind']} tokenizer")
             tokenizer = train_tokenizer(data.tokenizer, train, size=data.vocabulary, folder=self.cache)
             save_tokenizers(self.run, tokenizer, tokenizer)
+            if tokenizer.learns:
+                self.limit("data.vocabulary", tokenizer.size)
         sizes = self.reopen()
         if not keeps_lines(self.tokenizer):
             raise ConfigError(
@@ -94,7 +98,8 @@ class LanguageModelTask(Task):
             )
         self.train = self.read(train, "training")
         self.valid = self.read(valid, "validation") if valid else None
-        self._streams()
+        if (rows := self._streams().rows) < self.config.train.batch_tokens // self.segment:
+            self.limit("train.batch_tokens", rows * self.segment)
         return sizes
 
     def reopen(self) -> Sizes:
@@ -136,7 +141,8 @@ class LanguageModelTask(Task):
                 f"train.batch_tokens: {train.batch_tokens:,} tokens are less than one segment of {self.segment:,}; raise "
                 "it or lower task.segment"
             )
-        return Streams(self.train.tokens, self.segment, rows, train.accumulate, train.seed)
+        most = max(1, (len(self.train) - 1) // (self.segment * train.accumulate))
+        return Streams(self.train.tokens, self.segment, min(rows, most), train.accumulate, train.seed)
 
     def losses(self, model: nn.Module, batch: TextBatch, update: int) -> Iterator[Loss]:
         assert isinstance(model, LanguageModel)

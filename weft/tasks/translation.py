@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -17,7 +17,7 @@ from weft.access import why_unwritable
 from weft.batch import PairBatch
 from weft.config.registry import Among, build, load
 from weft.data.corpus import Corpus, Rows
-from weft.data.formats import Pairs, open_pairs
+from weft.data.formats import Pairs
 from weft.data.pairs import collate_pairs, prepare_pairs
 from weft.data.tokenizer import has_tokenizers, load_tokenizers, save_tokenizers, train_tokenizers
 from weft.errors import ConfigError, RunError
@@ -90,8 +90,8 @@ class TranslationTask(TextTask):
         self.tokenize = USUAL
 
     def prepare(self) -> Sizes:
-        valid, options = self.config.data.valid, self.config.train
-        if valid and options.best_by != "loss" and not options.validate_bleu:
+        options = self.config.train
+        if self.config.data.validates and options.best_by != "loss" and not options.validate_bleu:
             raise ConfigError(
                 f"train.best_by: {options.best_by} is not measured with train.validate_bleu: false; "
                 "set best_by: loss, or validate_bleu: true"
@@ -99,8 +99,7 @@ class TranslationTask(TextTask):
         if options.tokenize != "auto":
             self._check_tokenize(options.tokenize)
         sizes = super().prepare()
-        every = (pair for spec in valid for pair in open_pairs(spec))
-        self.valid_pairs = list(islice(every, options.validate_sentences or None))
+        self.valid_pairs = list(islice(chain.from_iterable(self.references), options.validate_sentences or None))
         if options.validate_bleu and self.valid_pairs:
             references = [target for _, target in self.valid_pairs]
             chosen = choose_tokenization(options.tokenize, self.config.data.target_language, references)

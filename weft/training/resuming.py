@@ -36,6 +36,7 @@ FIXED = {
     "data.max_length": PAIRS,
     "data.max_ratio": PAIRS,
     "data.drop_duplicates": PAIRS,
+    "data.hold_out": PAIRS,
     "train.seed": "the order of the data follows from it",
     "train.packed": PLACE,
     "train.rounded": PLACE,

@@ -10,7 +10,7 @@ from typing import TypeVar
 
 import torch
 
-from weft.config.sections import Config, save_config, save_schema
+from weft.config.sections import Config, load_config, save_config, save_schema
 from weft.errors import ConfigError, Interrupted, RunError
 from weft.kernels import modern
 from weft.models.base import Network
@@ -19,6 +19,7 @@ from weft.runs.opening import build_task
 from weft.tasks.base import Task
 from weft.training import checkpoint
 from weft.training.distributed import World, start
+from weft.training.limits import fit_steps
 from weft.training.log import open_log
 from weft.training.loop import fit
 from weft.training.resuming import check_changes, check_data, check_identity, remember
@@ -28,10 +29,17 @@ Tell = Callable[[str], None]
 T = TypeVar("T")
 
 
-def train_run(config: Config, out: Path, *, resume: bool = False, tell: Tell = lambda message: None) -> Result:
+Choose = Callable[[Config, Path, World], Config]
+"""Completes the configuration of a new run, given its folder and the processes that will train it."""
+
+
+def train_run(
+    config: Config, out: Path, *, resume: bool = False, tell: Tell = lambda message: None, choose: Choose | None = None
+) -> Result:
     """Trains the model of `config` in the folder `out`, or resumes it where it stopped, if its settings allow it.
 
-    A new run that fails before its first step leaves no folder behind. A run that cannot be resumed stays unchanged.
+    A new run that fails before its first step leaves no folder behind. A run that cannot be resumed stays unchanged. `choose`
+    may first complete the configuration of a new run, in the first process and inside the folder.
     """
     if config.train.threads:
         torch.set_num_threads(config.train.threads)
@@ -39,7 +47,7 @@ def train_run(config: Config, out: Path, *, resume: bool = False, tell: Tell = l
     world = start(config.train.device)
     out = world.broadcast(out)  # other processes may have chosen another folder, because the first had created this one
     try:
-        result = _train(config, out, resume, world, tell if world.first else (lambda message: None))
+        result = _train(config, out, resume, world, tell if world.first else (lambda message: None), choose)
     except Interrupted:
         world.close()  # wait until the first process has saved; after any other error, waiting could last forever
         raise
@@ -47,17 +55,23 @@ def train_run(config: Config, out: Path, *, resume: bool = False, tell: Tell = l
     return result
 
 
-def _train(config: Config, out: Path, resume: bool, world: World, tell: Tell) -> Result:
+def _train(config: Config, out: Path, resume: bool, world: World, tell: Tell, choose: Choose | None) -> Result:
     notes: list[str] = []
     with contextlib.ExitStack() as stack:
 
         def prepare() -> tuple[Config, Task, Network]:
             if world.first:
-                stack.enter_context(_locked_folder(config, out, resume))
-                if resume:
+                stack.enter_context(_locked_folder(out, resume))
+            if resume:
+                if world.first:
                     notes.extend(check_changes(out, config))
                     check_data(out, config)
-            return _prepare(config, out, world.device, tell)
+                return prepare_run(config, out, world.device, tell)
+            if world.first:
+                chosen = fit_steps(choose(config, out, world) if choose else config, tell)
+                save_schema(out)
+                save_config(chosen, out / CONFIG)
+            return prepare_run(load_config(out / CONFIG), out, world.device, tell)
 
         def on_start() -> None:
             if world.first:
@@ -94,18 +108,21 @@ def _in_turn(world: World, work: Callable[[], T]) -> T:
         world.broadcast(ready)
 
 
-def _prepare(config: Config, out: Path, device: torch.device, tell: Tell) -> tuple[Config, Task, Network]:
+def prepare_run(
+    config: Config, out: Path, device: torch.device, tell: Tell = lambda message: None
+) -> tuple[Config, Task, Network]:
     """The resolved configuration, the task with its data, and the model with its initial weights."""
     task = build_task(config, out, tell)
     with torch.device("meta"):
         # A model without weights or data, so that errors in its configuration show before a large corpus is read.
         outline = task.build(config.model, task.outline())
     task.check_length(outline, config.data.max_length)
-    if config.data.valid:
+    if config.data.validates:
         task.measure(config.train.best_by)
     config = resolve_batches(config, outline, task, device)
     task = build_task(config, out, tell)
     sizes = task.prepare()
+    config = task.config  # the data may have lowered some sizes
     tell("building the model")
     torch.manual_seed(config.train.seed)
     return config, task, task.build(config.model, sizes)
@@ -132,15 +149,12 @@ def resolve_batches(config: Config, outline: Network, task: Task, device: torch.
 
 
 @contextlib.contextmanager
-def _locked_folder(config: Config, out: Path, resume: bool) -> Iterator[None]:
+def _locked_folder(out: Path, resume: bool) -> Iterator[None]:
     """Locks the folder of the run. If a new run fails before anything was trained, its files are removed again."""
     was_there = out.is_dir()
     prepare_folder(out, resume)
     with RunLock(out):
         try:
-            if not resume:
-                save_schema(out)
-                save_config(config, out / CONFIG)
             yield
         except BaseException:
             logged = (out / LOG).exists() and (out / LOG).stat().st_size

@@ -1,0 +1,268 @@
+"""The rules of `auto`, and what it chooses from data, device and time. No test here trains a model."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from weft.config.sections import Config, load_config
+from weft.data.formats import open_pairs
+from weft.errors import ConfigError
+from weft.fitting import auto, choice, rules
+from weft.fitting.auto import chooser, seconds_of
+from weft.fitting.duration import parse_duration
+from weft.fitting.speed import Speed
+from weft.fitting.survey import survey
+from weft.training.distributed import World
+
+PAGE = Path(__file__).parents[2] / "docs" / "recipes.md"
+CPU = World(0, 1, torch.device("cpu"))
+WORDS = ["the", "a", "one", "dog", "cat", "man", "boat", "house", "sees", "likes", "paints", "red", "blue", "old", "small"]
+HAN = "春风夏雨秋月冬雪山水花鸟天地人和日星云海松竹梅兰"
+
+
+def write(folder: Path, count: int, han: bool = False) -> str:
+    """A file of different pairs, of words or of Chinese characters."""
+    lines = []
+    for number in range(count):
+        picks = [(number * 7 + place * (number + 3)) % 1009 for place in range(7)]
+        words = [HAN[pick % len(HAN)] if han else f"{WORDS[pick % len(WORDS)]}{pick % 37}" for pick in picks]
+        join = "" if han else " "
+        lines.append(f"{join.join(words)}{join}{number}\t{join.join(reversed(words))}{join}{number}\n")
+    file = folder / f"{count}{'h' if han else 'w'}.tsv"
+    file.write_text("".join(lines))
+    return str(file)
+
+
+def chosen(
+    folder: Path, data: str, *sets: str, seconds: float | None = None, world: World = CPU, valid: str = ""
+) -> tuple[Config, list[str]]:
+    """The configuration that `auto` chooses and what it says."""
+    said: list[str] = []
+    run = folder / "run"
+    run.mkdir(exist_ok=True)
+    given = ["data.cache=" + str(folder / "cache"), *sets]
+    config = load_config("auto", given).replaced({"data.train": [data], "data.valid": [valid] if valid else []})
+    choose = chooser(True, given, seconds, said.append)
+    assert choose is not None
+    return choose(config, run, world), said
+
+
+def test_the_table_grows_with_the_data() -> None:
+    assert [row.pairs for row in rules.TABLE] == sorted({row.pairs for row in rules.TABLE})
+    for less, more in pairwise(rules.TABLE):
+        assert less.vocabulary <= more.vocabulary
+        assert rules.SHAPES[less.shape].weights <= rules.SHAPES[more.shape].weights
+        assert less.dropout >= more.dropout and less.label_smoothing >= more.label_smoothing
+        assert less.batch_tokens <= more.batch_tokens and less.passes >= more.passes
+    for small, large in pairwise(rules.SHAPES.values()):
+        assert small.weights < large.weights and small.rate >= large.rate
+    assert all(shape.dim % shape.heads == 0 for shape in rules.SHAPES.values())
+
+
+def test_the_page_shows_the_table() -> None:
+    text = PAGE.read_text("utf-8")
+    assert text.partition("<!-- rules -->\n")[2].partition("<!-- /rules -->")[0] == rules.markdown(), (
+        "run `python benchmarks/fit.py --write-rules docs/recipes.md`"
+    )
+
+
+def test_the_nearest_row_applies() -> None:
+    assert [rules.row_for(pairs).pairs for pairs in (1, 500, 1_200, 1_300, 20_000, 29_000, 10**9)] == [
+        *(500, 500, 500, 3_000, 29_000, 29_000),
+        rules.TABLE[-1].pairs,
+    ]
+
+
+def test_the_number_of_held_out_pairs_depends_on_the_data() -> None:
+    assert [rules.held_out(pairs) for pairs in (5, 100, 500, 3_000, 12_000, 29_000, 10**7)] == [
+        *(1, 10, 50, 150, 600, 1_000, 1_000)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("90s", 90), ("20m", 1200), ("1h30m", 5400), ("1.5h", 5400), ("1h1m1s", 3661), ("", None), ("20", None), ("0m", None)],
+)
+def test_durations(text: str, seconds: float | None) -> None:
+    assert parse_duration(text) == seconds
+
+
+def test_a_time_that_is_none_is_refused() -> None:
+    assert seconds_of(None) is None and seconds_of(90) == seconds_of("90s") == 90
+    for wrong in ("soon", "20", "-5m", 0, -1.0):
+        with pytest.raises(ConfigError, match="write a time such as"):
+            seconds_of(wrong)
+
+
+def test_five_lines_say_what_was_chosen_and_it_is_in_the_configuration(tmp_path: Path) -> None:
+    config, said = chosen(tmp_path, write(tmp_path, 600))
+    assert [line.split(":")[0] for line in said] == ["data", "tokens", "model", "training", "validation"]
+    assert "550 pairs" in said[0] and "50 pairs are held out for validation (seed 1)" in said[0]
+    assert "as suits about 500 pairs" in said[1]
+    row, shape = rules.TABLE[0], rules.SHAPES["tiny"]
+    assert (config.data.vocabulary, config.data.hold_out) == (row.vocabulary, 50)
+    assert (config.model["dim"], config.model["decoder_layers"]) == (shape.dim, shape.layers)
+    assert f"{config.train.steps:,} steps" in said[3] and f"every {config.train.validate_every} steps" in said[4]
+    assert config.train.best_by == "chrf2" and config.train.patience and config.train.keep_best
+    assert (tmp_path / "run" / "train.log").read_text().splitlines() == said
+
+
+def test_settings_of_the_user_win(tmp_path: Path) -> None:
+    sets = ("model.dim=64", "train.steps=77", "train.schedule.rate=0.01", "data.vocabulary=500", "data.hold_out=9")
+    config, _ = chosen(tmp_path, write(tmp_path, 600), *sets, "task.label_smoothing=0.0", "train.patience=2")
+    assert (config.model["dim"], config.model["heads"]) == (64, 4)
+    assert (config.train.steps, config.train.schedule["rate"], config.data.vocabulary, config.data.hold_out) == (
+        77,
+        0.01,
+        500,
+        9,
+    )
+    assert config.task["label_smoothing"] == 0 and config.train.patience == 2
+    assert config.train.schedule["warmup"] == round(rules.WARMUP * 77), "the rest follows from what was set"
+
+
+def test_another_model_keeps_its_own_options(tmp_path: Path) -> None:
+    config, said = chosen(tmp_path, write(tmp_path, 300), "model={kind: rnn, dim: 32}")
+    assert (config.model["kind"], config.model["dim"]) == ("rnn", 32)
+    assert said[2] == "model:      rnn, as set"
+
+
+def test_validation_data_that_is_given_is_used(tmp_path: Path) -> None:
+    config, said = chosen(tmp_path, write(tmp_path, 600), valid=write(tmp_path, 40))
+    assert config.data.hold_out == 0 and config.train.validate_sentences == 40
+    assert "held out" not in said[0] and not (tmp_path / "run" / "held-out.jsonl").exists()
+
+
+def test_text_without_spaces_is_split_into_characters(tmp_path: Path) -> None:
+    data = write(tmp_path, 400, han=True)
+    assert survey([open_pairs(data)]).unspaced == (True, True)
+    config, said = chosen(tmp_path, data)
+    assert config.data.tokenizer["kind"] == "characters" and config.data.vocabulary == 260 + len(HAN) + 10
+    assert "neither side separates words by spaces" in said[1] and "characters on average" in said[0]
+
+
+def test_one_side_without_spaces_gets_room_for_its_characters(tmp_path: Path) -> None:
+    file = tmp_path / "mixed.tsv"
+    file.write_text("".join(f"word number {n}\t{HAN[n % len(HAN)]}{HAN[n // 7 % len(HAN)]}{n}\n" for n in range(400)))
+    config, _ = chosen(tmp_path, str(file))
+    assert config.data.tokenizer["kind"] == "bpe" and config.data.vocabulary > rules.TABLE[0].vocabulary
+
+
+def test_long_texts_are_kept(tmp_path: Path) -> None:
+    file = tmp_path / "long.tsv"
+    file.write_text("".join(f"{' '.join(WORDS * 20)} {n}\tshort {n}\n" for n in range(200)))
+    config, _ = chosen(tmp_path, str(file))
+    assert 300 < config.data.max_length <= rules.LONGEST and config.decode.max_length == config.data.max_length
+    assert config.train.batch_tokens >= 600
+
+
+def test_a_cpu_gets_less_to_do_than_a_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(choice, "modern", lambda device: True)
+    facts = _facts(29_000, torch.device("cpu"))
+    small, large = [choice.Choice(load_config("auto")) for _ in range(2)]
+    for made, device in ((small, facts), (large, _facts(29_000, torch.device("cuda", 0)))):
+        shape, why = choice.first_shape(device)
+        choice.choose_model(made, device, shape, why)
+        choice.choose_training(made, device, shape)
+    assert small.config.model["dim"] < large.config.model["dim"] == 256
+    assert small.config.model["dropout"] < large.config.model["dropout"]
+    tokens = [made.config.train.steps * made.config.train.batch_tokens for made in (small, large)]
+    assert tokens[0] == pytest.approx(rules.CPU_TOKENS, rel=0.01) and tokens[1] > 30e6
+    assert large.config.train.precision == "bf16"
+
+
+def _facts(pairs: int, device: torch.device) -> choice.Facts:
+    data = choice.Survey(pairs, (12.0, 12.0), (60.0, 60.0), (False, False), 80)
+    return choice.Facts(data, choice.Lengths(16.0, 40), 500, rules.row_for(pairs), device)
+
+
+def _timed(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, seconds: float, steps: float, *sets: str
+) -> tuple[Config, list[str], list[int]]:
+    """What is chosen for a time, if a width of 192 trains at so many `steps` per second; and the widths that were tried."""
+    tried: list[int] = []
+
+    def probe(config: Config, seconds: float, run: Path) -> Speed:
+        tried.append(config.model["dim"])
+        return Speed(1.0, steps * 192**2 / config.model["dim"] ** 2, validation=0.5)
+
+    monkeypatch.setattr(auto, "probe", probe)
+    monkeypatch.setattr(auto.time, "monotonic", lambda: 1000.0)
+    config, said = chosen(folder, write(folder, 3_000), *sets, seconds=seconds)
+    return config, said, tried
+
+
+def test_the_steps_fit_into_the_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config, said, tried = _timed(tmp_path, monkeypatch, 100, 4.0)
+    assert tried == [192]
+    train, validations = config.train, config.train.steps / config.train.validate_every
+    assert 70 < train.seconds < 95 and 0.6 * 4 * train.seconds < train.steps
+    assert train.steps / 4 + validations * 0.5 * 3 < train.seconds, "training and validation end before the hard stop"
+    assert "4 steps per second here" in said[3]
+
+
+def test_a_short_time_gets_a_smaller_model_and_a_long_one_that_of_the_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config, said, tried = _timed(tmp_path, monkeypatch, 90, 1.0)
+    assert tried == [192, 128] == [192, config.model["dim"]] and "smaller, to suit the time" in said[2]
+    config, said, tried = _timed(tmp_path, monkeypatch, 20_000, 8.0)
+    assert config.model["dim"] == rules.SHAPES[rules.row_for(3_000).shape].dim == 256
+    assert config.train.steps == pytest.approx(rules.row_for(3_000).passes * 3_000 * 9.5 / 3_072, rel=0.2), (
+        "not more than useful"
+    )
+
+
+def test_a_number_of_steps_that_was_set_stays_with_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config, _, _ = _timed(tmp_path, monkeypatch, 300, 8.0, "train.steps=12")
+    assert config.train.steps == 12 and config.train.seconds > 0
+
+
+def test_a_time_lowers_the_steps_of_a_fixed_recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(auto, "probe", lambda *given: Speed(0.0, 2.0))
+    monkeypatch.setattr(auto.time, "monotonic", lambda: 1000.0)
+    said: list[str] = []
+    choose = chooser(False, [], 120.0, said.append)
+    assert choose is not None
+    config = choose(load_config("transformer-tiny"), tmp_path, CPU)
+    assert (
+        config.train.steps == 2 * int(config.train.seconds) + (config.train.seconds % 1 >= 0.5) and config.train.seconds < 115
+    )
+    assert config.train.schedule["warmup"] < config.train.steps
+    assert said == [f"training:   {config.train.steps} steps fit into the time, at 2 steps per second"]
+
+
+def test_there_is_nothing_to_choose_without_auto_and_time() -> None:
+    assert chooser(False, ["train.steps=5"], None, print) is None
+
+
+@pytest.mark.parametrize(
+    ("sets", "data", "says"),
+    [
+        (["task=classification"], "a.tsv", "auto chooses for pairs of texts"),
+        ([], "", "there is no training data: give --data"),
+    ],
+)
+def test_what_auto_cannot_do_is_said(sets: list[str], data: str, says: str, tmp_path: Path) -> None:
+    choose: Any = chooser(True, sets, None, print)
+    config = load_config("auto", sets).replaced({"data.train": [data] if data else []})
+    with pytest.raises(ConfigError, match=says):
+        choose(config, tmp_path, CPU)
+
+
+def test_validation_can_be_switched_off(tmp_path: Path) -> None:
+    config, said = chosen(tmp_path, write(tmp_path, 300), "data.hold_out=0", "train.validate_bleu=false")
+    assert config.data.hold_out == 0 and config.train.best_by == "loss"
+    assert said[-1] == "validation: none, as set; the last weights are published"
+
+
+def test_of_many_pairs_some_are_looked_at_and_all_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("weft.fitting.survey.EVERY", 10)
+    monkeypatch.setattr("weft.fitting.survey.STRIDE", 5)
+    found = survey([open_pairs(write(tmp_path, 300))])
+    assert found.pairs == 300 and found.words == (8.0, 8.0)
