@@ -236,7 +236,7 @@ def test_terms_for_each_text_from_python(reverse_run: Path) -> None:
         translator.translate(texts, terms=terms[:2])
     with pytest.raises(ConfigError, match="sample does not support terms that must be used"):
         translator.translate("a", terms=Terms(("b",)), sample=True)
-    with pytest.raises(DataError, match="cut into"):
+    with pytest.raises(DataError, match="translated in 4 parts"):
         translator.translate("a b c d e f g", terms=Terms(("b",)), max_source=3)
 
 

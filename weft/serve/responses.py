@@ -10,7 +10,8 @@ from pydantic import BaseModel
 
 from weft.batch import EOS
 from weft.explain.picture import cross_attention
-from weft.explain.text import Side, join_words, make_side, token_texts
+from weft.explain.text import Side, join_words, make_side
+from weft.inference.alignment import token_texts
 from weft.inference.predictor import Prediction
 from weft.serve.models import Served
 

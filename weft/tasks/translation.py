@@ -17,6 +17,7 @@ from weft.config.registry import Among, build, load
 from weft.data.corpus import Corpus, Rows
 from weft.data.formats import Pairs, open_pairs
 from weft.data.pairs import collate_pairs, prepare_pairs
+from weft.data.sentences import Counted, Splitter, count_sentences, language_of
 from weft.data.tokenizer import has_tokenizers, load_tokenizers, save_tokenizers, train_tokenizers
 from weft.errors import ConfigError, RunError
 from weft.evaluation.metrics import METRICS, Metric, make_metrics, score
@@ -109,7 +110,13 @@ class TranslationTask(TextTask):
     def predictor(self, model: Network, resolved: Resolved, warn: Callable[[str], None] | None = None) -> TranslationPredictor:
         assert isinstance(model, Model)
         shortlist = self.shortlist if resolved.section.shortlist else None
-        return TranslationPredictor(model, self.source, self.target, resolved, warn=warn, shortlist=shortlist)
+        split = Splitter(self.source_language, Counted.load(self.run).usual, warn or (lambda message: None))
+        return TranslationPredictor(model, self.source, self.target, resolved, warn=warn, shortlist=shortlist, split=split)
+
+    @property
+    def source_language(self) -> str | None:
+        """The source language, if the configuration or the suffix of the data files tells."""
+        return language_of(self.config.data.source_language, self.config.data.train)
 
     def metrics(self, *, tokenize: str = "13a", lowercase: bool = False) -> list[Metric]:
         return make_metrics(tokenize=tokenize, lowercase=lowercase)
@@ -189,6 +196,7 @@ class TranslationTask(TextTask):
             self.tell(f"training {data.tokenizer['kind']} tokenizer, vocabulary {data.vocabulary:,}")
             tokenizers = train_tokenizers(data.tokenizer, train, size=data.vocabulary, shared=shared, folder=self.cache)
             save_tokenizers(self.run, *tokenizers)
+            count_sentences(train, self.source_language).save(self.run)
 
     def encode(self, pairs: list[Pairs], *, training: bool, folder: Path, progress: Callable[[int], None]) -> Corpus:
         data = self.config.data
