@@ -241,9 +241,11 @@ def in_precision(model: Network, precision: str, kernels: Kernels | None = None)
     return in_int8(model, kernels) if precision == "int8" else deepcopy(model).bfloat16()
 
 
-def load(run: str | Path | Sequence[str | Path], *, device: str = "auto", warn: Warn | None = None) -> Translator:
-    """The model of a run folder; of several, an ensemble that averages their probabilities."""
-    trained = load_trained(run, device=device, warn=warn)
+def load(
+    run: str | Path | Sequence[str | Path], *, device: str = "auto", warn: Warn | None = None, set: Sequence[str] = ()
+) -> Translator:
+    """The model of a run folder, with `set` written over its configuration; of several, an ensemble."""
+    trained = load_trained(run, device=device, warn=warn, set=set)
     if not isinstance(trained, Translator):
         raise RunError(
             f"{run}: its task, {trained.config.task['kind']}, does not translate lines of text; "

@@ -244,7 +244,7 @@ def test_a_glossary_says_terms_for_texts_that_hold_a_word(tmp_path: Path) -> Non
     file = tmp_path / "terms.tsv"
     file.write_text("# house style\nhouse\tHaus\nhouse\t!Heim\nE-Mail\tE-Mail\n\n", "utf-8")
     glossary = read_glossary(file)
-    assert glossary.terms("The House (old)") == Terms(("Haus",), ("Heim",))
+    assert glossary.terms("The House (old)") == Terms(("Haus",), ("Heim",), (("house", "Haus"),))
     assert not glossary.terms("The household")
     file.write_text("house\tHaus\nonly one\n", "utf-8")
     with pytest.raises(DataError, match="line 2: expected a source term, a tab"):

@@ -160,8 +160,10 @@ class Models:
         return next(name for name in names if name not in taken)
 
     def _open(self, place: Place, name: str) -> Served:
-        translator = load(place.folders, device=self.device)
-        source, target = place.languages or languages_of(translator.config)
+        named = zip(("source", "target"), place.languages or (), strict=False)
+        sets = [f'data.{side}_language="{code}"' for side, code in named]
+        translator = load(place.folders, device=self.device, set=sets)
+        source, target = languages_of(translator.config)
         if place.languages is None and UNKNOWN in (source, target):
             self.tell(
                 f"{place.folders[0]}: the languages of this run are not known, so it is served as {source} to {target}; "
