@@ -36,6 +36,9 @@ LONE = re.compile(r"\W*(?:(?:[^\W\d]|\d{1,4})\.\s*)+")
 DOTTED = re.compile(r"(?:^|[\s(])[^\W\d]{1,3}(?:\.[^\W\d]{1,3})+\.\s+$")
 """An abbreviation such as i.e., which does not end a sentence if a small letter follows."""
 
+DATE = re.compile(r"(?:^|\D)\d{1,2}\.\s+$")
+"""The day or month of a date, if a number follows."""
+
 ASIDE = re.compile(r"\s*[(\[].*?[.!?][)\]]\s+(?=[^\W\d_])", re.DOTALL)
 """A whole sentence in brackets."""
 
@@ -108,7 +111,8 @@ def _continues(text: str, rest: str) -> bool:
     """Whether a sentence goes on with `rest`."""
     glued = text == text.rstrip() and text[-1:].isascii() and bool(rest)
     small = next(filter(str.isalnum, rest), "").islower()
-    return glued or bool(LONE.fullmatch(text)) or not any(map(str.isalnum, text)) or (small and bool(DOTTED.search(text)))
+    short = (small and DOTTED.search(text)) or (rest[:1].isdigit() and DATE.search(text))
+    return glued or bool(short) or bool(LONE.fullmatch(text)) or not any(map(str.isalnum, text))
 
 
 @cache

@@ -13,6 +13,8 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from weft.data.spelling import is_unspaced
+
 Span = tuple[int, int]
 Run = tuple[str, bool]
 """A part of a translation, and whether it is markup."""
@@ -138,8 +140,10 @@ class Projection:
         if not before or not after or low == high:
             return low if not before else high
         glued = self.source_units[before[-1]][1] == mark.start and self.source_units[after[0]][0] != mark.end
-        column = self.weights[low:high, before[-1] if glued else after[0]]
-        return low + int(column.argmax()) + glued
+        left, right = (low + int(self.weights[low:high, k].argmax()) for k in (before[-1], after[0]))
+        if abs(left - right) == 1:
+            return max(left, right)
+        return left + 1 if glued else right
 
 
 class _Writer:
@@ -195,9 +199,11 @@ def _beside(neighbour: str, unit: str, gap: str, closed: set[str]) -> str:
     """
     if unit in closed and not gap:
         return ""
-    if not neighbour or neighbour.isspace() or neighbour == HOLE:
-        return " " if neighbour.isspace() else gap
-    return gap if unit.isalnum() and not neighbour.isalnum() else ""
+    if neighbour.isspace():
+        return " "
+    # A mark next to a comma, or at an end of the text, must not grow together with a word.
+    grows = unit.isalnum() and not neighbour.isalnum() and not is_unspaced(unit)
+    return (gap or " ") if grows and neighbour != HOLE else "" if neighbour else gap
 
 
 def _tree(marks: Sequence[Mark], read: Sequence[tuple[int, int, int]]) -> list[_Node]:
