@@ -47,7 +47,8 @@ def translator(reverse_run: Path) -> Translator:
         ("en", "A dog runs.A cat sleeps.", 1),
         ("en", "No mark at the end", 1),
         ("de", "Das ist z. B. gut. Am 3. Oktober war es kalt. Hr. Müller kam.", 3),
-        ("fr", "M. Dupont est là. Il dort ! Vraiment ?", 3),
+        ("fr", "M. Dupont est là. Il dort ! Vraiment ? Un livre du Dr. Seuss.", 4),
+        ("de", "Er feiert seinen 20. Geburtstag im 2. Stock. Sie kommt.", 2),
         ("ru", "Собака бежит. Кошка спит. Это т.е. да.", 3),
         ("zh", "狗在跑。猫在睡觉。真的吗？", 3),
         ("ja", "犬が走る。猫が寝る。", 2),
@@ -110,12 +111,12 @@ def test_the_language_comes_from_the_configuration_or_the_files() -> None:
 
 
 class Lines(Pairs):
-    def __init__(self, lines: list[str]) -> None:
+    def __init__(self, lines: list[str], target: str = "") -> None:
         super().__init__("lines")
-        self.lines = lines
+        self.lines, self.target = lines, target
 
     def __iter__(self) -> Iterator[tuple[str, str]]:
-        return ((line, line) for line in self.lines)
+        return ((line, self.target or line) for line in self.lines)
 
     def digest(self) -> str:
         return ""
@@ -123,10 +124,12 @@ class Lines(Pairs):
 
 def test_training_lines_tell_how_many_sentences_are_usual(tmp_path: Path) -> None:
     few = ["A dog runs."] * 95 + ["A dog runs. A cat sleeps."] * 5
-    assert count_sentences([Lines(few)], "en") == Counted(100, 0.05, 1)
+    assert count_sentences([Lines(few)], "en", "en") == Counted(100, 0.05, 1)
     many = ["A dog runs."] * 60 + ["A dog runs. A cat sleeps. It is late."] * 40
-    found = count_sentences([Lines(many)], "en")
+    found = count_sentences([Lines(many)], "en", "en")
     assert found == Counted(100, 0.4, 3)
+    assert count_sentences([Lines(many, "A summary.")], "en", "en") == Counted(100, 0.4, 0)
+    assert [each.text for each in Splitter("en", usual=0)("A dog. A cat.")] == ["A dog. A cat."]
     found.save(tmp_path)
     assert Counted.load(tmp_path) == found
     (tmp_path / "sentences.json").write_text("broken")

@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
-from itertools import chain, islice
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +23,12 @@ UNSPLIT = {"th", "lo"}
 """Languages that write no mark at the end of a sentence."""
 
 FILE = "sentences.json"
-LINES = 20_000
-"""Training lines that are looked at."""
+LINES = 10_000
+"""The most training lines that are looked at."""
 
-SHARE = 0.1
-"""A number of sentences is usual if at least this share of the training lines have as many, or more."""
+MANY, SOME, KEPT = 0.1, 0.01, 0.6
+"""Lines of several sentences are usual if at least MANY of the training lines are such. Then as many are usual as SOME of the
+lines have. If targets have less than KEPT of the sentences of their sources, as summaries do, lines are never split."""
 
 CODE = re.compile(r"[A-Za-z]{2,3}")
 LONE = re.compile(r"\W*(?:(?:[^\W\d]|\d{1,4})\.\s*)+")
@@ -36,15 +37,21 @@ LONE = re.compile(r"\W*(?:(?:[^\W\d]|\d{1,4})\.\s*)+")
 DOTTED = re.compile(r"(?:^|[\s(])[^\W\d]{1,3}(?:\.[^\W\d]{1,3})+\.\s+$")
 """An abbreviation such as i.e., which does not end a sentence if a small letter follows."""
 
-DATE = re.compile(r"(?:^|\D)\d{1,2}\.\s+$")
-"""The day or month of a date, if a number follows."""
+DATE = re.compile(r"(?:^|[^\d.,])\d{1,2}\.\s+$")
+"""The day or month of a date, if a number follows; in the languages of ORDINAL any ordinal number."""
+
+ORDINAL = {
+    *("bs", "cs", "da", "de", "dsb", "et", "fi", "hr", "hsb", "hu", "is", "lb", "lv"),
+    *("me", "mk", "nb", "nn", "no", "pl", "sk", "sl", "sr", "sv", "tr"),
+}
+TITLE = re.compile(r"(?:^|[\s(])(?:Dr|Mr|Mrs|Ms|Prof|St|Nr)\.\s+$")
 
 ASIDE = re.compile(r"\s*[(\[].*?[.!?][)\]]\s+(?=[^\W\d_])", re.DOTALL)
 """A whole sentence in brackets."""
 
 OPENING = re.compile(r"(?<=\s)[\"'“„‘«‹(\[¿¡]+$")
 ENDS = re.compile(r"[。！？｡]+[”’」』）]*|[.!?…।॥۔؟։።។။]+[\"'”’»)\]]*(?=\s)")
-SHORT = re.compile(r"(?:^|[\s(])(?:[^\W\d]|[^\W\d]{1,3}(?:\.[^\W\d]{1,3})+|\d{1,2}|[DMHS]rs?|Prof|St|No|vs|Fig|etc)\.$")
+SHORT = re.compile(r"(?:^|[\s(])(?:[^\W\d]|[^\W\d]{1,3}(?:\.[^\W\d]{1,3})+|\d{1,2}|[DMHS]rs?|Prof|St|Nr|vs|Fig|etc)\.$")
 """What ends in a full stop without ending a sentence, for the plain rule."""
 
 
@@ -57,7 +64,7 @@ class Sentence:
 
 
 class Splitter:
-    """Splits lines into parts of up to `usual` sentences. `warn` is told once if sentencex is missing."""
+    """Splits lines into parts of up to `usual` sentences; 0: no line is split. `warn` is told once if sentencex is missing."""
 
     def __init__(self, language: str | None = None, usual: int = 1, warn: Callable[[str], None] = lambda text: None) -> None:
         self.language, self.usual, self.warn, self.warned = language, usual, warn, False
@@ -67,7 +74,7 @@ class Splitter:
 
         whole: how many sentences the first part has at least.
         """
-        sentences = split(line, self.language or "")
+        sentences = split(line, self.language or "") if self.usual else [line]
         if len(sentences) > 1 and segmenter() is None and not self.warned:
             self.warned = True
             self.warn(
@@ -75,7 +82,7 @@ class Splitter:
             )
         groups = [sentences[: max(whole, self.usual)]]
         rest = sentences[len(groups[0]) :]
-        groups += [rest[start : start + self.usual] for start in range(0, len(rest), self.usual)]
+        groups += [rest[start : start + self.usual] for start in range(0, len(rest), self.usual or 1)]
         if len(groups) == 1:
             return [Sentence(line)]
         texts = ["".join(group) for group in groups]
@@ -85,7 +92,8 @@ class Splitter:
 
 def split(line: str, language: str = "") -> list[str]:
     """The sentences of a line, with all its white space."""
-    if language.split("-")[0].lower() in UNSPLIT or line.isspace() or not line:
+    code = language.split("-")[0].lower()
+    if code in UNSPLIT or line.isspace() or not line:
         return [line]
     found: list[str] = []
     at, carry = 0, ""
@@ -96,7 +104,7 @@ def split(line: str, language: str = "") -> list[str]:
         if quote and at < len(line):
             text, carry = text[: quote.start()], quote[0]
         end = at - len(carry)
-        if _continues(text, line[end:]):
+        if _continues(text, line[end:], code):
             carry = text + carry
         else:
             found.append(text)
@@ -107,11 +115,12 @@ def split(line: str, language: str = "") -> list[str]:
     return found
 
 
-def _continues(text: str, rest: str) -> bool:
-    """Whether a sentence goes on with `rest`."""
+def _continues(text: str, rest: str, code: str) -> bool:
+    """Whether a sentence goes on with `rest`, in the language of this code."""
     glued = text == text.rstrip() and text[-1:].isascii() and bool(rest)
     small = next(filter(str.isalnum, rest), "").islower()
-    short = (small and DOTTED.search(text)) or (rest[:1].isdigit() and DATE.search(text))
+    ordinal = (rest[:1].isdigit() or (code in ORDINAL and bool(rest))) and DATE.search(text)
+    short = (small and DOTTED.search(text)) or ordinal or (bool(rest) and TITLE.search(text))
     return glued or bool(short) or bool(LONE.fullmatch(text)) or not any(map(str.isalnum, text))
 
 
@@ -177,7 +186,7 @@ def language_of(given: str | None, files: Sequence[str], side: int = 0) -> str |
 
 @dataclass(frozen=True)
 class Counted:
-    """Sentences per line of training data: lines looked at, the share with several, and the usual number."""
+    """Sentences per line of training data: lines looked at, the share with several, and the usual number; 0: any number."""
 
     lines: int = 0
     several: float = 0.0
@@ -193,21 +202,32 @@ class Counted:
         """The counts of a run; those of single sentences if there are none, or if they cannot be read."""
         try:
             data: Any = json.loads((folder / FILE).read_text("utf-8"))
-            return Counted(int(data["lines"]), float(data["several"]), max(1, int(data["usual"])))
+            return Counted(int(data["lines"]), float(data["several"]), max(0, int(data["usual"])))
         except (OSError, ValueError, TypeError, KeyError):
             return Counted()
 
 
-def count_sentences(pairs: Sequence[Pairs], language: str | None) -> Counted:
-    """Counts the sentences of the first training lines of each file."""
-    each = -(-LINES // max(1, len(pairs)))
-    numbers: dict[int, int] = {}
-    for source, _ in chain.from_iterable(islice(some, each) for some in pairs):
-        number = len(split(source, language or ""))
-        numbers[number] = numbers.get(number, 0) + 1
-    lines = sum(numbers.values())
+def count_sentences(pairs: Sequence[Pairs], source: str | None, target: str | None) -> Counted:
+    """Counts the sentences of training lines in these languages, evenly spread over the data."""
+    chosen = _spread(chain.from_iterable(pairs), LINES)
+    counts = [(len(split(one, source or "")), len(split(other, target or ""))) for one, other in chosen]
+    several = [pair for pair in counts if pair[0] > 1]
     usual = 1
-    while lines and sum(count for number, count in numbers.items() if number > usual) >= SHARE * lines:
-        usual += 1
-    several = sum(count for number, count in numbers.items() if number > 1) / max(1, lines)
-    return Counted(lines, round(several, 4), usual)
+    if several and len(several) >= MANY * len(counts):
+        if sum(written for _, written in several) < KEPT * sum(read for read, _ in several):
+            usual = 0
+        else:
+            usual = sorted((read for read, _ in counts), reverse=True)[int(SOME * len(counts))]
+    return Counted(len(counts), round(len(several) / max(1, len(counts)), 4), usual)
+
+
+def _spread(items: Iterable[Any], most: int) -> list[Any]:
+    """Every n-th item, as many as possible up to `most`, in one pass."""
+    chosen: list[Any] = []
+    step = 1
+    for number, item in enumerate(items):
+        if number % step == 0:
+            chosen.append(item)
+        if len(chosen) > most:
+            chosen, step = chosen[::2], 2 * step
+    return chosen

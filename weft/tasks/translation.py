@@ -196,7 +196,8 @@ class TranslationTask(TextTask):
             self.tell(f"training {data.tokenizer['kind']} tokenizer, vocabulary {data.vocabulary:,}")
             tokenizers = train_tokenizers(data.tokenizer, train, size=data.vocabulary, shared=shared, folder=self.cache)
             save_tokenizers(self.run, *tokenizers)
-            count_sentences(train, self.source_language).save(self.run)
+            target = language_of(data.target_language, data.train, 1)
+            count_sentences(train, self.source_language, target).save(self.run)
 
     def encode(self, pairs: list[Pairs], *, training: bool, folder: Path, progress: Callable[[int], None]) -> Corpus:
         data = self.config.data
