@@ -42,7 +42,7 @@ def predict(
     set: list[str] = DECODE_SET,
 ) -> None:
     """Run a trained model on a file, or on standard input, line by line: translations, labels, continuations."""
-    from weft.data.lines import check_file, read_lines
+    from weft.data.lines import check_file, read_lines, read_text
     from weft.inference.terms import read_glossary
     from weft.inference.workers import cores
     from weft.translator import load_trained
@@ -53,13 +53,14 @@ def predict(
         _keep_apart(check_file(read), output)
     known = None if glossary is None else read_glossary(glossary)
     trained = load_trained(runs(run), device=device, warn=warn)
-    lines = read_lines(sys.stdin.buffer, "standard input") if file is None else read_lines(file)
     if format is not What.text:
         if prefix or n_best or as_json:
             raise ConfigError(f"--format {format}: a document has no --prefix, --n-best and --json; leave them out")
+        document = read_text(sys.stdin.buffer, "standard input") if file is None else read_text(file)
         with opened(output) as target:
-            target.write(_document(trained, "\n".join([*lines, ""]), format, None if known is None else known.terms, options))
+            target.write(_translated(trained, document, format, None if known is None else known.terms, options))
         return
+    lines = read_lines(sys.stdin.buffer, "standard input") if file is None else read_lines(file)
     terms = None
     if known is not None:
         lines, again = tee(lines)
@@ -73,7 +74,7 @@ def predict(
             counter.advance()
 
 
-def _document(trained: Trained, text: str, format: str, terms: Callable[[str], Terms] | None, options: dict[str, Any]) -> str:
+def _translated(trained: Trained, text: str, format: str, terms: Callable[[str], Terms] | None, options: dict[str, Any]) -> str:
     """The translation of a whole document."""
     from weft.inference.formats import open_document
     from weft.inference.workers import cores

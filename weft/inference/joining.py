@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
+from typing import Any
 
 import numpy as np
 
@@ -28,6 +29,11 @@ class Translation(Prediction):
     parts: list[Translation] = field(default_factory=list)
     source: str = ""
     runs: list[Run] = field(default_factory=list)
+
+    def document(self) -> dict[str, Any]:
+        """Plain data, for JSON. It has the translations of several sentences one by one as well."""
+        plain = super().document()
+        return plain if not self.parts else {**plain, "sentences": [part.document() for part in self.parts]}
 
 
 def best_first(scores: Sequence[Sequence[float]], count: int) -> list[tuple[int, ...]]:

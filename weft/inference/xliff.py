@@ -19,6 +19,8 @@ CODES = {"ph", "bpt", "ept", "it", "x", "cp"}
 """Inline elements whose content is code, not text."""
 
 PREFIX = re.compile(r"^.*:")
+DECLARED = re.compile(r"""^(<\?xml[^>]*?)\s+encoding=(?:'[^']*'|"[^"]*")""")
+"""The declaration of an encoding."""
 
 
 @dataclass(frozen=True)
@@ -36,6 +38,7 @@ def xliff(text: str, language: str | None = None) -> Document:
     language: the target language, which is written into the file if it names none.
     """
     _check(text)
+    text = DECLARED.sub(r'\1 encoding="UTF-8"', text)  # which is what weft writes
     found = [_with_language(replace(token, name=PREFIX.sub("", token.name)), language) for token in tokens(text)]
     partners = [item.partner for item in paired(found)]
     document = Document(lambda written: escape(written, quote=False))
@@ -170,7 +173,7 @@ def _check(text: str) -> None:
     parser.EntityDeclHandler = refuse
     try:
         # The text is decoded already, whatever its declaration says.
-        parser.Parse(re.sub(r"^(<\?xml[^>]*?)\s+encoding=(?:'[^']*'|\"[^\"]*\")", r"\1", text).encode("utf-8"), True)
+        parser.Parse(DECLARED.sub(r"\1", text).encode("utf-8"), True)
     except expat.ExpatError as error:
         raise DataError(f"the XLIFF file is not well-formed XML: {error}") from None
     if PREFIX.sub("", root[0]) != "xliff":

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Request
 from fastapi.exceptions import RequestValidationError
@@ -26,7 +26,7 @@ PAGE_POLICY = "sandbox allow-scripts; default-src 'none'; script-src 'unsafe-inl
 
 OPTIONS = (
     *("beam", "length_penalty", "max_length", "min_length", "n_best", "no_repeat_ngram"),
-    *("sample", "seed", "temperature", "top_k", "top_p"),
+    *("sample", "seed", "sentences", "temperature", "top_k", "top_p"),
 )
 
 
@@ -48,6 +48,7 @@ class TranslateRequest(BaseModel):
     max_length: int | None = Field(None, ge=1, description="maximum number of tokens in a translation")
     min_length: int | None = Field(None, ge=0, le=10_000, description="minimum number of tokens in a translation")
     no_repeat_ngram: int | None = Field(None, ge=0, le=100, description="never repeat an n-gram of this length; 0: off")
+    sentences: Literal["auto", "off"] | None = Field(None, description="off: do not split texts into sentences")
     sample: bool | None = Field(None, description="sample instead of searching")
     temperature: float | None = Field(None, ge=0, le=100, description="sampling temperature")
     top_k: int | None = Field(None, ge=0, le=1 << 30, description="sample from this many likeliest tokens; 0: all")
