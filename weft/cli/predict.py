@@ -57,8 +57,9 @@ def predict(
         if prefix or n_best or as_json:
             raise ConfigError(f"--format {format}: a document has no --prefix, --n-best and --json; leave them out")
         document = read_text(sys.stdin.buffer, "standard input") if file is None else read_text(file)
+        translated = _translated(trained, document, format, None if known is None else known.terms, options)
         with opened(output) as target:
-            target.write(_translated(trained, document, format, None if known is None else known.terms, options))
+            target.write(translated)
         return
     lines = read_lines(sys.stdin.buffer, "standard input") if file is None else read_lines(file)
     terms = None
