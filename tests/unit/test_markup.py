@@ -195,6 +195,7 @@ def test_placeholders_come_back_with_the_space_around_them() -> None:
         ),
         ("网址https://a.org/b在这里", "https://a.org/b"),
         ("50% discount, 5 %, 100 %d’accord is { not } one: a@b 3.5 12:30 e.g. this/that", "%d"),
+        ("v%s takes %dMB, 10%of it", "%s %d"),
     ],
 )
 def test_what_is_protected(text: str, found: str) -> None:
@@ -242,6 +243,8 @@ def test_what_is_protected_is_placed_by_alignment(translator: Translator) -> Non
     assert translator.translate("a b {name} c d").text == "d c {name} b a"
     assert translator.translate("a b 7 c d", protect=["numbers"]).text == "d c 7 b a"
     assert translator.translate("<p>a <b>b {name}</b> c d</p>", format="html").text.count("{name}") == 1
+    page = "<p>&copy; <b>www.x.org</b> ! <img> {name}</p>"
+    assert translator.translate(page, format="html").text == page, "there is nothing to translate"
     assert translator.translate("a b {name} c d", prefix="{name}").text.count("{name}") <= 1
 
 

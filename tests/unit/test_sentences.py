@@ -204,6 +204,7 @@ def test_terms_belong_to_the_sentence_of_their_source(translator: Translator) ->
     with pytest.raises(DataError, match="line 1: the text is translated in 3 parts, and which of them needs 'z y'"):
         translator.translate(LINE, terms=Terms(("z y",)))
     assert "z y" in translator.translate(LINE, terms=Terms(("z y",)), sentences="off", beam=3).text
+    assert translator.translate("  ", terms=Terms(("z y",))).text == ""
 
 
 def test_order_is_kept_over_windows_workers_and_ensembles(reverse_run: Path, other_run: Path) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 from weft.data.tokenizer import Tokenizer
 from weft.inference import alignment
 from weft.inference.joining import Translation
-from weft.inference.projection import Mark, Projection, Span, visible
+from weft.inference.projection import Mark, Projection, Span, unchanged, visible
 from weft.inference.protection import Kind, find
 from weft.inference.reading import Piece
 from weft.inference.teacher_forcing import force
@@ -49,6 +49,12 @@ def marked(text: str, marks: tuple[Mark, ...], wanted: Sequence[Kind]) -> Marked
         cuts = [found.start, *sorted(edge for edge in edges if found.start < edge < found.end), found.end]
         literals += [replace(found, start=a, end=b, open=text[a:b]) for a, b in pairwise(cuts)]
     return Marked(text, marks, tuple(literals))
+
+
+def untranslated(text: str, marks: Sequence[Mark]) -> Translation:
+    """The answer to a text in which there is nothing to translate: the text itself."""
+    runs = unchanged(text, marks)
+    return Translation("".join(text for text, _ in runs), 0.0, runs=runs if marks else [])
 
 
 @dataclass(frozen=True)

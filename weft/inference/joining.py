@@ -58,8 +58,8 @@ def join_parts(pieces: Sequence[Piece], parts: Sequence[Translation], length_pen
     Its score is that of one text: the log-probabilities are added, and divided by the total lengthᵅ. A reranker's scores
     (length_penalty: None) are averaged.
     """
-    if len(parts) == 1:
-        return parts[0]
+    if len(parts) < 2:
+        return parts[0] if parts else Translation("", 0.0)
     whole = Translation(join_texts([part.text for part in parts], [piece.gap for piece in pieces]), 0.0, parts=list(parts))
     for part in parts:
         whole.ids += part.ids

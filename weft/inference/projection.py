@@ -256,6 +256,21 @@ def _merged(runs: Sequence[Run]) -> list[Run]:
     return merged
 
 
+def unchanged(text: str, marks: Sequence[Mark]) -> list[Run]:
+    """A text with all its marks, not translated."""
+
+    def runs(nodes: Sequence[_Node], start: int, end: int) -> Iterator[Run]:
+        for node in nodes:
+            yield text[start : node.mark.start], False
+            yield node.mark.open, not node.mark.literal
+            yield from runs(node.children, node.mark.start, node.mark.end) if node.mark.kind == "pair" else ()
+            yield node.mark.close, True
+            start = node.mark.end
+        yield text[start:end], False
+
+    return _merged(list(runs(_tree(marks, []), 0, len(text))))
+
+
 def visible(text: str, marks: Sequence[Mark]) -> str:
     """The text that the model reads: without held marks, and without the white space that they leave behind."""
     held = sorted((mark for mark in marks if mark.kind == "held"), key=lambda mark: mark.start)

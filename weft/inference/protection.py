@@ -18,7 +18,7 @@ PATTERNS: dict[Kind, re.Pattern[str]] = {
     "emails": re.compile(r"(?<![\w.+-])[\w.+-]+@[\w-]+(?:\.[\w-]+)+", re.ASCII),
     "placeholders": re.compile(
         r"\{\{[^{}\n]*\}\}|[$%#]\{[^{}\n]+\}|\{[\w.:!\[\]-]*\}"
-        r"|(?<![\w%])%(?:\(\w+\)|\d+\$)?[-+0#]*\d*(?:\.\d+)?(?:[hl]{0,2}[diufeEgGxXocsr]|@)(?!\w)"
+        r"|(?<![\d%])%(?:\(\w+\)|\d+\$)?[-+0#]*\d*(?:\.\d+)?(?:[hl]{0,2}[diufeEgGxXocsr]|@)(?![a-z])"
     ),
     "numbers": re.compile(r"(?<!\w)\d+(?:[.,:/]\d+)*(?!\w)"),
 }

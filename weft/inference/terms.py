@@ -33,7 +33,7 @@ class Terms:
 
     def among(self, parts: Sequence[str]) -> list[Terms]:
         """The terms of each part of a text. Raises DataError if it is not known which part needs a term."""
-        if len(parts) == 1 or not self.use:
+        if len(parts) < 2 or not self.use:
             return [self] * len(parts)
         found = [
             Terms(tuple(dict.fromkeys(use for source, use in self.sources if _whole_word(source).search(part))), self.avoid)

@@ -13,7 +13,7 @@ from weft.data.copying import Numbering
 from weft.data.sentences import Splitter
 from weft.data.tokenizer import Tokenizer
 from weft.errors import ConfigError, DataError
-from weft.inference.carrying import Carrier, Marked, marked
+from weft.inference.carrying import Carrier, Marked, marked, untranslated
 from weft.inference.joining import Translation, best_first, join_parts
 from weft.inference.markup import has_words
 from weft.inference.predictor import Predictor, pad, refuse
@@ -172,7 +172,7 @@ class TranslationPredictor(Predictor[TranslationInput, Translation]):
         """The translation of a line, from those of its pieces."""
         text = self._marked(given)
         if not parts and text.literals:
-            return Translation(given.text, 0.0)  # there is nothing to translate in it
+            return untranslated(given.text, given.marks)
         if not results or not all(results):
             return Translation("", 0.0)
         chosen = [(piece, found) for piece, found in zip(parts, results, strict=True) if not piece.masked]
@@ -181,6 +181,8 @@ class TranslationPredictor(Predictor[TranslationInput, Translation]):
         )
         if masked:
             chosen = [(piece, found) for piece, found in zip(parts, results, strict=True) if piece.masked]
+        if not chosen:
+            return untranslated(given.text, given.marks)
         if given.attention:
             for piece, found in chosen:
                 forced = force(self.model, piece.ids, found[0].ids)
