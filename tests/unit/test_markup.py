@@ -177,6 +177,12 @@ def test_tags_follow_the_words() -> None:
     assert project(f"A black {HOLE} dog", [image], "schwarzer Ein Hund", pairs) == "schwarzer Ein <img> Hund"
 
 
+def test_tags_without_their_counterpart_keep_their_order() -> None:
+    """As in <a>one</a> x <a>two</a> if each element began or ended in another block."""
+    marks = [Mark(3, 3, "", "</a>", kind="loose"), Mark(6, 6, "<a>", kind="loose")]
+    assert project("one x two", marks, "zwei y eins", {"zwei": "two", "y": "x", "eins": "one"}) == "zwei</a> y <a>eins"
+
+
 def test_placeholders_come_back_with_the_space_around_them() -> None:
     text = "Hello {name}, see https://x.org/a(b)."
     literals = tuple(find(text, AUTO))
