@@ -23,7 +23,7 @@ import torch
 import weft
 from weft.errors import WeftError
 from weft.explain.picture import cross_attention, draw_attention
-from weft.inference.translation import Translation
+from weft.inference.joining import Translation
 
 SENTENCE = "A young woman who is wearing a red hat is reading a book in the park."
 RUNS = {

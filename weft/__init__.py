@@ -18,7 +18,7 @@ __all__ = ["Generator", "Translation", "Translator", "WeftError", "__version__",
 if TYPE_CHECKING:
     from weft.api import train
     from weft.errors import WeftError
-    from weft.inference.translation import Translation
+    from weft.inference.joining import Translation
     from weft.translator import Generator, Translator, load, load_generator
 
 _PLACES = {
@@ -26,7 +26,7 @@ _PLACES = {
     "WeftError": "weft.errors",
     "Generator": "weft.translator",
     "load_generator": "weft.translator",
-    "Translation": "weft.inference.translation",
+    "Translation": "weft.inference.joining",
     "Translator": "weft.translator",
     "load": "weft.translator",
 }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from copy import deepcopy
-from itertools import repeat
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
@@ -13,8 +13,11 @@ import torch
 from weft.config.sections import Config
 from weft.data.tokenizer import Tokenizer
 from weft.errors import ConfigError, DataError, InputError, RunError
+from weft.inference.formats import Format, translate_documents
 from weft.inference.generation import Generated, GenerationPredictor, Prompt
+from weft.inference.inputs import make_inputs
 from weft.inference.predictor import Prediction, Predictor, Ready
+from weft.inference.projection import Mark
 from weft.inference.rerank import Scorer
 from weft.inference.resolve import Resolved, changed, resolve
 from weft.inference.terms import Terms
@@ -62,21 +65,22 @@ class Trained:
         attention: bool = False,
         prefixes: Iterable[str] | None = None,
         terms: Iterable[Terms] | None = None,
+        marks: Iterable[tuple[Mark, ...]] | None = None,
         ready: Ready | None = None,
         auto_workers: int = 1,
         **options: Any,
     ) -> Iterator[Any]:
         """A prediction for each line, in order, for any number of lines in constant memory.
 
-        `prefixes` and `terms` have one item per line. Lines in a list are read ahead, which is faster. `ready` says whether the
-        next line can be read without waiting; if not, the lines so far are answered first.
+        `prefixes`, `terms` and `marks` have one item per line. Lines in a list are read ahead, which is faster. `ready` says
+        whether the next line can be read without waiting; if not, the lines so far are answered first.
         """
         if isinstance(lines, str):
             raise InputError("lines must be an iterable of strings, not one string; give [line]")
         if not isinstance(lines, Iterable) or isinstance(lines, bytes):
             check_texts(lines, "lines")
         predictor = self.predictor(auto_workers=auto_workers, **options)
-        inputs = _inputs(predictor, lines, attention, prefixes, terms)
+        inputs = make_inputs(predictor, lines, attention, prefixes, terms, marks)
         return predictor.predict(inputs, together=isinstance(lines, Sequence), ready=ready)
 
     @torch.inference_mode()
@@ -119,7 +123,14 @@ class Translator(Trained):
 
     @overload
     def translate(
-        self, texts: str, *, attention: bool = ..., prefix: str | None = ..., terms: Terms | None = ..., **options: Any
+        self,
+        texts: str,
+        *,
+        attention: bool = ...,
+        prefix: str | None = ...,
+        terms: Terms | None = ...,
+        format: Format = ...,
+        **options: Any,
     ) -> Prediction: ...
     @overload
     def translate(
@@ -139,19 +150,20 @@ class Translator(Trained):
         attention: bool = False,
         prefix: str | Sequence[str] | None = None,
         terms: Terms | Sequence[Terms] | None = None,
+        format: Format = "text",
         **options: Any,
     ) -> Prediction | list[Prediction]:
         """Translates one text or several; a classifier gives labels. `options` are those of the section decode: beam=4, …
 
         `prefix` forces how translations begin. `attention` adds the weights of every layer that has any. `terms` are words that
         translations must use or avoid, the same for all texts or one item per text. One text gives a `Translation` (or a
-        `Label`), several give a list.
+        `Label`), several give a list. With `format` html or xliff, a text is a document whose markup stays.
         """
         if isinstance(texts, str):
             if not (prefix is None or isinstance(prefix, str)):
                 raise ConfigError("with one text, give one prefix, not a list")
             first = None if prefix is None else [prefix]
-            return self.translate([texts], attention=attention, prefix=first, terms=terms, **options)[0]
+            return self.translate([texts], attention=attention, prefix=first, terms=terms, format=format, **options)[0]
         texts = check_texts(texts)
         if isinstance(prefix, str):
             raise ConfigError("with several texts, give a list with one prefix for each")
@@ -161,6 +173,11 @@ class Translator(Trained):
             terms = [terms] * len(texts)
         if terms is not None and len(terms) != len(texts):
             raise ConfigError(f"there are {len(texts)} texts and terms for {len(terms)}; give them once, or for each text")
+        if format != "text":
+            if attention or prefix is not None:
+                raise ConfigError(f"format {format}: a document has no prefix and no attention; give a plain text instead")
+            language = self.config.data.target_language
+            return [*translate_documents(partial(self.stream, **options), texts, format, terms, language)]
         return list(self.stream(texts, attention=attention, prefixes=prefix, terms=terms, **options))
 
     def explain(
@@ -179,7 +196,20 @@ class Translator(Trained):
             section = changed(self.config.decode, options)
             options["n_best"] = max(section.n_best, section.search.get("width", 1))
         predictor = self.translation_predictor("explain", **options)
+        count = 1 if target is not None else len(predictor.reader.sentences(text))
+        if count > 1:
+            raise DataError(
+                f"the text has {count} parts that are translated one by one; explain them with explain_sentences(text), or the "
+                "text as a whole with sentences='off'"
+            )
         return explain(predictor, text, target=target, run=run, influence=influence)
+
+    def explain_sentences(self, text: str, **settings: Any) -> list[Explanation]:
+        """An explanation for each part of a text that is translated by itself; `settings` are those of `explain`."""
+        given = settings.get("target") is not None or settings.get("sentences", self.config.decode.sentences) == "off"
+        reader = self.translation_predictor("explain", rerank="none").reader
+        sentences = [text] if given else [each.text for each in reader.sentences(text)]
+        return [self.explain(sentence, **{**settings, "sentences": "off"}) for sentence in sentences]
 
     def translation_predictor(self, purpose: str, **options: Any) -> TranslationPredictor:
         """The predictor, for a purpose that needs translations. Raises ConfigError if the model gives labels."""
@@ -219,27 +249,6 @@ def in_precision(model: Network, precision: str, kernels: Kernels | None = None)
     if precision == "float32":
         return model
     return in_int8(model, kernels) if precision == "int8" else deepcopy(model).bfloat16()
-
-
-def _inputs(
-    predictor: Predictor[Any, Any],
-    lines: Iterable[str],
-    attention: bool,
-    prefixes: Iterable[str] | None,
-    terms: Iterable[Terms] | None,
-) -> Iterator[Any]:
-    """Lines with their prefixes and terms as inputs of the predictor."""
-    starts = repeat("") if prefixes is None else iter(prefixes)
-    wishes = repeat(None) if terms is None else iter(terms)
-    number = 0
-    for number, line in enumerate(lines, start=1):
-        check_text(line, f"line {number}")
-        fields = {"prefix": next(starts, None), "terms": next(wishes, None), "attention": attention}
-        if fields["prefix"] is None:
-            raise DataError(f"line {number} has no prefix: give one for every line, which may be empty")
-        yield predictor.parse(line, **{name: value for name, value in fields.items() if value})
-    if prefixes is not None and next(starts, None) is not None:
-        raise DataError(f"there are more prefixes than lines to translate: line {number + 1} is missing")
 
 
 def load(

@@ -12,8 +12,8 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from weft.batch import Layout, Source
 from weft.errors import ConfigError
 from weft.explain.picture import cross_attention
+from weft.inference.joining import Translation
 from weft.inference.teacher_forcing import force
-from weft.inference.translation import Translation
 from weft.layers.recurrent import RecurrentStack, StepDropout, turn_round
 from weft.models.base import Model, Sizes
 from weft.models.composing import build_model

@@ -53,13 +53,25 @@ def test_alternatives_are_the_rest_of_the_n_best(served: Any, reverse_run: Path)
 
 def test_html_keeps_its_markup_and_translations_are_escaped(served: Any) -> None:
     page = (
-        '<!DOCTYPE html><p class="x">a b <b>c d</b>&amp; e f<br/>\n'
-        '<!-- g h --><code>a b</code><span translate="no">a b</span></p>'
+        '<!DOCTYPE html><p class="x">a b <b>c d</b> e f<br/>\n'
+        '<!-- g h --><code>a &amp; b</code><span translate="no">a b</span></p>'
     )
-    text = served.post("/translate", q=page, source="en", target="de", format="html")["translatedText"]
-    assert re.sub(r">(\s*)[^<]*", r">\1", text) == re.sub(r">(\s*)[^<]*", r">\1", page)
-    assert "<b>d c</b>" in text and "<code>a b</code>" in text and "<!-- g h -->" in text and '"no">a b</span>' in text
-    assert "&amp;" not in text or "& " not in text
+    expected = page.replace("a b <b>c d</b> e f", "f e <b>d c</b> b a")
+    assert served.post("/translate", q=page, source="en", target="de", format="html")["translatedText"] == expected
+    assert served.translate([page, "<p>a b</p>"], model="reverse", format="html")[0]["text"] == expected
+    found = served.post("/v1/translate", status=400, text=page, model="reverse", format="html", attention=True)
+    assert "a document has no prefix" in found["error"]
+
+
+def test_sentences_are_translated_one_by_one_and_alignments_joined(served: Any) -> None:
+    one, other = served.translate(["a b c!", "d e f!"], model="reverse", alignment=True)
+    (both,) = served.translate("a b c! d e f!", model="reverse", alignment=True)
+    assert both["text"] == f"{one['text']} {other['text']}"
+    aligned, rows = both["alignment"], len(one["alignment"]["target"])
+    assert len(aligned["weights"]) == len(aligned["target"]) == rows + len(other["alignment"]["target"])
+    columns = len(one["alignment"]["source"])
+    assert [row[:columns] for row in aligned["weights"][:rows]] == one["alignment"]["weights"]
+    assert not any(any(row[columns:]) for row in aligned["weights"][:rows])
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,8 @@ from weft.errors import ConfigError, DataError
 from weft.explain import picture
 from weft.explain.explain import explain
 from weft.explain.picture import View, cross_attention, draw, view_of, views
-from weft.explain.text import fed, find_words, join_words, make_side, right_to_left, token_texts
+from weft.explain.text import fed, find_words, join_words, make_side, right_to_left
+from weft.inference.alignment import token_texts
 from weft.inference.resolve import resolve
 from weft.inference.translation import TranslationPredictor
 from weft.models.base import Encoded, Features, LinearDecoder, Sizes

@@ -15,7 +15,7 @@ import pytest
 from weft.explain.explanation import AttentionMap, Candidate, DecodingStep, Explanation, Node
 from weft.explain.page import page
 from weft.explain.text import Side
-from weft.inference.translation import Translation
+from weft.inference.joining import Translation
 
 VOID = {"meta", "br", "link", "img", "input", "hr"}
 NASTY = "</script><script>alert(1)</script>"

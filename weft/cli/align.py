@@ -38,7 +38,8 @@ def align(
     Words are separated by spaces. With --gold, prints the alignment error rate (AER) of every layer.
     """
     from weft.data.formats import open_pairs
-    from weft.explain.alignment import agreement, pharaoh, usual_layer
+    from weft.explain.alignment import agreement, pharaoh
+    from weft.inference.alignment import usual_layer
     from weft.translator import load
 
     pairs = list(open_pairs(data))

@@ -58,6 +58,10 @@ def explain(
     options = decode_options(set, beam=beam)
     found = list(_explanations([run, *against], pairs, device, influence or None, options))
     if suffix in PICTURES:
+        if len(found) > 1:
+            raise ConfigError(
+                f"{output}: a picture shows one sentence, and there are {len(found)}; write a page (-o page.html)"
+            )
         from weft.explain.picture import draw, view_of
 
         uses: dict[What, Use] = {What.cross: "cross", What.encoder: "encoder", What.decoder: "causal"}
@@ -80,7 +84,7 @@ def _explanations(
         translator = load(runs(name), device=device, warn=warn)
         for number, (text, target) in enumerate(pairs, start=1):
             try:
-                yield translator.explain(text, target=target, influence=influence, run=name, **options)
+                yield from translator.explain_sentences(text, target=target, influence=influence, run=name, **options)
             except DataError as error:
                 raise DataError(f"sentence {number}: {error}" if len(pairs) > 1 else str(error)) from None
 

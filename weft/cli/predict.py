@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 import json
+import sys
+from collections.abc import Callable
+from enum import StrEnum
 from itertools import tee
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from weft.cli.options import BEAM, DECODE_SET, DEVICE, FAST, OUTPUT, RUN, decode_options, runs
 from weft.cli.output import Counter, opened, warn, write_line
+from weft.errors import ConfigError, DataError
+
+if TYPE_CHECKING:
+    from weft.inference.terms import Terms
+    from weft.translator import Trained
+
+What = StrEnum("What", ["text", "html", "xliff"])
 
 
 def predict(
@@ -27,6 +38,7 @@ def predict(
         help="File with a source term, a tab and a target term per line. The target term is required wherever the source term "
         "occurs or, with ! before it, forbidden.",
     ),
+    format: What = typer.Option(What.text, "--format", help="Lines of text, or a whole HTML or XLIFF document."),
     as_json: bool = typer.Option(False, "--json", help="JSON lines with text, score and tokens instead of plain text."),
     fast: bool = FAST,
     device: str = DEVICE,
@@ -46,6 +58,13 @@ def predict(
     total = given.count() if output is not None else None
     known = None if glossary is None else read_glossary(glossary)
     trained = load_trained(runs(run), device=device, warn=warn)
+    if format is not What.text:
+        if prefix or n_best or as_json:
+            raise ConfigError(f"--format {format}: a document has no --prefix, --n-best and --json; leave them out")
+        translated = _translated(trained, _document(text, given.file), format, None if known is None else known.terms, options)
+        with opened(output) as target:
+            target.write(translated)
+        return
     lines, terms = given.lines, None
     if known is not None:
         lines, again = tee(lines)
@@ -61,9 +80,27 @@ def predict(
             counter.advance()
 
 
+def _document(text: str | None, file: Path | None) -> str:
+    """The document in a file, on the command line or on standard input."""
+    from weft.data.lines import read_text
+
+    if file is not None:
+        return read_text(file)
+    return read_text(sys.stdin.buffer, "standard input") if text in (None, "-") else str(text)
+
+
+def _translated(trained: Trained, text: str, format: str, terms: Callable[[str], Terms] | None, options: dict[str, Any]) -> str:
+    """The translation of a whole document."""
+    from weft.inference.formats import open_document
+    from weft.inference.workers import cores
+
+    document = open_document(text, format, trained.config.data.target_language)
+    texts, marks = [segment.text for segment in document.segments], [segment.marks for segment in document.segments]
+    wishes = None if terms is None else map(terms, texts)
+    return document.fill(list(trained.stream(texts, terms=wishes, marks=marks, auto_workers=cores(), **options)))
+
+
 def _keep_apart(read: Path, output: Path | None) -> None:
     """Opening a file for writing empties it, so the output must not be one of the inputs."""
-    from weft.errors import DataError
-
     if output is not None and output.exists() and output.samefile(read):
         raise DataError(f"{output}: would be overwritten while it is read; choose another file for the output")

@@ -54,8 +54,10 @@ class DataSection(Section):
     max_length: PositiveInt = Field(default=256, description="leave out pairs with more tokens than this on either side")
     max_ratio: PositiveFloat | None = Field(default=None, description="leave out pairs whose lengths differ by a larger factor")
     drop_duplicates: bool = Field(default=False, description="keep only the first of identical pairs")
-    source_language: str | None = Field(default=None, description="source language code for weft serve, such as en")
-    target_language: str | None = Field(default=None, description="target language code for weft serve and BLEU, such as de")
+    source_language: str | None = Field(
+        default=None, description="source language code, such as en, for sentences and weft serve"
+    )
+    target_language: str | None = Field(default=None, description="target language code, such as de, for BLEU and weft serve")
     cache: str | None = Field(default=None, description="folder for tokenised data; default: the user's cache folder")
 
     @property
@@ -127,6 +129,12 @@ class DecodeSection(Section):
     max_length: PositiveInt = Field(default=256, description="most tokens of a translation")
     max_ratio: PositiveFloat = Field(default=3.0, description="most tokens of a translation per source token, plus 10")
     max_source: PositiveInt = Field(default=1024, description="a line with more tokens is cut and translated in parts")
+    sentences: Literal["auto", "off"] = Field(
+        default="auto", description="auto: split lines into sentences, as many at a time as the training lines usually have"
+    )
+    protect: Literal["auto", "off"] | list[Literal["placeholders", "urls", "emails", "numbers"]] = Field(
+        default="auto", description="what translations repeat as it is; auto: [placeholders, urls, emails]"
+    )
     min_length: int = Field(default=0, ge=0, description="fewest tokens of a translation")
     n_best: PositiveInt = Field(default=1, description="answers per input; a beam search becomes as wide as this")
     no_repeat_ngram: int = Field(default=0, ge=0, description="never write a sequence of this many tokens twice; 0: off")

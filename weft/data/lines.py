@@ -11,6 +11,7 @@ import hashlib
 import os
 import zlib
 from collections.abc import Iterable, Iterator
+from io import BytesIO
 from pathlib import Path
 from typing import IO, cast
 
@@ -30,6 +31,23 @@ def read_lines(source: str | Path | Iterable[bytes] | Iterable[str], name: str |
             yield from _lines(file, str(source))
     else:
         yield from _lines(source, name or str(getattr(source, "name", "the input")))
+
+
+def read_text(source: str | Path | IO[bytes], name: str | None = None) -> str:
+    """The whole text of a UTF-8 file (also .gz) or of an open stream, with its line endings."""
+    if isinstance(source, str | Path):
+        with open_file(source) as file:
+            return read_text(file, str(source))
+    called = name or "the input"
+    try:
+        content = source.read()
+    except (OSError, EOFError, zlib.error) as error:
+        raise DataError(f"{called}: the file cannot be read: {error}. It seems to be damaged or cut short.") from None
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        # This finds the line and raises an error that names it.
+        return "\n".join(read_lines(BytesIO(content), called))
 
 
 def open_file(path: str | Path) -> IO[bytes]:

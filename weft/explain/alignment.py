@@ -15,7 +15,8 @@ from weft.errors import DataError
 from weft.explain.attention_maps import find_maps
 from weft.explain.explain import given_ids, read, read_target
 from weft.explain.explanation import AttentionMap
-from weft.explain.text import Span, Weights, find_words, join_words, token_texts
+from weft.explain.text import Span, Weights, find_words, join_words
+from weft.inference.alignment import token_texts
 from weft.inference.translation import TranslationPredictor
 
 Link = tuple[int, int]
@@ -42,22 +43,36 @@ class Agreement:
 def align(predictor: TranslationPredictor, source: str, target: str) -> list[tuple[AttentionMap, set[Link]]]:
     """Returns the links (source word, target word) of each cross-attention layer, from the mean over its heads.
 
-    The target is given, not searched for. For a model without attention weights, links come from influence.
+    The target is given, not searched for. For a model without attention weights, links come from influence. If both texts have
+    equally many sentences, these are aligned one by one, as they would be translated.
     """
+    sentences = [_sentences(predictor, source), _sentences(predictor, target)]
+    if len(sentences[0]) != len(sentences[1]) or len(sentences[0]) == 1:
+        return _align(predictor, source, target)
+    whole: list[tuple[AttentionMap, set[Link]]] = []
+    before = (0, 0)
+    for pair in zip(*sentences, strict=True):
+        found = _align(predictor, *pair)
+        moved = [(each, {(i + before[0], j + before[1]) for i, j in links}) for each, links in found]
+        whole = [(each, links | more) for (each, links), (_, more) in zip(whole, moved, strict=True)] if whole else moved
+        before = before[0] + len(pair[0].split()), before[1] + len(pair[1].split())
+    return whole
+
+
+def _sentences(predictor: TranslationPredictor, text: str) -> list[str]:
+    """The sentences of a text, if white space separates them."""
+    found = predictor.reader.sentences(text)
+    return [each.text for each in found] if all(each.gap for each in found[1:]) else [text]
+
+
+def _align(predictor: TranslationPredictor, source: str, target: str) -> list[tuple[AttentionMap, set[Link]]]:
+    """The links of one sentence, or of a text that is aligned as a whole."""
     piece = read(predictor, source)
     ids = read_target(predictor, target, piece)
     _, maps = find_maps(predictor.model, piece.ids, ids, uses=("cross",))
     source_words = _words(*given_ids(predictor.source, source))
     target_words = _words(*given_ids(predictor.target, target, piece.words))
     return [(each, word_links(each.mean, source_words, target_words)) for each in maps if each.aligned]
-
-
-def usual_layer(count: int) -> int:
-    """Returns the default layer of `count` layers, counted from 0: the penultimate one, or the only one.
-
-    In trained Transformers the mean over heads aligns best in the penultimate layer (Garg et al. 2019).
-    """
-    return max(0, count - 2)
 
 
 def word_links(weights: Weights, source: Sequence[Span], target: Sequence[Span]) -> set[Link]:

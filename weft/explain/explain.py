@@ -18,7 +18,8 @@ from weft.explain.explanation import Candidate, DecodingStep, Explanation, Node
 from weft.explain.influence import observed
 from weft.explain.text import make_side, shown
 from weft.explain.tree import BeamTree
-from weft.inference.translation import Piece, TranslationPredictor
+from weft.inference.reading import Piece
+from weft.inference.translation import TranslationPredictor
 from weft.models.base import Model
 from weft.models.pointer import PointerDecoder
 from weft.search.tables import Tables
@@ -71,7 +72,7 @@ def explain(
 
 def read(predictor: TranslationPredictor, text: str) -> Piece:
     """Encodes a text for the model. Raises an error if it is blank or too long for one pass."""
-    pieces = predictor.pieces([text], [""], 1)[0]
+    pieces = predictor.pieces(text)
     if not pieces:
         raise DataError("there is nothing to explain in an empty text; give a sentence")
     if len(pieces) > 1:

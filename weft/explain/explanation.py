@@ -8,7 +8,7 @@ from typing import Literal
 
 from weft.attention.base import Use
 from weft.explain.text import Side, Weights, fed, join_words, numbered
-from weft.inference.translation import Translation
+from weft.inference.joining import Translation
 
 How = Literal["weights", "influence"]
 Fate = Literal["kept", "finished", "dropped"]

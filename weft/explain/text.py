@@ -5,7 +5,6 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise, takewhile
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +12,7 @@ from numpy.typing import NDArray
 from weft.batch import BOS, EOS, SPECIALS
 from weft.data.spelling import is_unspaced
 from weft.data.tokenizer import RESERVED, Tokenizer
+from weft.inference.alignment import token_texts
 
 Weights = NDArray[np.float32]
 Span = tuple[int, int]
@@ -39,17 +39,6 @@ def make_side(tokenizer: Tokenizer, ids: Sequence[int]) -> Side:
     words = find_words(ids, pieces, apart=True)
     names = ["".join(pieces[first:last]).strip() or shown(tokens[first]) for first, last in words]
     return Side(text, tokens, words, names, right_to_left(text))
-
-
-def token_texts(tokenizer: Tokenizer, ids: Sequence[int]) -> list[str]:
-    """Returns the text that each token adds. A character of several bytes counts for its last token; special ids add none."""
-    whole = tokenizer.decode(ids)
-    ends = [0]
-    for count, token in enumerate(ids, start=1):
-        start = tokenizer.decode(ids[:count]) if token >= RESERVED else ""
-        common = takewhile(lambda pair: pair[0] == pair[1], zip(start, whole, strict=False))
-        ends.append(max(ends[-1], len(list(common))))
-    return [whole[start:end] for start, end in pairwise(ends)]
 
 
 def find_words(ids: Sequence[int], pieces: Sequence[str], *, apart: bool) -> list[Span]:

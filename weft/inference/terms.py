@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 import torch
@@ -18,13 +19,32 @@ from weft.search.terms import Book, stack
 
 @dataclass(frozen=True)
 class Terms:
-    """The terms of one text: its translation contains all of `use` and none of `avoid`, as whole words."""
+    """The terms of one text: its translation contains all of `use` and none of `avoid`, as whole words.
+
+    sources: (source term, term to use), where the source terms are known. They tell which of several sentences needs a term.
+    """
 
     use: tuple[str, ...] = ()
     avoid: tuple[str, ...] = ()
+    sources: tuple[tuple[str, str], ...] = ()
 
     def __bool__(self) -> bool:
         return bool(self.use or self.avoid)
+
+    def among(self, parts: Sequence[str]) -> list[Terms]:
+        """The terms of each part of a text. Raises DataError if it is not known which part needs a term."""
+        if len(parts) < 2 or not self.use:
+            return [self] * len(parts)
+        found = [
+            Terms(tuple(dict.fromkeys(use for source, use in self.sources if _whole_word(source).search(part))), self.avoid)
+            for part in parts
+        ]
+        if missing := [term for term in self.use if not any(term in each.use for each in found)]:
+            raise DataError(
+                f"the text is translated in {len(parts)} parts, and which of them needs {missing[0]!r} is not known. "
+                "Give one sentence per line or a glossary with source terms, or set decode.sentences to off"
+            )
+        return found
 
 
 NO_TERMS = Terms()
@@ -34,16 +54,18 @@ class Glossary:
     """Source terms, each with a target term to use or avoid wherever the source term occurs, as whole words in any case."""
 
     def __init__(self, entries: Sequence[tuple[str, str, bool]]) -> None:
-        self._entries = [
-            (re.compile(rf"(?<!\w){re.escape(source)}(?!\w)", re.IGNORECASE), target, avoid)
-            for source, target, avoid in entries
-        ]
+        self._entries = [(_whole_word(source), source, target, avoid) for source, target, avoid in entries]
 
     def terms(self, text: str) -> Terms:
         """The terms that apply to this text."""
-        found = [(target, avoid) for pattern, target, avoid in self._entries if pattern.search(text)]
-        use, avoid = (tuple(dict.fromkeys(target for target, kind in found if kind is avoided)) for avoided in (False, True))
-        return Terms(use, avoid)
+        found = [(source, target, avoid) for pattern, source, target, avoid in self._entries if pattern.search(text)]
+        use, avoid = (tuple(dict.fromkeys(target for _, target, kind in found if kind is avoided)) for avoided in (False, True))
+        return Terms(use, avoid, tuple((source, target) for source, target, kind in found if not kind))
+
+
+@lru_cache(1024)
+def _whole_word(term: str) -> re.Pattern[str]:
+    return re.compile(rf"(?<!\w){re.escape(term)}(?!\w)", re.IGNORECASE)
 
 
 def read_glossary(path: Path) -> Glossary:

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
-from hashlib import blake2b
+from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
 import torch
 
 from weft.batch import BOS, EOS, Layout, Source, power_of_two
 from weft.data.copying import Numbering
+from weft.data.sentences import Splitter
 from weft.data.tokenizer import Tokenizer
 from weft.errors import ConfigError, DataError
-from weft.inference.cutting import cut
-from weft.inference.predictor import Part, Prediction, Predictor, pad, refuse
+from weft.inference.carrying import Carrier, Marked, marked, untranslated
+from weft.inference.joining import Translation, best_first, join_parts
+from weft.inference.markup import has_words
+from weft.inference.predictor import Predictor, pad, refuse
+from weft.inference.projection import Mark
+from weft.inference.protection import kinds, repeated
+from weft.inference.reading import Piece, Reader
 from weft.inference.resolve import Resolved
 from weft.inference.shortlist import Narrow, Shortlist
 from weft.inference.teacher_forcing import force
@@ -34,50 +38,28 @@ ROUND = 16
 """On a GPU sources are padded to a multiple of this many tokens, so that recorded searches come in few sizes."""
 
 
-@dataclass
-class Translation(Prediction):
-    """A translation. Its score is that of the search, such as the log-probability divided by lengthᵅ, or of the reranker."""
-
-
 @dataclass(frozen=True)
 class TranslationInput:
     """A text to translate.
 
-    prefix: how the translation has to begin · terms: words it must use or avoid · attention: whether to add attention weights.
+    prefix: how the translation has to begin · terms: words it must use or avoid · attention: whether to add attention weights
+    · marks: tags and other things in the text that the translation must have as well.
     """
 
     text: str
     prefix: str = ""
     terms: Terms = NO_TERMS
     attention: bool = False
-
-
-@dataclass(eq=False)
-class Piece(Part):
-    """A line, or a piece of one that is too long. Its ids end with EOS.
-
-    prefix: ids of the forced prefix · words: unknown words of the source, if the model can copy them; the first has the first
-    id beyond the vocabulary, and so on · text: the text of the ids.
-    """
-
-    prefix: list[int]
-    words: list[str] = field(default_factory=list)
-    terms: Terms = NO_TERMS
-    text: str = ""
-
-    @property
-    def seed(self) -> int:
-        """Names the sentence to sampling. It depends only on what is read, not on the batch."""
-        content = np.array([len(self.ids), *self.ids, *self.prefix], dtype=np.int64).tobytes()
-        return int.from_bytes(blake2b(content, digest_size=8).digest(), "little") >> 1
+    marks: tuple[Mark, ...] = ()
 
 
 class TranslationPredictor(Predictor[TranslationInput, Translation]):
     """A model with its tokenizers.
 
-    A line with more tokens than `max_source` (the model's positions, or decode.max_source) is cut between words. Its pieces are
-    translated separately and joined by spaces. `shortlist` holds the likely target tokens per source token, for
-    decode.shortlist; lines with terms, and traces, use the whole vocabulary.
+    `split` splits a line into sentences (decode.sentences). One with more tokens than `max_source` (the model's positions, or
+    decode.max_source) is cut between words. The pieces are translated separately and joined. What decode.protect names comes
+    back as it is. `shortlist` holds the likely target tokens per source token, for decode.shortlist; lines with terms, and
+    traces, use the whole vocabulary.
     """
 
     def __init__(
@@ -89,6 +71,7 @@ class TranslationPredictor(Predictor[TranslationInput, Translation]):
         *,
         warn: Callable[[str], None] | None = None,
         shortlist: Shortlist | None = None,
+        split: Splitter | None = None,
     ) -> None:
         super().__init__(model, resolved, warn)
         self.source, self.target, self.shortlist = source, target, shortlist
@@ -96,6 +79,17 @@ class TranslationPredictor(Predictor[TranslationInput, Translation]):
         self.compiler = Compiler(self.warn) if resolved.section.compile else None
         self.max_source = min(resolved.section.max_source, model.max_source or resolved.section.max_source)
         resolved.search.watched(model.decoder)  # fails now if the search cannot work with this decoder
+        self.reader = Reader(
+            source,
+            target,
+            room=self.max_source - 1,
+            most=model.max_target,
+            copies=model.copies,
+            split=split if resolved.section.sentences == "auto" else None,
+            warn=self.warn,
+        )
+        self.protected = kinds(resolved.section.protect)
+        self.carrier = Carrier(model, source, target)
         if resolved.section.n_best > 1:
             resolved.search.check(["n_best"])
         if shortlist:
@@ -108,58 +102,56 @@ class TranslationPredictor(Predictor[TranslationInput, Translation]):
         return self.recorder is not None
 
     def parse(
-        self, line: str, *, prefix: str = "", terms: Terms = NO_TERMS, attention: bool = False, **fields: Any
+        self,
+        line: str,
+        *,
+        prefix: str = "",
+        terms: Terms = NO_TERMS,
+        attention: bool = False,
+        marks: tuple[Mark, ...] = (),
+        **fields: Any,
     ) -> TranslationInput:
         refuse(fields, "a text to translate has no such field")
-        return TranslationInput(line, prefix, terms, attention)
+        return TranslationInput(line, prefix, terms, attention, marks)
 
     def read(self, inputs: Sequence[TranslationInput], first_line: int) -> list[list[Piece]]:
-        groups = self.pieces([given.text for given in inputs], [given.prefix for given in inputs], first_line)
-        for line, (given, group) in enumerate(zip(inputs, groups, strict=True), start=first_line):
-            self._check(given, f"line {line}: ")
-            if given.terms.use and len(group) > 1:
-                raise DataError(f"line {line} is cut into {len(group)} parts, so it cannot have terms to use; make it shorter")
-            for piece in group:
-                piece.terms = given.terms
+        """The pieces of each input. If something in it is protected, they come twice: as they are, and masked."""
+        texts: list[tuple[int, str, bool]] = []
+        for number, given in enumerate(inputs):
+            text = self._marked(given)
+            hidden = text.masked if text.literals else ""
+            if not text.literals or has_words(hidden):
+                texts.append((number, text.seen, False))
+            if text.literals and has_words(hidden):
+                texts.append((number, hidden, True))
+        prefixes = [inputs[number].prefix for number, _, _ in texts]
+        found = self.reader([text for _, text, _ in texts], prefixes, [first_line + number for number, _, _ in texts])
+        groups: list[list[Piece]] = [[] for _ in inputs]
+        for (number, _, masked), pieces in zip(texts, found, strict=True):
+            self._add_terms(inputs[number], pieces, f"line {first_line + number}: ")
+            for piece in pieces:
+                piece.masked = masked
+            groups[number] += pieces
         return groups
 
-    def _check(self, given: TranslationInput, where: str) -> None:
+    def _marked(self, given: TranslationInput) -> Marked:
+        return marked(given.text, given.marks, self.protected)
+
+    def _add_terms(self, given: TranslationInput, pieces: list[Piece], where: str) -> None:
         if given.terms and self.model.copies:
             raise ConfigError(f"{where}a model that copies source words (model.kind: pointer) does not support terms")
         if given.prefix or given.terms:
             wanted = {"prefix": given.prefix, "use": given.terms.use, "avoid": given.terms.avoid}
             self.resolved.search.check((name for name, value in wanted.items() if value), where)
+        try:
+            for piece, terms in zip(pieces, given.terms.among([piece.text for piece in pieces]), strict=True):
+                piece.terms = terms
+        except DataError as error:
+            raise DataError(f"{where}{error}") from None
 
-    def pieces(self, lines: Sequence[str], prefixes: Sequence[str], first_line: int) -> list[list[Piece]]:
-        """The pieces of each line: none if it is blank, usually one, several if it is too long."""
-        room = max(1, self.max_source - 1)
-        starts = self.target.encode_batch(list(prefixes))
-        encoded = self.source.encode_batch(["" if line.isspace() else line for line in lines])
-        groups: list[list[Piece]] = []
-        most = self.model.max_target
-        for number, (line, ids, start, prefix) in enumerate(
-            zip(lines, encoded, prefixes, starts, strict=True), start=first_line
-        ):
-            if most is not None and len(prefix) + 1 >= most:
-                raise DataError(f"line {number}: its prefix has {len(prefix):,} tokens, and the model has {most:,} positions")
-            numbering = Numbering(self.source) if self.model.copies else None
-            parts = [ids if numbering is None else numbering.number(line, ids)] if ids else []
-            if len(ids) > room:
-                parts = cut(line, numbering or self.source, room)
-                self.warn(f"line {number} has {len(ids):,} tokens, more than {room:,}: translated in {len(parts)} parts")
-            group = [Piece([*part, EOS], [] if k else prefix, text=line) for k, part in enumerate(parts)]
-            if numbering is not None:
-                group = [self._copying(piece, numbering, start) for piece in group]
-            if len(group) > 1:
-                for piece in group:
-                    piece.text = self.source.named(piece.words).decode(piece.ids[:-1])
-            groups.append(group)
-        return groups
-
-    def _copying(self, piece: Piece, numbering: Numbering, start: str) -> Piece:
-        """The piece with ids for its own unknown words, which the prefix `start` may use too."""
-        ids, words = numbering.alone(piece.ids)
-        return Piece(ids, Numbering(self.target, words).find(start, piece.prefix), words, text=piece.text)
+    def pieces(self, text: str) -> list[Piece]:
+        """The pieces of a text that is not split into sentences: none if it is blank, several if it is too long."""
+        return self.reader([text], [""], [1], whole=True)[0]
 
     def group(self, part: Piece) -> tuple[bool, bool]:
         """Required terms need another search, and terms exclude shortlists and recorded graphs, so they are batched apart."""
@@ -178,23 +170,39 @@ class TranslationPredictor(Predictor[TranslationInput, Translation]):
         return list({each.text: each for each in reversed(ranked)}.values())[::-1][: self.resolved.section.n_best]
 
     def join(self, given: TranslationInput, parts: list[Piece], results: list[list[Translation]]) -> Translation:
-        """The translation of a line; only an uncut line has alternatives and attention weights of its own."""
+        """The translation of a line, from those of its pieces."""
+        text = self._marked(given)
+        if not parts and text.literals:
+            return untranslated(given.text, given.marks)
         if not results or not all(results):
             return Translation("", 0.0)
+        chosen = [(piece, found) for piece, found in zip(parts, results, strict=True) if not piece.masked]
+        masked = bool(text.literals) and not repeated(
+            text.literals, self.protected, self._whole(chosen, (0,) * len(chosen)).text
+        )
+        if masked:
+            chosen = [(piece, found) for piece, found in zip(parts, results, strict=True) if piece.masked]
+        if not chosen:
+            return untranslated(given.text, given.marks)
         if given.attention:
-            for piece, found in zip(parts, results, strict=True):
+            for piece, found in chosen:
                 forced = force(self.model, piece.ids, found[0].ids)
                 found[0].attention, found[0].uses = forced.weights, forced.uses
-        if len(results) == 1:
-            results[0][0].alternatives = results[0][1:]
-            return results[0][0]
-        best = [found[0] for found in results]
-        whole = Translation(" ".join(part.text for part in best), sum(part.score for part in best) / len(best))
-        for part in best:
-            whole.ids += part.ids
-            whole.tokens += part.tokens
-            whole.source_tokens += part.source_tokens
-        return whole
+        ways = best_first([[each.score for each in found] for _, found in chosen], self.resolved.section.n_best)
+        best, *rest = (self._whole(chosen, way) for way in ways)
+        if text.literals and not masked:
+            rest = [each for each in rest if repeated(text.literals, self.protected, each.text)]
+        if given.marks or masked:
+            own = [piece for piece, _ in chosen]
+            kinds = self.protected if masked else ()
+            best, *rest = (self.carrier.carry(text, own, each, kinds, given.prefix) for each in (best, *rest))
+        best.alternatives = rest
+        return best
+
+    def _whole(self, chosen: Sequence[tuple[Piece, list[Translation]]], way: Sequence[int]) -> Translation:
+        """The translation that takes this candidate of each piece."""
+        pieces, parts = [piece for piece, _ in chosen], [found[number] for (_, found), number in zip(chosen, way, strict=True)]
+        return join_parts(pieces, parts, None if self.resolved.rerank else self.resolved.search.length_penalty)
 
     def search(
         self, pieces: list[Piece], *, trace: bool = False, control: Control | None = None
@@ -259,11 +267,11 @@ class TranslationPredictor(Predictor[TranslationInput, Translation]):
         ids = [*piece.prefix, *(narrow.tokens(hypothesis.tokens) if narrow else hypothesis.tokens)]
         source, target = self.source.named(piece.words), self.target.named(piece.words)
         text = target.decode([token for token in ids if token != EOS])
-        return Translation(text, hypothesis.score, ids, target.tokens(ids), source.tokens(piece.ids))
+        return Translation(text, hypothesis.score, ids, target.tokens(ids), source.tokens(piece.ids), source=piece.text)
 
     def log_likelihoods(self, source: str, targets: Sequence[str]) -> list[tuple[float, int]]:
         """See `Scorer`. Texts longer than the model's positions are cut off; the targets are scored in their own batch."""
-        pieces = self.pieces([source], [""], 1)[0]
+        pieces = self.pieces(source)
         if not pieces or not targets:
             return [(0.0, 1)] * len(targets)
         numbering = Numbering(self.target, pieces[0].words)

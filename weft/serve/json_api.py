@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Request
 from fastapi.exceptions import RequestValidationError
@@ -10,6 +10,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import HTMLResponse, Response
 
+from weft.inference.documents import Document
+from weft.inference.formats import Format, fill_all, open_document
 from weft.inference.terms import Terms
 from weft.serve.models import ExplanationQuery, Served, TranslationQuery
 from weft.serve.request_body import body_schema, read_fields, with_choices
@@ -24,7 +26,7 @@ PAGE_POLICY = "sandbox allow-scripts; default-src 'none'; script-src 'unsafe-inl
 
 OPTIONS = (
     *("beam", "length_penalty", "max_length", "min_length", "n_best", "no_repeat_ngram"),
-    *("sample", "seed", "temperature", "top_k", "top_p"),
+    *("sample", "seed", "sentences", "temperature", "top_k", "top_p"),
 )
 
 
@@ -33,7 +35,10 @@ class TranslateRequest(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    text: Text | Annotated[list[Text], Field(max_length=10_000)] = Field(description="one line of text, or a list of lines")
+    text: Text | Annotated[list[Text], Field(max_length=10_000)] = Field(
+        description="one line of text, or a list of lines; documents if format is html or xliff"
+    )
+    format: Format = Field("text", description="text, or html or xliff for documents whose markup stays")
     model: str | None = Field(None, description="name of a model, as listed by /v1/models")
     source: str | None = Field(None, description="source language, if no model is named")
     target: str | None = Field(None, description="target language, if no model is named")
@@ -43,6 +48,7 @@ class TranslateRequest(BaseModel):
     max_length: int | None = Field(None, ge=1, description="maximum number of tokens in a translation")
     min_length: int | None = Field(None, ge=0, le=10_000, description="minimum number of tokens in a translation")
     no_repeat_ngram: int | None = Field(None, ge=0, le=100, description="never repeat an n-gram of this length; 0: off")
+    sentences: Literal["auto", "off"] | None = Field(None, description="off: do not split texts into sentences")
     sample: bool | None = Field(None, description="sample instead of searching")
     temperature: float | None = Field(None, ge=0, le=100, description="sampling temperature")
     top_k: int | None = Field(None, ge=0, le=1 << 30, description="sample from this many likeliest tokens; 0: all")
@@ -86,10 +92,12 @@ def router(service: Service) -> APIRouter:
         service.admit(request)
         service.check(body.texts + body.prefixes + body.use + body.avoid)
         model = service.models.chosen(body.model, body.source, body.target)
-        translations = await service.answer(request, _queries(service, body, model))
+        documents = None if body.format == "text" else [open_document(text, body.format, model.target) for text in body.texts]
+        found = await service.answer(request, _queries(service, body, model, documents))
+        translations = found if documents is None else fill_all(documents, found)
         pairs = zip(body.texts, translations, strict=True)
-        documents = [document(model, text, each, attention=body.attention, alignment=body.alignment) for text, each in pairs]
-        return TranslateResponse(model=model.name, source=model.source, target=model.target, translations=documents)
+        answers = [document(model, text, each, attention=body.attention, alignment=body.alignment) for text, each in pairs]
+        return TranslateResponse(model=model.name, source=model.source, target=model.target, translations=answers)
 
     @routes.post(
         "/explain",
@@ -138,8 +146,18 @@ def _model(model: Served, limit: int) -> ModelDocument:
     )
 
 
-def _queries(service: Service, body: TranslateRequest, model: Served) -> list[TranslationQuery]:
+def _queries(
+    service: Service, body: TranslateRequest, model: Served, documents: list[Document] | None
+) -> list[TranslationQuery]:
+    """The queries of a request: one per text, or one per segment of its documents."""
     texts, prefixes = body.texts, body.prefixes or [""]
+    options = _options(body, service.settings.beam, model)
+    terms = Terms(tuple(dict.fromkeys(body.use)), tuple(dict.fromkeys(body.avoid)))
+    if documents is not None:
+        if body.prefixes or body.attention or body.alignment or body.use:
+            raise HTTPException(400, f"format {body.format}: a document has no prefix, use, attention and alignment")
+        segments = [segment for each in documents for segment in each.segments]
+        return [TranslationQuery(model, each.text, options, terms=terms, marks=each.marks) for each in segments]
     if any(len(text.splitlines()) > 1 for text in texts):
         raise HTTPException(400, "a text must be one line; send several lines as a list of texts")
     prefixes = prefixes * len(texts) if len(prefixes) == 1 else prefixes
@@ -147,8 +165,6 @@ def _queries(service: Service, body: TranslateRequest, model: Served) -> list[Tr
         raise HTTPException(
             400, f"there are {len(texts)} texts and {len(prefixes)} prefixes; send one prefix, or one for each text"
         )
-    options = _options(body, service.settings.beam, model)
-    terms = Terms(tuple(dict.fromkeys(body.use)), tuple(dict.fromkeys(body.avoid)))
     attention = body.attention or body.alignment
     pairs = zip(texts, prefixes, strict=True)
     return [TranslationQuery(model, text, options, prefix, terms, attention) for text, prefix in pairs]

@@ -8,12 +8,13 @@ from typing import Any
 from fastapi import APIRouter, Request
 from starlette.exceptions import HTTPException
 
+from weft.inference.documents import Document
+from weft.inference.formats import fill_all, open_document
 from weft.inference.predictor import Prediction
 from weft.serve.detect import detect_language, language_name
 from weft.serve.models import TranslationQuery
 from weft.serve.request_body import Fields, body_schema, read_fields, with_choices
 from weft.serve.responses import ERRORS
-from weft.serve.segments import HtmlText, PlainText
 from weft.serve.service import Service, note
 
 ONE_OR_MORE = {"oneOf": [{"type": "string", "minLength": 1}, {"type": "array", "items": {"type": "string"}, "minItems": 1}]}
@@ -44,10 +45,11 @@ def router(service: Service) -> APIRouter:
         markup = fields.get("format") or "text"
         if markup not in ("text", "html"):
             raise HTTPException(400, "Invalid request: format must be text or html")
-        documents = [HtmlText(text) if markup == "html" else PlainText(text) for text in texts]
+        documents = [open_document(text, markup) for text in texts]
         count = _alternatives(fields, service.settings.beam)
         options = (("n_best", count + 1),) if count else ()
-        queries = [TranslationQuery(model, segment, options) for document in documents for segment in document.segments]
+        segments = [segment for document in documents for segment in document.segments]
+        queries = [TranslationQuery(model, segment.text, options, marks=segment.marks) for segment in segments]
         response = _response(documents, await service.answer(request, queries), count, detected)
         return response if is_list else {name: values[0] for name, values in response.items()}
 
@@ -92,23 +94,15 @@ def _named(code: str) -> Fields:
     return {"code": code, "name": language_name(code)}
 
 
-def _response(documents: Sequence[PlainText], found: Sequence[Prediction], count: int, detected: Fields | None) -> Fields:
+def _response(documents: Sequence[Document], found: Sequence[Prediction], count: int, detected: Fields | None) -> Fields:
     """The response to a list of texts."""
-    remaining = iter(found)
-    pairs = [(document, [next(remaining) for _ in document.segments]) for document in documents]
-    response: Fields = {"translatedText": [document.fill([each.text for each in group]) for document, group in pairs]}
+    filled = fill_all(documents, found)
+    response: Fields = {"translatedText": [each.text for each in filled]}
     if detected is not None:
         response["detectedLanguage"] = [detected] * len(documents)
     if count:
-        response["alternatives"] = [_ranked(document, group, count) for document, group in pairs]
+        response["alternatives"] = [[other.text for other in each.alternatives[:count]] for each in filled]
     return response
-
-
-def _ranked(document: PlainText, group: Sequence[Prediction], count: int) -> list[str]:
-    """Joins the second-best translations of all segments, then the third-best, and so on; falls back to a segment's best."""
-    ranks = range(min(count, max((len(each.alternatives) for each in group), default=0)))
-    ranked = [[each.alternatives[k] if k < len(each.alternatives) else each for each in group] for k in ranks]
-    return [document.fill([each.text for each in rank]) for rank in ranked]
 
 
 def _admitted_texts(service: Service, request: Request, fields: Fields) -> tuple[list[str], bool]:

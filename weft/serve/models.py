@@ -16,6 +16,7 @@ from weft.config.sections import Config
 from weft.errors import ConfigError
 from weft.explain.page import page
 from weft.inference.predictor import Prediction, Wanted
+from weft.inference.projection import Mark
 from weft.inference.terms import NO_TERMS, Terms
 from weft.translator import Translator, load
 
@@ -67,6 +68,7 @@ class TranslationQuery(Query):
     prefix: str = ""
     terms: Terms = NO_TERMS
     attention: bool = False
+    marks: tuple[Mark, ...] = ()
 
     @property
     def cached(self) -> bool:
@@ -79,7 +81,7 @@ class TranslationQuery(Query):
     @property
     def fields(self) -> dict[str, Any]:
         """The fields that are given."""
-        given = {"prefix": self.prefix, "terms": self.terms, "attention": self.attention}
+        given = {"prefix": self.prefix, "terms": self.terms, "attention": self.attention, "marks": self.marks}
         return {name: value for name, value in given.items() if value}
 
 
@@ -97,7 +99,8 @@ class Served:
         """Answers queries of one group. Explanations of a group are equal; their prediction has the page as its text."""
         text, options = queries[0].text, dict(queries[0].options)
         if isinstance(queries[0], ExplanationQuery):
-            return [Prediction(page([self.translator.explain(text, run=self.name, **options)], "weft"), 0.0)] * len(queries)
+            found = self.translator.explain_sentences(text, run=self.name, **options)
+            return [Prediction(page(found, "weft"), 0.0)] * len(queries)
         predictor = self.translator.predictor(**options)
         inputs = [predictor.parse(query.text, **query.fields) for query in queries if isinstance(query, TranslationQuery)]
         return list(predictor.predict(inputs, together=True, wanted=wanted))
@@ -163,8 +166,10 @@ class Models:
         return next(name for name in names if name not in taken)
 
     def _open(self, place: Place, name: str) -> Served:
-        translator = load(place.folders, device=self.device, set=["decode.fast=true"] if self.fast else [])
-        source, target = place.languages or languages_of(translator.config)
+        named = zip(("source", "target"), place.languages or (), strict=False)
+        sets = [f'data.{side}_language="{code}"' for side, code in named] + ["decode.fast=true"] * self.fast
+        translator = load(place.folders, device=self.device, set=sets)
+        source, target = languages_of(translator.config)
         if place.languages is None and UNKNOWN in (source, target):
             self.tell(
                 f"{place.folders[0]}: the languages of this run are not known, so it is served as {source} to {target}; "

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,7 +10,9 @@ from pydantic import BaseModel
 
 from weft.batch import EOS
 from weft.explain.picture import cross_attention
-from weft.explain.text import Side, join_words, make_side, token_texts
+from weft.explain.text import Side, join_words, make_side
+from weft.inference.alignment import token_texts
+from weft.inference.joining import Translation
 from weft.inference.predictor import Prediction
 from weft.serve.models import Served
 
@@ -98,6 +100,10 @@ def document(model: Served, text: str, best: Prediction, *, attention: bool, ali
 
 def _alignment(model: Served, text: str, translation: Prediction) -> AlignmentDocument | None:
     """Aligns words, or tokens where these are single characters. None if the model read other tokens than those of `text`."""
+    if isinstance(translation, Translation) and translation.runs:
+        return None  # what was put into the text afterwards has no tokens
+    if isinstance(translation, Translation) and translation.parts:
+        return _joined([_alignment(model, part.source, part) for part in translation.parts])
     translator, weights = model.translator, cross_attention(translation)
     ids = [*translator.source.encode(text), EOS]
     if weights.shape != (len(translation.ids), len(ids)):
@@ -113,6 +119,30 @@ def _alignment(model: Served, text: str, translation: Prediction) -> AlignmentDo
     return AlignmentDocument(
         source=names[0], target=names[1][:count], weights=np.round(weights[:count], 4).astype(float).tolist()
     )
+
+
+def _joined(found: Sequence[AlignmentDocument | None]) -> AlignmentDocument | None:
+    """Joins the alignments of sentences. No sentence is aligned with another."""
+    known = [each for each in found if each is not None]
+    if len(known) < len(found):
+        return None
+    width = sum(len(each.source) for each in known)
+    rows: list[list[float]] = []
+    before = 0
+    for each in known:
+        after = width - before - len(each.source)
+        rows += [[0.0] * before + row + [0.0] * after for row in each.weights]
+        before += len(each.source)
+    source, target = _names(each.source for each in known), _names(each.target for each in known)
+    return AlignmentDocument(source=source, target=target, weights=rows)
+
+
+def _names(sides: Iterable[list[str]]) -> list[str]:
+    """The words of several sentences, with a space before each sentence but the first."""
+    names: list[str] = []
+    for side in sides:
+        names += [f" {side[0]}", *side[1:]] if names and side else side
+    return names
 
 
 def _word_texts(side: Side, ids: Sequence[int]) -> list[str]:

@@ -19,6 +19,7 @@ from weft.config.registry import Among, build, load
 from weft.data.corpus import Corpus, Rows
 from weft.data.formats import Pairs
 from weft.data.pairs import collate_pairs, prepare_pairs
+from weft.data.sentences import Counted, Splitter, count_sentences, language_of
 from weft.data.tokenizer import has_tokenizers, load_tokenizers, save_tokenizers, train_tokenizers
 from weft.errors import ConfigError, RunError
 from weft.evaluation.metrics import METRICS, Chrf, Metric, make_metrics, score
@@ -135,7 +136,13 @@ class TranslationTask(TextTask):
     def predictor(self, model: Network, resolved: Resolved, warn: Callable[[str], None] | None = None) -> TranslationPredictor:
         assert isinstance(model, Model)
         shortlist = self.shortlist if resolved.section.shortlist else None
-        return TranslationPredictor(model, self.source, self.target, resolved, warn=warn, shortlist=shortlist)
+        split = Splitter(self.source_language, Counted.load(self.run).usual, warn or (lambda message: None))
+        return TranslationPredictor(model, self.source, self.target, resolved, warn=warn, shortlist=shortlist, split=split)
+
+    @property
+    def source_language(self) -> str | None:
+        """The source language, if the configuration or the suffix of the data files tells."""
+        return language_of(self.config.data.source_language, self.config.data.train)
 
     def metrics(self, *, tokenize: str | None = None, lowercase: bool = False) -> list[Metric]:
         return make_metrics(tokenize=tokenize or self.tokenize, lowercase=lowercase)
@@ -233,6 +240,8 @@ class TranslationTask(TextTask):
             self.tell(f"training {data.tokenizer['kind']} tokenizer, vocabulary {data.vocabulary:,}")
             tokenizers = train_tokenizers(data.tokenizer, train, size=data.vocabulary, shared=shared, folder=self.cache)
             save_tokenizers(self.run, *tokenizers)
+            target = language_of(data.target_language, data.train, 1)
+            count_sentences(train, self.source_language, target).save(self.run)
 
     def encode(self, pairs: list[Pairs], *, training: bool, folder: Path, progress: Callable[[int], None]) -> Corpus:
         data = self.config.data

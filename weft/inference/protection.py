@@ -1,0 +1,78 @@
+"""Finds the parts of a text that a translation has to repeat: placeholders, URLs, e-mail addresses and numbers."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Collection, Iterator, Sequence
+from typing import Literal
+
+from weft.inference.projection import Mark
+
+Kind = Literal["placeholders", "urls", "emails", "numbers"]
+
+PATTERNS: dict[Kind, re.Pattern[str]] = {
+    "urls": re.compile(
+        r"(?<![\w.@])(?:[a-z][a-z0-9+.-]{1,15}://|www\.)[\w\-.~:/?#\[\]@!$&'()*+,;=%]+", re.ASCII | re.IGNORECASE
+    ),
+    "emails": re.compile(r"(?<![\w.+-])[\w.+-]+@[\w-]+(?:\.[\w-]+)+", re.ASCII),
+    "placeholders": re.compile(
+        r"\{\{[^{}\n]*\}\}|[$%#]\{[^{}\n]+\}|\{[\w.:!\[\]-]*\}"
+        r"|(?<![\d%])%(?:\(\w+\)|\d+\$)?[-+0#]*\d*(?:\.\d+)?(?:[hl]{0,2}[diufeEgGxXocsr]|@)(?![a-z])"
+    ),
+    "numbers": re.compile(r"(?<!\w)\d+(?:[.,:/]\d+)*(?!\w)"),
+}
+"""The first that matches at a place counts."""
+
+AUTO: tuple[Kind, ...] = ("urls", "emails", "placeholders")
+TRAILING = ".,;:!?'\""
+"""Marks at the end of a URL that belong to the sentence."""
+
+
+def kinds(setting: str | Sequence[str]) -> tuple[Kind, ...]:
+    """The kinds that decode.protect names."""
+    if isinstance(setting, str):
+        return AUTO if setting == "auto" else ()
+    return tuple(kind for kind in PATTERNS if kind in setting)
+
+
+def find(text: str, wanted: Sequence[Kind], taken: Collection[tuple[int, int]] = ()) -> list[Mark]:
+    """What is to be repeated in a text, in order, without overlaps and outside of the ranges `taken`."""
+    found: list[Mark] = []
+    used = list(taken)
+    for kind in wanted:
+        for start, end in _matches(text, kind):
+            if not any(start < b and a < end for a, b in used):
+                used.append((start, end))
+                found.append(Mark(start, end, text[start:end], kind="held", literal=True))
+    return sorted(found, key=lambda mark: mark.start)
+
+
+def repeated(marks: Sequence[Mark], wanted: Sequence[Kind], translation: str) -> bool:
+    """Whether a translation has all of these, each as often as its source, and none of its own."""
+    return Counter(mark.open for mark in marks) == Counter(mark.open for mark in find(translation, wanted))
+
+
+def without(text: str, wanted: Sequence[Kind], start: int = 0) -> str:
+    """The text without anything of these kinds from `start` on: what a model invented."""
+    for mark in reversed(find(text, wanted)):
+        if mark.start >= start:
+            left, right = text[: mark.start], text[mark.end :]
+            text = left.rstrip() + right if not right or not right[0].isalnum() else left + right.lstrip()
+    return text
+
+
+def _matches(text: str, kind: Kind) -> Iterator[tuple[int, int]]:
+    for match in PATTERNS[kind].finditer(text):
+        start, end = match.span()
+        if kind == "urls":
+            while end > start and (text[end - 1] in TRAILING or _unopened(text[start:end])):
+                end -= 1
+        if end > start:
+            yield start, end
+
+
+def _unopened(url: str) -> bool:
+    """Whether the URL ends in a bracket that it does not open, as in (see https://example.org/)."""
+    opening = {")": "(", "]": "["}.get(url[-1])
+    return opening is not None and url.count(url[-1]) > url.count(opening)

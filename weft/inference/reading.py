@@ -1,0 +1,116 @@
+"""Reads lines as pieces that a model can translate: sentences, and parts of sentences that are too long."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from hashlib import blake2b
+
+import numpy as np
+
+from weft.batch import EOS
+from weft.data.copying import Numbering
+from weft.data.sentences import Sentence, Splitter, split
+from weft.data.tokenizer import Tokenizer
+from weft.errors import DataError
+from weft.inference.cutting import cut
+from weft.inference.predictor import Part
+from weft.inference.terms import NO_TERMS, Terms
+
+
+@dataclass(eq=False)
+class Piece(Part):
+    """A line, a sentence of it, or a part of a sentence that is too long. Its ids end with EOS.
+
+    prefix: ids of the forced prefix · words: unknown words of the source, if the model can copy them; the first has the first
+    id beyond the vocabulary, and so on · text: the text of the ids · gap: the white space before it in its line · masked:
+    whether protected parts are left out of the text.
+    """
+
+    prefix: list[int]
+    words: list[str] = field(default_factory=list)
+    terms: Terms = NO_TERMS
+    text: str = ""
+    gap: str = ""
+    masked: bool = False
+
+    @property
+    def seed(self) -> int:
+        """Names the sentence to sampling. It depends only on what is read, not on the batch."""
+        content = np.array([len(self.ids), *self.ids, *self.prefix], dtype=np.int64).tobytes()
+        return int.from_bytes(blake2b(content, digest_size=8).digest(), "little") >> 1
+
+
+class Reader:
+    """Turns lines into pieces.
+
+    room: the most source tokens of a piece, without EOS · most: the target positions of the model, if they are limited ·
+    copies: whether the model can copy unknown words · split: splits lines into sentences; None: lines are not split.
+    """
+
+    def __init__(
+        self,
+        source: Tokenizer,
+        target: Tokenizer,
+        *,
+        room: int,
+        most: int | None,
+        copies: bool,
+        split: Splitter | None,
+        warn: Callable[[str], None],
+    ) -> None:
+        self.source, self.target, self.room, self.most = source, target, max(1, room), most
+        self.copies, self.split, self.warn = copies, split, warn
+
+    def __call__(
+        self, lines: Sequence[str], prefixes: Sequence[str], numbers: Sequence[int], *, whole: bool = False
+    ) -> list[list[Piece]]:
+        """The pieces of each line: none if it is blank. Messages call a line by its number.
+
+        whole: do not split lines into sentences.
+        """
+        starts = self.target.encode_batch(list(prefixes))
+        sentences = [
+            [] if not line or line.isspace() else [Sentence(line)] if whole else self.sentences(line, prefix)
+            for line, prefix in zip(lines, prefixes, strict=True)
+        ]
+        encoded = iter(self.source.encode_batch([each.text for group in sentences for each in group]))
+        groups: list[list[Piece]] = []
+        for number, group, prefix, start in zip(numbers, sentences, prefixes, starts, strict=True):
+            if self.most is not None and len(start) + 1 >= self.most:
+                raise DataError(
+                    f"line {number}: its prefix has {len(start):,} tokens, and the model has {self.most:,} positions"
+                )
+            pieces: list[Piece] = []
+            for each in group:
+                where = f"line {number}" if len(group) == 1 else f"line {number}: a sentence"
+                pieces += self._pieces(each, next(encoded), [] if pieces else start, "" if pieces else prefix, where)
+            groups.append(pieces)
+        return groups
+
+    def sentences(self, line: str, prefix: str = "") -> list[Sentence]:
+        """The sentences of a line. As many as the prefix has form the first one, which the prefix begins."""
+        if self.split is None:
+            return [Sentence(line)]
+        return self.split(line, whole=len(split(prefix)) if prefix else 1)
+
+    def _pieces(self, sentence: Sentence, ids: list[int], start: list[int], prefix: str, where: str) -> list[Piece]:
+        """The pieces of a sentence: usually one, several if it is too long. `start` are the ids of its prefix."""
+        numbering = Numbering(self.source) if self.copies else None
+        parts = [ids if numbering is None else numbering.number(sentence.text, ids)] if ids else []
+        if len(ids) > self.room:
+            parts = cut(sentence.text, numbering or self.source, self.room)
+            self.warn(f"{where} has {len(ids):,} tokens, more than {self.room:,}: translated in {len(parts)} parts")
+        pieces = [Piece([*part, EOS], [] if k else start, text=sentence.text) for k, part in enumerate(parts)]
+        if numbering is not None:
+            pieces = [self._copying(piece, numbering, prefix) for piece in pieces]
+        for k, piece in enumerate(pieces):
+            piece.gap = " " if k else sentence.gap
+            if len(pieces) > 1:
+                piece.text = self.source.named(piece.words).decode(piece.ids[:-1])
+        return pieces
+
+    def _copying(self, piece: Piece, numbering: Numbering, start: str) -> Piece:
+        """The piece with ids for its own unknown words, which the prefix `start` may use too."""
+        ids, words = numbering.alone(piece.ids)
+        return Piece(ids, Numbering(self.target, words).find(start, piece.prefix), words, text=piece.text)
