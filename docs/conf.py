@@ -35,6 +35,7 @@ html_theme = "furo"
 html_title = "weft"
 html_static_path = ["static"]
 html_css_files = ["weft.css"]
+html_js_files = ["weft.js"]
 html_copy_source = False
 html_show_copyright = False
 html_show_sphinx = False

@@ -1,8 +1,10 @@
 """Takes the screenshots of the documentation, with the same browser as the tests.
 
     python docs/screenshots.py RUN "sentence" [--languages en-de] [--beam 4] [--out docs/images]
+    python docs/screenshots.py --site docs/_build/html [--out docs/images]
 
-RUN is a trained run, for instance `transformer-small` on Multi30k. Needs the Debian packages chromium and chromium-driver.
+RUN is a trained run, for instance `transformer-small` on Multi30k; --site is the folder that `make docs` has built. Needs the
+Debian packages chromium and chromium-driver.
 """
 
 from __future__ import annotations
@@ -30,6 +32,14 @@ from weft.serve.models import Models, parse_place
 
 COLOURS = 128
 """Palette size. The pages have few colours, and a palette reduces a file to a third."""
+
+
+SITE = (
+    ("site-light.png", "start.html", "start", "light", 1280, 800),
+    ("site-dark.png", "mechanisms.html", "how-to-read-this-page", "dark", 1280, 800),
+    ("site-phone.png", "results.html", "summary", "dark", 390, 800),
+)
+"""Screenshots of the documentation site: picture, page, section, theme, width, height."""
 
 
 def save_screenshot(browser: WebDriver, file: Path) -> None:
@@ -75,19 +85,36 @@ def capture_server(browser: WebDriver, run: str, languages: str, text: str, beam
                 save_screenshot(browser, out / picture)
 
 
+def capture_site(browser: WebDriver, site: Path, out: Path) -> None:
+    """Pages of the documentation site, opened from disk: light, dark, and on a phone."""
+    for picture, name, section, theme, width, height in SITE:
+        set_theme(browser, theme)
+        with sized(browser, width, height, phone=width < 600):
+            browser.get(f"{site.resolve().as_uri()}/{name}")
+            browser.execute_script("document.getElementById(arguments[0]).scrollIntoView({behavior: 'instant'})", section)
+            save_screenshot(browser, out / picture)
+    set_theme(browser, "light")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("run", help="run folder")
-    parser.add_argument("text", help="sentence to translate")
+    parser.add_argument("run", nargs="?", help="run folder")
+    parser.add_argument("text", nargs="?", help="sentence to translate")
+    parser.add_argument("--site", type=Path, help="folder of the built documentation")
     parser.add_argument("--languages", default="en-de", help="source and target language")
     parser.add_argument("--beam", type=int, default=4, choices=(2, 4))
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "images")
     options = parser.parse_args()
+    if not options.site and not options.text:
+        parser.error("give a run and a sentence, or --site")
     with chromium() as browser:
         if browser is None:
             raise SystemExit(MISSING)
-        capture_explanation(browser, options.run, options.text, options.beam, options.out)
-        capture_server(browser, options.run, options.languages, options.text, options.beam, options.out)
+        if options.site:
+            capture_site(browser, options.site, options.out)
+        if options.run:
+            capture_explanation(browser, options.run, options.text, options.beam, options.out)
+            capture_server(browser, options.run, options.languages, options.text, options.beam, options.out)
 
 
 if __name__ == "__main__":
