@@ -15,7 +15,8 @@ from weft.models.composing import build_encoder
 from weft.pooling.mean_max import MeanPooling
 from weft.runs.weights import read_tensors
 from weft.tasks import TASKS
-from weft.tasks.base import LOSS, Loss, Measure, TextTask
+from weft.tasks.base import LOSS, Loss, Measure
+from weft.tasks.text import TextTask
 from weft.translator import load_trained
 
 

@@ -28,7 +28,8 @@ from weft.layers.int8 import in_int8
 from weft.models.base import Network
 from weft.runs.device import choose_device
 from weft.runs.opening import open_run
-from weft.tasks.base import Task, TextTask
+from weft.tasks.base import Task
+from weft.tasks.text import TextTask
 
 if TYPE_CHECKING:
     from weft.explain.explanation import Explanation

@@ -25,7 +25,8 @@ from weft.inference.resolve import Resolved
 from weft.models.base import Network, Sizes
 from weft.models.classifier import Classifier, Vote
 from weft.models.composing import build_encoder
-from weft.tasks.base import LOSS, Loss, Measure, Setting, Share, TextTask
+from weft.tasks.base import LOSS, Loss, Measure, Setting, Share
+from weft.tasks.text import TextTask
 
 LABELS = "labels.json"
 

@@ -34,7 +34,8 @@ from weft.objectives.attention_penalties import Penalties
 from weft.objectives.likelihoods import log_likelihoods
 from weft.objectives.reinforce import Baseline, Reinforce, moved
 from weft.objectives.scheduled_sampling import Sampling
-from weft.tasks.base import LOSS, Loss, Measure, Setting, Share, TextTask
+from weft.tasks.base import LOSS, Loss, Measure, Setting, Share
+from weft.tasks.text import TextTask
 
 CHRF = Chrf.key()
 """`train.best_by` may call it chrf, as `weft evaluate` does."""
