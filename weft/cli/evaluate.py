@@ -58,8 +58,6 @@ def evaluate(
     Translation: BLEU, chrF, TER (sacreBLEU), exact match, token accuracy. Classification: accuracy and macro F1. Language
     models: loss, perplexity, bits per character; --set task.evaluation_memory=1024 and the like change how they read.
     """
-    from weft.data.formats import open_pairs
-    from weft.data.headers import check_columns
     from weft.translator import load_trained
 
     task_sets = [text for text in set if text.startswith("task.")]
@@ -68,9 +66,7 @@ def evaluate(
     if not systems[run].task.metrics():
         _show_scores({name: system.score(data) for name, system in systems.items()}, data, as_json)
         return
-    for spec in data:
-        check_columns(open_pairs(spec), warn)
-    pairs = [pair for spec in data for pair in open_pairs(spec)]
+    pairs = _pairs(data)
     metrics = _metrics(systems[run], tokenize, lowercase, [target for _, target in pairs])
     found = _report(systems, " ".join(data), pairs, metrics, options, output, (test, samples))
     if as_json:
@@ -78,6 +74,16 @@ def evaluate(
     else:
         Console().print(found.table())
         typer.echo("\n".join(found.signatures()))
+
+
+def _pairs(data: Sequence[str]) -> list[tuple[str, str]]:
+    from weft.data.formats import open_pairs
+    from weft.data.headers import check_columns
+
+    sources = [open_pairs(spec) for spec in data]
+    for pairs in sources:
+        check_columns(pairs, warn)
+    return [pair for pairs in sources for pair in pairs]
 
 
 def _metrics(system: Trained, tokenize: str | None, lowercase: bool, references: Sequence[str]) -> list[Metric]:

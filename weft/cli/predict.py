@@ -17,6 +17,7 @@ from weft.cli.output import Counter, opened, warn, write_line
 from weft.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
+    from weft.inference.predictor import Prediction
     from weft.inference.terms import Terms
     from weft.translator import Trained
 
@@ -61,23 +62,23 @@ def predict(
     if format is not What.text:
         if prefix or n_best or as_json:
             raise ConfigError(f"--format {format}: a document has no --prefix, --n-best and --json; leave them out")
-        translated = _translated(trained, _document(text, given.file), format, None if known is None else known.terms, options)
-        with opened(output) as target:
-            target.write(translated)
-        return
+        document = _document(text, given.file)
+        return _write_translated(trained, document, format, None if known is None else known.terms, options, output)
     lines, terms = given.lines, None
     if known is not None:
         lines, again = tee(lines)
         terms = map(known.terms, again)
     prefixes = None if prefix is None else read_lines(prefix)
-    # Whoever types lines one by one is answered sooner by all threads than by one worker.
-    workers = 1 if given.prompts else cores()
+    workers = 1 if given.prompts else cores()  # whoever types is answered sooner by all threads than by one worker
     found = trained.stream(lines, prefixes=prefixes, terms=terms, ready=given.ready, auto_workers=workers, **options)
     with opened(output) as target, Counter("done", "lines", shown=output is not None, total=total) as counter:
         for each in found:
-            plain = " ".join(each.text.splitlines())
-            write_line(target, json.dumps(each.document(), ensure_ascii=False) if as_json or n_best else plain)
+            write_line(target, _line(each, as_json or bool(n_best)))
             counter.advance()
+
+
+def _line(found: Prediction, as_json: bool) -> str:
+    return json.dumps(found.document(), ensure_ascii=False) if as_json else " ".join(found.text.splitlines())
 
 
 def _document(text: str | None, file: Path | None) -> str:
@@ -89,15 +90,24 @@ def _document(text: str | None, file: Path | None) -> str:
     return read_text(sys.stdin.buffer, "standard input") if text in (None, "-") else str(text)
 
 
-def _translated(trained: Trained, text: str, format: str, terms: Callable[[str], Terms] | None, options: dict[str, Any]) -> str:
-    """The translation of a whole document."""
+def _write_translated(
+    trained: Trained,
+    text: str,
+    format: str,
+    terms: Callable[[str], Terms] | None,
+    options: dict[str, Any],
+    output: Path | None,
+) -> None:
+    """Writes the translation of a whole document."""
     from weft.inference.formats import open_document
     from weft.inference.workers import cores
 
     document = open_document(text, format, trained.config.data.target_language)
     texts, marks = [segment.text for segment in document.segments], [segment.marks for segment in document.segments]
     wishes = None if terms is None else map(terms, texts)
-    return document.fill(list(trained.stream(texts, terms=wishes, marks=marks, auto_workers=cores(), **options)))
+    translated = document.fill(list(trained.stream(texts, terms=wishes, marks=marks, auto_workers=cores(), **options)))
+    with opened(output) as target:
+        target.write(translated)
 
 
 def _keep_apart(read: Path, output: Path | None) -> None:
