@@ -8,8 +8,8 @@ MODELS = [
     Bug(
         "the decoder is an encoder",
         "models.transformer",
-        'build_self(mixer, block.site("causal"))',
-        'build_self(mixer, block.site("encoder"))',
+        'build_self(own, block.site("causal"))',
+        'build_self(own, block.site("encoder"))',
         ("transformer-causality",),
     ),
     Bug(
