@@ -114,7 +114,7 @@ def isab(s: Sentence) -> Array:
     return multihead(s, "spread", s.x, mab(s, "gather", s.weights["points"], s.x))
 
 
-@formula("sinkhorn", "Tay et al. 2020 (Sinkhorn), sections 3.1 and 3.2; causal: section 3.3, by prefixes", block=3, max_length=9)
+@formula("sinkhorn", "Tay et al. 2020 (Sinkhorn), section 3.1; causal: section 3.3, by prefixes", block=3, max_length=9)
 def sinkhorn(s: Sentence) -> Array:
     """Blocks of 3; S(R) by 8 normalisations of columns and rows of exp(R/τ); attention to the own and the sorted block."""
     extent, width = s.x.shape
