@@ -168,6 +168,7 @@ PARTS = {
             "task.pooling={kind: mean}",
             "task.label_smoothing=0.1",
             "train.batch_tokens=8192",
+            "train.ema=0.99",
             "train.save_every=1000",
             _schedule(2e-3, 50),
         ),
