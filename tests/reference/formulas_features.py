@@ -74,9 +74,7 @@ def gated_rfa(s: Sentence) -> Array:
     return np.array([s.linear("heads.out", row) for row in found])
 
 
-@formula(
-    "efficient", "Shen et al. 2021, equation 3 with the softmax of section 3.2; causal: over the tokens so far", tolerance=1e-5
-)
+@formula("efficient", "Shen et al. 2021, section 3.2, softmax normalisation; causal: over the tokens so far", tolerance=1e-5)
 def efficient(s: Sentence) -> Array:
     queries, keys, values = project(s)
     rows = []

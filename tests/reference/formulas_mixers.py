@@ -66,7 +66,7 @@ def aft(s: Sentence) -> Array:
     return np.array(rows)
 
 
-@formula("gmlp", "Liu et al. 2021, equations 1 to 5: Z = σ(X U), Z₁ ⊙ (W norm(Z₂) + b), then V", max_length=9)
+@formula("gmlp", "Liu et al. 2021, equations 1, 2 and 4: Z = σ(X U), Z₁ ⊙ (W norm(Z₂) + b), then V", max_length=9)
 def gmlp(s: Sentence) -> Array:
     halves = [np.split(gelu(s.linear("up", token)), 2) for token in s.x]
     normed = [s.norm("norm", v) for _, v in halves]
@@ -114,7 +114,7 @@ def isab(s: Sentence) -> Array:
     return multihead(s, "spread", s.x, mab(s, "gather", s.weights["points"], s.x))
 
 
-@formula("sinkhorn", "Tay et al. 2020 (Sinkhorn), equations 1 to 6; causal: section 3.3, by prefixes", block=3, max_length=9)
+@formula("sinkhorn", "Tay et al. 2020 (Sinkhorn), section 3.1; causal: section 3.3, by prefixes", block=3, max_length=9)
 def sinkhorn(s: Sentence) -> Array:
     """Blocks of 3; S(R) by 8 normalisations of columns and rows of exp(R/τ); attention to the own and the sorted block."""
     extent, width = s.x.shape

@@ -80,12 +80,12 @@ def longformer(s: Sentence) -> Array:
 LOCAL, STRIDED = {"kind": "local", "window": 1}, {"kind": "strided", "stride": 3}
 
 
-@formula("joined", "Child et al. 2019, section 5.2: one softmax over ∪ A⁽ᵐ⁾", patterns=[LOCAL, STRIDED])
+@formula("joined", "Child et al. 2019, section 5.1: one softmax over ∪ A⁽ᵐ⁾", patterns=[LOCAL, STRIDED])
 def joined(s: Sentence) -> Array:
     return attend(s, lambda h, i, j: near(s, i, j, 1) or strides(i, j, 3))
 
 
-@formula("mixed", "Child et al. 2019, section 5.2: A⁽ᵐ⁾ by head", heads=[LOCAL, STRIDED])
+@formula("mixed", "Child et al. 2019, section 5.1: A⁽ᵐ⁾ by head", heads=[LOCAL, STRIDED])
 def mixed(s: Sentence) -> Array:
     return attend(s, lambda h, i, j: strides(i, j, 3) if h else near(s, i, j, 1))
 
@@ -138,7 +138,7 @@ def synthesize(s: Sentence, score: Callable[[int, int, int], float]) -> Array:
     return np.array(rows)
 
 
-@formula("synthesizer", "Tay et al. 2020 (Synthesizer), equations 1 and 2: B = F(X), dense", max_length=9)
+@formula("synthesizer", "Tay et al. 2020 (Synthesizer), equations 1 to 3: softmax(F(X)) G(X), dense", max_length=9)
 def dense(s: Sentence) -> Array:
     def score(h: int, i: int, j: int) -> float:
         hidden = channels(np.maximum(s.linear("scores.network.hidden", s.x[i]), 0), h, s.heads)
