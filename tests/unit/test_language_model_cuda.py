@@ -50,3 +50,17 @@ def test_replayed_segments_have_the_usual_losses(kind: str, carry: str) -> None:
     except ConfigError as error:
         pytest.skip(str(error))
     assert found({"kind": kind}, carry, recorded=True) == pytest.approx(usual, rel=2e-3)
+
+
+@pytest.mark.parametrize("style", ["plain", "attention", "ngram"])
+@pytest.mark.parametrize("carry", ["nothing", "memory", "state"])
+def test_replayed_segments_of_recurrent_models_have_the_usual_losses(style: str, carry: str) -> None:
+    def losses_of(recorded: bool) -> list[float]:
+        torch.manual_seed(0)
+        attention = {"kind": "key_value", "parts": 3, "span": 4}
+        spec = {"kind": "rnn_language_model", "cell": "lstm", "dim": 48, "style": style, "attention": attention, "dropout": 0.0}
+        model = build_model(spec, SIZES).cuda().train()
+        task = LanguageModelTask(Setting(Config(), Path()), segment=SEGMENT, carry=carry, memory=SEGMENT)  # type: ignore[arg-type]
+        return losses(task, model, batches(8), recorded=recorded)
+
+    assert losses_of(True) == pytest.approx(losses_of(False), rel=2e-3)

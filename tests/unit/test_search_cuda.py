@@ -12,6 +12,7 @@ from weft.models.composing import build_model
 from weft.search.choosers import Beam, Chooser, Greedy, Limits
 from weft.search.constraints import Forbid
 from weft.search.loop import EAGER, Stepping, generate
+from weft.search.methods import BeamSearch, NoisySearch, Search
 from weft.search.recorded import recorder_of
 from weft.search.tables import Hypothesis
 
@@ -71,3 +72,27 @@ def test_a_compiled_search_is_the_search(model: Model) -> None:
         stepping = recorder.stepping("compiled", Compiler(said.append))
         alike(search(model, Beam(3), seed, stepping), search(model, Beam(3), seed))
     assert not said
+
+
+@pytest.mark.parametrize("method", [BeamSearch(coverage_penalty=0.2), NoisySearch(chains=4)], ids=["coverage", "noisy"])
+def test_a_recorded_search_that_watches_the_decoder_is_the_search(model: Model, method: Search) -> None:
+    recorder = recorder_of(model)
+    assert recorder is not None
+
+    def found(seed: int, stepping: Stepping) -> list[list[Hypothesis]]:
+        torch.manual_seed(seed)
+        source, layout = torch.randint(4, SIZE, (ROWS, 32), device="cuda"), Layout.padded(torch.randint(3, 33, (ROWS,)), 32)
+        longest = torch.full((ROWS,), 20, device="cuda")
+        with torch.inference_mode():
+            return method.find(
+                model.decoder,
+                model.encode(Source(source, layout.to("cuda"))),
+                first=torch.full((ROWS, 1), BOS, device="cuda"),
+                limits=Limits(longest, torch.zeros_like(longest), torch.arange(ROWS, device="cuda")),
+                constraints=[Forbid([PAD, BOS])],
+                stepping=stepping,
+            )[0]
+
+    for seed in range(4):
+        alike(found(seed, recorder.stepping(method.kind + "watched")), found(seed, EAGER))
+    assert not recorder._refused

@@ -7,6 +7,7 @@ from contract.bugs.attention import ATTENTION
 from contract.bugs.attention_free import ATTENTION_FREE
 from contract.bugs.convolutional import CONVOLUTIONAL
 from contract.bugs.copying import COPYING
+from contract.bugs.decoding import COVERAGE, NOISE, PAST
 from contract.bugs.kernel import CACHE, KERNEL
 from contract.bugs.language import LANGUAGE
 from contract.bugs.mixers import MIXERS
@@ -21,5 +22,5 @@ from contract.bugs.sorting import REVERSIBLE, SORTING
 BUGS = [
     *KERNEL, *CACHE, *ATTENTION, *RUNNING, *SHORTENED, *MIXERS, *MODELS, *LAYERS, *CONVOLUTIONAL, *RECURRENT, *SINGLE, *ALIGNED,
     *ATTENTION_FREE, *SORTING, *REVERSIBLE, *COPYING, *RELATIVE,
-    *PATTERNS, *RING, *DISTANCES, *SYNTHESIZER, *PARTS, *LANGUAGE,
+    *PATTERNS, *RING, *DISTANCES, *SYNTHESIZER, *PARTS, *LANGUAGE, *PAST, *COVERAGE, *NOISE,
 ]  # fmt: skip
