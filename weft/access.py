@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import stat
 from pathlib import Path
 
@@ -63,10 +64,17 @@ def why_unwritable(folder: Path) -> str | None:
 
 def default_mode(folder: bool = False) -> int:
     """The permissions that the umask gives to a new file or folder."""
-    # There is no way to read the umask without setting it. Setting it to the strictest one is safe in other threads.
+    return (0o777 if folder else 0o666) & ~_umask()
+
+
+def _umask() -> int:
+    status = Path("/proc/self/status")
+    if status.exists() and (found := re.search(r"^Umask:\s*([0-7]+)$", status.read_text("utf-8"), re.MULTILINE)):
+        return int(found[1], 8)
+    # Elsewhere it can only be read by setting it. The strictest one does no harm to files of other threads.
     mask = os.umask(0o077)
     os.umask(mask)
-    return (0o777 if folder else 0o666) & ~mask
+    return mask
 
 
 def _user(number: int) -> str:

@@ -17,7 +17,7 @@ from weft.runs.weights import load_weights, read_metadata, read_tensors
 from weft.tasks.base import LOSS, Measure
 from weft.training import checkpoint
 from weft.training.distributed import World
-from weft.training.log import open_log
+from weft.training.log import Log, open_log
 from weft.training.loop import updates
 from weft.training.optimizer import Ema
 
@@ -333,3 +333,12 @@ def test_a_task_is_told_the_number_of_the_update_also_after_a_resume(tmp_path: P
         train(tmp_path, task=Counting(interrupt_at=3), steps=3, accumulate=2, validate_every=0)
     train(tmp_path, task=Counting(), steps=3, accumulate=2, validate_every=0, resume=True)
     assert told == [1, 1, 2, 2, 3, 3]
+
+
+def test_averaging_more_checkpoints_than_there_are_is_said_and_recorded(tmp_path: Path) -> None:
+    log = Log()
+    notes: list[str] = []
+    log.note = notes.append  # type: ignore[method-assign]
+    train(tmp_path, steps=4, save_every=2, validate_every=0, keep_best=False, average_last=9, log=log)
+    assert notes == ["train.average_last is 9, but there are only 2 checkpoints: averaged these"]
+    assert read_metadata(tmp_path / "model.safetensors")["averaged"] == "2,4"
