@@ -41,6 +41,34 @@ def test_a_script_prints_its_usage(script: str, monkeypatch: pytest.MonkeyPatch,
     assert "usage" in capsys.readouterr().out
 
 
+def test_subsets_of_the_data_are_contained_in_each_other(tmp_path: Path) -> None:
+    fit = importlib.import_module("fit")
+    (tmp_path / "multi30k").mkdir()
+    for split, count in (("train", 29_000), ("test_2016_flickr", 3)):
+        for side in ("en", "de"):
+            (tmp_path / "multi30k" / f"{split}.{side}").write_text("".join(f"{side} {n} !\n" for n in range(count)))
+    few, more = (list(fit.open_pairs(fit.subset(tmp_path, size, tmp_path / "out"))) for size in (500, 3_000))
+    assert len(set(few)) == 500 and len(set(more)) == 3_000 and set(few) < set(more)
+    assert all(source[3:] == target[3:] for source, target in few)
+    floors = fit.floors(tmp_path, 500, tmp_path)
+    assert floors.keys() == {"source copied", "most frequent target"} and all(each["chrF2"] > 0 for each in floors.values())
+
+
+def test_auto_is_compared_with_the_best_fixed_recipe(tmp_path: Path) -> None:
+    fit = importlib.import_module("fit")
+
+    def outcome(recipe: str, bleu: float) -> Any:
+        return fit.Outcome(fit.Run(recipe, recipe, ""), scores={"test": {"BLEU": bleu}})
+
+    found = [outcome("auto", 20.3), outcome("transformer-small", 20.0), outcome("rnn-bahdanau", 17.0)]
+    assert fit.verdict(500, found) == "500 pairs: auto +0.30 BLEU against the best fixed recipe, transformer-small.\n"
+    assert fit.verdict(500, found[1:]) == ""
+    page = tmp_path / "page.md"
+    page.write_text("a\n<!-- rules -->\nold\n<!-- /rules -->\nb\n")
+    fit.write_rules(page)
+    assert page.read_text() == f"a\n<!-- rules -->\n{fit.rules.markdown()}<!-- /rules -->\nb\n"
+
+
 def test_every_system_of_the_sweep_is_within_the_budget(tmp_path: Path) -> None:
     families = importlib.import_module("families")
     options = families.parser().parse_args([str(tmp_path), "--out", str(tmp_path)])

@@ -135,9 +135,7 @@ def test_nothing_is_left_to_train_on(train: Train) -> None:
     train.fails("--valid", "blank,blank", says=["blank: no pair is left", "1 with an empty side"])
 
 
-def test_a_vocabulary_larger_than_the_data_allows(train: Train) -> None:
-    for kind in ("bpe", "unigram"):
-        train.fails(says=["a vocabulary of 50,000", "data.vocabulary"], data__tokenizer=kind, data__vocabulary=50_000)
+def test_a_vocabulary_without_room(train: Train) -> None:
     train.fails(says=["a vocabulary of 3"], data__vocabulary=3)
 
 

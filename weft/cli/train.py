@@ -45,8 +45,8 @@ def train(
         recipe = "auto"
     if (recipe is None) == (resume is None):
         raise ConfigError(
-            "name a recipe or a YAML file to train, or give --data alone to have everything chosen, or name a run to --resume "
-            "(one of these); `weft list recipes` shows recipes"
+            "name a recipe or a YAML file to train, or give --data alone to train `auto`; or a run to --resume (one of the "
+            "two). `weft list recipes` shows recipes"
         )
     if resume is not None and out is not None:
         raise ConfigError("--resume continues in the run's own folder; remove --out")

@@ -15,6 +15,7 @@ import torch
 
 from weft.config.sections import Config
 from weft.data.held_out import HELD_OUT
+from weft.errors import Interrupted
 from weft.runs.device import choose_device
 from weft.training.distributed import World
 from weft.training.log import Log, Sink
@@ -76,11 +77,15 @@ def probe(config: Config, seconds: float, run: Path | None = None) -> Speed:
         if run is not None and (run / HELD_OUT).exists():
             shutil.copy(run / HELD_OUT, place)
         resolved, task, model = prepare_run(short, place, world.device)
-        fit(model, task, resolved.train, run=place, world=world, dim=model.dim, resume=False, log=Log([records]))
+        try:
+            fit(model, task, resolved.train, run=place, world=world, dim=model.dim, resume=False, log=Log([records]))
+        except Interrupted:
+            raise Interrupted("stopped while the speed of training was measured; nothing was trained") from None
     del model, task
     gc.collect()
     if world.device.type == "cuda":
         torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats(world.device)
     return replace(pace(records.lines), validation=records.validation)
 
 
