@@ -139,6 +139,8 @@ def test_training_lines_tell_how_many_sentences_are_usual(tmp_path: Path) -> Non
     found = count_sentences([Lines(many)], "en", "en")
     assert found == Counted(200, 0.4, 3), "one long line in 200 is not usual"
     assert count_sentences([Lines(many, "A summary.")], "en", "en") == Counted(200, 0.4, 0)
+    dates = ["on the 3rd, May 2004"] * 97 + ["on day no. 3! May 2004"] * 3
+    assert count_sentences([Lines(dates, "2004-05-03")], "en", "en").usual == 0, "what looks like sentences is not"
     assert [each.text for each in Splitter("en", usual=0)("A dog. A cat.")] == ["A dog. A cat."]
     found.save(tmp_path)
     assert Counted.load(tmp_path) == found

@@ -28,7 +28,7 @@ LINES = 10_000
 
 MANY, SOME, KEPT = 0.1, 0.01, 0.6
 """Lines of several sentences are usual if at least MANY of the training lines are such. Then as many are usual as SOME of the
-lines have. If targets have less than KEPT of the sentences of their sources, as summaries do, lines are never split."""
+lines have. If the targets of at least SOME lines have less than KEPT of their sentences, as summaries do, no line is split."""
 
 CODE = re.compile(r"[A-Za-z]{2,3}")
 LONE = re.compile(r"\W*(?:(?:[^\W\d]|\d{1,4})\.\s*)+")
@@ -38,7 +38,7 @@ DOTTED = re.compile(r"(?:^|[\s(])[^\W\d]{1,3}(?:\.[^\W\d]{1,3})+\.\s+$")
 """An abbreviation such as i.e., which does not end a sentence if a small letter follows."""
 
 DATE = re.compile(r"(?:^|[^\d.,])\d{1,2}\.\s+$")
-"""The day or month of a date, if a number follows; in the languages of ORDINAL any ordinal number."""
+"""The day or month of a date if a number follows; any ordinal number in the languages of ORDINAL, or in an unknown one."""
 
 ORDINAL = {
     *("bs", "cs", "da", "de", "dsb", "et", "fi", "hr", "hsb", "hu", "is", "lb", "lv"),
@@ -49,6 +49,10 @@ TITLE = re.compile(r"(?:^|[\s(])(?:Dr|Mr|Mrs|Ms|Prof|St|Nr)\.\s+$")
 ASIDE = re.compile(r"\s*[(\[].*?[.!?][)\]]\s+(?=[^\W\d_])", re.DOTALL)
 """A whole sentence in brackets."""
 
+ENDING = re.compile("[!.?;…\u037e։؝؞؟۔܀܁܂߹।॥၊။።፧፨᙮᜵᜶។៕᠃᠉᥄᥅᪨᪩᪪᪫᭚᭛᭞᭟᰻᰼᱾᱿‼‽⁇⁈⁉⸮⸼。꓿꘎꘏꛳꛷꡶꡷꣎꣏꤯꧈꧉꩝꩞꩟꫰꫱꯫﹒﹖﹗！．？｡]")
+"""Marks that may end a sentence, in any language. Most lines have one at most, at their end, and need no segmenter."""
+
+AT_THE_END = " \t\n.!?…\"'”’»)]。！？"
 OPENING = re.compile(r"(?<=\s)[\"'“„‘«‹(\[¿¡]+$")
 ENDS = re.compile(r"[。！？｡]+[”’」』）]*|[.!?…।॥۔؟։።។။]+[\"'”’»)\]]*(?=\s)")
 SHORT = re.compile(r"(?:^|[\s(])(?:[^\W\d]|[^\W\d]{1,3}(?:\.[^\W\d]{1,3})+|\d{1,2}|[DMHS]rs?|Prof|St|Nr|vs|Fig|etc)\.$")
@@ -93,7 +97,7 @@ class Splitter:
 def split(line: str, language: str = "") -> list[str]:
     """The sentences of a line, with all its white space."""
     code = language.split("-")[0].lower()
-    if code in UNSPLIT or line.isspace() or not line:
+    if code in UNSPLIT or not ENDING.search(line.rstrip(AT_THE_END)):
         return [line]
     found: list[str] = []
     at, carry = 0, ""
@@ -119,7 +123,7 @@ def _continues(text: str, rest: str, code: str) -> bool:
     """Whether a sentence goes on with `rest`, in the language of this code."""
     glued = text == text.rstrip() and text[-1:].isascii() and bool(rest)
     small = next(filter(str.isalnum, rest), "").islower()
-    ordinal = (rest[:1].isdigit() or (code in ORDINAL and bool(rest))) and DATE.search(text)
+    ordinal = (rest[:1].isdigit() or ((not code or code in ORDINAL) and bool(rest))) and DATE.search(text)
     short = (small and DOTTED.search(text)) or ordinal or (bool(rest) and TITLE.search(text))
     return glued or bool(short) or bool(LONE.fullmatch(text)) or not any(map(str.isalnum, text))
 
@@ -213,10 +217,10 @@ def count_sentences(pairs: Sequence[Pairs], source: str | None, target: str | No
     counts = [(len(split(one, source or "")), len(split(other, target or ""))) for one, other in chosen]
     several = [pair for pair in counts if pair[0] > 1]
     usual = 1
-    if several and len(several) >= MANY * len(counts):
+    if several and len(several) >= SOME * len(counts):
         if sum(written for _, written in several) < KEPT * sum(read for read, _ in several):
             usual = 0
-        else:
+        elif len(several) >= MANY * len(counts):
             usual = sorted((read for read, _ in counts), reverse=True)[int(SOME * len(counts))]
     return Counted(len(counts), round(len(several) / max(1, len(counts)), 4), usual)
 
