@@ -1,6 +1,8 @@
 """Floors of the zoo: scores that need no neural network, computed from the same files and the same split.
 
-A mechanism that does not beat its floor has learned no more than counting gives.
+A mechanism that does not beat its floor has learned no more than counting gives. Two settings were chosen on the validation
+data, so these floors are slightly too high: the penalty of the linear models (1e-3, 1e-4, 1e-5 and 1e-6 give 81.9, 84.3, 85.2
+and 86.1 % with TF-IDF on AG News), and the longest n-gram.
 """
 
 from __future__ import annotations
