@@ -182,7 +182,7 @@ def test_an_error_stops_all_processes_and_leaves_nothing(tmp_path: Path) -> None
     run = tmp_path / "run"
     process = torchrun(["train", "transformer-tiny", "--data", "nowhere.a,nowhere.b", "--out", run, *settings()])
     said = finish(process, 1)
-    assert said.count("weft: error: nowhere.a: there is no such file") == 1
+    assert said.count("nowhere.a: there is no such file") == 1
     assert "process 1 stops" in said
     assert not run.exists()
     uneven = finish(torchrun(["train", "transformer-tiny", *DATA, "--out", run, *settings(train__accumulate=3)]), 1)
