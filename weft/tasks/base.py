@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -27,6 +28,9 @@ from weft.inference.predictor import Predictor
 from weft.inference.resolve import Resolved
 from weft.models.base import Network, Sizes
 from weft.models.composing import build_encoder_decoder
+
+PAUSE = 5.0
+"""Seconds between messages about one piece of work."""
 
 Share = Annotated[float, Field(ge=0, lt=1)]
 
@@ -276,11 +280,14 @@ class TextTask(Task):
 
     def _read(self, pairs: list[Pairs], what: str) -> Corpus:
         self.tell(f"reading {what} data: {', '.join(some.name for some in pairs)}")
-        corpus = self.encode(
-            pairs,
-            training=what == "training",
-            folder=self.cache,
-            progress=lambda read: self.tell(f"tokenising {what} data: {read:,} lines"),
-        )
+        told = time.monotonic()
+
+        def progress(read: int) -> None:
+            nonlocal told
+            if time.monotonic() - told > PAUSE:
+                told = time.monotonic()
+                self.tell(f"tokenising {what} data: {read:,} lines")
+
+        corpus = self.encode(pairs, training=what == "training", folder=self.cache, progress=progress)
         self.tell(f"{what} data: {corpus.report.describe()}")
         return corpus
