@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from pathlib import Path
 
@@ -49,6 +50,12 @@ def test_drawing_texts(weft: tiny.Shell, run: Path) -> None:
     assert [each["prompt"] for each in found] == ["to be", "to be"]
     assert found[0]["text"] != found[1]["text"]
     assert all(each["score"] < 0 for each in found)
+
+
+def test_a_text_is_written_to_a_file(weft: tiny.Shell, run: Path, tmp_path: Path) -> None:
+    arguments = ["generate", run, "to be or", "--tokens", "52", "--beam", "1"]
+    assert weft(*arguments, "-o", tmp_path / "out.txt.gz") == ""
+    assert gzip.decompress((tmp_path / "out.txt.gz").read_bytes()).decode() == weft(*arguments)
 
 
 def test_scoring_a_text(weft: tiny.Shell, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

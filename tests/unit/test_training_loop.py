@@ -17,7 +17,7 @@ from weft.runs.weights import load_weights, read_metadata, read_tensors
 from weft.tasks.base import LOSS, Measure
 from weft.training import checkpoint
 from weft.training.distributed import World
-from weft.training.log import Log, open_log
+from weft.training.log import Log, Sink, open_log
 from weft.training.loop import updates
 from weft.training.optimizer import Ema
 
@@ -153,6 +153,26 @@ def test_patience_stops_and_the_best_is_published(tmp_path: Path) -> None:
     assert same(published, model_at(tmp_path, 4))
     assert same(published, {name: tensor for name, tensor in model.state_dict().items() if name in published})
     assert read_metadata(tmp_path / "model.safetensors")["step"] == "4"
+
+
+class Watching(Sink):
+    """Remembers what a status line would show."""
+
+    def __init__(self) -> None:
+        self.shown: list[int | str] = []
+
+    def step(self, step: int) -> None:
+        self.shown.append(step)
+
+    def phase(self, text: str) -> None:
+        self.shown.append(text)
+
+
+def test_every_step_and_what_happens_between_them_is_shown(tmp_path: Path) -> None:
+    watching = Watching()
+    train(tmp_path, steps=4, validate_every=2, save_every=2, log_every=100, log=Log([watching]))
+    between = ["validating", "saving a checkpoint"]
+    assert watching.shown == ["computing the first step", 1, 2, *between, 3, 4, *between, "publishing the model"]
 
 
 def test_the_time_limit_ends_training_like_the_last_step(tmp_path: Path) -> None:
