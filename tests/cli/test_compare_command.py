@@ -18,8 +18,9 @@ import pytest
 import tiny
 
 from weft import cli
-from weft.compare import trainings, worker
+from weft.compare import worker
 from weft.compare.processes import Failure, Processes, Stopped, reason
+from weft.fitting import speed
 from weft.training.checkpoint import steps
 
 DATA = ["--data", tiny.generated("reverse", 500), "--valid", tiny.generated("reverse", 40, "valid")]
@@ -136,7 +137,7 @@ def test_a_comparison_goes_on_where_it_was_stopped(weft: tiny.Shell, tmp_path: P
 def test_a_time_is_turned_into_steps_that_fit(
     weft: tiny.Shell, tmp_path: Path, begun: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(trainings, "SHORTEST", 0.2)
+    monkeypatch.setattr(speed, "SHORTEST", 0.2)
     out = tmp_path / "out"
     arguments = [
         "compare",

@@ -266,3 +266,10 @@ def test_of_many_pairs_some_are_looked_at_and_all_are_counted(tmp_path: Path, mo
     monkeypatch.setattr("weft.fitting.survey.STRIDE", 5)
     found = survey([open_pairs(write(tmp_path, 300))])
     assert found.pairs == 300 and found.words == (8.0, 8.0)
+
+
+def test_a_speed_that_was_measured_at_a_bad_moment_does_not_end_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config, _, _ = _timed(tmp_path, monkeypatch, 60, 0.001)
+    assert config.train.steps == auto.FEWEST_STEPS and config.train.seconds < 60

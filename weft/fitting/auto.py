@@ -29,7 +29,8 @@ LOADING, ENDING, MARGIN = 4.0, 3.0, 0.03
 PROBED_SENTENCES, VALIDATING = 50, 0.1
 """Sentences that are decoded to measure a validation, and the share of a time that validations may take."""
 
-FEWEST_VALIDATIONS = 4
+FEWEST_VALIDATIONS, FEWEST_STEPS = 4, 50
+"""What is planned at least, because the speed may be measured at a bad moment. The hard stop ends training in time anyway."""
 
 
 def seconds_of(text: str | float | None) -> float | None:
@@ -125,7 +126,7 @@ def _fill_time(choice: Choice, facts: Facts, speed: Speed, clock: Clock) -> None
     """Sets the steps that fit, at most as many as before, and training's hard stop."""
     left = max(1.0, clock.left() - speed.validation)
     validations = max(FEWEST_VALIDATIONS, min(rules.VALIDATIONS, int(VALIDATING * left / max(speed.validation, 1e-3))))
-    fits = speed.planned(max(1.0, left - validations * speed.validation))
+    fits = max(FEWEST_STEPS, speed.planned(max(1.0, left - validations * speed.validation)))
     why = f"{speed.steps_a_second:.2g} steps per second here"
     choose_steps(choice, facts, min(choice.config.train.steps, fits), validations, why)
     choice.put({"train.seconds": round(left, 1)})

@@ -148,10 +148,13 @@ def choose_model(choice: Choice, facts: Facts, shape: Shape, why: str = "") -> N
         }
     )
     model = choice.config.model
+    why = why or f"as suits about {row.pairs:,} pairs"
+    if any(path.startswith("model.") for path in choice.fixed):
+        why += ", except for what was set"
     choice.reasons["model"] = (
         f"Transformer, width {model['dim']}, {model['heads']} heads, feed-forward {model['feedforward']:,}, "
         f"{model['encoder_layers']} + {model['decoder_layers']} layers, dropout {model['dropout']:g}, "
-        f"label smoothing {choice.config.task['label_smoothing']:g}, {why or f'as suits about {row.pairs:,} pairs'}"
+        f"label smoothing {choice.config.task['label_smoothing']:g}, {why}"
     )
 
 
