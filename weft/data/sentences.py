@@ -49,6 +49,10 @@ TITLE = re.compile(r"(?:^|[\s(])(?:Dr|Mr|Mrs|Ms|Prof|St|Nr)\.\s+$")
 ASIDE = re.compile(r"\s*[(\[].*?[.!?][)\]]\s+(?=[^\W\d_])", re.DOTALL)
 """A whole sentence in brackets."""
 
+ENDING = re.compile("[!.?;…\u037e։؝؞؟۔܀܁܂߹।॥၊။።፧፨᙮᜵᜶។៕᠃᠉᥄᥅᪨᪩᪪᪫᭚᭛᭞᭟᰻᰼᱾᱿‼‽⁇⁈⁉⸮⸼。꓿꘎꘏꛳꛷꡶꡷꣎꣏꤯꧈꧉꩝꩞꩟꫰꫱꯫﹒﹖﹗！．？｡]")
+"""Marks that may end a sentence, in any language. Most lines have one at most, at their end, and need no segmenter."""
+
+AT_THE_END = " \t\n.!?…\"'”’»)]。！？"
 OPENING = re.compile(r"(?<=\s)[\"'“„‘«‹(\[¿¡]+$")
 ENDS = re.compile(r"[。！？｡]+[”’」』）]*|[.!?…।॥۔؟։።។။]+[\"'”’»)\]]*(?=\s)")
 SHORT = re.compile(r"(?:^|[\s(])(?:[^\W\d]|[^\W\d]{1,3}(?:\.[^\W\d]{1,3})+|\d{1,2}|[DMHS]rs?|Prof|St|Nr|vs|Fig|etc)\.$")
@@ -93,7 +97,7 @@ class Splitter:
 def split(line: str, language: str = "") -> list[str]:
     """The sentences of a line, with all its white space."""
     code = language.split("-")[0].lower()
-    if code in UNSPLIT or line.isspace() or not line:
+    if code in UNSPLIT or not ENDING.search(line.rstrip(AT_THE_END)):
         return [line]
     found: list[str] = []
     at, carry = 0, ""

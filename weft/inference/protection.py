@@ -24,6 +24,14 @@ PATTERNS: dict[Kind, re.Pattern[str]] = {
 }
 """The first that matches at a place counts."""
 
+HINTS: dict[Kind, re.Pattern[str]] = {
+    "urls": re.compile(r"://|ww\.", re.IGNORECASE),
+    "emails": re.compile("@"),
+    "placeholders": re.compile("[{%]"),
+    "numbers": re.compile(r"\d"),
+}
+"""What a text must have to be searched for each kind. Most texts have none of it."""
+
 AUTO: tuple[Kind, ...] = ("urls", "emails", "placeholders")
 TRAILING = ".,;:!?'\""
 """Marks at the end of a URL that belong to the sentence."""
@@ -36,11 +44,18 @@ def kinds(setting: str | Sequence[str]) -> tuple[Kind, ...]:
     return tuple(kind for kind in PATTERNS if kind in setting)
 
 
+def hint(wanted: Sequence[Kind]) -> re.Pattern[str] | None:
+    """Matches any text that may have something of these kinds."""
+    return re.compile("|".join(HINTS[kind].pattern for kind in wanted), re.IGNORECASE) if wanted else None
+
+
 def find(text: str, wanted: Sequence[Kind], taken: Collection[tuple[int, int]] = ()) -> list[Mark]:
     """What is to be repeated in a text, in order, without overlaps and outside of the ranges `taken`."""
     found: list[Mark] = []
     used = list(taken)
     for kind in wanted:
+        if not HINTS[kind].search(text):
+            continue
         for start, end in _matches(text, kind):
             if not any(start < b and a < end for a, b in used):
                 used.append((start, end))

@@ -83,8 +83,13 @@ class Reader:
                 )
             pieces: list[Piece] = []
             for each in group:
-                where = f"line {number}" if len(group) == 1 else f"line {number}: a sentence"
-                pieces += self._pieces(each, next(encoded), [] if pieces else start, "" if pieces else prefix, where)
+                ids = next(encoded)
+                found = self._pieces(each, ids, [] if pieces else start, "" if pieces else prefix)
+                if len(ids) > self.room:
+                    where = f"line {number}" if len(group) == 1 else f"line {number}: a sentence"
+                    count = f"{len(ids):,} tokens, more than {self.room:,}"
+                    self.warn(f"{where} has {count}: translated in {len(found)} parts")
+                pieces += found
             groups.append(pieces)
         return groups
 
@@ -94,13 +99,12 @@ class Reader:
             return [Sentence(line)]
         return self.split(line, whole=len(split(prefix)) if prefix else 1)
 
-    def _pieces(self, sentence: Sentence, ids: list[int], start: list[int], prefix: str, where: str) -> list[Piece]:
+    def _pieces(self, sentence: Sentence, ids: list[int], start: list[int], prefix: str) -> list[Piece]:
         """The pieces of a sentence: usually one, several if it is too long. `start` are the ids of its prefix."""
         numbering = Numbering(self.source) if self.copies else None
         parts = [ids if numbering is None else numbering.number(sentence.text, ids)] if ids else []
         if len(ids) > self.room:
             parts = cut(sentence.text, numbering or self.source, self.room)
-            self.warn(f"{where} has {len(ids):,} tokens, more than {self.room:,}: translated in {len(parts)} parts")
         pieces = [Piece([*part, EOS], [] if k else start, text=sentence.text) for k, part in enumerate(parts)]
         if numbering is not None:
             pieces = [self._copying(piece, numbering, prefix) for piece in pieces]

@@ -18,7 +18,7 @@ from weft.inference.joining import Translation, best_first, join_parts
 from weft.inference.markup import has_words
 from weft.inference.predictor import Predictor, pad, refuse
 from weft.inference.projection import Mark
-from weft.inference.protection import kinds, repeated
+from weft.inference.protection import hint, kinds, repeated
 from weft.inference.reading import Piece, Reader
 from weft.inference.resolve import Resolved
 from weft.inference.shortlist import Narrow, Shortlist
@@ -88,6 +88,7 @@ class TranslationPredictor(Predictor[TranslationInput, Translation]):
             warn=self.warn,
         )
         self.protected = kinds(resolved.section.protect)
+        self.hint = hint(self.protected)
         self.carrier = Carrier(model, source, target)
         if resolved.section.n_best > 1:
             resolved.search.check(["n_best"])
@@ -117,6 +118,9 @@ class TranslationPredictor(Predictor[TranslationInput, Translation]):
         """The pieces of each input. If something in it is protected, they come twice: as they are, and masked."""
         texts: list[tuple[int, str, bool]] = []
         for number, given in enumerate(inputs):
+            if not given.marks and not (self.hint and self.hint.search(given.text)):
+                texts.append((number, given.text, False))
+                continue
             text = self._marked(given)
             hidden = text.masked if text.literals else ""
             if not text.literals or has_words(hidden):
@@ -127,7 +131,8 @@ class TranslationPredictor(Predictor[TranslationInput, Translation]):
         found = self.reader([text for _, text, _ in texts], prefixes, [first_line + number for number, _, _ in texts])
         groups: list[list[Piece]] = [[] for _ in inputs]
         for (number, _, masked), pieces in zip(texts, found, strict=True):
-            self._add_terms(inputs[number], pieces, f"line {first_line + number}: ")
+            if inputs[number].prefix or inputs[number].terms:
+                self._add_terms(inputs[number], pieces, f"line {first_line + number}: ")
             for piece in pieces:
                 piece.masked = masked
             groups[number] += pieces
@@ -139,9 +144,8 @@ class TranslationPredictor(Predictor[TranslationInput, Translation]):
     def _add_terms(self, given: TranslationInput, pieces: list[Piece], where: str) -> None:
         if given.terms and self.model.copies:
             raise ConfigError(f"{where}a model that copies source words (model.kind: pointer) does not support terms")
-        if given.prefix or given.terms:
-            wanted = {"prefix": given.prefix, "use": given.terms.use, "avoid": given.terms.avoid}
-            self.resolved.search.check((name for name, value in wanted.items() if value), where)
+        wanted = {"prefix": given.prefix, "use": given.terms.use, "avoid": given.terms.avoid}
+        self.resolved.search.check((name for name, value in wanted.items() if value), where)
         try:
             for piece, terms in zip(pieces, given.terms.among([piece.text for piece in pieces]), strict=True):
                 piece.terms = terms
@@ -170,6 +174,9 @@ class TranslationPredictor(Predictor[TranslationInput, Translation]):
 
     def join(self, given: TranslationInput, parts: list[Piece], results: list[list[Translation]]) -> Translation:
         """The translation of a line, from those of its pieces."""
+        if len(parts) == len(results) == 1 and results[0] and not (given.marks or given.attention):
+            results[0][0].alternatives = results[0][1:]
+            return results[0][0]
         text = self._marked(given)
         if not parts and text.literals:
             return untranslated(given.text, given.marks)
