@@ -96,7 +96,7 @@ def recorded(text: str, outputs: Sequence[str]) -> str:
     def block(found: re.Match[str]) -> str:
         lines = [f"{found[1] or ''}```console"]
         for step in steps(found[0]):
-            output = step.shown if step.sets_up else next(left).rstrip()
+            output = step.shown if step.sets_up else re.sub(r"[ \t]+$", "", next(left), flags=re.MULTILINE).rstrip()
             if step.command.endswith("&"):
                 output = output.partition("\n")[0]  # the rest is the log of later requests
             lines += [f"$ {step.command}", *filter(None, [output])]

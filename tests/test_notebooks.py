@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
-import nbformat
 import pytest
 from documents import ROOT, find_name, weft_names
-from nbclient import NotebookClient
+
+nbclient = pytest.importorskip("nbclient", reason="the notebooks need the extra `notebooks`")
+nbformat = pytest.importorskip("nbformat")
 
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 
 
-def run(name: str, folder: Path, patch: pytest.MonkeyPatch) -> nbformat.NotebookNode:
+def run(name: str, folder: Path, patch: pytest.MonkeyPatch) -> Any:
     """A notebook with its outputs, run in `folder` by the kernel of this environment."""
     for variable in ("JUPYTER_DATA_DIR", "JUPYTER_CONFIG_DIR", "JUPYTER_RUNTIME_DIR", "IPYTHONDIR", "TMPDIR"):
         (folder / variable).mkdir()
@@ -21,16 +23,16 @@ def run(name: str, folder: Path, patch: pytest.MonkeyPatch) -> nbformat.Notebook
     patch.setenv("PYTHONPATH", str(ROOT))
     patch.setenv("OMP_NUM_THREADS", "1")
     notebook = nbformat.read(ROOT / "notebooks" / name, as_version=4)
-    NotebookClient(notebook, timeout=300, resources={"metadata": {"path": str(folder)}}).execute()
+    nbclient.NotebookClient(notebook, timeout=300, resources={"metadata": {"path": str(folder)}}).execute()
     return notebook
 
 
-def printed(notebook: nbformat.NotebookNode) -> str:
+def printed(notebook: Any) -> str:
     outputs = [output for cell in notebook.cells for output in cell.get("outputs", [])]
     return "".join(output.text for output in outputs if output.output_type == "stream")
 
 
-def pictures(notebook: nbformat.NotebookNode) -> int:
+def pictures(notebook: Any) -> int:
     outputs = [output for cell in notebook.cells for output in cell.get("outputs", [])]
     return sum("image/png" in output.get("data", {}) for output in outputs)
 

@@ -14,6 +14,8 @@ from chromium import MISSING, chromium, wait
 from documents import ROOT
 from selenium.webdriver.common.by import By
 
+pytest.importorskip("sphinx", reason="the site needs the extra `docs`")
+
 PAGES = {file.stem for file in (ROOT / "docs").glob("*.md")}
 LOADING = {"script": "src", "link": "href", "img": "src", "iframe": "src", "source": "src", "object": "data", "embed": "src"}
 """Elements that load a resource, with the attribute that names it."""

@@ -56,3 +56,14 @@ def test_outputs_are_written_into_the_page() -> None:
     new = recorded(EXAMPLE, ["1\n2\n", "", "3"])
     assert [step.shown for step in steps(new)] == ["1\n2", "", "3"]
     assert recorded(new, ["one\ntwo", "", "three\n"]) == EXAMPLE
+
+
+@pytest.mark.skipif(not has_auto(), reason="there is no `weft train auto` yet")
+def test_the_page_has_the_real_output_of_its_commands() -> None:
+    silent = re.compile(r"weft translate .* -o |kill ")
+    missing = [
+        step.command
+        for step in steps(PAGE.read_text("utf-8"))
+        if not (step.sets_up or silent.match(step.command) or step.shown)
+    ]
+    assert missing == [], "run `python docs/transcript.py`"
