@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -24,9 +23,6 @@ from weft.inference.predictor import Predictor
 from weft.inference.resolve import Resolved
 from weft.models.base import Network, Sizes
 from weft.models.composing import build_encoder_decoder
-
-PAUSE = 5.0
-"""Seconds between messages about one piece of work."""
 
 Share = Annotated[float, Field(ge=0, lt=1)]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -19,6 +20,9 @@ from weft.data.tokenizer import Tokenizer, has_tokenizers
 from weft.errors import ConfigError
 from weft.models.base import Sizes
 from weft.tasks.base import Task
+
+PAUSE = 5.0
+"""Seconds between messages about one piece of work."""
 
 
 class TextTask(Task):
@@ -106,11 +110,14 @@ class TextTask(Task):
 
     def _read(self, pairs: list[Pairs], what: str) -> Corpus:
         self.tell(f"reading {what} data: {', '.join(some.name for some in pairs)}")
-        corpus = self.encode(
-            pairs,
-            training=what == "training",
-            folder=self.cache,
-            progress=lambda read: self.tell(f"tokenising {what} data: {read:,} lines"),
-        )
+        told = time.monotonic()
+
+        def progress(read: int) -> None:
+            nonlocal told
+            if time.monotonic() - told > PAUSE:
+                told = time.monotonic()
+                self.tell(f"tokenising {what} data: {read:,} lines")
+
+        corpus = self.encode(pairs, training=what == "training", folder=self.cache, progress=progress)
         self.tell(f"{what} data: {corpus.report.describe()}")
         return corpus
