@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 from docutils import nodes
@@ -27,14 +26,6 @@ def link_pages(app: Sphinx, name: str, source: list[str]) -> None:
     """Links to files that are pages of the site lead to the page."""
     for file, page in PAGES.items():
         source[0] = source[0].replace(f"]({file}", f"]({page}")
-
-
-def drop_missing(app: Sphinx, name: str, source: list[str]) -> None:
-    """Entries of a table of contents that end in * are left out if there is no such page."""
-    folder = Path(app.srcdir)
-    source[0] = re.sub(
-        r"^([\w-]+)\*\n", lambda entry: f"{entry[1]}\n" if (folder / f"{entry[1]}.md").exists() else "", source[0], flags=re.M
-    )
 
 
 def list_names(app: Sphinx, what: str, name: str, of: Any, options: Any, lines: list[str]) -> None:
@@ -82,7 +73,6 @@ def _value(default: Any) -> str:
 
 def setup(app: Sphinx) -> dict[str, Any]:
     app.connect("source-read", link_pages)
-    app.connect("source-read", drop_missing)
     app.connect("autodoc-process-docstring", list_names)
     app.add_directive("settings", Settings)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -99,11 +99,6 @@ def anchors(text: str) -> set[str]:
     return found
 
 
-def has_auto() -> bool:
-    """Whether `weft train auto` exists yet; the pages that use it are checked from then on."""
-    return "--time" in (ROOT / "weft" / "cli" / "train.py").read_text("utf-8")
-
-
 def python_source(block: Block) -> str:
     """The code of a Python block, without prompts and outputs if it has any."""
     return "".join(example.source for example in DocTestParser().get_examples(block.text)) or block.text

@@ -26,7 +26,6 @@ from documents import (
     check_sets,
     commands,
     find_name,
-    has_auto,
     links,
     parse,
     python_source,
@@ -50,8 +49,6 @@ def named(pairs: list[tuple[str, list[str]]]) -> list[Any]:
 
 @pytest.mark.parametrize("arguments", named(WEFT))
 def test_a_weft_command_parses(arguments: list[str]) -> None:
-    if arguments[:2] == ["train", "auto"] and not has_auto():
-        pytest.skip("there is no `weft train auto` yet")
     assert parse(arguments) == 0
     check_sets(arguments)
 

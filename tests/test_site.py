@@ -80,7 +80,7 @@ def test_a_built_page_loads_nothing_from_elsewhere(site: Path) -> None:
 
 def test_the_search_index_and_the_reference_are_complete(site: Path) -> None:
     index = (site / "searchindex.js").read_text("utf-8")
-    for name in ("troubl" if "troubleshooting" in PAGES else "start", "mechanisms", "translat"):
+    for name in ("troubleshoot", "mechan", "translat"):
         assert name in index
     reference = (site / "api.html").read_text("utf-8")
     for name in ("weft.train", "weft.load", "weft.Translator.translate", "weft.Generator.generate", "weft.errors.DataError"):

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from documents import ROOT, has_auto
+from documents import ROOT
 
 sys.path.insert(0, str(ROOT / "docs"))
 
@@ -20,9 +20,6 @@ EXAMPLE = "```console\n$ a b\none\ntwo\n$ c\n```\n\n<!-- output varies -->\n```c
 
 def hastened(command: str) -> str:
     """The command with little time to train."""
-    if command.startswith("weft train auto") and not has_auto():
-        small = "data.vocabulary=600 model.dim=64 model.feedforward=64 model.encoder_layers=1 model.decoder_layers=1"
-        return re.sub(r"--time \w+", f"--set {small} train.seconds=3", command.replace("auto", "transformer-tiny"))
     return re.sub(r"--time \w+", "--time 10s", command)
 
 
@@ -58,7 +55,6 @@ def test_outputs_are_written_into_the_page() -> None:
     assert recorded(new, ["one\ntwo", "", "three\n"]) == EXAMPLE
 
 
-@pytest.mark.skipif(not has_auto(), reason="there is no `weft train auto` yet")
 def test_the_page_has_the_real_output_of_its_commands() -> None:
     silent = re.compile(r"weft translate .* -o |kill ")
     missing = [
