@@ -27,7 +27,7 @@ from weft.attention.base import Attended
 from weft.attention.core.recording import observe
 from weft.attention.key_value import KeyValueAttention
 from weft.compare.processes import Failure, Processes, Stopped
-from weft.compare.trainings import Training, train
+from weft.compare.trainings import Training, complete, train
 from weft.data.formats import read_lines
 from weft.data.text import TextFile, read_text
 from weft.data.tokenizer import load_tokenizers
@@ -37,7 +37,7 @@ from weft.translator import load_generator
 RECIPE = "lm-rnn-attention"
 SPANS = (1, 2, 5, 10, 15)
 BLOCK, HELD = 200, 20
-"""Lines of a block, and one block in so many is held out."""
+"""Lines per block; of this many blocks, the last is held out."""
 
 
 def _attention(parts: int, span: int, dim: int = 384) -> tuple[str, ...]:
@@ -147,7 +147,8 @@ def main() -> None:
         try:
             list(workers.map(lambda name: train(runs[name][2], out / name, processes, name), runs))
         except (Failure, Stopped) as error:
-            sys.exit(str(error))
+            print(error, file=sys.stderr)
+    runs = {name: run for name, run in runs.items() if complete(out / name)}
     scores = [score(system, seed, out / name, files[1]) for name, (system, seed, _) in runs.items()]
     longest = out / f"predict-{max(SPANS)}.1"
     far = distances(longest, files[1], out / "cache") if longest.name in runs else []

@@ -4,7 +4,7 @@
     python benchmarks/zoo.py --out OUT [--parts a,c] [--at-once 16] [--minutes 8] [--measure-minutes 2]       train and measure
     python benchmarks/zoo.py --draw OUT/zoo.json [OTHER/zoo.json] --out REPORTS                              draw, anywhere
 
-a: ListOps of up to 1,000 tokens · b: AG News by subwords · c: Multi30k en-de, in the encoder · d: tiny Shakespeare by
+a: ListOps of up to 1,000 tokens · b: AG News by bytes · c: Multi30k en-de, in the encoder · d: tiny Shakespeare by
 characters, causal mechanisms. `weft compare` does the work. The trainings of all parts share one queue: first part a, which
 takes longest, then mechanisms with a published score, then further seeds. OUT/zoo.json is rewritten whenever a training ends,
 and the same command resumes stopped trainings. Speeds are measured afterwards, one model at a time. The tables also show scores

@@ -63,18 +63,23 @@ SHORT: dict[str, dict[str, Any]] = {
 }
 """Options for sentences of 15 tokens, which the default window of 64 would cover."""
 
-MEDIUM: dict[str, dict[str, Any]] = {
-    **POSITIONS,
-    "local": {"window": 8},
-    "joined": {"patterns": [{"kind": "local", "window": 8}, {"kind": "strided", "stride": 8}]},
-    "strided": {"stride": 8},
-    "longformer": {"window": 8},
-    "bigbird": {"window": 4, "block": 8, "blocks": 1},
-    "sinkhorn": {"block": 8, "max_length": 128},
-    "lsh": {"buckets": 8, "window": 8},
-    "routing": {"clusters": 8, "window": 8},
+BYTES: dict[str, dict[str, Any]] = {
+    "linformer": {"rank": 32, "max_length": 384},
+    "synthesizer": {"max_length": 384},
+    "gmlp": {"max_length": 384},
+    "mlp_mixer": {"max_length": 384},
+    "xl_relative": {"max_distance": 320},
+    "performer": {"features": 64},
+    "local": {"window": 16},
+    "joined": {"patterns": [{"kind": "local", "window": 16}, {"kind": "strided", "stride": 16}]},
+    "strided": {"stride": 16},
+    "longformer": {"window": 16},
+    "bigbird": {"window": 8, "block": 16, "blocks": 1},
+    "sinkhorn": {"block": 16, "max_length": 384},
+    "lsh": {"buckets": 16, "window": 16},
+    "routing": {"clusters": 16, "window": 16},
 }
-"""Options for texts of 50 tokens."""
+"""Options for texts of 200 bytes, whose words have about 6."""
 
 
 @dataclass(frozen=True)
@@ -151,26 +156,23 @@ PARTS = {
         "ListOps",
     ),
     "b": Part(
-        "AG News, subwords",
+        "AG News, bytes",
         "classifier-bytes",
         "model.encoder_self",
         (*ARENA, *SIMPLE, "fnet", "xl_relative", "mlp_mixer", "isab", "recurrent", "convolution"),
-        MEDIUM,
-        250,
+        BYTES,
+        2000,
         ("agnews.train.tsv", "agnews.valid.tsv"),
         floors.topics,
         (
-            "data.tokenizer={kind: bpe}",
-            "data.vocabulary=8000",
-            "data.max_length=127",
-            "model.encoder_layers=2",
-            "model.dropout=0.4",
+            "data.max_length=320",
+            "model.dropout=0.3",
             "task.pooling={kind: mean}",
             "task.label_smoothing=0.1",
             "train.batch_tokens=8192",
             "train.ema=0.99",
             "train.save_every=1000",
-            _schedule(2e-3, 50),
+            _schedule(1e-3, 200),
         ),
         "Text",
     ),

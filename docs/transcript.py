@@ -20,7 +20,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "first-ten-minutes.md"
-PORT, HOME = "5000", "/home/me"
+PORT, HOME = "5000", "~"
 BLOCK = re.compile(r"(<!-- output varies -->\n)?```console\n(.*?)```", re.DOTALL)
 SETTING_UP = re.compile(r"git clone |cd weft$|python3 -m venv |source |pip install ")
 """Commands that get and install weft. They are not run: weft is there."""

@@ -1,4 +1,4 @@
-"""Why a file or folder cannot be used: it is missing, or the permissions forbid it."""
+"""Why a file or folder cannot be used: it is missing, or the permissions forbid it. And files that are replaced as a whole."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ import stat
 from pathlib import Path
 
 NO_FILE = "there is no such file"
+ASIDE = ".tmp-"
+"""Prefix of files that are still being written. After a crash such a file may remain."""
 
 
 def why_unreadable(path: str | Path, what: str = "file") -> str | None:
@@ -84,3 +86,10 @@ def _user(number: int) -> str:
         return pwd.getpwuid(number).pw_name
     except KeyError:
         return str(number)
+
+
+def replace_file(file: Path, content: str | bytes) -> None:
+    """Writes a file atomically: a crash leaves either the old file or the new one."""
+    aside = file.with_name(f"{ASIDE}{file.name}")
+    aside.write_bytes(content.encode("utf-8") if isinstance(content, str) else content)
+    os.replace(aside, file)

@@ -88,7 +88,7 @@ def grow(state: State, room: int) -> State:
 def together(states: Sequence[State], kinds: int = 1) -> list[State]:
     """States of layers that start at the same time, with a single copy of all fields that are `common()`.
 
-    The layers are of so many kinds, in turn; only layers of the same kind have fields in common.
+    There are `kinds` kinds of layers, in turn; only layers of the same kind have fields in common.
     """
     known: dict[Hashable, State] = {}
 

@@ -58,7 +58,8 @@ def test_the_table_grows_with_the_data() -> None:
         assert less.vocabulary <= more.vocabulary
         assert rules.SHAPES[less.shape].weights <= rules.SHAPES[more.shape].weights
         assert less.dropout >= more.dropout and less.label_smoothing >= more.label_smoothing
-        assert less.batch_tokens <= more.batch_tokens and less.passes >= more.passes
+        assert less.passes >= more.passes
+    assert [row.batch_tokens for row in rules.TABLE[1:]] == sorted(row.batch_tokens for row in rules.TABLE[1:])
     for small, large in pairwise(rules.SHAPES.values()):
         assert small.weights < large.weights and small.rate >= large.rate
     assert all(shape.dim % shape.heads == 0 for shape in rules.SHAPES.values())
@@ -80,7 +81,7 @@ def test_the_nearest_row_applies() -> None:
 
 def test_the_number_of_held_out_pairs_depends_on_the_data() -> None:
     assert [rules.held_out(pairs) for pairs in (5, 100, 500, 3_000, 12_000, 29_000, 10**7)] == [
-        *(1, 10, 50, 150, 600, 1_000, 1_000)
+        *(1, 10, 25, 150, 600, 1_000, 1_000)
     ]
 
 
@@ -102,14 +103,21 @@ def test_a_time_that_is_none_is_refused() -> None:
 def test_five_lines_say_what_was_chosen_and_it_is_in_the_configuration(tmp_path: Path) -> None:
     config, said = chosen(tmp_path, write(tmp_path, 600))
     assert [line.split(":")[0] for line in said] == ["data", "tokens", "model", "training", "validation"]
-    assert "550 pairs" in said[0] and "50 pairs are held out for validation (seed 1)" in said[0]
+    assert "570 pairs" in said[0] and "30 pairs are held out for validation (seed 1)" in said[0]
     assert "as suits about 500 pairs" in said[1]
     row, shape = rules.TABLE[0], rules.SHAPES["tiny"]
-    assert (config.data.vocabulary, config.data.hold_out) == (row.vocabulary, 50)
+    assert (config.data.vocabulary, config.data.hold_out) == (row.vocabulary, 30)
     assert (config.model["dim"], config.model["decoder_layers"]) == (shape.dim, shape.layers)
     assert f"{config.train.steps:,} steps" in said[3] and f"every {config.train.validate_every} steps" in said[4]
-    assert config.train.best_by == "chrf2" and config.train.patience and config.train.keep_best
+    assert config.train.best_by == "chrf2"
     assert (tmp_path / "run" / "train.log").read_text().splitlines() == said
+
+
+def test_few_validation_pairs_neither_choose_the_weights_nor_stop_training(tmp_path: Path) -> None:
+    config, said = chosen(tmp_path, write(tmp_path, 600), valid=write(tmp_path, rules.FEWEST_TO_CHOOSE - 1))
+    assert not config.train.keep_best and not config.train.patience and "the last weights are published" in said[4]
+    config, said = chosen(tmp_path, write(tmp_path, 600), valid=write(tmp_path, rules.FEWEST_TO_CHOOSE))
+    assert config.train.keep_best and config.train.patience and "the best by chrf2 is published" in said[4]
 
 
 def test_settings_of_the_user_win(tmp_path: Path) -> None:
@@ -184,7 +192,7 @@ def _facts(pairs: int, device: torch.device) -> choice.Facts:
 def _timed(
     folder: Path, monkeypatch: pytest.MonkeyPatch, seconds: float, steps: float, *sets: str
 ) -> tuple[Config, list[str], list[int]]:
-    """What is chosen for a time, if a width of 192 trains at so many `steps` per second; and the widths that were tried."""
+    """What is chosen for a time, if a width of 192 trains at `steps` per second; and the widths that were tried."""
     tried: list[int] = []
 
     def probe(config: Config, seconds: float, run: Path) -> Speed:

@@ -10,7 +10,7 @@ from pydantic import NonNegativeInt, PositiveInt
 from torch import Tensor
 
 from weft.attention.core.block_sparse import PatternAttention
-from weft.attention.core.patterns import Pattern, Union, neighbours
+from weft.attention.core.patterns import Pattern, neighbours
 from weft.attention.longformer import Longformer
 
 
@@ -117,37 +117,24 @@ def _hash(block: Tensor, lot: int, seed: int) -> Tensor:
 
 
 @dataclass(frozen=True)
-class BigBird(Union):
+class BigBird(Longformer):
     """A local window, global tokens, and random blocks among those that window and first tokens leave out.
 
     Positional parameter: see `Global`.
 
     window: how far a query sees
     tokens: number of global tokens at the start, which see and are seen by all
-    every: every so many tokens one is global too; 0: none
+    every: the token at every such position is global too; 0: none
     last: number of global tokens at the end of a sentence; encoder only
     block: tokens per block
     blocks: random blocks per block of queries
     seed: seed of the random blocks
     """
 
-    causal: bool
-    extra: int = 0
     _: KW_ONLY
-    window: PositiveInt = 64
-    tokens: NonNegativeInt = 1
-    every: NonNegativeInt = 0
-    last: NonNegativeInt = 0
     block: PositiveInt = 64
     blocks: PositiveInt = 3
     seed: NonNegativeInt = 0
-
-    def __post_init__(self) -> None:
-        self._near()
-
-    def _near(self) -> Longformer:
-        given = {"window": self.window, "tokens": self.tokens, "every": self.every, "last": self.last}
-        return Longformer(self.causal, self.extra, **given)
 
     @property
     def parts(self) -> tuple[Pattern, ...]:
@@ -155,7 +142,7 @@ class BigBird(Union):
         near = max(0, (self.window + (0 if self.causal else 1)) // self.block - 1)
         first = (self.extra + self.tokens) // self.block
         drawn = Random(self.causal, near, first, block=self.block, blocks=self.blocks, seed=self.seed)
-        return *self._near().parts, drawn
+        return *super().parts, drawn
 
 
 class BigBirdAttention(PatternAttention, pattern=BigBird, learns=True):

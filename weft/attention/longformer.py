@@ -89,7 +89,7 @@ class Global(Union):
     Positional parameter: `extra` learned tokens come before the sentence and are global too.
 
     tokens: number of global tokens at the start, which see and are seen by all
-    every: every so many tokens one is global too; 0: none
+    every: the token at every such position is global too; 0: none
     last: number of global tokens at the end of a sentence; encoder only
     """
 
@@ -103,14 +103,18 @@ class Global(Union):
     def __post_init__(self) -> None:
         if self.causal and self.last:
             raise ConfigError("last: a decoder does not know where a text will end; use tokens or every")
-        if not self.parts:
+        if not self.globals:
             raise ConfigError("tokens: there is no global token; set tokens, every, last or learned to 1 or more")
 
     @property
-    def parts(self) -> tuple[Pattern, ...]:
+    def globals(self) -> tuple[Pattern, ...]:
         first = [First(self.causal, self.extra + self.tokens)] if self.extra + self.tokens else []
         every = [Every(self.every, self.extra)] if self.every else []
         return (*first, *every, *([Last(self.last)] if self.last else []))
+
+    @property
+    def parts(self) -> tuple[Pattern, ...]:
+        return self.globals
 
 
 class GlobalAttention(PatternAttention, pattern=Global, learns=True):
@@ -125,32 +129,21 @@ class GlobalAttention(PatternAttention, pattern=Global, learns=True):
 
 
 @dataclass(frozen=True)
-class Longformer(Union):
+class Longformer(Global):
     """A local window, and global tokens, which see everything. Positional parameter: see `Global`.
 
     window: how far a query sees
     tokens: number of global tokens at the start, which see and are seen by all
-    every: every so many tokens one is global too; 0: none
+    every: the token at every such position is global too; 0: none
     last: number of global tokens at the end of a sentence; encoder only
     """
 
-    causal: bool
-    extra: int = 0
     _: KW_ONLY
     window: PositiveInt = 64
-    tokens: NonNegativeInt = 1
-    every: NonNegativeInt = 0
-    last: NonNegativeInt = 0
-
-    def __post_init__(self) -> None:
-        self._global()
-
-    def _global(self) -> Global:
-        return Global(self.causal, self.extra, tokens=self.tokens, every=self.every, last=self.last)
 
     @property
     def parts(self) -> tuple[Pattern, ...]:
-        return Local(self.causal, window=self.window), *self._global().parts
+        return Local(self.causal, window=self.window), *self.globals
 
 
 class LongformerAttention(PatternAttention, pattern=Longformer, learns=True):

@@ -18,9 +18,9 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
+from weft.access import replace_file
 from weft.compare.processes import Failure, Processes
 from weft.compare.trainings import Training
-from weft.config.document import replace_file
 from weft.errors import Interrupted
 
 Result = dict[str, Any]

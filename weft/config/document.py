@@ -6,8 +6,6 @@ numbers, true, false and null are supported.
 
 from __future__ import annotations
 
-import os
-import pathlib
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -19,9 +17,6 @@ from weft.errors import ConfigError
 
 Path = tuple[str, ...]
 """The keys and list indices that lead to a value."""
-
-ASIDE = ".tmp-"
-"""Prefix of files that are still being written. After a crash such a file may remain."""
 
 _PLAIN = {
     "null": (r"~|null|Null|NULL|", "~nN\0"),
@@ -153,10 +148,3 @@ def write(data: Mapping[str, Any], depth: int = 0) -> str:
         else:
             rows.append(f"{'  ' * depth}{scalar(key)}: {scalar(item)}")
     return "\n".join(rows) + "\n"
-
-
-def replace_file(file: pathlib.Path, text: str) -> None:
-    """Writes a text file atomically: a crash leaves either the old file or the new one."""
-    aside = file.with_name(f"{ASIDE}{file.name}")
-    aside.write_text(text, "utf-8")
-    os.replace(aside, file)

@@ -14,7 +14,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, PositiveFloat, PositiveInt, ValidationError, model_validator
 
-from weft.access import NO_FILE, denied, why_unreadable
+from weft.access import NO_FILE, denied, replace_file, why_unreadable
 from weft.config import document, schema
 from weft.config.data_paths import absolute, absolute_path, located
 from weft.config.overrides import SHORTHANDS, apply_overrides, fold_saved, locate, parse_override, put
@@ -224,7 +224,7 @@ def recipe_summary(path: Path) -> str:
 def save_config(config: Config, path: str | Path) -> None:
     """Writes `config` with every default, so that a later version with other defaults builds the same model."""
     path = Path(path)
-    document.replace_file(path, _header(path.parent) + document.write(config.model_dump()))
+    replace_file(path, _header(path.parent) + document.write(config.model_dump()))
 
 
 def commented_yaml(config: Config) -> str:

@@ -16,6 +16,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from pathlib import Path
 
+from weft.access import replace_file
 from weft.data.formats import JsonPairs, Pairs, Texts
 from weft.errors import DataError
 
@@ -55,9 +56,7 @@ def split(pairs: Sequence[Pairs], run: Path, count: int, seed: int, sides: Seque
     if not file.exists():
         chosen = choose(pairs, count, seed, sides)
         lines = (json.dumps({"source": source, "target": target}, ensure_ascii=False) for source, target in chosen)
-        aside = file.with_name(f"{HELD_OUT}.part")
-        aside.write_text("".join(f"{line}\n" for line in lines), "utf-8")
-        aside.replace(file)
+        replace_file(file, "".join(f"{line}\n" for line in lines))
     held = JsonPairs(str(file), str(file), None)
     return [Remaining(some, held, sides) for some in pairs], held
 

@@ -7,7 +7,6 @@ Without the package, a plain rule is used instead.
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -16,6 +15,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from weft.access import replace_file
 from weft.data.formats import Pairs
 from weft.data.spelling import is_unspaced
 
@@ -197,9 +197,7 @@ class Counted:
     usual: int = 1
 
     def save(self, folder: Path) -> None:
-        aside = folder / f"{FILE}.part"
-        aside.write_text(json.dumps(asdict(self)) + "\n", "utf-8")
-        os.replace(aside, folder / FILE)
+        replace_file(folder / FILE, json.dumps(asdict(self)) + "\n")
 
     @staticmethod
     def load(folder: Path) -> Counted:

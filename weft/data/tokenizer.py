@@ -6,7 +6,6 @@ Ids 0 to 3 are the special ids of `weft.batch` in every tokenizer. `encode` neve
 from __future__ import annotations
 
 import hashlib
-import os
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -15,7 +14,7 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
-from weft.access import why_unreadable
+from weft.access import replace_file, why_unreadable
 from weft.batch import SPECIALS
 from weft.config import registry
 from weft.data import TOKENIZERS
@@ -101,9 +100,7 @@ class Tokenizer(ABC):
 
     def save(self, path: Path) -> None:
         """Writes one file atomically, so that a crash leaves no partial file."""
-        aside = path.with_name(path.name + ".part")
-        aside.write_bytes(self.dump())
-        os.replace(aside, path)
+        replace_file(path, self.dump())
 
     @classmethod
     def load(cls, path: Path, **options: Any) -> Self:
@@ -186,7 +183,7 @@ def save_tokenizers(folder: Path, source: Tokenizer, target: Tokenizer) -> None:
 
 def has_tokenizers(folder: Path) -> bool:
     """Whether a run folder has all files of `save_tokenizers`. A crash may leave only one of two."""
-    names = {path.name.removesuffix(path.suffix) for path in folder.glob("tokenizer*") if path.suffix != ".part"}
+    names = {path.name.removesuffix(path.suffix) for path in folder.glob("tokenizer*")}
     return "tokenizer" in names or {"tokenizer.source", "tokenizer.target"} <= names
 
 

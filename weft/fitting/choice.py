@@ -186,6 +186,7 @@ def choose_steps(choice: Choice, facts: Facts, steps: int, validations: int = ru
     choice.put({"train.steps": steps})
     steps = choice.config.train.steps
     every = min(steps, max(rules.SHORTEST_INTERVAL, steps // validations))
+    decides = facts.validation >= rules.FEWEST_TO_CHOOSE
     horizon = max(10.0, min(rules.LONGEST_EMA, rules.EMA_SHARE * steps))
     choice.put(
         {
@@ -194,7 +195,8 @@ def choose_steps(choice: Choice, facts: Facts, steps: int, validations: int = ru
             "train.validate_every": every,
             "train.save_every": every,
             "train.best_by": rules.BEST_BY if choice.config.train.validate_bleu else "loss",
-            "train.patience": rules.PATIENCE,
+            "train.keep_best": decides,
+            "train.patience": rules.PATIENCE if decides else 0,
             "train.validate_sentences": min(facts.validation, rules.CPU_SENTENCES if facts.cpu else rules.SENTENCES),
         }
     )

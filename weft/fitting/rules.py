@@ -54,7 +54,7 @@ SHAPES = {
 """By increasing size."""
 
 TABLE = (
-    Row(500, 3_000, "small", 0.4, 0.1, 0.1, 0.3, 4_096, 1_300),
+    Row(500, 3_000, "small", 0.4, 0.1, 0.1, 0.3, 8_192, 3_600),
     Row(3_000, 4_000, "small", 0.4, 0.1, 0.1, 0.3, 4_096, 170),
     Row(12_000, 4_000, "small", 0.4, 0.1, 0.1, 0.2, 8_192, 110),
     Row(29_000, 10_000, "small", 0.4, 0.1, 0.1, 0.1, 12_288, 95),
@@ -62,7 +62,8 @@ TABLE = (
     Row(1_000_000, 16_000, "base", 0.1, 0.1, 0.1, 0.1, 24_576, 15),
     Row(5_000_000, 32_000, "base", 0.1, 0.1, 0.1, 0.1, 32_768, 8),
 )
-"""By increasing number of pairs. The row nearest in proportion applies: 20,000 pairs use the row of 29,000."""
+"""By increasing number of pairs. A step of the first row takes all its pairs. The row nearest in proportion applies: 20,000
+pairs use the row of 29,000."""
 
 CPU_SHAPE, CPU_BATCH, CPU_TOKENS = "tiny", 3_072, 8_000_000
 """Without a GPU: the largest shape unless --time allows more, the largest batch, and the most tokens unless --time is given."""
@@ -81,7 +82,7 @@ EMA_SHARE, LONGEST_EMA = 0.1, 2_000
 VALIDATIONS, SHORTEST_INTERVAL, PATIENCE = 20, 25, 6
 """Validations per training, the fewest steps between two of them, and how many without improvement end training."""
 
-HELD_OUT_SHARE, HELD_OUT_LEAST, HELD_OUT_MOST = 0.05, 50, 1_000
+HELD_OUT_SHARE, HELD_OUT_LEAST, HELD_OUT_MOST = 0.05, 25, 1_000
 """The share of the pairs that is held out for validation, and limits; never more than a tenth of the pairs."""
 
 SENTENCES, CPU_SENTENCES = 500, 200
@@ -89,6 +90,9 @@ SENTENCES, CPU_SENTENCES = 500, 200
 
 BEST_BY = "chrf2"
 """The validation score that decides. Unlike BLEU, it is steady on few sentences and works for every script."""
+
+FEWEST_TO_CHOOSE = 50
+"""With fewer validation pairs, scores are too noisy to choose weights by: training keeps its last moving average."""
 
 LONGEST = 1_024
 """The largest `data.max_length` that is chosen."""
@@ -100,7 +104,7 @@ def row_for(pairs: int) -> Row:
 
 
 def held_out(pairs: int) -> int:
-    """How many of so many pairs are held out for validation."""
+    """The number of pairs to hold out for validation."""
     return max(1, min(HELD_OUT_MOST, pairs // 10, max(HELD_OUT_LEAST, round(HELD_OUT_SHARE * pairs))))
 
 

@@ -28,8 +28,6 @@ from weft.training.run import prepare_run
 SHARE, SHORTEST, LONGEST = 0.05, 2.0, 20.0
 """Fraction of a time budget that is spent on measuring the speed, and its minimum and maximum in seconds."""
 
-LOG_EVERY = {"cpu": 1}
-"""Steps between the times that are taken; 5 on other devices, which are asked less often."""
 ENDLESS = 1 << 40
 
 
@@ -72,7 +70,7 @@ def probe(config: Config, seconds: float, run: Path | None = None) -> Speed:
     # The learning rate schedule for ENDLESS steps does not matter for the speed.
     device = choose_device(config.train.device)
     limits = {"train.steps": ENDLESS, "train.seconds": seconds, "train.save_every": ENDLESS, "train.validate_every": 0}
-    short = config.replaced({**limits, "train.log_every": LOG_EVERY.get(device.type, 5)})
+    short = config.replaced({**limits, "train.log_every": 1 if device.type == "cpu" else 5})
     if short.train.threads:
         torch.set_num_threads(short.train.threads)
     records, world = _Records(), World(0, 1, device)

@@ -21,7 +21,7 @@ FREQUENT = 2
 """How often a character must occur to deserve an id."""
 
 EVERY, STRIDE = 200_000, 16
-"""The first pairs are all looked at; of those after them, every so many."""
+"""All of the first pairs are looked at, and a regular sample of the others."""
 
 SAMPLE = 4_000
 """Pairs that are tokenised to learn how long they are."""

@@ -68,15 +68,6 @@ def repeated(marks: Sequence[Mark], wanted: Sequence[Kind], translation: str) ->
     return Counter(mark.open for mark in marks) == Counter(mark.open for mark in find(translation, wanted))
 
 
-def without(text: str, wanted: Sequence[Kind], start: int = 0) -> str:
-    """The text without anything of these kinds from `start` on: what a model invented."""
-    for mark in reversed(find(text, wanted)):
-        if mark.start >= start:
-            left, right = text[: mark.start], text[mark.end :]
-            text = left.rstrip() + right if not right or not right[0].isalnum() else left + right.lstrip()
-    return text
-
-
 def _matches(text: str, kind: Kind) -> Iterator[tuple[int, int]]:
     for match in PATTERNS[kind].finditer(text):
         start, end = match.span()

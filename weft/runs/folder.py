@@ -8,8 +8,7 @@ import shutil
 from pathlib import Path
 from types import TracebackType
 
-from weft.access import denied, why_unreadable
-from weft.config.document import ASIDE
+from weft.access import ASIDE, denied, why_unreadable
 from weft.errors import RunError
 
 CONFIG = "config.yaml"

@@ -18,8 +18,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from weft.access import default_mode, denied, why_unreadable
-from weft.config.document import ASIDE
+from weft.access import ASIDE, default_mode, denied, why_unreadable
 from weft.errors import RunError
 
 DRAWING = {"uniform_", "normal_", "kaiming_uniform_", "kaiming_normal_", "xavier_uniform_", "xavier_normal_", "orthogonal_"}

@@ -19,7 +19,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from weft.config import document
+from weft.access import replace_file
 from weft.runs.folder import LOG
 from weft.training.log_text import Record, describe, duration, fit, scores_text, speed
 
@@ -117,7 +117,7 @@ class JsonLines(Sink):
 
     def begin(self, step: int) -> None:
         lines = self.file.read_text(encoding="utf-8", errors="replace").splitlines() if self.file.exists() else []
-        document.replace_file(self.file, "".join(f"{line}\n" for line in lines if _step_of(line) <= step))
+        replace_file(self.file, "".join(f"{line}\n" for line in lines if _step_of(line) <= step))
 
     def record(self, record: Record) -> None:
         # JSON cannot express numbers that are not finite.

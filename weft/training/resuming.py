@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from weft.access import replace_file
 from weft.config import document
 from weft.config.data_paths import files_of
 from weft.config.sections import Config, load_config, save_config
@@ -106,7 +107,7 @@ def remember(run: Path, config: Config, identity: str) -> None:
     """Saves the configuration and the identity of the training data beside the checkpoints."""
     (run / CHECKPOINTS).mkdir(exist_ok=True)
     save_config(config, run / CHECKPOINTS / CONFIG)
-    document.replace_file(run / CHECKPOINTS / IDENTITY, f"{identity}\n")
+    replace_file(run / CHECKPOINTS / IDENTITY, f"{identity}\n")
 
 
 def check_identity(run: Path, identity: str) -> list[str]:
