@@ -6,9 +6,6 @@ import gc
 import json
 import re
 import socket
-import threading
-import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -16,44 +13,11 @@ from typing import Any
 from weakref import ref
 
 import pytest
+from serving import Slow, connected, post, wait_for
 
-from weft.inference.predictor import Wanted
-from weft.serve.models import Models, Place, Served
-
-
-class Slow:
-    """Blocks every batch until `go` is set."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.go, self.began, self.batches = threading.Event(), threading.Event(), []
-        self.pool = ThreadPoolExecutor(10)
-        self.wanted: list[Wanted] = []
-        real = Served.answer
-
-        def answer(model: Served, asks: Any, wanted: Wanted) -> Any:
-            self.batches.append([ask.text for ask in asks])
-            self.wanted.append(wanted)
-            self.began.set()
-            assert self.go.wait(30)
-            return real(model, asks, wanted)
-
-        monkeypatch.setattr(Served, "answer", answer)
-
-
-@pytest.fixture
-def slow(monkeypatch: pytest.MonkeyPatch) -> Iterator[Slow]:
-    made = Slow(monkeypatch)
-    with made.pool:
-        yield made
-        made.go.set()  # also after a failed test, so that no client waits
-
-
-def wait_for(condition: Any, times: int = 1000) -> None:
-    for _ in range(times):
-        if condition():
-            return
-        time.sleep(0.01)
-    raise AssertionError("the condition did not become true in time")
+from weft.inference.translation import TranslationPredictor
+from weft.search.loop import Control
+from weft.serve.models import Models, Place
 
 
 def test_a_full_queue_says_when_to_retry(serve: Any, slow: Slow) -> None:
@@ -125,14 +89,14 @@ def test_a_running_text_is_stopped_when_its_client_leaves_and_is_not_cached(serv
 
 
 def test_one_bad_text_fails_alone(serve: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = Served.answer
+    real = TranslationPredictor.run
 
-    def answer(model: Served, asks: Any, wanted: Wanted) -> Any:
-        if any(ask.text == "bad" for ask in asks):
+    def run(predictor: Any, parts: Any, control: Control | None = None) -> Any:
+        if any(part.text == "bad" for part in parts):
             raise RuntimeError("no")
-        return real(model, asks, wanted)
+        return real(predictor, parts, control)
 
-    monkeypatch.setattr(Served, "answer", answer)
+    monkeypatch.setattr(TranslationPredictor, "run", run)
     shown = serve(window=0.05)
     with ThreadPoolExecutor(4) as pool:
         asked = [
@@ -221,16 +185,6 @@ def test_metrics_are_in_prometheus_format(serve: Any) -> None:
 
 
 # --- malformed requests -------------------------------------------------------------------------------------------------
-
-
-def connected(shown: Any) -> socket.socket:
-    host, port = shown.url.removeprefix("http://").split(":")
-    return socket.create_connection((host, int(port)), timeout=20)
-
-
-def post(body: bytes, length: int | None = None, path: bytes = b"/v1/translate") -> bytes:
-    head = b"POST %s HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
-    return head % (path, len(body) if length is None else length) + body
 
 
 def answer(line: socket.socket) -> bytes:

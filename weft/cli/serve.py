@@ -28,9 +28,10 @@ def serve(
     api_keys: Path = typer.Option(None, "--api-keys", help="File with one key per line."),
     rate: int = typer.Option(0, "--rate", help="Requests per minute for each key or address; 0: no limit.", min=0),
     char_limit: int = typer.Option(10_000, "--char-limit", help="Most characters per request.", min=1),
-    queue: int = typer.Option(2_000, "--queue", help="Texts that may wait; beyond that, 503 with Retry-After.", min=1),
+    queue: int = typer.Option(2_000, "--queue", help="Sentences that may wait; beyond that, 503 with Retry-After.", min=1),
     timeout: float = typer.Option(60.0, "--timeout", help="Seconds that a request may take.", min=0.1),
     window: float = typer.Option(4.0, "--window", help="Milliseconds in which requests are collected into a batch.", min=0),
+    batch_time: float = typer.Option(200.0, "--batch-time", help="Milliseconds that a batch may take.", min=1),
     batch_tokens: int = typer.Option(4096, "--batch-tokens", help="Source tokens per batch; 0: each text alone.", min=0),
     cache: int = typer.Option(10_000, "--cache", help="Translations kept in the cache.", min=0),
     max_beam: int = typer.Option(16, "--max-beam", help="The widest beam that a request may ask for.", min=1),
@@ -58,7 +59,8 @@ def serve(
     from weft.serve.settings import Settings
 
     limits: dict[str, Any] = {"rate": rate, "characters": char_limit, "queue": queue, "timeout": timeout}
-    batches: dict[str, Any] = {"window": window / 1000, "batch_tokens": batch_tokens, "cache": cache, "beam": max_beam}
+    batches: dict[str, Any] = {"window": window / 1000, "slice": batch_time / 1000, "batch_tokens": batch_tokens}
+    batches |= {"cache": cache, "beam": max_beam}
     access: dict[str, Any] = {"keys": _keys(api_key, api_keys), "origins": tuple(cors), "proxies": proxy, "log_text": log_text}
     cores = threads or max(1, (os.cpu_count() or 2) - 1)
     _run(Settings(host=host, port=port, threads=cores, **limits, **batches, **access), run, device, fast)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from importlib import resources
@@ -14,7 +15,8 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 
 from weft.errors import WeftError
 from weft.serve import json_api, libretranslate
-from weft.serve.middleware import Guard, Log, log_line
+from weft.serve.log import Log, log_line
+from weft.serve.middleware import Guard
 from weft.serve.request_body import with_choices
 from weft.serve.service import Service
 from weft.version import VERSION
@@ -38,6 +40,7 @@ def make_app(service: Service, log: Log = log_line) -> Guard:
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         service.batcher.start()
+        await asyncio.to_thread(service.batcher.warm_up, service.models.served)
         yield
         service.batcher.close()
 

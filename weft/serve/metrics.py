@@ -20,7 +20,9 @@ HELP = {
     "refused_busy": "requests refused because the queue was full",
     "refused_rate": "requests refused by the rate limit",
     "refused_key": "requests refused because the API key was missing or invalid",
+    "refused_greedy": "requests dropped from a full queue because their client had most texts in it",
     "reloads": "times the models were reloaded",
+    "worker_restarts": "times the model's thread ended unexpectedly and was started again",
 }
 
 

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import json
-import sys
 import time
 import traceback
-from collections.abc import Callable
-from typing import Any
 
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from weft.serve.log import Log, log_line
 from weft.serve.metrics import Metrics
 from weft.serve.settings import LOOPBACK, Settings
 
@@ -23,13 +20,6 @@ HEADERS = {
     b"content-security-policy": b"default-src 'self'; img-src 'self' data:; object-src 'none'; base-uri 'none'; "
     b"frame-ancestors 'none'; form-action 'self'",
 }
-
-Log = Callable[[dict[str, Any]], None]
-
-
-def log_line(facts: dict[str, Any]) -> None:
-    """Writes one JSON object per line to standard error."""
-    print(json.dumps(facts, ensure_ascii=True, default=str), file=sys.stderr, flush=True)
 
 
 class Guard:

@@ -15,13 +15,17 @@ from starlette.exceptions import HTTPException
 from weft.config.sections import Config
 from weft.errors import ConfigError
 from weft.explain.page import page
-from weft.inference.predictor import Prediction, Wanted
+from weft.inference.predictor import Predictor
 from weft.inference.projection import Mark
 from weft.inference.terms import NO_TERMS, Terms
+from weft.serve.bounded import BoundedDict
 from weft.translator import Translator, load
 
 UNKNOWN = "und"
 """ISO 639 code for an undetermined language."""
+
+PREDICTORS = 32
+"""Predictors that a model keeps, each with other options."""
 
 CODE = re.compile(r"[A-Za-z]{2,3}(?:[-_][A-Za-z0-9]{2,8})*")
 PAIR = re.compile(rf"({CODE.pattern}):({CODE.pattern})|([A-Za-z]{{2,3}})-([A-Za-z]{{2,3}})")
@@ -51,11 +55,6 @@ class Query:
         """Whether to cache the answer."""
         return False
 
-    @property
-    def group(self) -> Hashable:
-        """Queries with the same group may be decoded in one batch."""
-        return self
-
 
 class ExplanationQuery(Query):
     """A text whose translation is to be explained on an HTML page."""
@@ -75,10 +74,6 @@ class TranslationQuery(Query):
         return not self.attention  # weights are large and rarely requested twice
 
     @property
-    def group(self) -> Hashable:
-        return self.model, self.options
-
-    @property
     def fields(self) -> dict[str, Any]:
         """The fields that are given."""
         given = {"prefix": self.prefix, "terms": self.terms, "attention": self.attention, "marks": self.marks}
@@ -94,16 +89,17 @@ class Served:
     target: str
     place: Place
     translator: Translator = field(repr=False)
+    _predictors: BoundedDict[Hashable, Predictor[Any, Any]] = field(default_factory=lambda: BoundedDict(PREDICTORS), repr=False)
 
-    def answer(self, queries: Sequence[Query], wanted: Wanted) -> list[Prediction]:
-        """Answers queries of one group. Explanations of a group are equal; their prediction has the page as its text."""
-        text, options = queries[0].text, dict(queries[0].options)
-        if isinstance(queries[0], ExplanationQuery):
-            found = self.translator.explain_sentences(text, run=self.name, **options)
-            return [Prediction(page(found, "weft"), 0.0)] * len(queries)
-        predictor = self.translator.predictor(**options)
-        inputs = [predictor.parse(query.text, **query.fields) for query in queries if isinstance(query, TranslationQuery)]
-        return list(predictor.predict(inputs, together=True, wanted=wanted))
+    def predictor(self, options: tuple[tuple[str, Any], ...]) -> Predictor[Any, Any]:
+        """The predictor with these options. Only one thread may call this."""
+        if options not in self._predictors:
+            self._predictors[options] = self.translator.predictor(**dict(options))
+        return self._predictors[options]
+
+    def explain(self, query: Query) -> str:
+        """The page that explains how a text is translated."""
+        return page(self.translator.explain_sentences(query.text, run=self.name, **dict(query.options)), "weft")
 
     def count(self, text: str) -> int:
         """Returns the number of source tokens in a text, including EOS."""

@@ -17,7 +17,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from weft.errors import WeftError
 from weft.serve.app import make_app
-from weft.serve.middleware import Log, log_line
+from weft.serve.log import Log, log_line
 from weft.serve.models import Models
 from weft.serve.service import Service
 from weft.serve.settings import Settings
@@ -59,7 +59,7 @@ class Server(uvicorn.Server):
     """A server with its own event loop. `run` may be called in the main thread or another; port 0 takes any free port."""
 
     def __init__(self, settings: Settings, models: Models, log: Log = log_line) -> None:
-        self.log, self.service = log, Service(settings, models)
+        self.log, self.service = log, Service(settings, models, log)
         self.guard = make_app(self.service, log)
         self._socket = _bind(settings.host, settings.port)
         host = f"[{settings.host}]" if ":" in settings.host else settings.host

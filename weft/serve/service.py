@@ -12,7 +12,9 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
 from weft.inference.predictor import Prediction
-from weft.serve.batcher import Batcher, BoundedDict
+from weft.serve.batcher import Batcher
+from weft.serve.bounded import BoundedDict
+from weft.serve.log import Log
 from weft.serve.metrics import Metrics
 from weft.serve.models import Models, Query
 from weft.serve.settings import Settings
@@ -55,11 +57,11 @@ class AccessControl:
 class Service:
     """The shared state of a server: settings, models, metrics, batcher and access control."""
 
-    def __init__(self, settings: Settings, models: Models) -> None:
+    def __init__(self, settings: Settings, models: Models, log: Log = lambda facts: None) -> None:
         self.settings, self.models, self.metrics = settings, models, Metrics()
-        self.batcher = Batcher(settings, self.metrics)
+        self.batcher = Batcher(settings, self.metrics, log)
         self.access = AccessControl(settings, self.metrics)
-        self.metrics.gauges["queue_length"] = ("texts waiting in the queue", lambda: self.batcher.length)
+        self.metrics.gauges["queue_length"] = ("sentences waiting in the queue", lambda: self.batcher.length)
         self.metrics.gauges["models"] = ("number of models", lambda: len(self.models.served))
         self._reloading = asyncio.Lock()
 
@@ -86,7 +88,8 @@ class Service:
             note(request, text=[query.text for query in queries])
         if queries:
             note(request, model=queries[0].model.name)
-        task, gone = asyncio.ensure_future(self.batcher.answer(queries)), asyncio.ensure_future(_disconnect(request))
+        task = asyncio.ensure_future(self.batcher.answer(queries, client_of(request)))
+        gone = asyncio.ensure_future(_disconnect(request))
         try:
             done, _ = await asyncio.wait({task, gone}, timeout=self.settings.timeout, return_when=asyncio.FIRST_COMPLETED)
             if task in done:
@@ -103,8 +106,16 @@ class Service:
         """Reloads the models while the old ones keep answering. Batches in progress finish with the old models."""
         async with self._reloading:
             await asyncio.to_thread(self.models.reload)
+            await asyncio.to_thread(self.batcher.warm_up, self.models.served)
             self.batcher.clear_cache()
             self.metrics.count(reloads=1)
+
+
+def client_of(request: Request) -> str:
+    """Who sent a request: the name of its key, else its address. Of an IPv6 address only the network counts."""
+    address = request.client.host if request.client else ""
+    network = ":".join(address.split(":")[:4]) if ":" in address else address
+    return str(request.scope.get("weft.key") or network)
 
 
 def note(request: Request, **facts: Any) -> None:

@@ -13,10 +13,10 @@ class Settings:
 
     keys: accepted API keys; empty: no key is needed · rate: requests per minute and key, or per client address if there are
     no keys; 0: unlimited · characters, texts, body: maximum characters, texts and bytes per request · queue: maximum number of
-    waiting texts · timeout: seconds until a request must be answered · arrive: seconds until its body must have arrived ·
-    window: seconds to wait for further requests before decoding a batch · batch_tokens: source tokens per batch; 0: no
-    batching · cache: number of cached translations · beam: largest beam that a request may set · origins: allowed CORS
-    origins · proxies: proxy addresses whose X-Forwarded-For header is trusted · log_text: write texts to the log · threads:
+    waiting sentences · timeout: seconds until a request must be answered · arrive: seconds until its body must have arrived ·
+    window: seconds to wait for further requests before decoding a batch · slice: seconds that a batch may take ·
+    batch_tokens: source tokens per batch; 0: no batching · cache: number of cached translations · beam: largest beam that a
+    request may set · origins: allowed CORS origins · proxies: proxy addresses whose X-Forwarded-For header is trusted · log_text: write texts to the log · threads:
     CPU threads of the model; 0: torch's default · grace: seconds that running requests may take during shutdown.
     """
 
@@ -31,6 +31,7 @@ class Settings:
     timeout: float = 60.0
     arrive: float = 10.0
     window: float = 0.004
+    slice: float = 0.2
     batch_tokens: int = 4096
     cache: int = 10_000
     beam: int = 16
