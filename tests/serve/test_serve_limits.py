@@ -233,7 +233,7 @@ def test_the_server_survives_malformed_requests(served: Any, sent: bytes) -> Non
 
 
 def test_silent_connections_are_closed(serve: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("weft.serve.server.HEADERS_WITHIN", 0.2)
+    monkeypatch.setattr("weft.serve.protocol.HEADERS_WITHIN", 0.2)
     shown = serve()
     with connected(shown) as silent, connected(shown) as slow:
         slow.sendall(b"GET /health HTT")

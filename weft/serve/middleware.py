@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 import traceback
+from collections.abc import Callable
 
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse
@@ -28,6 +29,8 @@ class Guard:
     def __init__(self, app: ASGIApp, settings: Settings, metrics: Metrics, log: Log = log_line) -> None:
         self.app, self.settings, self.metrics, self.log = app, settings, metrics, log
         self.taken = self.answered = 0
+        self.full: Callable[[], bool] = lambda: False
+        self.stopping: Callable[[], bool] = lambda: False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -42,7 +45,8 @@ class Guard:
             if message["type"] == "http.response.start":
                 status = message["status"]
                 present = {name.lower() for name, _ in message["headers"]}
-                message["headers"] = [*message["headers"], *((k, v) for k, v in HEADERS.items() if k not in present)]
+                added = HEADERS | ({b"connection": b"close"} if self.stopping() else {})
+                message["headers"] = [*message["headers"], *((k, v) for k, v in added.items() if k not in present)]
             await send(message)
 
         try:
@@ -53,7 +57,8 @@ class Guard:
                 self.log({"event": "error", "error": repr(error), "trace": traceback.format_exc()})
             if not status:
                 # The rest of the request stays unread, so the connection is closed.
-                response = JSONResponse({"error": refusal.detail}, refusal.status_code, headers={"Connection": "close"})
+                extra = {**(refusal.headers or {}), "Connection": "close"}
+                response = JSONResponse({"error": refusal.detail}, refusal.status_code, headers=extra)
                 await response(scope, receive, send_with_headers)
         finally:
             self.answered += 1
@@ -61,6 +66,8 @@ class Guard:
 
     async def _handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers = dict(scope["headers"])
+        if self.full():
+            raise HTTPException(503, "too many connections are open; try again later", {"Retry-After": "5"})
         if self.settings.local and _host(headers.get(b"host", b"")) not in LOOPBACK:
             # DNS rebinding: another site may point its name at this machine. Its requests carry that name.
             raise HTTPException(400, "this server answers only as localhost; start it with --host to serve other machines")
