@@ -66,7 +66,7 @@ def make_app(service: Service, log: Log = log_line) -> Guard:
     _add_errors(app)
     # FastAPI caches the schema after the first call.
     schemas = app.openapi()["components"]["schemas"]
-    schemas["TranslateRequest"] = with_choices(schemas["TranslateRequest"], service.models.choices)
+    schemas["TranslateRequest"] = with_choices(json_api.TranslateRequest.model_json_schema(), service.models.choices)
     if service.settings.origins:
         app.add_middleware(
             CORSMiddleware, allow_origins=service.settings.origins, allow_methods=["GET", "POST"], allow_headers=["*"]

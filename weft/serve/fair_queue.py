@@ -29,6 +29,9 @@ class Pace:
         sizes = self._seen.get(kind, {})
         size, pace = rows.bit_length(), seconds / max(1, row_steps)
         sizes[size] = sizes[size] + self.share * (pace - sizes[size]) if size in sizes else pace
+        for larger in [each for each in sizes if each > size and sizes[each] > pace]:
+            # It may have been slow by chance. Sizes that are avoided would never be measured again.
+            sizes[larger] += 0.1 * self.share * (pace - sizes[larger])
         self._seen[kind] = sizes
 
     def seconds(self, kind: Hashable, rows: int, row_steps: int) -> float:

@@ -13,7 +13,7 @@ from weft.inference.formats import fill_all, open_document
 from weft.inference.predictor import Prediction
 from weft.serve.detect import detect_language, language_name
 from weft.serve.models import TranslationQuery
-from weft.serve.request_body import Fields, body_schema, read_fields, with_choices
+from weft.serve.request_body import Fields, admitted_fields, body_schema, with_choices
 from weft.serve.responses import ERRORS
 from weft.serve.service import Service, note
 
@@ -37,8 +37,8 @@ def router(service: Service) -> APIRouter:
 
     @routes.post("/translate", summary="Translate text or HTML", openapi_extra=body_schema(body))
     async def translate(request: Request) -> Fields:
-        fields = await read_fields(request)
-        texts, is_list = _admitted_texts(service, request, fields)
+        fields = await admitted_fields(request, service)
+        texts, is_list = _texts(service, fields)
         source, target = (_language(fields, name) for name in ("source", "target"))
         detected = detect_language(" ".join(texts), service.models.choices["source"])[0] if source == "auto" else None
         model = service.models.between(detected["language"] if detected else source, target)
@@ -55,7 +55,7 @@ def router(service: Service) -> APIRouter:
 
     @routes.post("/detect", summary="Detect the language of a text", openapi_extra=body_schema(DETECT))
     async def detect(request: Request) -> list[Fields]:
-        texts, _ = _admitted_texts(service, request, await read_fields(request))
+        texts, _ = _texts(service, await admitted_fields(request, service))
         note(request, characters=sum(map(len, texts)))
         return detect_language(" ".join(texts), service.models.choices["source"])
 
@@ -105,9 +105,8 @@ def _response(documents: Sequence[Document], found: Sequence[Prediction], count:
     return response
 
 
-def _admitted_texts(service: Service, request: Request, fields: Fields) -> tuple[list[str], bool]:
-    """Checks the key and the texts of a request. Returns the texts and whether they came as a list."""
-    service.admit(request, fields.get("api_key") or fields.get("apiKey"))
+def _texts(service: Service, fields: Fields) -> tuple[list[str], bool]:
+    """Checks the texts of a request. Returns them and whether they came as a list."""
     q = fields.get("q")
     if q is None or q == "":
         raise HTTPException(400, "Invalid request: missing q parameter")

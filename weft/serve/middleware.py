@@ -11,13 +11,14 @@ from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from weft.serve.access import check_site
 from weft.serve.log import Log, log_line
 from weft.serve.metrics import Metrics
-from weft.serve.settings import LOOPBACK, Settings
+from weft.serve.settings import Settings
 
 HEADERS = {
     b"x-content-type-options": b"nosniff",
-    b"referrer-policy": b"no-referrer",
+    b"referrer-policy": b"same-origin",
     b"content-security-policy": b"default-src 'self'; img-src 'self' data:; object-src 'none'; base-uri 'none'; "
     b"frame-ancestors 'none'; form-action 'self'",
 }
@@ -68,9 +69,8 @@ class Guard:
         headers = dict(scope["headers"])
         if self.full():
             raise HTTPException(503, "too many connections are open; try again later", {"Retry-After": "5"})
-        if self.settings.local and _host(headers.get(b"host", b"")) not in LOOPBACK:
-            # DNS rebinding: another site may point its name at this machine. Its requests carry that name.
-            raise HTTPException(400, "this server answers only as localhost; start it with --host to serve other machines")
+        check_site(self.settings, scope["method"], headers)
+        scope = _without_prefix(scope, self.settings.prefix)
         body = await self._body(headers, receive)
         read = False
 
@@ -112,9 +112,13 @@ class Guard:
         self.log({**facts, "ms": round(1000 * seconds, 1), **scope.get("weft.log", {})})
 
 
-def _host(header: bytes) -> str:
-    """Returns the name in a Host header, without port and brackets."""
-    name = header.decode("latin-1").strip()
-    if name.startswith("["):
-        return name[1:].partition("]")[0]
-    return name.rpartition(":")[0] if ":" in name else name
+def _without_prefix(scope: Scope, prefix: str) -> Scope:
+    """The request without the path that a proxy puts before all others. A proxy that removes it itself works, too."""
+    path = scope["path"]
+    if not prefix or (path != prefix and not path.startswith(f"{prefix}/")):
+        return scope
+    if path == prefix:
+        raise HTTPException(307, "the path ends with /", {"Location": f"{prefix}/"})
+    scope["path"] = path[len(prefix) :]
+    scope["raw_path"] = scope.get("raw_path", path.encode())[len(prefix) :]
+    return scope

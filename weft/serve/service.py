@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import hmac
-import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,46 +10,12 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
 from weft.inference.predictor import Prediction
+from weft.serve.access import AccessControl
 from weft.serve.batcher import Batcher
-from weft.serve.bounded import BoundedDict
 from weft.serve.log import Log
 from weft.serve.metrics import Metrics
 from weft.serve.models import Models, Query
 from weft.serve.settings import Settings
-
-CLIENTS = 10_000
-"""Number of clients whose request rate is tracked."""
-
-
-class AccessControl:
-    """Checks API keys and limits the request rate.
-
-    Each key, or each client address if there are no keys, has a token bucket of `rate` requests that refills in a minute.
-    """
-
-    def __init__(self, settings: Settings, metrics: Metrics) -> None:
-        self.keys, self.rate, self.metrics = settings.keys, settings.rate, metrics
-        self._buckets: BoundedDict[str, tuple[float, float]] = BoundedDict(CLIENTS)
-
-    def admit(self, key: str | None, address: str) -> None:
-        given = (key or "").encode("utf-8", "replace")
-        # Compares with all keys, so that the time taken reveals nothing.
-        if self.keys and not sum(hmac.compare_digest(given, known.encode()) for known in self.keys):
-            self.metrics.count(refused_key=1)
-            raise HTTPException(403, "Invalid API key" if key else "Please send an API key with your request")
-        if self.rate:
-            self._take(key if self.keys and key else address)
-
-    def _take(self, client: str) -> None:
-        now, per_second = time.monotonic(), self.rate / 60
-        left, since = self._buckets.get(client, (float(self.rate), now))
-        left = min(float(self.rate), left + (now - since) * per_second)
-        allowed = left >= 1
-        self._buckets[client] = (left - 1 if allowed else left, now)
-        if not allowed:
-            self.metrics.count(refused_rate=1)
-            retry = {"Retry-After": str(int((1 - left) / per_second) + 1)}
-            raise HTTPException(429, f"Slowdown: at most {self.rate} requests per minute", retry)
 
 
 class Service:
@@ -65,11 +29,10 @@ class Service:
         self.metrics.gauges["models"] = ("number of models", lambda: len(self.models.served))
         self._reloading = asyncio.Lock()
 
-    def admit(self, request: Request, key: Any = None) -> None:
-        """Refuses a request without a valid key or beyond the rate limit. A key may also come in a header."""
-        scheme, _, token = request.headers.get("authorization", "").partition(" ")
-        header = token.strip() if scheme.lower() == "bearer" else request.headers.get("x-api-key")
-        self.access.admit(key if isinstance(key, str) and key else header, request.client.host if request.client else "")
+    def admit(self, request: Request, key: Any = None, *, admin: bool = False) -> None:
+        """Refuses a request without a valid key or beyond the rate limit; see `AccessControl`."""
+        self.access.admit(request, key, admin=admin)
+        note(request, client=request.client.host if request.client else "", key=request.scope.get("weft.key"))
 
     def check(self, texts: Sequence[str]) -> None:
         """Refuses too many texts, too many characters, and invalid Unicode."""
@@ -105,6 +68,7 @@ class Service:
     async def reload(self) -> None:
         """Reloads the models while the old ones keep answering. Batches in progress finish with the old models."""
         async with self._reloading:
+            self.access.reload()
             await asyncio.to_thread(self.models.reload)
             await asyncio.to_thread(self.batcher.warm_up, self.models.served)
             self.batcher.clear_cache()
