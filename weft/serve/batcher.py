@@ -21,7 +21,7 @@ from weft.serve.fair_queue import Batch, FairQueue, Pace
 from weft.serve.log import Log
 from weft.serve.metrics import Metrics
 from weft.serve.models import Query, Served, TranslationQuery
-from weft.serve.reading import Job, Ticket, kind, make_jobs, read
+from weft.serve.reading import Job, Ticket, expected_cells, kind, make_jobs, read
 from weft.serve.settings import Settings
 
 WARM_UP = ("a b", "a b c d", "a b c d e f g h")
@@ -39,6 +39,7 @@ class Batcher:
         self.clear_cache()
         self.pace = Pace()
         self.busy_since: float | None = None
+        self.worked: dict[str, float] = {}  # when each model last gave a result
         self._queue = FairQueue(self.pace)
         self._changed = threading.Condition()
         self._closing = False
@@ -71,6 +72,7 @@ class Batcher:
             torch.set_num_threads(self.settings.threads)  # the setting is per thread
         for model, text in itertools.product(models, WARM_UP):
             try:
+                model.count_maps()
                 (reading,) = self._reader.submit(read, [TranslationQuery(model, text)]).result()
                 for part in reading.parts:
                     rows, steps = reading.predictor.effort(part)
@@ -86,23 +88,25 @@ class Batcher:
         with self._changed:
             return len(self._queue)
 
-    async def answer(self, queries: Sequence[Query], client: str = "") -> list[Prediction]:
+    async def answer(self, queries: Sequence[Query], client: str = "", cells: int | None = None) -> list[Prediction]:
         """Answers each query. Cancelling stops the queries; a full queue raises an HTTP error."""
         answers = {query: self.cache[query] for query in queries if query in self.cache}
         self.metrics.count(cache_hits=len(answers))
         missing = [query for query in dict.fromkeys(queries) if query not in answers]
         cache = self.cache
         if missing:
-            answers |= zip(missing, await self._decode(missing, client), strict=True)
+            answers |= zip(missing, await self._decode(missing, client, cells), strict=True)
         for query, answer in answers.items():
             if query.cached:
                 cache[query] = answer
         return [answers[query] for query in queries]
 
-    async def _decode(self, queries: Sequence[Query], client: str) -> list[Prediction]:
+    async def _decode(self, queries: Sequence[Query], client: str, cells: int | None) -> list[Prediction]:
         loop = asyncio.get_running_loop()
         self._check_room(client, 1)
         readings = await loop.run_in_executor(self._reader, read, queries)
+        if cells is not None and (count := sum(map(expected_cells, readings))) > cells:
+            raise too_many_cells(count, cells)
         ticket = Ticket(client, readings, loop.create_future())
         ticket.jobs = make_jobs(ticket)
         for reading in readings:
@@ -171,6 +175,8 @@ class Batcher:
         # Count before answering, so that a client with an answer finds it in the metrics.
         tokens, texts = sum(job.part.size for job in batch.jobs), len({id(job.reading) for job in batch.jobs})
         self.metrics.count(texts=texts, tokens=tokens, batches=1, busy_seconds=spent)
+        if any(not isinstance(answer, Exception) for answer in answers):
+            self.worked[batch.jobs[0].reading.query.model.name] = time.monotonic()
         for job, answer in zip(batch.jobs, answers, strict=True):
             _keep(job, answer)
 
@@ -188,6 +194,11 @@ class Batcher:
                 if left <= 0 or self._closing or self._queue.full(*limits):
                     return self._queue.take(*limits)
                 self._changed.wait(left)
+
+
+def too_many_cells(count: int, limit: int) -> HTTPException:
+    message = f"about {count:,} attention weights exceed the limit of {limit:,}; send shorter or fewer texts"
+    return HTTPException(400, f"{message}, or ask for alignment instead of attention")
 
 
 def _results(jobs: Sequence[Job]) -> list[Any]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Request
@@ -11,10 +13,12 @@ from starlette.responses import HTMLResponse, Response
 
 from weft.inference.documents import Document
 from weft.inference.formats import Format, fill_all, open_document
+from weft.inference.predictor import Prediction
 from weft.inference.terms import Terms
+from weft.serve.batcher import too_many_cells
 from weft.serve.models import ExplanationQuery, Served, TranslationQuery
 from weft.serve.request_body import admitted_body, body_schema, with_choices
-from weft.serve.responses import ERRORS, ModelDocument, TranslateResponse, document
+from weft.serve.responses import ERRORS, ModelDocument, TranslateResponse, cells, document, encode
 from weft.serve.service import Service
 
 Text = Annotated[str, Field(max_length=1 << 20)]
@@ -22,6 +26,9 @@ TermList = Annotated[list[Annotated[str, Field(min_length=1, max_length=200)]], 
 
 PAGE_POLICY = "sandbox allow-scripts; default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data:"
 """Lets the script inside the explanation page run, but in an opaque origin: it cannot reach this server."""
+
+ALIGNING = 32
+"""Times as many attention weights may be averaged for an alignment as may be sent."""
 
 OPTIONS = (
     *("beam", "length_penalty", "max_length", "min_length", "n_best", "no_repeat_ngram"),
@@ -89,19 +96,20 @@ def router(service: Service) -> APIRouter:
     @routes.post(
         "/translate",
         summary="Translate, with scores, alternatives and attention",
-        response_model_exclude_none=True,
+        response_model=TranslateResponse,
         openapi_extra=body_schema({"$ref": "#/components/schemas/TranslateRequest"}),
     )
-    async def translate(request: Request) -> TranslateResponse:
+    async def translate(request: Request) -> Response:
         body = await admitted_body(request, service, TranslateRequest)
         service.check(body.texts + body.prefixes + body.use + body.avoid)
         model = service.models.chosen(body.model, body.source, body.target)
         documents = None if body.format == "text" else [open_document(text, body.format, model.target) for text in body.texts]
-        found = await service.answer(request, _queries(service, body, model, documents))
-        translations = found if documents is None else fill_all(documents, found)
-        pairs = zip(body.texts, translations, strict=True)
-        answers = [document(model, text, each, attention=body.attention, alignment=body.alignment) for text, each in pairs]
-        return TranslateResponse(model=model.name, source=model.source, target=model.target, translations=answers)
+        limit = service.settings.cells * (1 if body.attention else ALIGNING)
+        found = await service.answer(request, _queries(service, body, model, documents), cells=limit)
+        if body.attention and (count := cells(found)) > service.settings.cells:
+            raise too_many_cells(count, service.settings.cells)
+        content = await asyncio.to_thread(_content, body, model, found if documents is None else fill_all(documents, found))
+        return Response(content, media_type="application/json")
 
     @routes.post(
         "/explain",
@@ -143,6 +151,16 @@ def _model(model: Served, limit: int) -> ModelDocument:
         beam=config.decode.search.get("width", 1),
         most_beam=limit,
     )
+
+
+def _content(body: TranslateRequest, model: Served, translations: Sequence[Prediction]) -> bytes:
+    """The response as JSON."""
+    terms, answers = Terms(tuple(body.use)), []
+    for text, each in zip(body.texts, translations, strict=True):
+        answer = document(model, text, each, attention=body.attention, alignment=body.alignment)
+        answer.unmet = terms.unmet(each.text) or None
+        answers.append(answer)
+    return encode(TranslateResponse(model=model.name, source=model.source, target=model.target, translations=answers))
 
 
 def _queries(

@@ -7,6 +7,7 @@ from typing import Any
 
 from fastapi import APIRouter, Request
 from starlette.exceptions import HTTPException
+from starlette.responses import JSONResponse, Response
 
 from weft.inference.documents import Document
 from weft.inference.formats import fill_all, open_document
@@ -26,6 +27,7 @@ TRANSLATE: dict[str, Any] = {
     "alternatives": {"type": "integer", "minimum": 0, "default": 0, "description": "number of alternative translations"},
     "api_key": {"type": "string"},
 }
+UNHEALTHY: Fields = {"description": "a model does not answer"}
 DETECT: Fields = {"type": "object", "properties": {"q": ONE_OR_MORE}, "required": ["q"]}
 
 
@@ -66,9 +68,12 @@ def router(service: Service) -> APIRouter:
         targets = {code: sorted({model.target for model in served if model.source == code}) for code in codes}
         return [{**_named(code), "targets": targets[code]} for code in codes]
 
-    @routes.get("/health", summary="Whether the server is up")
-    async def health() -> Fields:
-        return {"status": "ok"}
+    @routes.get("/health", summary="Whether every model of the server answers", responses={503: UNHEALTHY})
+    async def health() -> Response:
+        problems = await service.health.problems()
+        return (
+            JSONResponse({"status": "error", "error": "; ".join(problems)}, 503) if problems else JSONResponse({"status": "ok"})
+        )
 
     @routes.get("/frontend/settings", summary="Settings for a web page")
     async def settings() -> Fields:

@@ -55,7 +55,9 @@ class Guard:
         except Exception as error:
             refusal = error if isinstance(error, HTTPException) else HTTPException(500, "internal error")
             if refusal is not error:
-                self.log({"event": "error", "error": repr(error), "trace": traceback.format_exc()})
+                # A message may quote the text of the request, so without --log-text only the places in the code are logged.
+                said = repr(error) if self.settings.log_text else type(error).__name__
+                self.log({"event": "error", "error": said, "trace": "".join(traceback.format_tb(error.__traceback__))})
             if not status:
                 # The rest of the request stays unread, so the connection is closed.
                 extra = {**(refusal.headers or {}), "Connection": "close"}

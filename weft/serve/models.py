@@ -90,12 +90,20 @@ class Served:
     place: Place
     translator: Translator = field(repr=False)
     _predictors: BoundedDict[Hashable, Predictor[Any, Any]] = field(default_factory=lambda: BoundedDict(PREDICTORS), repr=False)
+    _maps: list[int] = field(default_factory=list, repr=False)
 
     def predictor(self, options: tuple[tuple[str, Any], ...]) -> Predictor[Any, Any]:
         """The predictor with these options. Only one thread may call this."""
         if options not in self._predictors:
             self._predictors[options] = self.translator.predictor(**dict(options))
         return self._predictors[options]
+
+    def count_maps(self) -> int:
+        """The number of attention maps: heads of all layers. The first call runs the model."""
+        if not self._maps:
+            attention = getattr(self.translator.translate("a b", attention=True), "attention", {})
+            self._maps.append(sum(weights.shape[0] for weights in attention.values()))
+        return self._maps[0]
 
     def explain(self, query: Query) -> str:
         """The page that explains how a text is translated."""

@@ -145,3 +145,11 @@ def kind(reading: Reading, part: Part) -> Hashable:
     """What decides the time per row and step: the model, and the order of magnitude of the number of terms."""
     terms = getattr(part, "terms", None)
     return reading.query.model.name, (len(terms.use) + len(terms.avoid)).bit_length() if terms else 0
+
+
+def expected_cells(reading: Reading) -> int:
+    """The attention weights that a query computes, if its translation is as long as its text."""
+    query = reading.query
+    if not (isinstance(query, TranslationQuery) and query.attention):
+        return 0
+    return query.model.count_maps() * sum(part.size**2 for part in reading.parts)

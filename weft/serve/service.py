@@ -12,6 +12,7 @@ from starlette.requests import Request
 from weft.inference.predictor import Prediction
 from weft.serve.access import AccessControl
 from weft.serve.batcher import Batcher
+from weft.serve.health import Health
 from weft.serve.log import Log
 from weft.serve.metrics import Metrics
 from weft.serve.models import Models, Query
@@ -24,6 +25,7 @@ class Service:
     def __init__(self, settings: Settings, models: Models, log: Log = lambda facts: None) -> None:
         self.settings, self.models, self.metrics = settings, models, Metrics()
         self.batcher = Batcher(settings, self.metrics, log)
+        self.health = Health(self.batcher, models)
         self.access = AccessControl(settings, self.metrics)
         self.metrics.gauges["queue_length"] = ("sentences waiting in the queue", lambda: self.batcher.length)
         self.metrics.gauges["models"] = ("number of models", lambda: len(self.models.served))
@@ -44,14 +46,17 @@ class Service:
         if any("\ud800" <= character <= "\udfff" for text in texts for character in text):
             raise HTTPException(400, "Invalid request: the text is not valid Unicode")  # JSON allows unpaired surrogates
 
-    async def answer(self, request: Request, queries: Sequence[Query]) -> list[Prediction]:
-        """Answers each query. Cancels the queries if the client disconnects or the time is up."""
+    async def answer(self, request: Request, queries: Sequence[Query], cells: int | None = None) -> list[Prediction]:
+        """Answers each query. Cancels the queries if the client disconnects or the time is up.
+
+        cells: the most attention weights that the queries may compute.
+        """
         note(request, texts=len(queries), characters=sum(len(query.text) for query in queries))
         if self.settings.log_text:
             note(request, text=[query.text for query in queries])
         if queries:
             note(request, model=queries[0].model.name)
-        task = asyncio.ensure_future(self.batcher.answer(queries, client_of(request)))
+        task = asyncio.ensure_future(self.batcher.answer(queries, client_of(request), cells))
         gone = asyncio.ensure_future(_disconnect(request))
         try:
             done, _ = await asyncio.wait({task, gone}, timeout=self.settings.timeout, return_when=asyncio.FIRST_COMPLETED)
