@@ -83,7 +83,10 @@ class Guard:
             read = True
             return {"type": "http.request", "body": body, "more_body": False}
 
-        await self.app(scope, replay, send)
+        # A HEAD request is answered like GET; the connection leaves the body out.
+        inner = {**scope, "method": "GET"} if scope["method"] == "HEAD" else scope
+        await self.app(inner, replay, send)
+        scope["route"] = inner.get("route")
 
     async def _body(self, headers: dict[bytes, bytes], receive: Receive) -> bytes:
         """Reads the whole body; refuses one that is too large or arrives too slowly."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Collection, Hashable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,24 @@ UNKNOWN = "und"
 
 PREDICTORS = 32
 """Predictors that a model keeps, each with other options."""
+
+ALIASES = {
+    "zh": "zh-hans",
+    "zh-cn": "zh-hans",
+    "zh-sg": "zh-hans",
+    "zh-tw": "zh-hant",
+    "zh-hk": "zh-hant",
+    "zt": "zh-hant",
+    "zh-hans": "zh",
+    "zh-hant": "zt",
+    "no": "nb",
+    "nb": "no",
+    "iw": "he",
+    "in": "id",
+    "tl": "fil",
+    "pb": "pt-br",
+}
+"""Other usual codes of languages."""
 
 CODE = re.compile(r"[A-Za-z]{2,3}(?:[-_][A-Za-z0-9]{2,8})*")
 PAIR = re.compile(rf"({CODE.pattern}):({CODE.pattern})|([A-Za-z]{{2,3}})-([A-Za-z]{{2,3}})")
@@ -114,6 +132,18 @@ class Served:
         return len(self.translator.source.encode(text)) + 1
 
 
+def known_code(code: str, known: Collection[str]) -> str | None:
+    """The language among `known` that a code means: itself in any case, an alias, or the same language in another region."""
+    codes = {each.lower().replace("_", "-"): each for each in sorted(known)}
+    wanted = code.lower().replace("_", "-")
+    for name in (wanted, ALIASES.get(wanted, wanted), wanted.partition("-")[0]):
+        if name in codes:
+            return codes[name]
+    if "-" in wanted and not wanted.startswith("zh"):
+        wanted = wanted.partition("-")[0]
+    return next((each for name, each in codes.items() if name.partition("-")[0] == wanted), None)
+
+
 def parse_place(text: str) -> Place:
     """Parses `RUN`, or `RUN,RUN` for an ensemble; either may start with its languages: `en-de=RUN`, `zh-Hans:en=RUN`."""
     pair, equals, rest = text.partition("=")
@@ -186,15 +216,36 @@ class Models:
         self.served = [self._open(old.place, old.name) for old in self.served]
 
     def between(self, source: str, target: str) -> Served:
-        """Returns the first model for this language pair, ignoring case."""
-        wanted = (source.lower(), target.lower())
-        for model in self.served:
-            if (model.source.lower(), model.target.lower()) == wanted:
-                return model
-        for code, known in ((source, self.choices["source"]), (target, self.choices["target"])):
-            if code.lower() not in {each.lower() for each in known}:
-                raise HTTPException(400, f"{code} is not supported")
+        """Returns the first model for this language pair; see `known_code` for other names of a language."""
+        found = self.path(source, target)
+        if len(found) == 1:
+            return found[0]
         raise HTTPException(400, f"{target} is not available as a target language from {source}")
+
+    def path(self, source: str, target: str) -> list[Served]:
+        """The models that lead from one language to another: one, two by way of a third language, or none if they are equal."""
+        codes = {code for model in self.served for code in (model.source, model.target)}
+        first, last = (known_code(code, codes) for code in (source, target))
+        for code, found in ((source, first), (target, last)):
+            if found is None:
+                raise HTTPException(400, f"{code} is not supported")
+        if first == last:
+            return [model for model in self.served if (model.source, model.target) == (first, last)][:1]
+        direct = [model for model in self.served if (model.source, model.target) == (first, last)]
+        pairs = [
+            [one, other]
+            for one in self.served
+            for other in self.served
+            if one.source == first and one.target == other.source and other.target == last and one.source != one.target
+        ]
+        if not (direct or pairs):
+            raise HTTPException(400, f"{target} is not available as a target language from {source}")
+        return direct[:1] or pairs[0]
+
+    def targets(self, source: str) -> set[str]:
+        """The languages that texts in `source` can be translated to, directly or by way of a third language."""
+        direct = {model.target for model in self.served if model.source == source}
+        return direct | {model.target for model in self.served if model.source in direct} - {source}
 
     def chosen(self, name: str | None, source: str | None, target: str | None) -> Served:
         """Returns the model with this name, or for this language pair, or the only model."""
