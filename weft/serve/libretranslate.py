@@ -47,11 +47,11 @@ def router(service: Service) -> APIRouter:
         if markup not in ("text", "html"):
             raise HTTPException(400, "Invalid request: format must be text or html")
         count = _alternatives(fields, service.settings.beam)
-        *before, last = service.models.path(detected["language"] if detected else source, target) or [None]
-        for model in before:
-            found = await _translate(service, request, model, texts, markup, 0)
-            texts = [each.text for each in found]
-        found = await _translate(service, request, last, texts, markup, count)
+        path = service.models.path(detected["language"] if detected else source, target)
+        found: Sequence[Prediction] = [Prediction(text, 0.0) for text in texts]
+        for model in path:
+            sources = [each.text for each in found]
+            found = await _translate(service, request, model, sources, markup, count if model is path[-1] else 0)
         response = _response(found, count, detected)
         return response if is_list else {name: values[0] for name, values in response.items()}
 
@@ -114,11 +114,9 @@ def _named(code: str) -> Fields:
 
 
 async def _translate(
-    service: Service, request: Request, model: Served | None, texts: Sequence[str], markup: str, count: int
-) -> list[Prediction]:
-    """Translates each text with a model; without one, the texts stay. Parts without letters stay as well."""
-    if model is None:
-        return [Translation(text, 0.0) for text in texts]
+    service: Service, request: Request, model: Served, texts: Sequence[str], markup: str, count: int
+) -> Sequence[Prediction]:
+    """Translates each text with a model. Parts without letters stay as they are."""
     documents = [open_document(text, markup) for text in texts]
     options = (("n_best", count + 1),) if count else ()
     segments = [segment for document in documents for segment in document.segments]

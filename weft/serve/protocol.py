@@ -36,6 +36,10 @@ class Protocol(H11Protocol):
         """Whether no request is in progress. Headers that are incomplete do not count."""
         return self.cycle is None or self.cycle.response_complete
 
+    @property
+    def address(self) -> str:
+        return self.client[0] if self.client else ""
+
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
         self.opened = self.loop.time()
@@ -99,10 +103,10 @@ class Protocol(H11Protocol):
 
     def _make_room(self) -> None:
         """Closes the oldest idle connection of the address that has most connections."""
-        counts = Counter(each.client[0] for each in self.connections if each.client)
-        idle = [each for each in self.connections if each is not self and each.idle and each.client]
-        if idle:
-            max(idle, key=lambda each: (counts[each.client[0]], -each.opened)).transport.abort()
+        others = [each for each in self.connections if isinstance(each, Protocol) and each is not self]
+        counts = Counter(each.address for each in others)
+        if idle := [each for each in others if each.idle]:
+            max(idle, key=lambda each: (counts[each.address], -each.opened)).transport.abort()
 
     def _watch_reading(self, before: int) -> None:
         if before:

@@ -27,8 +27,8 @@ class ExplanationPredictor:
         return self
 
     def effort(self, part: Part) -> Effort:
-        width: int = dict(self.query.options).get("beam", self.query.model.translator.config.decode.search.get("width", 1))
-        return Effort(width, part.size)
+        width = self.query.model.translator.config.decode.search.get("width", 1)
+        return Effort(int(dict(self.query.options).get("beam") or width), part.size)
 
     def run(self, parts: list[Part], control: Control | None = None) -> list[str]:
         return [self.query.model.explain(self.query)] * len(parts)

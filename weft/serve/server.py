@@ -12,6 +12,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from typing import Any
 
 import uvicorn
 
@@ -108,7 +109,7 @@ class Server(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
-        self._log_models("serving", address=self.address)
+        self._log_models("serving", address=self.address, pid=os.getpid())
         if other := os.environ.pop(STOPS, ""):
             os.environ.pop(HANDED, None)
             with suppress(ProcessLookupError):
@@ -143,7 +144,7 @@ class Server(uvicorn.Server):
         except WeftError as error:
             self.log({"event": "reload failed", "error": str(error)})
 
-    def _log_models(self, event: str, **facts: str) -> None:
+    def _log_models(self, event: str, **facts: Any) -> None:
         self.log({"event": event, **facts, "models": [model.name for model in self.service.models.served]})
 
 
