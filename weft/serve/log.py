@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import queue
 import sys
 import threading
@@ -55,8 +56,15 @@ class LogWriter:
 
 
 def _write(line: str) -> None:
-    sys.stderr.write(f"{line}\n")
-    sys.stderr.flush()
+    """Writes past Python's buffer: a thread that is blocked in it would keep the process from ending."""
+    try:
+        number = sys.stderr.fileno()
+    except (AttributeError, OSError, ValueError):
+        sys.stderr.write(f"{line}\n")
+        return
+    left = f"{line}\n".encode()
+    while left:
+        left = left[os.write(number, left) :]
 
 
 log_line = LogWriter()
