@@ -211,9 +211,14 @@ class Models:
             )
         return Served(name, source, target, place, translator)
 
-    def reload(self) -> None:
-        """Reads every model again. If one fails, all old models stay and the error names the run."""
-        self.served = [self._open(old.place, old.name) for old in self.served]
+    def reload(self, prepare: Callable[[list[Served]], None] = lambda served: None) -> None:
+        """Reads every model again. If one fails, all old models stay and the error names the run.
+
+        prepare: called with the new models before they are used.
+        """
+        served = [self._open(old.place, old.name) for old in self.served]
+        prepare(served)
+        self.served = served
 
     def between(self, source: str, target: str) -> Served:
         """Returns the first model for this language pair; see `known_code` for other names of a language."""

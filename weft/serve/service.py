@@ -74,8 +74,7 @@ class Service:
         """Reloads the models while the old ones keep answering. Batches in progress finish with the old models."""
         async with self._reloading:
             self.access.reload()
-            await asyncio.to_thread(self.models.reload)
-            await asyncio.to_thread(self.batcher.warm_up, self.models.served)
+            await asyncio.to_thread(self.models.reload, self.batcher.warm_up)
             self.batcher.clear_cache()
             self.metrics.count(reloads=1)
 
