@@ -188,14 +188,12 @@ def test_invalid_requests_are_explained(served: Any, body: dict[str, Any], statu
 
 
 def test_a_repeated_text_comes_from_the_cache(serve: Any) -> None:
-    shown = serve(cache=2)
+    shown = serve()
     first = shown.translate(["a b", "c d"], model="reverse")
     assert shown.translate(["a b", "c d", "a b"], model="reverse") == [*first, first[0]]
     assert (_count(shown, "weft_texts_total"), _count(shown, "weft_cache_hits_total")) == (2, 2)
     shown.translate("a b", model="reverse", beam=2)
-    shown.translate("e f", model="reverse")
-    shown.translate("c d", model="reverse")
-    assert _count(shown, "weft_texts_total") == 5
+    assert _count(shown, "weft_texts_total") == 3
 
 
 def test_models_are_reloaded_without_interruption(reverse_run: Path, tmp_path: Path, other_run: Path, serve: Any) -> None:

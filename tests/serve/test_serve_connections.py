@@ -13,7 +13,7 @@ from serving import Slow, connected, post, wait_for
 
 from weft.serve.log import LogWriter
 
-GET = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"
+GET = b"GET /languages HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
 
 def receive(line: socket.socket) -> bytes:

@@ -36,7 +36,7 @@ def serve(
     window: float = typer.Option(4.0, "--window", help="Milliseconds in which requests are collected into a batch.", min=0),
     batch_time: float = typer.Option(200.0, "--batch-time", help="Milliseconds that a batch may take.", min=1),
     batch_tokens: int = typer.Option(4096, "--batch-tokens", help="Source tokens per batch; 0: each text alone.", min=0),
-    cache: int = typer.Option(10_000, "--cache", help="Translations kept in the cache.", min=0),
+    cache: int = typer.Option(64, "--cache", help="MiB of translations kept in the cache.", min=0),
     max_beam: int = typer.Option(16, "--max-beam", help="The widest beam that a request may ask for.", min=1),
     cors: list[str] = typer.Option(
         [], "--cors", help="Site whose pages may send requests, or *. Repeatable.", metavar="ORIGIN"
@@ -67,7 +67,7 @@ def serve(
 
     limits: dict[str, Any] = {"rate": rate, "characters": char_limit, "queue": queue, "timeout": timeout}
     batches: dict[str, Any] = {"window": window / 1000, "slice": batch_time / 1000, "batch_tokens": batch_tokens}
-    batches |= {"cache": cache, "beam": max_beam}
+    batches |= {"cache": cache << 20, "beam": max_beam}
     access: dict[str, Any] = {"keys": frozenset(api_key), "admin_keys": frozenset(admin_key), "key_file": str(api_keys or "")}
     access |= {"origins": tuple(cors), "proxies": proxy, "log_text": log_text, "hosts": tuple(allowed_host), "prefix": prefix}
     cores = threads or max(1, (os.cpu_count() or 2) - 1)

@@ -163,10 +163,9 @@ class TranslationPredictor(Predictor[TranslationInput, Translation]):
 
     def effort(self, part: Piece) -> Effort:
         """Counts hypotheses, which terms multiply, and the tokens of a translation that is as long as its source."""
-        section, search = self.resolved.section, self.resolved.search
-        rows = search.rows(self.resolved.candidates, required=bool(part.terms.use))
-        longest = min(section.max_length, int(section.max_ratio * part.size) + 10)
-        return Effort(rows, min(longest, max(part.size, section.min_length)))
+        section = self.resolved.section
+        steps = min(section.max_length, int(section.max_ratio * part.size) + 10, max(part.size, section.min_length))
+        return Effort(self.resolved.search.rows(self.resolved.candidates, required=bool(part.terms.use)), steps)
 
     def run(self, parts: list[Piece], control: Control | None = None) -> list[list[Translation]]:
         found, _ = self.search(parts, control=control)

@@ -16,7 +16,7 @@ from starlette.exceptions import HTTPException
 
 from weft.inference.predictor import Prediction
 from weft.search.loop import Control
-from weft.serve.bounded import BoundedDict
+from weft.serve.bounded import BoundedDict, bytes_of
 from weft.serve.fair_queue import Batch, FairQueue, Pace
 from weft.serve.log import Log
 from weft.serve.metrics import Metrics
@@ -64,7 +64,7 @@ class Batcher:
 
     def clear_cache(self) -> None:
         """Starts a new cache. Answers to queries made before this call go to the old one. Only the event loop uses it."""
-        self.cache: BoundedDict[Query, Prediction] = BoundedDict(self.settings.cache)
+        self.cache: BoundedDict[Query, Prediction] = BoundedDict(self.settings.cache, _entry_bytes)
 
     def warm_up(self, models: Sequence[Served]) -> None:
         """Loads the kernels of these models and measures their pace. Models that do not read text are left out."""
@@ -166,6 +166,8 @@ class Batcher:
 
     def _run(self, batch: Batch) -> None:
         began = self.busy_since = time.monotonic()
+        model = batch.jobs[0].reading.query.model.name
+        self.metrics.observe("queue_seconds", model, [began - job.since for job in batch.jobs])
         answers = _results(batch.jobs)
         spent = time.monotonic() - began
         self.busy_since = None
@@ -175,8 +177,10 @@ class Batcher:
         # Count before answering, so that a client with an answer finds it in the metrics.
         tokens, texts = sum(job.part.size for job in batch.jobs), len({id(job.reading) for job in batch.jobs})
         self.metrics.count(texts=texts, tokens=tokens, batches=1, busy_seconds=spent)
+        self.metrics.observe("batch_seconds", model, [spent])
+        self.metrics.observe("batch_sentences", model, [len(batch.jobs)])
         if any(not isinstance(answer, Exception) for answer in answers):
-            self.worked[batch.jobs[0].reading.query.model.name] = time.monotonic()
+            self.worked[model] = time.monotonic()
         for job, answer in zip(batch.jobs, answers, strict=True):
             _keep(job, answer)
 
@@ -194,6 +198,12 @@ class Batcher:
                 if left <= 0 or self._closing or self._queue.full(*limits):
                     return self._queue.take(*limits)
                 self._changed.wait(left)
+
+
+def _entry_bytes(query: Query, answer: Prediction) -> int:
+    """The memory that a cached answer takes."""
+    given = query.fields if isinstance(query, TranslationQuery) else {}
+    return bytes_of((query.text, query.options, given, answer))
 
 
 def too_many_cells(count: int, limit: int) -> HTTPException:

@@ -46,7 +46,7 @@ class Health:
             return [f"the model has been busy with one batch for {time.monotonic() - busy:.0f} s"]
         async with self._testing:
             if time.monotonic() - self._last[0] > 1:
-                found = [await self._problem(model) for model in self.models.served]
+                found = await asyncio.gather(*map(self._problem, self.models.served))
                 self._last = (time.monotonic(), [each for each in found if each])
             return self._last[1]
 

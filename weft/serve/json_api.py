@@ -101,7 +101,7 @@ def router(service: Service) -> APIRouter:
     )
     async def translate(request: Request) -> Response:
         body = await admitted_body(request, service, TranslateRequest)
-        service.check(body.texts + body.prefixes + body.use + body.avoid)
+        service.check(body.texts, body.prefixes + body.use + body.avoid)
         model = service.models.chosen(body.model, body.source, body.target)
         documents = None if body.format == "text" else [open_document(text, body.format, model.target) for text in body.texts]
         limit = service.settings.cells * (1 if body.attention else ALIGNING)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 import traceback
+import uuid
 from collections.abc import Callable
 
 from starlette.exceptions import HTTPException
@@ -23,6 +25,9 @@ HEADERS = {
     b"frame-ancestors 'none'; form-action 'self'",
 }
 
+REQUEST_ID = re.compile(rb"[A-Za-z0-9._-]{1,64}")
+"""Identifiers of requests that a client or a proxy may choose, in the header X-Request-ID."""
+
 
 class Guard:
     """Wraps the application: rejects foreign Host headers and large or slow bodies, and hides tracebacks from clients."""
@@ -39,6 +44,10 @@ class Guard:
                 await self.app(scope, receive, send)
             return
         began, status = time.monotonic(), 0
+        name = next((value for key, value in scope["headers"] if key == b"x-request-id"), b"")
+        name = name if REQUEST_ID.fullmatch(name) else uuid.uuid4().hex.encode()
+        facts = scope.setdefault("weft.log", {})
+        facts |= {"id": name.decode(), "client": scope["client"][0] if scope.get("client") else ""}
         self.taken += 1
 
         async def send_with_headers(message: Message) -> None:
@@ -46,7 +55,7 @@ class Guard:
             if message["type"] == "http.response.start":
                 status = message["status"]
                 present = {name.lower() for name, _ in message["headers"]}
-                added = HEADERS | ({b"connection": b"close"} if self.stopping() else {})
+                added = {**HEADERS, b"x-request-id": name, **({b"connection": b"close"} if self.stopping() else {})}
                 message["headers"] = [*message["headers"], *((k, v) for k, v in added.items() if k not in present)]
             await send(message)
 
@@ -57,7 +66,14 @@ class Guard:
             if refusal is not error:
                 # A message may quote the text of the request, so without --log-text only the places in the code are logged.
                 said = repr(error) if self.settings.log_text else type(error).__name__
-                self.log({"event": "error", "error": said, "trace": "".join(traceback.format_tb(error.__traceback__))})
+                self.log(
+                    {
+                        "event": "error",
+                        "id": facts["id"],
+                        "error": said,
+                        "trace": "".join(traceback.format_tb(error.__traceback__)),
+                    }
+                )
             if not status:
                 # The rest of the request stays unread, so the connection is closed.
                 extra = {**(refusal.headers or {}), "Connection": "close"}

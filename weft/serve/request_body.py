@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from fastapi import Request
@@ -68,6 +69,22 @@ def body_schema(schema: Fields) -> Fields:
     """Describes such a body for OpenAPI: one schema for JSON and for forms."""
     kinds = ("application/json", "application/x-www-form-urlencoded")
     return {"requestBody": {"required": True, "content": {kind: {"schema": schema} for kind in kinds}}}
+
+
+KEY_PLACES: Fields = {
+    "bearer": {"type": "http", "scheme": "bearer"},
+    "header": {"type": "apiKey", "in": "header", "name": "X-API-Key"},
+    "query": {"type": "apiKey", "in": "query", "name": "api_key"},
+}
+"""Where a request may have its API key, as security schemes of OpenAPI. The field `api_key` of the body is one, too."""
+
+
+def with_security(schema: Fields, required: bool, public: Collection[str]) -> None:
+    """Adds the API key to a description: to all operations but those with a `public` path."""
+    schema["components"]["securitySchemes"] = KEY_PLACES
+    for path, operations in schema["paths"].items():
+        for operation in operations.values() if path not in public else ():
+            operation["security"] = [*({name: []} for name in KEY_PLACES), *([] if required else [{}])]
 
 
 def with_choices(schema: Fields, choices: dict[str, list[str]]) -> Fields:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -18,6 +19,8 @@ from weft.serve.metrics import Metrics
 from weft.serve.models import Models, Query
 from weft.serve.settings import Settings
 
+SURROGATE = re.compile("[\ud800-\udfff]")
+
 
 class Service:
     """The shared state of a server: settings, models, metrics, batcher and access control."""
@@ -28,22 +31,23 @@ class Service:
         self.health = Health(self.batcher, models)
         self.access = AccessControl(settings, self.metrics)
         self.metrics.gauges["queue_length"] = ("sentences waiting in the queue", lambda: self.batcher.length)
+        self.metrics.gauges["cache_bytes"] = ("memory of cached translations", lambda: self.batcher.cache.used)
         self.metrics.gauges["models"] = ("number of models", lambda: len(self.models.served))
         self._reloading = asyncio.Lock()
 
     def admit(self, request: Request, key: Any = None, *, admin: bool = False) -> None:
         """Refuses a request without a valid key or beyond the rate limit; see `AccessControl`."""
         self.access.admit(request, key, admin=admin)
-        note(request, client=request.client.host if request.client else "", key=request.scope.get("weft.key"))
+        note(request, key=request.scope.get("weft.key"))
 
-    def check(self, texts: Sequence[str]) -> None:
-        """Refuses too many texts, too many characters, and invalid Unicode."""
-        settings, characters = self.settings, sum(map(len, texts))
+    def check(self, texts: Sequence[str], others: Sequence[str] = ()) -> None:
+        """Refuses too many texts, a text with too many characters, and invalid Unicode. `others`: terms and prefixes."""
+        settings, longest = self.settings, max(map(len, (*texts, *others)), default=0)
         if len(texts) > settings.texts:
             raise HTTPException(400, f"Invalid request: {len(texts)} texts exceed the limit of {settings.texts}")
-        if characters > settings.characters:
-            raise HTTPException(400, f"Invalid request: request ({characters}) exceeds text limit ({settings.characters})")
-        if any("\ud800" <= character <= "\udfff" for text in texts for character in text):
+        if longest > settings.characters:
+            raise HTTPException(400, f"Invalid request: request ({longest}) exceeds text limit ({settings.characters})")
+        if any(SURROGATE.search(text) for text in (*texts, *others)):
             raise HTTPException(400, "Invalid request: the text is not valid Unicode")  # JSON allows unpaired surrogates
 
     async def answer(self, request: Request, queries: Sequence[Query], cells: int | None = None) -> list[Prediction]:
@@ -73,8 +77,12 @@ class Service:
     async def reload(self) -> None:
         """Reloads the models while the old ones keep answering. Batches in progress finish with the old models."""
         async with self._reloading:
-            self.access.reload()
-            await asyncio.to_thread(self.models.reload, self.batcher.warm_up)
+            try:
+                self.access.reload()
+                await asyncio.to_thread(self.models.reload, self.batcher.warm_up)
+            except Exception:
+                self.metrics.count(failed_reloads=1)
+                raise
             self.batcher.clear_cache()
             self.metrics.count(reloads=1)
 

@@ -16,7 +16,7 @@ class Settings:
     characters, texts and bytes per request · queue: maximum number of waiting sentences · cells: attention weights per
     response · timeout: seconds until a request must be answered · arrive: seconds until its body must have arrived · window:
     seconds to wait for further requests before decoding a batch · slice: seconds that a batch may take · batch_tokens: source
-    tokens per batch; 0: no batching · cache: number of cached translations · beam: largest beam that a request may set ·
+    tokens per batch; 0: no batching · cache: bytes of cached translations · beam: largest beam that a request may set ·
     origins: allowed CORS origins · hosts: names under which a server on loopback answers · prefix: path before all others, as
     a proxy shows it · proxies: proxy addresses whose X-Forwarded-For header is trusted · log_text: write texts to the log ·
     threads: CPU threads of the model; 0: torch's default · grace: seconds that running requests may take during shutdown.
@@ -38,7 +38,7 @@ class Settings:
     window: float = 0.004
     slice: float = 0.2
     batch_tokens: int = 4096
-    cache: int = 10_000
+    cache: int = 64 << 20
     beam: int = 16
     origins: tuple[str, ...] = ()
     hosts: tuple[str, ...] = ()
