@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import json
+import socket
+import threading
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Thread
 from typing import Any
 
 import httpx
+import pytest
 
+from weft.inference.predictor import Wanted
+from weft.inference.translation import TranslationPredictor
+from weft.search.loop import Control
 from weft.serve.models import Models, Place
 from weft.serve.server import Server
 from weft.serve.settings import Settings
@@ -51,3 +59,42 @@ def running(models: Models, **settings: Any) -> Iterator[Running]:
         server.stop()
         thread.join(30)
         assert not thread.is_alive()
+
+
+class Slow:
+    """Blocks every batch until `go` is set."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.go, self.began, self.batches = threading.Event(), threading.Event(), []
+        self.pool = ThreadPoolExecutor(10)
+        self.wanted: list[Wanted] = []
+        real = TranslationPredictor.run
+
+        def run(predictor: Any, parts: Any, control: Control | None = None) -> Any:
+            if control is None:  # the warm-up
+                return real(predictor, parts)
+            self.batches.append([part.text for part in parts])
+            self.wanted.append(control.wanted)
+            self.began.set()
+            assert self.go.wait(30)
+            return real(predictor, parts, control)
+
+        monkeypatch.setattr(TranslationPredictor, "run", run)
+
+
+def wait_for(condition: Any, times: int = 1000) -> None:
+    for _ in range(times):
+        if condition():
+            return
+        time.sleep(0.01)
+    raise AssertionError("the condition did not become true in time")
+
+
+def connected(shown: Any) -> socket.socket:
+    host, port = shown.url.removeprefix("http://").split(":")
+    return socket.create_connection((host, int(port)), timeout=20)
+
+
+def post(body: bytes, length: int | None = None, path: bytes = b"/v1/translate") -> bytes:
+    head = b"POST %s HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
+    return head % (path, len(body) if length is None else length) + body

@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from serving import Running, running, two_models
+from serving import Running, Slow, running, two_models
 
 from weft.serve.models import Models
 
@@ -29,3 +29,11 @@ def serve(models: Models) -> Iterator[Callable[..., Running]]:
     """Starts servers with given settings or models."""
     with ExitStack() as stack:
         yield lambda own=None, **settings: stack.enter_context(running(own or models, **settings))
+
+
+@pytest.fixture
+def slow(monkeypatch: pytest.MonkeyPatch) -> Iterator[Slow]:
+    made = Slow(monkeypatch)
+    with made.pool:
+        yield made
+        made.go.set()  # also after a failed test, so that no client waits

@@ -81,13 +81,12 @@ def test_sentences_are_translated_one_by_one_and_alignments_joined(served: Any) 
         ({"q": "a", "target": "de"}, 400, "missing source"),
         ({"q": "a", "source": "en"}, 400, "missing target"),
         ({"q": "a", "source": "xx", "target": "de"}, 400, "xx is not supported"),
-        ({"q": "a", "source": "en", "target": "fr"}, 400, "fr is not supported"),
+        ({"q": "a", "source": "en", "target": "fr"}, 400, "fr is not available as a target language from en"),
         ({"q": 3, "source": "en", "target": "de"}, 400, "q must be"),
         ({"q": ["a", 3], "source": "en", "target": "de"}, 400, "q must be"),
         ({"q": "a", "source": "en", "target": "de", "format": "pdf"}, 400, "format"),
         ({"q": "a", "source": "en", "target": "de", "format": ["text"]}, 400, "format"),
         ({"q": "a", "source": "en", "target": "de", "alternatives": -1}, 400, "alternatives"),
-        ({"q": "a", "source": "en", "target": "de", "alternatives": 99}, 400, "alternatives"),
         ({"q": "a\ud800", "source": "en", "target": "de"}, 400, "Unicode"),
         ({"q": "a " * 6000, "source": "en", "target": "de"}, 400, "exceeds text limit"),
     ],
@@ -189,14 +188,12 @@ def test_invalid_requests_are_explained(served: Any, body: dict[str, Any], statu
 
 
 def test_a_repeated_text_comes_from_the_cache(serve: Any) -> None:
-    shown = serve(cache=2)
+    shown = serve()
     first = shown.translate(["a b", "c d"], model="reverse")
     assert shown.translate(["a b", "c d", "a b"], model="reverse") == [*first, first[0]]
     assert (_count(shown, "weft_texts_total"), _count(shown, "weft_cache_hits_total")) == (2, 2)
     shown.translate("a b", model="reverse", beam=2)
-    shown.translate("e f", model="reverse")
-    shown.translate("c d", model="reverse")
-    assert _count(shown, "weft_texts_total") == 5
+    assert _count(shown, "weft_texts_total") == 3
 
 
 def test_models_are_reloaded_without_interruption(reverse_run: Path, tmp_path: Path, other_run: Path, serve: Any) -> None:
@@ -214,7 +211,7 @@ def test_models_are_reloaded_without_interruption(reverse_run: Path, tmp_path: P
     shutil.copy2(reverse_run / "model.safetensors", folder)
     with ThreadPoolExecutor(4) as pool:
         answers = [pool.submit(ask, text) for text in sentences(40)]
-        assert shown.client.post("/v1/reload").status_code == 403
+        assert shown.client.post("/v1/reload").status_code == 400
         assert shown.client.post("/v1/reload", headers=key).status_code == 200
         assert {each.result().status_code for each in answers} == {200}
     assert ask("a b c d e").json()["translations"][0]["score"] != before

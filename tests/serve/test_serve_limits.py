@@ -6,9 +6,6 @@ import gc
 import json
 import re
 import socket
-import threading
-import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -16,44 +13,11 @@ from typing import Any
 from weakref import ref
 
 import pytest
+from serving import Slow, connected, post, wait_for
 
-from weft.inference.predictor import Wanted
-from weft.serve.models import Models, Place, Served
-
-
-class Slow:
-    """Blocks every batch until `go` is set."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.go, self.began, self.batches = threading.Event(), threading.Event(), []
-        self.pool = ThreadPoolExecutor(10)
-        self.wanted: list[Wanted] = []
-        real = Served.answer
-
-        def answer(model: Served, asks: Any, wanted: Wanted) -> Any:
-            self.batches.append([ask.text for ask in asks])
-            self.wanted.append(wanted)
-            self.began.set()
-            assert self.go.wait(30)
-            return real(model, asks, wanted)
-
-        monkeypatch.setattr(Served, "answer", answer)
-
-
-@pytest.fixture
-def slow(monkeypatch: pytest.MonkeyPatch) -> Iterator[Slow]:
-    made = Slow(monkeypatch)
-    with made.pool:
-        yield made
-        made.go.set()  # also after a failed test, so that no client waits
-
-
-def wait_for(condition: Any, times: int = 1000) -> None:
-    for _ in range(times):
-        if condition():
-            return
-        time.sleep(0.01)
-    raise AssertionError("the condition did not become true in time")
+from weft.inference.translation import TranslationPredictor
+from weft.search.loop import Control
+from weft.serve.models import Models, Place
 
 
 def test_a_full_queue_says_when_to_retry(serve: Any, slow: Slow) -> None:
@@ -71,7 +35,7 @@ def test_a_full_queue_says_when_to_retry(serve: Any, slow: Slow) -> None:
 
 
 def test_waiting_texts_are_batched_within_the_token_budget(serve: Any, slow: Slow) -> None:
-    shown = serve(batch_tokens=12)
+    shown = serve(batch_tokens=12, slice=1e6)  # the test itself makes batches slow
     texts = [f"{a} {b}" for a, b in zip("abcdefg", "ijklmno", strict=True)]
     first = slow.pool.submit(shown.translate, "q r", model="reverse")
     assert slow.began.wait(30)
@@ -125,14 +89,14 @@ def test_a_running_text_is_stopped_when_its_client_leaves_and_is_not_cached(serv
 
 
 def test_one_bad_text_fails_alone(serve: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = Served.answer
+    real = TranslationPredictor.run
 
-    def answer(model: Served, asks: Any, wanted: Wanted) -> Any:
-        if any(ask.text == "bad" for ask in asks):
+    def run(predictor: Any, parts: Any, control: Control | None = None) -> Any:
+        if any(part.text == "bad" for part in parts):
             raise RuntimeError("no")
-        return real(model, asks, wanted)
+        return real(predictor, parts, control)
 
-    monkeypatch.setattr(Served, "answer", answer)
+    monkeypatch.setattr(TranslationPredictor, "run", run)
     shown = serve(window=0.05)
     with ThreadPoolExecutor(4) as pool:
         asked = [
@@ -165,9 +129,10 @@ def test_keys(serve: Any) -> None:
     assert shown.post("/translate", **asked, api_key="two") == {"translatedText": "b a"}
     assert shown.post("/translate", **asked, headers={"Authorization": "Bearer one"}) == {"translatedText": "b a"}
     assert "Invalid API key" in shown.post("/translate", status=403, **asked, api_key="three")["error"]
-    assert "send an API key" in shown.post("/detect", status=403, q="a")["error"]
+    assert "send an API key" in shown.post("/detect", status=400, q="a")["error"]
     shown.post("/v1/translate", status=403, text="a", model="reverse", headers={"X-API-Key": "on"})
-    assert shown.client.get("/metrics").status_code == 403
+    assert shown.client.get("/metrics").status_code == 400
+    assert shown.client.get("/metrics", params={"api_key": "one"}).status_code == 200
     assert shown.client.get("/health").status_code == 200
     assert shown.client.get("/frontend/settings").json()["keyRequired"] is True
 
@@ -223,16 +188,6 @@ def test_metrics_are_in_prometheus_format(serve: Any) -> None:
 # --- malformed requests -------------------------------------------------------------------------------------------------
 
 
-def connected(shown: Any) -> socket.socket:
-    host, port = shown.url.removeprefix("http://").split(":")
-    return socket.create_connection((host, int(port)), timeout=20)
-
-
-def post(body: bytes, length: int | None = None, path: bytes = b"/v1/translate") -> bytes:
-    head = b"POST %s HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
-    return head % (path, len(body) if length is None else length) + body
-
-
 def answer(line: socket.socket) -> bytes:
     received = b""
     while b"\r\n\r\n" not in received and (part := line.recv(65536)):
@@ -279,7 +234,7 @@ def test_the_server_survives_malformed_requests(served: Any, sent: bytes) -> Non
 
 
 def test_silent_connections_are_closed(serve: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("weft.serve.server.HEADERS_WITHIN", 0.2)
+    monkeypatch.setattr("weft.serve.protocol.HEADERS_WITHIN", 0.2)
     shown = serve()
     with connected(shown) as silent, connected(shown) as slow:
         slow.sendall(b"GET /health HTT")

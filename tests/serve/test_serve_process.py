@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import signal
 import socket
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +67,41 @@ def test_sigterm_under_load_answers_all_accepted_requests(reverse_run: Path) -> 
     end = lines[-1]
     assert end["event"] == "stopped" and end["taken"] == end["answered"] == len(answers)
     assert any(line["event"] == "reloaded" for line in lines)
+
+
+def test_a_restart_hands_over_the_socket_and_a_second_signal_ends_at_once(reverse_run: Path) -> None:
+    with process(f"en-de={reverse_run}") as (started, url):
+        lost, done = [], threading.Event()
+
+        def client() -> None:
+            while not done.is_set():
+                answer = httpx.post(f"{url}/v1/translate", json={"text": "a b"}, timeout=30, trust_env=False)
+                if answer.json()["translations"][0]["text"] != "b a":
+                    lost.append(answer.text)
+
+        with ThreadPoolExecutor(2) as pool:
+            asked = [pool.submit(client) for _ in range(2)]
+            started.send_signal(signal.SIGUSR2)
+            for line in started.stderr:  # type: ignore[union-attr]
+                if '"serving"' in line:
+                    other = int(json.loads(line)["pid"])
+                    break
+            try:
+                assert started.wait(30) == 0
+                done.set()
+                assert [each.result() for each in asked] == [None, None] and not lost and other != started.pid
+                with socket.create_connection(("127.0.0.1", int(url.rpartition(":")[2]))) as line:
+                    line.sendall(b"POST /translate HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n")  # never ends
+                    os.kill(other, signal.SIGTERM)
+                    time.sleep(0.5)  # two signals at once would count as one
+                    os.kill(other, signal.SIGTERM)
+                    line.settimeout(8)  # the body alone would have 10 s
+                    with suppress(ConnectionResetError):
+                        assert line.recv(1) == b""
+            finally:
+                done.set()
+                with suppress(ProcessLookupError):
+                    os.kill(other, signal.SIGKILL)
 
 
 @pytest.mark.parametrize(

@@ -80,7 +80,7 @@ def test_blank_inputs_need_no_batch_and_outputs_are_in_order(translator: Transla
     predictor = Lengths(resolved(translator, batch_tokens=12))
     lines = ["aaa", "", "b", "cccccc", ""]
     assert list(predictor.predict(lines)) == [3, 0, 1, 6, 0]
-    assert [predictor.cost(line) for line in lines] == [3, 1, 1, 6, 1]
+    assert [predictor.effort(part) for parts in predictor.read(lines, 1) for part in parts] == [(1, 3), (1, 1), (1, 6)]
 
 
 def test_windows_are_chosen_by_together_and_not_by_the_type_of_the_stream(translator: Translator) -> None:

@@ -25,19 +25,27 @@ def serve(
     host: str = typer.Option("127.0.0.1", "--host", help="Address to listen on; 0.0.0.0 serves other machines."),
     port: int = typer.Option(5000, "--port", help="Port to listen on; 0 takes a free one.", min=0, max=65535),
     api_key: list[str] = typer.Option([], "--api-key", help="A key that requests have to present. Repeatable.", metavar="KEY"),
-    api_keys: Path = typer.Option(None, "--api-keys", help="File with one key per line."),
+    api_keys: Path = typer.Option(
+        None, "--api-keys", help="File with a key per line, then optionally name=NAME, rate=NUMBER and admin."
+    ),
+    admin_key: list[str] = typer.Option([], "--admin-key", help="A key that may also reload the runs.", metavar="KEY"),
     rate: int = typer.Option(0, "--rate", help="Requests per minute for each key or address; 0: no limit.", min=0),
     char_limit: int = typer.Option(10_000, "--char-limit", help="Most characters per request.", min=1),
-    queue: int = typer.Option(2_000, "--queue", help="Texts that may wait; beyond that, 503 with Retry-After.", min=1),
+    queue: int = typer.Option(2_000, "--queue", help="Sentences that may wait; beyond that, 503 with Retry-After.", min=1),
     timeout: float = typer.Option(60.0, "--timeout", help="Seconds that a request may take.", min=0.1),
     window: float = typer.Option(4.0, "--window", help="Milliseconds in which requests are collected into a batch.", min=0),
+    batch_time: float = typer.Option(200.0, "--batch-time", help="Milliseconds that a batch may take.", min=1),
     batch_tokens: int = typer.Option(4096, "--batch-tokens", help="Source tokens per batch; 0: each text alone.", min=0),
-    cache: int = typer.Option(10_000, "--cache", help="Translations kept in the cache.", min=0),
+    cache: int = typer.Option(64, "--cache", help="MiB of translations kept in the cache.", min=0),
     max_beam: int = typer.Option(16, "--max-beam", help="The widest beam that a request may ask for.", min=1),
     cors: list[str] = typer.Option(
         [], "--cors", help="Site whose pages may send requests, or *. Repeatable.", metavar="ORIGIN"
     ),
     proxy: str = typer.Option("", "--proxy", help="Address of a proxy that names its clients.", show_default=False),
+    allowed_host: list[str] = typer.Option(
+        [], "--allowed-host", help="Name under which the server answers, such as that of a proxy. Repeatable.", metavar="NAME"
+    ),
+    prefix: str = typer.Option("", "--prefix", help="Path of the server behind a proxy, such as /weft.", show_default=False),
     log_text: bool = typer.Option(False, "--log-text", help="Write the texts to the log, too."),
     fast: bool = FAST,
     device: str = DEVICE,
@@ -58,26 +66,25 @@ def serve(
     from weft.serve.settings import Settings
 
     limits: dict[str, Any] = {"rate": rate, "characters": char_limit, "queue": queue, "timeout": timeout}
-    batches: dict[str, Any] = {"window": window / 1000, "batch_tokens": batch_tokens, "cache": cache, "beam": max_beam}
-    access: dict[str, Any] = {"keys": _keys(api_key, api_keys), "origins": tuple(cors), "proxies": proxy, "log_text": log_text}
+    batches: dict[str, Any] = {"window": window / 1000, "slice": batch_time / 1000, "batch_tokens": batch_tokens}
+    batches |= {"cache": cache << 20, "beam": max_beam}
+    access: dict[str, Any] = {"keys": frozenset(api_key), "admin_keys": frozenset(admin_key), "key_file": str(api_keys or "")}
+    access |= {"origins": tuple(cors), "proxies": proxy, "log_text": log_text, "hosts": tuple(allowed_host), "prefix": prefix}
     cores = threads or max(1, (os.cpu_count() or 2) - 1)
     _run(Settings(host=host, port=port, threads=cores, **limits, **batches, **access), run, device, fast)
 
 
-def _keys(given: Sequence[str], file: Path | None) -> frozenset[str]:
-    from weft.data.lines import check_file, read_lines
-
-    keys = frozenset(key.strip() for key in [*given, *(read_lines(check_file(file)) if file else [])]) - {""}
-    if (given or file) and not keys:
-        raise ConfigError("--api-keys: there is no key in the file; leave the option out to serve everyone")
-    return keys
-
-
 def _run(settings: Settings, run: Sequence[str], device: str, fast: bool) -> None:
+    from weft.serve.keys import read_keys
     from weft.serve.models import Models, parse_place
     from weft.serve.server import Server
 
-    if not (settings.local or settings.keys):
+    if settings.prefix and (not settings.prefix.startswith("/") or settings.prefix.endswith("/")):
+        raise ConfigError(f"--prefix: {settings.prefix} must start with / and not end with it, such as /weft")
+    if "*" in settings.proxies:
+        warn("--proxy '*' believes every client that names another address; give the address of your proxy instead")
+    keys = read_keys(settings.keys, settings.key_file, settings.admin_keys)
+    if not (settings.local or keys):
         warn(f"{settings.host} can be reached from other machines and no --api-key is set: anyone who reaches it may use it")
     server = Server(settings, Models([parse_place(text) for text in run], device=device, fast=fast, tell=warn))
     warn(f"{server.address} shows a page to try it; /docs describes the interface for programs")

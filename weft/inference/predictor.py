@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -78,6 +78,13 @@ class Part:
         return len(self.ids)
 
 
+class Effort(NamedTuple):
+    """What a part is expected to cost: `rows` computed side by side, for `steps` steps."""
+
+    rows: int
+    steps: int
+
+
 In = TypeVar("In", bound=Hashable)
 Out = TypeVar("Out")
 
@@ -131,9 +138,9 @@ class Predictor(ABC, Generic[In, Out]):
         """Source tokens per batch; workers share decode.batch_tokens."""
         return max(1, self.resolved.batch_tokens // self.workers)
 
-    def cost(self, given: In) -> int:
-        """Source tokens of an input, at least 1: what it takes of a queue's budget."""
-        return sum(part.size for parts in self.read([given], 1) for part in parts) or 1
+    def effort(self, part: Any) -> Effort:
+        """What a part is expected to cost, for a queue that bounds the time of its batches."""
+        return Effort(1, part.size)
 
     def predict(
         self,

@@ -46,6 +46,10 @@ class Terms:
             )
         return found
 
+    def unmet(self, text: str) -> list[str]:
+        """The terms that a translation should contain but does not, because it reached its longest length first."""
+        return [term for term in self.use if not re.search(rf"(?<!\w){re.escape(term)}(?!\w)", text)]
+
 
 NO_TERMS = Terms()
 

@@ -16,7 +16,7 @@ from weft.errors import ConfigError, DataError
 from weft.inference.carrying import Carrier, Marked, marked, untranslated
 from weft.inference.joining import Translation, best_first, join_parts
 from weft.inference.markup import has_words
-from weft.inference.predictor import Predictor, pad, refuse
+from weft.inference.predictor import Effort, Predictor, pad, refuse
 from weft.inference.projection import Mark
 from weft.inference.protection import hint, kinds, repeated
 from weft.inference.reading import Piece, Reader
@@ -160,6 +160,12 @@ class TranslationPredictor(Predictor[TranslationInput, Translation]):
     def group(self, part: Piece) -> tuple[bool, bool]:
         """Required terms need another search, and terms exclude shortlists and recorded graphs, so they are batched apart."""
         return bool(part.terms.use), bool(part.terms.avoid)
+
+    def effort(self, part: Piece) -> Effort:
+        """Counts hypotheses, which terms multiply, and the tokens of a translation that is as long as its source."""
+        section = self.resolved.section
+        steps = min(section.max_length, int(section.max_ratio * part.size) + 10, max(part.size, section.min_length))
+        return Effort(self.resolved.search.rows(self.resolved.candidates, required=bool(part.terms.use)), steps)
 
     def run(self, parts: list[Piece], control: Control | None = None) -> list[list[Translation]]:
         found, _ = self.search(parts, control=control)

@@ -17,6 +17,9 @@ from weft.kernels.cpp import used
 
 NEVER = float("-inf")
 
+FORFEIT = 1e6
+"""Taken from the score of a text that breaks a rule, so that it is chosen only if there is no other. `read_back` adds it."""
+
 
 @dataclass
 class Limits:
@@ -122,7 +125,7 @@ class Beam:
         rank = torch.arange(top.size(1), device=top.device)
         final = self._final(top, parent, t, limits)
         # A hypothesis that is cut off where EOS is forbidden ranks below all others.
-        final = torch.where(may_end, final, final - 1e6)
+        final = torch.where(may_end, final, final - FORFEIT)
         final = torch.where(ends & (rank < width) & (top > NEVER) & ~found.done[:, None], final, NEVER)
         kept = self._keep(found, final, parent, token, t)
         score, chosen = torch.where(ends, NEVER, top).topk(min(width, top.size(1)))

@@ -65,6 +65,11 @@ class Search(ABC):
     def width(self, n_best: int) -> int:
         """Hypotheses per source that are computed side by side."""
 
+    def rows(self, n_best: int, *, required: bool) -> int:
+        """Rows of the decoder per source; `required`: the source has terms that must be used."""
+        width = self.width(n_best)
+        return max(BANKS, 2 * width) if required else width
+
     def chooser(self, n_best: int, length_penalty: float | None = None) -> Chooser:
         """What chooses tokens; `length_penalty` replaces the configured one."""
         raise ConfigError(f"decode.search: {self.kind} does not write one token after the other; set decode.search: beam")
@@ -90,10 +95,9 @@ class Search(ABC):
         """
         chooser = self.chooser(best)
         if required is not None:
-            keep = self.width(best)
             # The prefix may already contain some of the terms.
-            state = required.read(first, first_layout)
-            chooser = Require(max(BANKS, 2 * keep), required, state, self.length_penalty, keep, self.length_offset)
+            state, rows = required.read(first, first_layout), self.rows(best, required=True)
+            chooser = Require(rows, required, state, self.length_penalty, self.width(best), self.length_offset)
         return generate(self.watched(decoder), source, chooser, first=first, first_layout=first_layout, best=best, **options)
 
 

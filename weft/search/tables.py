@@ -10,7 +10,7 @@ from dataclasses import dataclass, fields, replace
 import torch
 from torch import Tensor
 
-from weft.search.choosers import NEVER, Candidates, Choice, Found
+from weft.search.choosers import FORFEIT, NEVER, Candidates, Choice, Found
 
 
 @dataclass
@@ -80,6 +80,15 @@ def read_back(tables: Tables, most: int | None = None) -> list[list[Hypothesis]]
         at = torch.where(before, parents[t].gather(1, at), at)
     scores, lines = best.tolist(), torch.stack(columns[::-1], -1).tolist()
     return [
-        [Hypothesis(score, [token for token in line if token >= 0]) for score, line in zip(*pair, strict=True) if score > NEVER]
+        [
+            Hypothesis(_score(score), [each for each in line if each >= 0])
+            for score, line in zip(*pair, strict=True)
+            if score > NEVER
+        ]
         for pair in zip(scores, lines, strict=True)
     ]
+
+
+def _score(score: float) -> float:
+    """The score of a text, without what it forfeited."""
+    return score if score > -FORFEIT / 2 else score + FORFEIT

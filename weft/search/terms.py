@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from weft.batch import EOS, Layout
-from weft.search.choosers import NEVER, Beam, Candidates, Choice, Found, Limits, top_k
+from weft.search.choosers import FORFEIT, NEVER, Beam, Candidates, Choice, Found, Limits, top_k
 from weft.state import State
 
 MET, START = 0, 2
@@ -118,7 +118,7 @@ class Require(Beam):
         may = ends & (place < width) & (value > NEVER) & ~found.done[:, None]
         # If the longest length comes first, a text without its terms is better than none and worse than any other.
         alone = (found.best[:, :1] == NEVER) & ~(may & complete).any(1, keepdim=True)
-        final = torch.where(complete, final, torch.where(alone, final - 1e6, NEVER)).masked_fill(~may, NEVER)
+        final = torch.where(complete, final, torch.where(alone, final - FORFEIT, NEVER)).masked_fill(~may, NEVER)
         kept = self._keep(found, final, parent, token, t)
         going = torch.where(ends | (value == NEVER), place + order.size(1), place).argsort(1)[:, :width]
         score = torch.where(ends, NEVER, value).gather(1, going)

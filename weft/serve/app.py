@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from importlib import resources
@@ -14,8 +15,9 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 
 from weft.errors import WeftError
 from weft.serve import json_api, libretranslate
-from weft.serve.middleware import Guard, Log, log_line
-from weft.serve.request_body import with_choices
+from weft.serve.log import Log, log_line
+from weft.serve.middleware import Guard
+from weft.serve.request_body import with_choices, with_security
 from weft.serve.service import Service
 from weft.version import VERSION
 
@@ -31,6 +33,9 @@ FILES = {
 }
 """Static files by URL path. The list is fixed: a request path is never turned into a file path."""
 
+PUBLIC = ("/health", "/languages", "/frontend/settings", "/v1/models", "/download_file/{name}")
+"""Paths that need no API key."""
+
 
 def make_app(service: Service, log: Log = log_line) -> Guard:
     """Builds the whole application, wrapped in the Guard middleware."""
@@ -38,6 +43,7 @@ def make_app(service: Service, log: Log = log_line) -> Guard:
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         service.batcher.start()
+        await asyncio.to_thread(service.batcher.warm_up, service.models.served)
         yield
         service.batcher.close()
 
@@ -62,8 +68,11 @@ def make_app(service: Service, log: Log = log_line) -> Guard:
         _add_file(app, path, name, media_type)
     _add_errors(app)
     # FastAPI caches the schema after the first call.
-    schemas = app.openapi()["components"]["schemas"]
-    schemas["TranslateRequest"] = with_choices(schemas["TranslateRequest"], service.models.choices)
+    schema = app.openapi()
+    with_security(schema, bool(service.access.keys), PUBLIC)
+    schema["components"]["schemas"]["TranslateRequest"] = with_choices(
+        json_api.TranslateRequest.model_json_schema(), service.models.choices
+    )
     if service.settings.origins:
         app.add_middleware(
             CORSMiddleware, allow_origins=service.settings.origins, allow_methods=["GET", "POST"], allow_headers=["*"]

@@ -3,172 +3,235 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import math
 import threading
 import time
-from collections import OrderedDict, deque
 from collections.abc import Sequence
-from contextlib import suppress
-from dataclasses import dataclass, field
-from typing import TypeVar
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import torch
 from starlette.exceptions import HTTPException
 
 from weft.inference.predictor import Prediction
+from weft.search.loop import Control
+from weft.serve.bounded import BoundedDict, bytes_of
+from weft.serve.fair_queue import Batch, FairQueue, Pace
+from weft.serve.log import Log
 from weft.serve.metrics import Metrics
-from weft.serve.models import Query
+from weft.serve.models import Query, Served, TranslationQuery
+from weft.serve.reading import Job, Ticket, expected_cells, kind, make_jobs, read
 from weft.serve.settings import Settings
 
-K = TypeVar("K")
-V = TypeVar("V")
-
-
-@dataclass(eq=False)
-class _Job:
-    """A query in the queue, with its number of source tokens, the future of its answer, and the time it was added."""
-
-    query: Query
-    tokens: int
-    future: asyncio.Future[Prediction]
-    since: float = field(default_factory=time.monotonic)
-
-
-class BoundedDict(OrderedDict[K, V]):
-    """Keeps the `size` entries that were set last."""
-
-    def __init__(self, size: int) -> None:
-        super().__init__()
-        self.size = size
-
-    def __setitem__(self, key: K, value: V) -> None:
-        super().__setitem__(key, value)
-        self.move_to_end(key)
-        if len(self) > self.size:
-            self.popitem(last=False)
+WARM_UP = ("a b", "a b c d", "a b c d e f g h")
+"""Texts that a model translates before its first request."""
 
 
 class Batcher:
-    """Collects queries for a few milliseconds, or while the model is busy, and decodes those of one group as a batch."""
+    """Collects parts of texts for a few milliseconds, or while the model is busy, and decodes those of one group as a batch.
 
-    def __init__(self, settings: Settings, metrics: Metrics) -> None:
-        self.settings, self.metrics = settings, metrics
+    Clients take turns, and a batch takes about `settings.slice` seconds, so that no request holds up another for long.
+    """
+
+    def __init__(self, settings: Settings, metrics: Metrics, log: Log = lambda facts: None) -> None:
+        self.settings, self.metrics, self.log = settings, metrics, log
         self.clear_cache()
-        self._waiting: deque[_Job] = deque()
+        self.pace = Pace()
+        self.busy_since: float | None = None
+        self.worked: dict[str, float] = {}  # when each model last gave a result
+        self._queue = FairQueue(self.pace)
         self._changed = threading.Condition()
         self._closing = False
-        self._pace = 0.05  # seconds per text, a moving average
+        self._seconds = 0.05  # per part, a moving average
+        self._reader = ThreadPoolExecutor(1, "weft-reader")
         self._thread = threading.Thread(target=self._work, name="weft-model", daemon=True)
 
     def start(self) -> None:
         self._thread.start()
 
     def close(self) -> None:
-        """Answers all queries in the queue, then ends the thread."""
+        """Answers all queries in the queue, then ends the threads."""
         with self._changed:
             self._closing = True
             self._changed.notify()
         self._thread.join()
+        self._reader.shutdown()
+
+    @property
+    def alive(self) -> bool:
+        return self._thread.is_alive()
 
     def clear_cache(self) -> None:
         """Starts a new cache. Answers to queries made before this call go to the old one. Only the event loop uses it."""
-        self.cache: BoundedDict[Query, Prediction] = BoundedDict(self.settings.cache)
+        self.cache: BoundedDict[Query, Prediction] = BoundedDict(self.settings.cache, _entry_bytes)
+
+    def warm_up(self, models: Sequence[Served]) -> None:
+        """Loads the kernels of these models and measures their pace. Models that do not read text are left out."""
+        if self.settings.threads:
+            torch.set_num_threads(self.settings.threads)  # the setting is per thread
+        for model, text in itertools.product(models, WARM_UP):
+            try:
+                model.count_maps()
+                (reading,) = self._reader.submit(read, [TranslationQuery(model, text)]).result()
+                for part in reading.parts:
+                    rows, steps = reading.predictor.effort(part)
+                    began = time.monotonic()
+                    reading.predictor.run([part], None)
+                    self.pace.learn(kind(reading, part), rows, rows * steps, time.monotonic() - began)
+            except Exception as error:
+                self.log({"event": "warm-up failed", "model": model.name, "error": type(error).__name__})
 
     @property
     def length(self) -> int:
-        """Number of queries in the queue."""
-        return len(self._waiting)
+        """Number of parts in the queue."""
+        with self._changed:
+            return len(self._queue)
 
-    async def answer(self, queries: Sequence[Query]) -> list[Prediction]:
-        """Answers each query. Cancelling removes queries that are not being decoded yet; a full queue raises an HTTP error."""
+    async def answer(self, queries: Sequence[Query], client: str = "", cells: int | None = None) -> list[Prediction]:
+        """Answers each query. Cancelling stops the queries; a full queue raises an HTTP error."""
         answers = {query: self.cache[query] for query in queries if query in self.cache}
         self.metrics.count(cache_hits=len(answers))
         missing = [query for query in dict.fromkeys(queries) if query not in answers]
         cache = self.cache
-        answers |= zip(missing, await self._decode(missing), strict=True)
+        if missing:
+            answers |= zip(missing, await self._decode(missing, client, cells), strict=True)
         for query, answer in answers.items():
             if query.cached:
                 cache[query] = answer
         return [answers[query] for query in queries]
 
-    async def _decode(self, queries: Sequence[Query]) -> list[Prediction]:
-        if self.length + len(queries) > self.settings.queue:
-            self.metrics.count(refused_busy=1)
-            wait = max(1, math.ceil(self.length * self._pace))
-            retry = {"Retry-After": str(wait)}
-            raise HTTPException(503, f"too many texts are waiting; try again in {wait} s", retry)
+    async def _decode(self, queries: Sequence[Query], client: str, cells: int | None) -> list[Prediction]:
         loop = asyncio.get_running_loop()
-        jobs = [_Job(query, query.model.count(query.text), loop.create_future()) for query in queries]
+        self._check_room(client, 1)
+        readings = await loop.run_in_executor(self._reader, read, queries)
+        if cells is not None and (count := sum(map(expected_cells, readings))) > cells:
+            raise too_many_cells(count, cells)
+        ticket = Ticket(client, readings, loop.create_future())
+        ticket.jobs = make_jobs(ticket)
+        for reading in readings:
+            if not reading.parts:
+                reading.finish()
+        if ticket.complete:
+            return [reading.answer for reading in readings if reading.answer is not None]
+        self._check_room(client, len(ticket.jobs))
         with self._changed:
-            self._waiting.extend(jobs)
+            self._queue.add(ticket)
             self._changed.notify()
         try:
-            return await asyncio.gather(*(job.future for job in jobs))
+            return await ticket.future
+        except asyncio.CancelledError:
+            self.metrics.count(cancelled=sum(reading.answer is None for reading in readings))
+            raise
         finally:
-            cancelled = [job for job in jobs if not job.future.done() or job.future.cancelled()]
-            self.metrics.count(cancelled=len(cancelled))
             with self._changed:
-                self._remove(cancelled)
+                self._queue.remove(ticket)
+
+    def _check_room(self, client: str, parts: int) -> None:
+        """Makes room for a client that waits for less than another one does. Raises an HTTP error if there is no room."""
+        limit = self.settings.queue
+        if parts > limit:
+            raise HTTPException(400, f"the request has {parts} sentences; this server takes at most {limit} at once")
+        with self._changed:
+            held = self._queue.held()
+            while len(self._queue) + parts > limit:
+                greediest, most = held.most_common(1)[0]
+                if most <= held[client] + parts:
+                    self.metrics.count(refused_busy=1)
+                    raise self._full(len(self._queue))
+                dropped = self._queue.newest(greediest)
+                held[greediest] -= len(dropped.jobs)
+                self._queue.remove(dropped)
+                self.metrics.count(refused_greedy=1)
+                dropped.settle(self._full(len(self._queue)))
+
+    def _full(self, length: int) -> HTTPException:
+        wait = max(1, math.ceil(length * self._seconds))
+        return HTTPException(503, f"too many texts are waiting; try again in {wait} s", {"Retry-After": str(wait)})
 
     def _work(self) -> None:
         if self.settings.threads:
             torch.set_num_threads(self.settings.threads)  # the setting is per thread
-        while batch := self._take():
-            began = time.monotonic()
-            answers = _answers(batch)
-            spent = time.monotonic() - began
-            self._pace += 0.2 * (spent / len(batch) - self._pace)
-            # Count before answering, so that a client with an answer finds it in the metrics.
-            tokens = sum(job.tokens for job in batch)
-            self.metrics.count(texts=len(batch), tokens=tokens, batches=1, busy_seconds=spent)
-            with suppress(RuntimeError):  # the event loop is closed, so no request is waiting
-                batch[0].future.get_loop().call_soon_threadsafe(_resolve, batch, answers)
+        batch = Batch()
+        try:
+            while (batch := self._take()).jobs:
+                self._run(batch)
+        except BaseException as error:  # the thread must not end: all requests would wait for it
+            self.metrics.count(worker_restarts=1)
+            self.log({"event": "the model's thread ended; starting another", "error": type(error).__name__})
+            for ticket in {job.ticket for job in batch.jobs}:
+                ticket.settle(RuntimeError("the model's thread ended"))
+            self._thread = threading.Thread(target=self._work, name="weft-model", daemon=True)
+            self._thread.start()
 
-    def _take(self) -> list[_Job]:
-        """Waits for the next batch. Returns an empty list when the server is closing and the queue is empty."""
+    def _run(self, batch: Batch) -> None:
+        began = self.busy_since = time.monotonic()
+        model = batch.jobs[0].reading.query.model.name
+        self.metrics.observe("queue_seconds", model, [began - job.since for job in batch.jobs])
+        answers = _results(batch.jobs)
+        spent = time.monotonic() - began
+        self.busy_since = None
+        self._seconds += 0.2 * (spent / len(batch.jobs) - self._seconds)
+        if all(job.ticket.wanted for job in batch.jobs):
+            self.pace.learn(batch.kind, batch.rows, batch.row_steps, spent)
+        # Count before answering, so that a client with an answer finds it in the metrics.
+        tokens, texts = sum(job.part.size for job in batch.jobs), len({id(job.reading) for job in batch.jobs})
+        self.metrics.count(texts=texts, tokens=tokens, batches=1, busy_seconds=spent)
+        self.metrics.observe("batch_seconds", model, [spent])
+        self.metrics.observe("batch_sentences", model, [len(batch.jobs)])
+        if any(not isinstance(answer, Exception) for answer in answers):
+            self.worked[model] = time.monotonic()
+        for job, answer in zip(batch.jobs, answers, strict=True):
+            _keep(job, answer)
+
+    def _take(self) -> Batch:
+        """Waits for the next batch. Returns an empty batch when the server is closing and the queue is empty."""
         settings = self.settings
+        limits = (settings.slice, settings.batch_tokens)
         with self._changed:
             while True:
-                while not (self._waiting or self._closing):
+                while not (self._queue or self._closing):
                     self._changed.wait()
-                if not self._waiting:
-                    return []
-                left = self._waiting[0].since + settings.window - time.monotonic()
-                if left <= 0 or self._closing or sum(job.tokens for job in self._waiting) >= settings.batch_tokens:
-                    return self._first_group()
+                if not self._queue:
+                    return Batch()
+                left = self._queue.oldest() + settings.window - time.monotonic()
+                if left <= 0 or self._closing or self._queue.full(*limits):
+                    return self._queue.take(*limits)
                 self._changed.wait(left)
 
-    def _first_group(self) -> list[_Job]:
-        """Removes from the queue the oldest job and those that fit into a batch with it."""
-        group, budget = self._waiting[0].query.group, self.settings.batch_tokens
-        taken: list[_Job] = []
-        for job in self._waiting:
-            if not taken or (job.query.group == group and job.tokens <= budget):
-                taken.append(job)
-                budget -= job.tokens
-        self._remove(taken)
-        return taken
 
-    def _remove(self, jobs: Sequence[_Job]) -> None:
-        removed = set(jobs)
-        self._waiting = deque(job for job in self._waiting if job not in removed)
+def _entry_bytes(query: Query, answer: Prediction) -> int:
+    """The memory that a cached answer takes."""
+    given = query.fields if isinstance(query, TranslationQuery) else {}
+    return bytes_of((query.text, query.options, given, answer))
 
 
-def _answers(batch: Sequence[_Job]) -> Sequence[Prediction | Exception]:
+def too_many_cells(count: int, limit: int) -> HTTPException:
+    message = f"about {count:,} attention weights exceed the limit of {limit:,}; send shorter or fewer texts"
+    return HTTPException(400, f"{message}, or ask for alignment instead of attention")
+
+
+def _results(jobs: Sequence[Job]) -> list[Any]:
     """Runs the model on a batch. If that fails, runs each job alone, so that only the bad text gets an error."""
     try:
-        return batch[0].query.model.answer([job.query for job in batch], lambda number: not batch[number].future.cancelled())
+        control = Control(len(jobs), lambda row: jobs[row].ticket.wanted)
+        return list(jobs[0].reading.predictor.run([job.part for job in jobs], control))
     except Exception as error:
-        if len(batch) == 1:
+        if len(jobs) == 1:
             return [error]
-        return [answer for job in batch for answer in _answers([job])]
+        return [result for job in jobs for result in _results([job])]
 
 
-def _resolve(batch: Sequence[_Job], answers: Sequence[Prediction | Exception]) -> None:
-    for job, answer in zip(batch, answers, strict=True):
-        if job.future.done():
-            continue
-        if isinstance(answer, Exception):
-            job.future.set_exception(answer)
-        else:
-            job.future.set_result(answer)
+def _keep(job: Job, result: Any) -> None:
+    """Keeps the result of a job, and answers its request if that was the last one."""
+    if not job.ticket.wanted:
+        return  # the result may be cut off
+    if not isinstance(result, Exception):
+        try:
+            job.reading.keep(job.part, result)
+        except Exception as error:
+            result = error
+    if isinstance(result, Exception):
+        job.ticket.settle(result)
+    elif job.ticket.complete:
+        job.ticket.settle()

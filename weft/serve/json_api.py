@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Request
-from fastapi.exceptions import RequestValidationError
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 from starlette.exceptions import HTTPException
 from starlette.responses import HTMLResponse, Response
 
 from weft.inference.documents import Document
 from weft.inference.formats import Format, fill_all, open_document
+from weft.inference.predictor import Prediction
 from weft.inference.terms import Terms
+from weft.serve.batcher import too_many_cells
 from weft.serve.models import ExplanationQuery, Served, TranslationQuery
-from weft.serve.request_body import body_schema, read_fields, with_choices
-from weft.serve.responses import ERRORS, ModelDocument, TranslateResponse, document
+from weft.serve.request_body import admitted_body, body_schema, with_choices
+from weft.serve.responses import ERRORS, ModelDocument, TranslateResponse, cells, document, encode
 from weft.serve.service import Service
 
 Text = Annotated[str, Field(max_length=1 << 20)]
@@ -23,6 +26,9 @@ TermList = Annotated[list[Annotated[str, Field(min_length=1, max_length=200)]], 
 
 PAGE_POLICY = "sandbox allow-scripts; default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data:"
 """Lets the script inside the explanation page run, but in an opaque origin: it cannot reach this server."""
+
+ALIGNING = 32
+"""Times as many attention weights may be averaged for an alignment as may be sent."""
 
 OPTIONS = (
     *("beam", "length_penalty", "max_length", "min_length", "n_best", "no_repeat_ngram"),
@@ -50,7 +56,7 @@ class TranslateRequest(BaseModel):
     no_repeat_ngram: int | None = Field(None, ge=0, le=100, description="never repeat an n-gram of this length; 0: off")
     sentences: Literal["auto", "off"] | None = Field(None, description="off: do not split texts into sentences")
     sample: bool | None = Field(None, description="sample instead of searching")
-    temperature: float | None = Field(None, ge=0, le=100, description="sampling temperature")
+    temperature: float | None = Field(None, ge=0.01, le=100, description="sampling temperature")
     top_k: int | None = Field(None, ge=0, le=1 << 30, description="sample from this many likeliest tokens; 0: all")
     top_p: float | None = Field(None, gt=0, le=1, description="sample from the likeliest tokens with this total probability")
     seed: int | None = Field(None, ge=0, lt=1 << 63, description="random seed of sampling")
@@ -87,17 +93,23 @@ def router(service: Service) -> APIRouter:
     """/v1/translate, /v1/explain, /v1/models and /v1/reload."""
     routes = APIRouter(prefix="/v1", tags=["weft"], responses=ERRORS)
 
-    @routes.post("/translate", summary="Translate, with scores, alternatives and attention", response_model_exclude_none=True)
-    async def translate(request: Request, body: TranslateRequest) -> TranslateResponse:
-        service.admit(request)
-        service.check(body.texts + body.prefixes + body.use + body.avoid)
+    @routes.post(
+        "/translate",
+        summary="Translate, with scores, alternatives and attention",
+        response_model=TranslateResponse,
+        openapi_extra=body_schema({"$ref": "#/components/schemas/TranslateRequest"}),
+    )
+    async def translate(request: Request) -> Response:
+        body = await admitted_body(request, service, TranslateRequest)
+        service.check(body.texts, body.prefixes + body.use + body.avoid)
         model = service.models.chosen(body.model, body.source, body.target)
         documents = None if body.format == "text" else [open_document(text, body.format, model.target) for text in body.texts]
-        found = await service.answer(request, _queries(service, body, model, documents))
-        translations = found if documents is None else fill_all(documents, found)
-        pairs = zip(body.texts, translations, strict=True)
-        answers = [document(model, text, each, attention=body.attention, alignment=body.alignment) for text, each in pairs]
-        return TranslateResponse(model=model.name, source=model.source, target=model.target, translations=answers)
+        limit = service.settings.cells * (1 if body.attention else ALIGNING)
+        found = await service.answer(request, _queries(service, body, model, documents), cells=limit)
+        if body.attention and (count := cells(found)) > service.settings.cells:
+            raise too_many_cells(count, service.settings.cells)
+        content = await asyncio.to_thread(_content, body, model, found if documents is None else fill_all(documents, found))
+        return Response(content, media_type="application/json")
 
     @routes.post(
         "/explain",
@@ -107,12 +119,7 @@ def router(service: Service) -> APIRouter:
         openapi_extra=body_schema(with_choices(ExplainRequest.model_json_schema(), service.models.choices)),
     )
     async def explain(request: Request) -> Response:
-        fields = await read_fields(request)
-        service.admit(request, fields.pop("api_key", None))
-        try:
-            body = ExplainRequest.model_validate(fields)
-        except ValidationError as error:
-            raise RequestValidationError([{**each, "loc": ("body", *each["loc"])} for each in error.errors()]) from None
+        body = await admitted_body(request, service, ExplainRequest)
         service.check([body.text])
         model = service.models.chosen(body.model, body.source, body.target)
         beam = (("beam", min(body.beam, service.settings.beam)),) if body.beam else ()
@@ -127,7 +134,7 @@ def router(service: Service) -> APIRouter:
     async def reload(request: Request) -> list[ModelDocument]:
         if not service.access.keys:
             raise HTTPException(403, "a server without API keys does not reload over HTTP; send it the signal SIGHUP instead")
-        service.admit(request)
+        service.admit(request, admin=True)
         await service.reload()
         return await models()
 
@@ -144,6 +151,16 @@ def _model(model: Served, limit: int) -> ModelDocument:
         beam=config.decode.search.get("width", 1),
         most_beam=limit,
     )
+
+
+def _content(body: TranslateRequest, model: Served, translations: Sequence[Prediction]) -> bytes:
+    """The response as JSON."""
+    terms, answers = Terms(tuple(body.use)), []
+    for text, each in zip(body.texts, translations, strict=True):
+        answer = document(model, text, each, attention=body.attention, alignment=body.alignment)
+        answer.unmet = terms.unmet(each.text) or None
+        answers.append(answer)
+    return encode(TranslateResponse(model=model.name, source=model.source, target=model.target, translations=answers))
 
 
 def _queries(

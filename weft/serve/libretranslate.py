@@ -7,13 +7,14 @@ from typing import Any
 
 from fastapi import APIRouter, Request
 from starlette.exceptions import HTTPException
+from starlette.responses import JSONResponse, Response
 
-from weft.inference.documents import Document
 from weft.inference.formats import fill_all, open_document
+from weft.inference.joining import Translation
 from weft.inference.predictor import Prediction
 from weft.serve.detect import detect_language, language_name
-from weft.serve.models import TranslationQuery
-from weft.serve.request_body import Fields, body_schema, read_fields, with_choices
+from weft.serve.models import Served, TranslationQuery
+from weft.serve.request_body import Fields, admitted_fields, body_schema, with_choices
 from weft.serve.responses import ERRORS
 from weft.serve.service import Service, note
 
@@ -26,6 +27,7 @@ TRANSLATE: dict[str, Any] = {
     "alternatives": {"type": "integer", "minimum": 0, "default": 0, "description": "number of alternative translations"},
     "api_key": {"type": "string"},
 }
+UNHEALTHY: Fields = {"description": "a model does not answer"}
 DETECT: Fields = {"type": "object", "properties": {"q": ONE_OR_MORE}, "required": ["q"]}
 
 
@@ -37,25 +39,25 @@ def router(service: Service) -> APIRouter:
 
     @routes.post("/translate", summary="Translate text or HTML", openapi_extra=body_schema(body))
     async def translate(request: Request) -> Fields:
-        fields = await read_fields(request)
-        texts, is_list = _admitted_texts(service, request, fields)
+        fields = await admitted_fields(request, service)
+        texts, is_list = _texts(service, fields)
         source, target = (_language(fields, name) for name in ("source", "target"))
         detected = detect_language(" ".join(texts), service.models.choices["source"])[0] if source == "auto" else None
-        model = service.models.between(detected["language"] if detected else source, target)
         markup = fields.get("format") or "text"
         if markup not in ("text", "html"):
             raise HTTPException(400, "Invalid request: format must be text or html")
-        documents = [open_document(text, markup) for text in texts]
         count = _alternatives(fields, service.settings.beam)
-        options = (("n_best", count + 1),) if count else ()
-        segments = [segment for document in documents for segment in document.segments]
-        queries = [TranslationQuery(model, segment.text, options, marks=segment.marks) for segment in segments]
-        response = _response(documents, await service.answer(request, queries), count, detected)
+        path = service.models.path(detected["language"] if detected else source, target)
+        found: Sequence[Prediction] = [Prediction(text, 0.0) for text in texts]
+        for model in path:
+            sources = [each.text for each in found]
+            found = await _translate(service, request, model, sources, markup, count if model is path[-1] else 0)
+        response = _response(found, count, detected)
         return response if is_list else {name: values[0] for name, values in response.items()}
 
     @routes.post("/detect", summary="Detect the language of a text", openapi_extra=body_schema(DETECT))
     async def detect(request: Request) -> list[Fields]:
-        texts, _ = _admitted_texts(service, request, await read_fields(request))
+        texts, _ = _texts(service, await admitted_fields(request, service))
         note(request, characters=sum(map(len, texts)))
         return detect_language(" ".join(texts), service.models.choices["source"])
 
@@ -63,12 +65,19 @@ def router(service: Service) -> APIRouter:
     async def languages() -> list[Fields]:
         served = service.models.served
         codes = dict.fromkeys(code for model in served for code in (model.source, model.target))
-        targets = {code: sorted({model.target for model in served if model.source == code}) for code in codes}
+        targets = {code: sorted(service.models.targets(code)) for code in codes}
         return [{**_named(code), "targets": targets[code]} for code in codes]
 
-    @routes.get("/health", summary="Whether the server is up")
-    async def health() -> Fields:
-        return {"status": "ok"}
+    @routes.get("/health", summary="Whether every model of the server answers", responses={503: UNHEALTHY})
+    async def health() -> Response:
+        problems = await service.health.problems()
+        if problems:
+            return JSONResponse({"status": "error", "error": "; ".join(problems)}, 503)
+        return JSONResponse({"status": "ok"})
+
+    @routes.get("/spec", summary="The description of this API, as /openapi.json", include_in_schema=False)
+    async def spec(request: Request) -> Fields:
+        return dict(request.app.openapi())
 
     @routes.get("/frontend/settings", summary="Settings for a web page")
     async def settings() -> Fields:
@@ -78,13 +87,23 @@ def router(service: Service) -> APIRouter:
 
 
 def _frontend(service: Service) -> Fields:
-    first = service.models.served[0]
+    first, settings = service.models.served[0], service.settings
     return {
         "apiKeys": bool(service.access.keys),
         "charLimit": service.settings.characters,
         "frontendTimeout": 500,
         "keyRequired": bool(service.access.keys),
         "language": {"source": _named(first.source), "target": _named(first.target)},
+        "limits": {
+            "beam": settings.beam,
+            "bytes": settings.body,
+            "characters": settings.characters,
+            "attentionWeights": settings.cells,
+            "requestsPerMinute": settings.rate,
+            "seconds": settings.timeout,
+            "sentences": settings.queue,
+            "texts": settings.texts,
+        },
         "suggestions": False,
         "supportedFilesFormat": [],
     }
@@ -94,20 +113,35 @@ def _named(code: str) -> Fields:
     return {"code": code, "name": language_name(code)}
 
 
-def _response(documents: Sequence[Document], found: Sequence[Prediction], count: int, detected: Fields | None) -> Fields:
+async def _translate(
+    service: Service, request: Request, model: Served, texts: Sequence[str], markup: str, count: int
+) -> Sequence[Prediction]:
+    """Translates each text with a model. Parts without letters stay as they are."""
+    documents = [open_document(text, markup) for text in texts]
+    options = (("n_best", count + 1),) if count else ()
+    segments = [segment for document in documents for segment in document.segments]
+    queries = {
+        place: TranslationQuery(model, segment.text, options, marks=segment.marks)
+        for place, segment in enumerate(segments)
+        if segment.marks or any(map(str.isalpha, segment.text))
+    }
+    answers = dict(zip(queries, await service.answer(request, list(queries.values())), strict=True))
+    found = [answers.get(place) or Translation(segment.text, 0.0) for place, segment in enumerate(segments)]
+    return fill_all(documents, found)
+
+
+def _response(found: Sequence[Prediction], count: int, detected: Fields | None) -> Fields:
     """The response to a list of texts."""
-    filled = fill_all(documents, found)
-    response: Fields = {"translatedText": [each.text for each in filled]}
+    response: Fields = {"translatedText": [each.text for each in found]}
     if detected is not None:
-        response["detectedLanguage"] = [detected] * len(documents)
+        response["detectedLanguage"] = [detected] * len(found)
     if count:
-        response["alternatives"] = [[other.text for other in each.alternatives[:count]] for each in filled]
+        response["alternatives"] = [[other.text for other in each.alternatives[:count]] for each in found]
     return response
 
 
-def _admitted_texts(service: Service, request: Request, fields: Fields) -> tuple[list[str], bool]:
-    """Checks the key and the texts of a request. Returns the texts and whether they came as a list."""
-    service.admit(request, fields.get("api_key") or fields.get("apiKey"))
+def _texts(service: Service, fields: Fields) -> tuple[list[str], bool]:
+    """Checks the texts of a request. Returns them and whether they came as a list."""
     q = fields.get("q")
     if q is None or q == "":
         raise HTTPException(400, "Invalid request: missing q parameter")
@@ -128,9 +162,10 @@ def _language(fields: Fields, name: str) -> str:
 
 
 def _alternatives(fields: Fields, limit: int) -> int:
+    """The number of alternatives: as many as the server allows, if more are requested."""
     value = fields.get("alternatives") or 0
     if isinstance(value, str) and value.isascii() and value.isdecimal() and len(value) < 9:
         value = int(value)
-    if not isinstance(value, int) or not 0 <= value < limit:
-        raise HTTPException(400, f"Invalid request: alternatives must be a number from 0 to {limit - 1}")
-    return int(value)
+    if not isinstance(value, int) or value < 0:
+        raise HTTPException(400, "Invalid request: alternatives must be a number")
+    return min(int(value), limit - 1)

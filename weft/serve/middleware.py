@@ -3,33 +3,30 @@
 from __future__ import annotations
 
 import asyncio
-import json
-import sys
+import re
 import time
 import traceback
+import uuid
 from collections.abc import Callable
-from typing import Any
 
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from weft.serve.access import check_site
+from weft.serve.log import Log, log_line
 from weft.serve.metrics import Metrics
-from weft.serve.settings import LOOPBACK, Settings
+from weft.serve.settings import Settings
 
 HEADERS = {
     b"x-content-type-options": b"nosniff",
-    b"referrer-policy": b"no-referrer",
+    b"referrer-policy": b"same-origin",
     b"content-security-policy": b"default-src 'self'; img-src 'self' data:; object-src 'none'; base-uri 'none'; "
     b"frame-ancestors 'none'; form-action 'self'",
 }
 
-Log = Callable[[dict[str, Any]], None]
-
-
-def log_line(facts: dict[str, Any]) -> None:
-    """Writes one JSON object per line to standard error."""
-    print(json.dumps(facts, ensure_ascii=True, default=str), file=sys.stderr, flush=True)
+REQUEST_ID = re.compile(rb"[A-Za-z0-9._-]{1,64}")
+"""Identifiers of requests that a client or a proxy may choose, in the header X-Request-ID."""
 
 
 class Guard:
@@ -38,6 +35,8 @@ class Guard:
     def __init__(self, app: ASGIApp, settings: Settings, metrics: Metrics, log: Log = log_line) -> None:
         self.app, self.settings, self.metrics, self.log = app, settings, metrics, log
         self.taken = self.answered = 0
+        self.full: Callable[[], bool] = lambda: False
+        self.stopping: Callable[[], bool] = lambda: False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -45,6 +44,10 @@ class Guard:
                 await self.app(scope, receive, send)
             return
         began, status = time.monotonic(), 0
+        name = next((value for key, value in scope["headers"] if key == b"x-request-id"), b"")
+        name = name if REQUEST_ID.fullmatch(name) else uuid.uuid4().hex.encode()
+        facts = scope.setdefault("weft.log", {})
+        facts |= {"id": name.decode(), "client": scope["client"][0] if scope.get("client") else ""}
         self.taken += 1
 
         async def send_with_headers(message: Message) -> None:
@@ -52,7 +55,8 @@ class Guard:
             if message["type"] == "http.response.start":
                 status = message["status"]
                 present = {name.lower() for name, _ in message["headers"]}
-                message["headers"] = [*message["headers"], *((k, v) for k, v in HEADERS.items() if k not in present)]
+                added = {**HEADERS, b"x-request-id": name, **({b"connection": b"close"} if self.stopping() else {})}
+                message["headers"] = [*message["headers"], *((k, v) for k, v in added.items() if k not in present)]
             await send(message)
 
         try:
@@ -60,10 +64,20 @@ class Guard:
         except Exception as error:
             refusal = error if isinstance(error, HTTPException) else HTTPException(500, "internal error")
             if refusal is not error:
-                self.log({"event": "error", "error": repr(error), "trace": traceback.format_exc()})
+                # A message may quote the text of the request, so without --log-text only the places in the code are logged.
+                said = repr(error) if self.settings.log_text else type(error).__name__
+                self.log(
+                    {
+                        "event": "error",
+                        "id": facts["id"],
+                        "error": said,
+                        "trace": "".join(traceback.format_tb(error.__traceback__)),
+                    }
+                )
             if not status:
                 # The rest of the request stays unread, so the connection is closed.
-                response = JSONResponse({"error": refusal.detail}, refusal.status_code, headers={"Connection": "close"})
+                extra = {**(refusal.headers or {}), "Connection": "close"}
+                response = JSONResponse({"error": refusal.detail}, refusal.status_code, headers=extra)
                 await response(scope, receive, send_with_headers)
         finally:
             self.answered += 1
@@ -71,9 +85,10 @@ class Guard:
 
     async def _handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers = dict(scope["headers"])
-        if self.settings.local and _host(headers.get(b"host", b"")) not in LOOPBACK:
-            # DNS rebinding: another site may point its name at this machine. Its requests carry that name.
-            raise HTTPException(400, "this server answers only as localhost; start it with --host to serve other machines")
+        if self.full():
+            raise HTTPException(503, "too many connections are open; try again later", {"Retry-After": "5"})
+        check_site(self.settings, scope["method"], headers)
+        scope = _without_prefix(scope, self.settings.prefix)
         body = await self._body(headers, receive)
         read = False
 
@@ -84,7 +99,10 @@ class Guard:
             read = True
             return {"type": "http.request", "body": body, "more_body": False}
 
-        await self.app(scope, replay, send)
+        # A HEAD request is answered like GET; the connection leaves the body out.
+        inner = {**scope, "method": "GET"} if scope["method"] == "HEAD" else scope
+        await self.app(inner, replay, send)
+        scope["route"] = inner.get("route")
 
     async def _body(self, headers: dict[bytes, bytes], receive: Receive) -> bytes:
         """Reads the whole body; refuses one that is too large or arrives too slowly."""
@@ -115,9 +133,13 @@ class Guard:
         self.log({**facts, "ms": round(1000 * seconds, 1), **scope.get("weft.log", {})})
 
 
-def _host(header: bytes) -> str:
-    """Returns the name in a Host header, without port and brackets."""
-    name = header.decode("latin-1").strip()
-    if name.startswith("["):
-        return name[1:].partition("]")[0]
-    return name.rpartition(":")[0] if ":" in name else name
+def _without_prefix(scope: Scope, prefix: str) -> Scope:
+    """The request without the path that a proxy puts before all others. A proxy that removes it itself works, too."""
+    path = scope["path"]
+    if not prefix or (path != prefix and not path.startswith(f"{prefix}/")):
+        return scope
+    if path == prefix:
+        raise HTTPException(307, "the path ends with /", {"Location": f"{prefix}/"})
+    scope["path"] = path[len(prefix) :]
+    scope["raw_path"] = scope.get("raw_path", path.encode())[len(prefix) :]
+    return scope

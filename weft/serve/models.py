@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Collection, Hashable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,13 +15,35 @@ from starlette.exceptions import HTTPException
 from weft.config.sections import Config
 from weft.errors import ConfigError
 from weft.explain.page import page
-from weft.inference.predictor import Prediction, Wanted
+from weft.inference.predictor import Predictor
 from weft.inference.projection import Mark
 from weft.inference.terms import NO_TERMS, Terms
+from weft.serve.bounded import BoundedDict
 from weft.translator import Translator, load
 
 UNKNOWN = "und"
 """ISO 639 code for an undetermined language."""
+
+PREDICTORS = 32
+"""Predictors that a model keeps, each with other options."""
+
+ALIASES = {
+    "zh": "zh-hans",
+    "zh-cn": "zh-hans",
+    "zh-sg": "zh-hans",
+    "zh-tw": "zh-hant",
+    "zh-hk": "zh-hant",
+    "zt": "zh-hant",
+    "zh-hans": "zh",
+    "zh-hant": "zt",
+    "no": "nb",
+    "nb": "no",
+    "iw": "he",
+    "in": "id",
+    "tl": "fil",
+    "pb": "pt-br",
+}
+"""Other usual codes of languages."""
 
 CODE = re.compile(r"[A-Za-z]{2,3}(?:[-_][A-Za-z0-9]{2,8})*")
 PAIR = re.compile(rf"({CODE.pattern}):({CODE.pattern})|([A-Za-z]{{2,3}})-([A-Za-z]{{2,3}})")
@@ -51,11 +73,6 @@ class Query:
         """Whether to cache the answer."""
         return False
 
-    @property
-    def group(self) -> Hashable:
-        """Queries with the same group may be decoded in one batch."""
-        return self
-
 
 class ExplanationQuery(Query):
     """A text whose translation is to be explained on an HTML page."""
@@ -75,10 +92,6 @@ class TranslationQuery(Query):
         return not self.attention  # weights are large and rarely requested twice
 
     @property
-    def group(self) -> Hashable:
-        return self.model, self.options
-
-    @property
     def fields(self) -> dict[str, Any]:
         """The fields that are given."""
         given = {"prefix": self.prefix, "terms": self.terms, "attention": self.attention, "marks": self.marks}
@@ -94,20 +107,41 @@ class Served:
     target: str
     place: Place
     translator: Translator = field(repr=False)
+    _predictors: BoundedDict[Hashable, Predictor[Any, Any]] = field(default_factory=lambda: BoundedDict(PREDICTORS), repr=False)
+    _maps: list[int] = field(default_factory=list, repr=False)
 
-    def answer(self, queries: Sequence[Query], wanted: Wanted) -> list[Prediction]:
-        """Answers queries of one group. Explanations of a group are equal; their prediction has the page as its text."""
-        text, options = queries[0].text, dict(queries[0].options)
-        if isinstance(queries[0], ExplanationQuery):
-            found = self.translator.explain_sentences(text, run=self.name, **options)
-            return [Prediction(page(found, "weft"), 0.0)] * len(queries)
-        predictor = self.translator.predictor(**options)
-        inputs = [predictor.parse(query.text, **query.fields) for query in queries if isinstance(query, TranslationQuery)]
-        return list(predictor.predict(inputs, together=True, wanted=wanted))
+    def predictor(self, options: tuple[tuple[str, Any], ...]) -> Predictor[Any, Any]:
+        """The predictor with these options. Only one thread may call this."""
+        if options not in self._predictors:
+            self._predictors[options] = self.translator.predictor(**dict(options))
+        return self._predictors[options]
+
+    def count_maps(self) -> int:
+        """The number of attention maps: heads of all layers. The first call runs the model."""
+        if not self._maps:
+            attention = getattr(self.translator.translate("a b", attention=True), "attention", {})
+            self._maps.append(sum(weights.shape[0] for weights in attention.values()))
+        return self._maps[0]
+
+    def explain(self, query: Query) -> str:
+        """The page that explains how a text is translated."""
+        return page(self.translator.explain_sentences(query.text, run=self.name, **dict(query.options)), "weft")
 
     def count(self, text: str) -> int:
         """Returns the number of source tokens in a text, including EOS."""
         return len(self.translator.source.encode(text)) + 1
+
+
+def known_code(code: str, known: Collection[str]) -> str | None:
+    """The language among `known` that a code means: itself in any case, an alias, or the same language in another region."""
+    codes = {each.lower().replace("_", "-"): each for each in sorted(known)}
+    wanted = code.lower().replace("_", "-")
+    for name in (wanted, ALIASES.get(wanted, wanted), wanted.partition("-")[0]):
+        if name in codes:
+            return codes[name]
+    if "-" in wanted and not wanted.startswith("zh"):
+        wanted = wanted.partition("-")[0]
+    return next((each for name, each in codes.items() if name.partition("-")[0] == wanted), None)
 
 
 def parse_place(text: str) -> Place:
@@ -177,20 +211,46 @@ class Models:
             )
         return Served(name, source, target, place, translator)
 
-    def reload(self) -> None:
-        """Reads every model again. If one fails, all old models stay and the error names the run."""
-        self.served = [self._open(old.place, old.name) for old in self.served]
+    def reload(self, prepare: Callable[[list[Served]], None] = lambda served: None) -> None:
+        """Reads every model again. If one fails, all old models stay and the error names the run.
+
+        prepare: called with the new models before they are used.
+        """
+        served = [self._open(old.place, old.name) for old in self.served]
+        prepare(served)
+        self.served = served
 
     def between(self, source: str, target: str) -> Served:
-        """Returns the first model for this language pair, ignoring case."""
-        wanted = (source.lower(), target.lower())
-        for model in self.served:
-            if (model.source.lower(), model.target.lower()) == wanted:
-                return model
-        for code, known in ((source, self.choices["source"]), (target, self.choices["target"])):
-            if code.lower() not in {each.lower() for each in known}:
-                raise HTTPException(400, f"{code} is not supported")
+        """Returns the first model for this language pair; see `known_code` for other names of a language."""
+        found = self.path(source, target)
+        if len(found) == 1:
+            return found[0]
         raise HTTPException(400, f"{target} is not available as a target language from {source}")
+
+    def path(self, source: str, target: str) -> list[Served]:
+        """The models that lead from one language to another: one, two by way of a third language, or none if they are equal."""
+        codes = {code for model in self.served for code in (model.source, model.target)}
+        first, last = (known_code(code, codes) for code in (source, target))
+        for code, found in ((source, first), (target, last)):
+            if found is None:
+                raise HTTPException(400, f"{code} is not supported")
+        if first == last:
+            return [model for model in self.served if (model.source, model.target) == (first, last)][:1]
+        direct = [model for model in self.served if (model.source, model.target) == (first, last)]
+        pairs = [
+            [one, other]
+            for one in self.served
+            for other in self.served
+            if one.source == first and one.target == other.source and other.target == last and one.source != one.target
+        ]
+        if not (direct or pairs):
+            raise HTTPException(400, f"{target} is not available as a target language from {source}")
+        return direct[:1] or pairs[0]
+
+    def targets(self, source: str) -> set[str]:
+        """The languages that texts in `source` can be translated to, directly or by way of a third language."""
+        direct = {model.target for model in self.served if model.source == source}
+        return direct | {model.target for model in self.served if model.source in direct} - {source}
 
     def chosen(self, name: str | None, source: str | None, target: str | None) -> Served:
         """Returns the model with this name, or for this language pair, or the only model."""

@@ -13,7 +13,7 @@ from weft.explain.picture import cross_attention
 from weft.explain.text import Side, join_words, make_side
 from weft.inference.alignment import token_texts
 from weft.inference.joining import Translation
-from weft.inference.predictor import Prediction
+from weft.inference.predictor import Prediction, Weights
 from weft.serve.models import Served
 
 CHARACTER_LEVEL = 1.5
@@ -32,7 +32,11 @@ class AlignmentDocument(BaseModel):
 
 
 class TranslationDocument(BaseModel):
-    """One translation. `attention` holds weights [heads][target tokens][source tokens] by layer, if requested."""
+    """One translation.
+
+    attention: weights [heads][target tokens][source tokens] by layer, if requested · unmet: terms of `use` that it does not
+    contain, because it reached its longest length first.
+    """
 
     text: str
     score: float
@@ -41,6 +45,7 @@ class TranslationDocument(BaseModel):
     alternatives: list[TranslationDocument] | None = None
     alignment: AlignmentDocument | None = None
     attention: dict[str, list[list[list[float]]]] | None = None
+    unmet: list[str] | None = None
 
 
 class TranslateResponse(BaseModel):
@@ -84,6 +89,21 @@ ERRORS: dict[int | str, dict[str, Any]] = {
 }
 
 
+def rounded(weights: Weights) -> Any:
+    """Weights as lists, with four digits."""
+    return np.round(weights.astype(np.float64), 4).tolist()
+
+
+def encode(response: TranslateResponse) -> bytes:
+    """A response as compact JSON. Large ones take a while: do not call this in the event loop."""
+    return response.model_dump_json(exclude_none=True).encode()
+
+
+def cells(predictions: Iterable[Prediction]) -> int:
+    """The number of attention weights."""
+    return sum(weights.size for each in predictions for weights in each.attention.values())
+
+
 def document(model: Served, text: str, best: Prediction, *, attention: bool, alignment: bool) -> TranslationDocument:
     """Converts a translation to a response, with its attention and alignment if requested."""
     response = TranslationDocument(text=best.text, score=best.score, tokens=best.tokens, source_tokens=best.source_tokens)
@@ -94,7 +114,7 @@ def document(model: Served, text: str, best: Prediction, *, attention: bool, ali
     if alignment and "cross" in best.uses.values():
         response.alignment = _alignment(model, text, best)
     if attention:
-        response.attention = {name: weights.tolist() for name, weights in best.attention.items()}
+        response.attention = {name: rounded(weights) for name, weights in best.attention.items()}
     return response
 
 

@@ -4,32 +4,35 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import signal
 import socket
+import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import uvicorn
-from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from weft.errors import WeftError
 from weft.serve.app import make_app
-from weft.serve.middleware import Log, log_line
+from weft.serve.log import Log, log_line
 from weft.serve.models import Models
+from weft.serve.protocol import CONNECTIONS, Protocol
 from weft.serve.service import Service
 from weft.serve.settings import Settings
 
 SWITCH_INTERVAL = 1e-4
 """Seconds after which Python may switch between threads."""
 
-CONNECTIONS = 2_000
-"""Maximum number of open connections; further requests get status 503."""
 
-HEADERS_WITHIN = 15.0
-"""Seconds in which a new connection must send its request headers."""
+HANDED, STOPS = "WEFT_LISTEN_FD", "WEFT_REPLACES"
+"""Environment variables of a server that replaces another: the number of its socket, and the process that it stops."""
+
+FIRST_OF_SYSTEMD = 3
+"""The number of the first socket that systemd passes on."""
 
 
 class _ForwardLogs(logging.Handler):
@@ -43,53 +46,61 @@ class _ForwardLogs(logging.Handler):
         self._log({"event": record.levelname.lower(), "message": record.getMessage()})
 
 
-class HeaderTimeoutProtocol(H11Protocol):
-    """HTTP/1.1 that closes connections whose headers do not arrive in time."""
-
-    def connection_made(self, transport: Any) -> None:
-        super().connection_made(transport)
-        self.loop.call_later(HEADERS_WITHIN, self._close_if_silent)
-
-    def _close_if_silent(self) -> None:
-        if self.cycle is None and not self.transport.is_closing():
-            self.transport.close()
-
-
 class Server(uvicorn.Server):
     """A server with its own event loop. `run` may be called in the main thread or another; port 0 takes any free port."""
 
     def __init__(self, settings: Settings, models: Models, log: Log = log_line) -> None:
-        self.log, self.service = log, Service(settings, models)
+        self.log, self.service = log, Service(settings, models, log)
         self.guard = make_app(self.service, log)
+        self.guard.full = lambda: len(self.server_state.connections) > CONNECTIONS
+        self.guard.stopping = lambda: self.should_exit
         self._socket = _bind(settings.host, settings.port)
         host = f"[{settings.host}]" if ":" in settings.host else settings.host
         self.address = f"http://{host}:{self._socket.getsockname()[1]}"
         super().__init__(
             uvicorn.Config(
                 self.guard,
-                http=HeaderTimeoutProtocol,
+                http=Protocol,
                 ws="none",
                 log_config=None,
                 access_log=False,
                 server_header=False,
                 proxy_headers=bool(settings.proxies),
                 forwarded_allow_ips=settings.proxies or None,
-                limit_concurrency=CONNECTIONS,
                 timeout_graceful_shutdown=int(settings.grace),
                 backlog=CONNECTIONS,
             )
         )
 
     def run(self, sockets: list[socket.socket] | None = None) -> None:
-        """Serves until SIGTERM or SIGINT, then answers the requests in progress and returns. SIGHUP reloads the models."""
+        """Serves until SIGTERM or SIGINT, then answers the requests in progress and returns. SIGHUP reloads the models.
+
+        SIGUSR2 starts a new process that takes over the socket, so that a restart refuses no connection.
+        """
         # At Python's default of 5 ms the model's thread would delay every read and write of a request by that much.
         sys.setswitchinterval(SWITCH_INTERVAL)
         asyncio.run(self._run())
+        log_line.close()
 
     def stop(self) -> None:
         """Shuts down after answering the requests in progress. A second call ends the server at once."""
         self.force_exit = self.should_exit
         self.should_exit = True
+
+    def _stop_now_or_later(self) -> None:
+        """Stops gracefully at the first signal; ends the process at the second, whatever it is doing."""
+        if self.should_exit:
+            self.log({"event": "ended at the second signal"})
+            log_line.close(0.5)
+            os._exit(1)
+        self.stop()
+
+    def _hand_over(self) -> None:
+        """Starts a new server with the same arguments and the same socket; it stops this one when it is ready."""
+        self.log({"event": "handing over to a new process"})
+        number = self._socket.fileno()
+        environment = {**os.environ, HANDED: str(number), STOPS: str(os.getpid())}
+        subprocess.Popen([sys.executable, "-m", "weft", *sys.argv[1:]], pass_fds=[number], env=environment)
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -98,7 +109,11 @@ class Server(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
-        self._log_models("serving", address=self.address)
+        self._log_models("serving", address=self.address, pid=os.getpid())
+        if other := os.environ.pop(STOPS, ""):
+            os.environ.pop(HANDED, None)
+            with suppress(ProcessLookupError):
+                os.kill(int(other), signal.SIGTERM)
 
     async def _run(self) -> None:
         loop = asyncio.get_running_loop()
@@ -111,7 +126,8 @@ class Server(uvicorn.Server):
 
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGTERM, signal.SIGINT):
-                loop.add_signal_handler(number, self.stop)
+                loop.add_signal_handler(number, self._stop_now_or_later)
+            loop.add_signal_handler(signal.SIGUSR2, self._hand_over)
             loop.add_signal_handler(signal.SIGHUP, reload)
         handler, logger = _ForwardLogs(self.log), logging.getLogger("uvicorn.error")
         logger.addHandler(handler)
@@ -128,11 +144,22 @@ class Server(uvicorn.Server):
         except WeftError as error:
             self.log({"event": "reload failed", "error": str(error)})
 
-    def _log_models(self, event: str, **facts: str) -> None:
+    def _log_models(self, event: str, **facts: Any) -> None:
         self.log({"event": event, **facts, "models": [model.name for model in self.service.models.served]})
 
 
+def _inherited() -> socket.socket | None:
+    """The listening socket of the server before this one, or of systemd."""
+    if number := os.environ.get(HANDED):
+        return socket.socket(fileno=int(number))
+    if os.environ.get("LISTEN_PID") == str(os.getpid()) and os.environ.get("LISTEN_FDS") == "1":
+        return socket.socket(fileno=FIRST_OF_SYSTEMD)
+    return None
+
+
 def _bind(host: str, port: int) -> socket.socket:
+    if (inherited := _inherited()) is not None:
+        return inherited
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     # asyncio disables Nagle's algorithm only for sockets created with IPPROTO_TCP.
     listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)

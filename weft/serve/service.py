@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import hmac
-import time
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,81 +11,57 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
 from weft.inference.predictor import Prediction
-from weft.serve.batcher import Batcher, BoundedDict
+from weft.serve.access import AccessControl
+from weft.serve.batcher import Batcher
+from weft.serve.health import Health
+from weft.serve.log import Log
 from weft.serve.metrics import Metrics
 from weft.serve.models import Models, Query
 from weft.serve.settings import Settings
 
-CLIENTS = 10_000
-"""Number of clients whose request rate is tracked."""
-
-
-class AccessControl:
-    """Checks API keys and limits the request rate.
-
-    Each key, or each client address if there are no keys, has a token bucket of `rate` requests that refills in a minute.
-    """
-
-    def __init__(self, settings: Settings, metrics: Metrics) -> None:
-        self.keys, self.rate, self.metrics = settings.keys, settings.rate, metrics
-        self._buckets: BoundedDict[str, tuple[float, float]] = BoundedDict(CLIENTS)
-
-    def admit(self, key: str | None, address: str) -> None:
-        given = (key or "").encode("utf-8", "replace")
-        # Compares with all keys, so that the time taken reveals nothing.
-        if self.keys and not sum(hmac.compare_digest(given, known.encode()) for known in self.keys):
-            self.metrics.count(refused_key=1)
-            raise HTTPException(403, "Invalid API key" if key else "Please send an API key with your request")
-        if self.rate:
-            self._take(key if self.keys and key else address)
-
-    def _take(self, client: str) -> None:
-        now, per_second = time.monotonic(), self.rate / 60
-        left, since = self._buckets.get(client, (float(self.rate), now))
-        left = min(float(self.rate), left + (now - since) * per_second)
-        allowed = left >= 1
-        self._buckets[client] = (left - 1 if allowed else left, now)
-        if not allowed:
-            self.metrics.count(refused_rate=1)
-            retry = {"Retry-After": str(int((1 - left) / per_second) + 1)}
-            raise HTTPException(429, f"Slowdown: at most {self.rate} requests per minute", retry)
+SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 class Service:
     """The shared state of a server: settings, models, metrics, batcher and access control."""
 
-    def __init__(self, settings: Settings, models: Models) -> None:
+    def __init__(self, settings: Settings, models: Models, log: Log = lambda facts: None) -> None:
         self.settings, self.models, self.metrics = settings, models, Metrics()
-        self.batcher = Batcher(settings, self.metrics)
+        self.batcher = Batcher(settings, self.metrics, log)
+        self.health = Health(self.batcher, models)
         self.access = AccessControl(settings, self.metrics)
-        self.metrics.gauges["queue_length"] = ("texts waiting in the queue", lambda: self.batcher.length)
+        self.metrics.gauges["queue_length"] = ("sentences waiting in the queue", lambda: self.batcher.length)
+        self.metrics.gauges["cache_bytes"] = ("memory of cached translations", lambda: self.batcher.cache.used)
         self.metrics.gauges["models"] = ("number of models", lambda: len(self.models.served))
         self._reloading = asyncio.Lock()
 
-    def admit(self, request: Request, key: Any = None) -> None:
-        """Refuses a request without a valid key or beyond the rate limit. A key may also come in a header."""
-        scheme, _, token = request.headers.get("authorization", "").partition(" ")
-        header = token.strip() if scheme.lower() == "bearer" else request.headers.get("x-api-key")
-        self.access.admit(key if isinstance(key, str) and key else header, request.client.host if request.client else "")
+    def admit(self, request: Request, key: Any = None, *, admin: bool = False) -> None:
+        """Refuses a request without a valid key or beyond the rate limit; see `AccessControl`."""
+        self.access.admit(request, key, admin=admin)
+        note(request, key=request.scope.get("weft.key"))
 
-    def check(self, texts: Sequence[str]) -> None:
-        """Refuses too many texts, too many characters, and invalid Unicode."""
-        settings, characters = self.settings, sum(map(len, texts))
+    def check(self, texts: Sequence[str], others: Sequence[str] = ()) -> None:
+        """Refuses too many texts, a text with too many characters, and invalid Unicode. `others`: terms and prefixes."""
+        settings, longest = self.settings, max(map(len, (*texts, *others)), default=0)
         if len(texts) > settings.texts:
             raise HTTPException(400, f"Invalid request: {len(texts)} texts exceed the limit of {settings.texts}")
-        if characters > settings.characters:
-            raise HTTPException(400, f"Invalid request: request ({characters}) exceeds text limit ({settings.characters})")
-        if any("\ud800" <= character <= "\udfff" for text in texts for character in text):
+        if longest > settings.characters:
+            raise HTTPException(400, f"Invalid request: request ({longest}) exceeds text limit ({settings.characters})")
+        if any(SURROGATE.search(text) for text in (*texts, *others)):
             raise HTTPException(400, "Invalid request: the text is not valid Unicode")  # JSON allows unpaired surrogates
 
-    async def answer(self, request: Request, queries: Sequence[Query]) -> list[Prediction]:
-        """Answers each query. Cancels the queries if the client disconnects or the time is up."""
+    async def answer(self, request: Request, queries: Sequence[Query], cells: int | None = None) -> list[Prediction]:
+        """Answers each query. Cancels the queries if the client disconnects or the time is up.
+
+        cells: the most attention weights that the queries may compute.
+        """
         note(request, texts=len(queries), characters=sum(len(query.text) for query in queries))
         if self.settings.log_text:
             note(request, text=[query.text for query in queries])
         if queries:
             note(request, model=queries[0].model.name)
-        task, gone = asyncio.ensure_future(self.batcher.answer(queries)), asyncio.ensure_future(_disconnect(request))
+        task = asyncio.ensure_future(self.batcher.answer(queries, client_of(request), cells))
+        gone = asyncio.ensure_future(_disconnect(request))
         try:
             done, _ = await asyncio.wait({task, gone}, timeout=self.settings.timeout, return_when=asyncio.FIRST_COMPLETED)
             if task in done:
@@ -102,9 +77,21 @@ class Service:
     async def reload(self) -> None:
         """Reloads the models while the old ones keep answering. Batches in progress finish with the old models."""
         async with self._reloading:
-            await asyncio.to_thread(self.models.reload)
+            try:
+                self.access.reload()
+                await asyncio.to_thread(self.models.reload, self.batcher.warm_up)
+            except Exception:
+                self.metrics.count(failed_reloads=1)
+                raise
             self.batcher.clear_cache()
             self.metrics.count(reloads=1)
+
+
+def client_of(request: Request) -> str:
+    """Who sent a request: the name of its key, else its address. Of an IPv6 address only the network counts."""
+    address = request.client.host if request.client else ""
+    network = ":".join(address.split(":")[:4]) if ":" in address else address
+    return str(request.scope.get("weft.key") or network)
 
 
 def note(request: Request, **facts: Any) -> None:

@@ -30,7 +30,7 @@ function operation(method, path, details, root) {
 }
 
 async function start() {
-  const root = await (await fetch("/openapi.json")).json();
+  const root = await (await fetch("openapi.json")).json();
   const cards = Object.entries(root.paths).flatMap(([path, methods]) =>
     Object.entries(methods).map(([method, details]) => operation(method, path, details, root)));
   find("paths").replaceChildren(...cards);

@@ -45,7 +45,7 @@ async function translate() {
     if (beamChoice.value) body.beam = beam();
     const headers = { "Content-Type": "application/json" };
     if (keyField.value) headers.Authorization = `Bearer ${keyField.value}`;
-    const response = await fetch("/v1/translate", { method: "POST", headers, body: JSON.stringify(body), signal });
+    const response = await fetch("v1/translate", { method: "POST", headers, body: JSON.stringify(body), signal });
     const { error, translations } = await response.json();
     if (!response.ok) throw Object.assign(new Error(error), { retryAfter: Number(response.headers.get("Retry-After")) });
     show(all, lines, translations);
@@ -109,7 +109,7 @@ function openExplanation(line) {
 }
 
 async function start() {
-  const [list, settings] = await Promise.all(["/v1/models", "/frontend/settings"].map((path) => fetch(path).then((response) => response.json())));
+  const [list, settings] = await Promise.all(["v1/models", "frontend/settings"].map((path) => fetch(path).then((response) => response.json())));
   models = list;
   limit = settings.charLimit;
   modelChoice.replaceChildren(...models.map((model) => new Option(`${model.name} (${model.source} → ${model.target})`, model.name)));

@@ -1,0 +1,117 @@
+"""Clients take turns: no request holds up another for long."""
+
+from __future__ import annotations
+
+import json
+import re
+from types import SimpleNamespace
+from typing import Any
+
+import httpx
+from serving import connected, post, wait_for
+
+from weft.inference.predictor import Effort, Part
+from weft.inference.terms import Terms
+from weft.serve.fair_queue import FairQueue, Pace
+from weft.serve.models import TranslationQuery
+from weft.serve.reading import Job, Ticket, read
+
+HOSTILE = {"text": [f"a b c d e f g h i j k l m n o p q {k}" for k in range(256)], "model": "reverse"}
+HOSTILE |= {"beam": 16, "min_length": 100}
+
+
+def ticket(client: str, parts: int, *, rows: int = 1, steps: int = 10, group: str = "g", since: float = 0.0) -> Ticket:
+    made = Ticket(client, [], SimpleNamespace(done=lambda: False))  # type: ignore[arg-type]
+    made.jobs = [Job(made, None, Part([1] * steps), group, "kind", Effort(rows, steps), since) for _ in range(parts)]  # type: ignore[arg-type]
+    return made
+
+
+def clients(queue: FairQueue, seconds: float = 1.0) -> list[str]:
+    return [job.ticket.client for job in queue.take(seconds, 10_000).jobs]
+
+
+def test_a_batch_is_bounded_by_the_measured_time_of_its_rows_and_steps() -> None:
+    pace = Pace(first=0.01)
+    queue = FairQueue(pace)
+    queue.add(ticket("a", 1000, rows=4, steps=5))
+    assert len(queue.take(1.0, 10_000).jobs) == 5  # 4 rows · 5 steps · 10 ms each
+    pace.learn("kind", 20, 100, 0.1)
+    assert len(queue.take(1.0, 10_000).jobs) == 50  # now 1 ms was measured
+    pace.learn("kind", 200, 1000, 10.0)
+    assert len(queue.take(1.0, 10_000).jobs) == 31  # 128 rows and more turned out to be slow
+    assert len(queue.take(0.0, 10_000).jobs) == 1
+
+
+def test_a_wide_or_long_search_makes_small_batches(models: Any) -> None:
+    model = models.served[0]
+
+    def cost(**options: Any) -> Effort:
+        terms = Terms(options.pop("use", ()))
+        (reading,) = read([TranslationQuery(model, "a b c", tuple(options.items()), terms=terms)])
+        return reading.predictor.effort(reading.parts[0])
+
+    assert cost(beam=1) == (1, 4) and cost(beam=16) == (16, 4) and cost(n_best=7) == (7, 4)
+    assert cost(beam=2, min_length=9).steps == 9 and cost(beam=2, use=("b",)).rows == 8
+
+
+def test_clients_take_turns() -> None:
+    queue = FairQueue(Pace(first=0.01))
+    queue.add(ticket("greedy", 100))
+    assert clients(queue) == ["greedy"] * 10
+    queue.add(ticket("small", 1))
+    queue.add(ticket("other", 20))
+    assert sorted(clients(queue)[:3]) == ["greedy", "other", "small"]
+    later = clients(queue)
+    assert later.count("greedy") == later.count("other") == 5
+    queue.remove(queue.newest("other"))
+    assert set(clients(queue)) == {"greedy"}
+
+
+def test_small_requests_of_a_client_do_not_wait_for_its_large_ones() -> None:
+    queue = FairQueue(Pace(first=0.01))
+    large, small = ticket("one", 100), ticket("one", 1)
+    queue.add(large)
+    clients(queue)
+    queue.add(small)
+    assert small in [job.ticket for job in queue.take(1.0, 10_000).jobs]
+    assert len(queue) == len(large.jobs) == 100 - 10 - 9
+
+
+def test_only_jobs_of_one_group_are_batched() -> None:
+    queue = FairQueue(Pace(first=0.01))
+    for number in range(4):
+        queue.add(ticket(f"client {number}", 2, group="even" if number % 2 == 0 else "odd"))
+    assert sorted(clients(queue)) == ["client 0"] * 2 + ["client 2"] * 2
+    assert sorted(clients(queue)) == ["client 1"] * 2 + ["client 3"] * 2
+    assert not queue
+
+
+def test_a_short_request_overtakes_a_costly_one_which_ends_when_its_client_leaves(serve: Any) -> None:
+    shown = serve()
+    batcher = shown.server.service.batcher
+    with connected(shown) as line:
+        line.sendall(post(json.dumps(HOSTILE).encode()))
+        wait_for(lambda: batcher.busy_since is not None and batcher.length > 0)
+        assert shown.translate("a b", model="reverse")[0]["text"] == "b a"
+        assert batcher.length > 0  # the costly one is not done
+    wait_for(lambda: batcher.length == 0 and batcher.busy_since is None)
+    text = shown.client.get("/metrics").text
+    assert int(re.search(r"^weft_texts_total (\d+)$", text, re.M).group(1)) < 200  # type: ignore[union-attr]
+
+
+def test_a_full_queue_drops_the_newest_request_of_the_greediest_client(serve: Any, slow: Any) -> None:
+    shown = serve(queue=4)
+    first = slow.pool.submit(shown.translate, "a b", model="reverse")
+    assert slow.began.wait(30)
+    body = {"text": ["c d", "e f"], "model": "reverse"}
+    waiting = [slow.pool.submit(shown.client.post, "/v1/translate", json=body | {"beam": k}) for k in (1, 2)]
+    wait_for(lambda: shown.server.service.batcher.length == 4)
+    transport = httpx.HTTPTransport(local_address="127.0.0.2")
+    with httpx.Client(base_url=shown.url, transport=transport, timeout=30) as other:
+        asked = slow.pool.submit(other.post, "/v1/translate", json={"text": "g h", "model": "reverse"})
+        wait_for(lambda: shown.server.service.batcher.length == 3)
+        slow.go.set()
+        assert asked.result().json()["translations"][0]["text"] == "h g"
+    assert first.result() and sorted(each.result().status_code for each in waiting) == [200, 503]
+    found = shown.post("/v1/translate", status=400, text=list("hijklm"), model="reverse")
+    assert "at most 4" in found["error"]

@@ -1,0 +1,112 @@
+"""Access control: API keys, request rates, and which web sites may use the server."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+from urllib.parse import urlsplit
+
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+
+from weft.serve.bounded import BoundedDict
+from weft.serve.keys import Key, find_key, read_keys
+from weft.serve.metrics import Metrics
+from weft.serve.settings import LOOPBACK, Settings
+
+CLIENTS = 10_000
+"""Number of clients whose request rate is tracked."""
+
+GUESSES = 10
+"""Wrong keys that an address may send per minute."""
+
+READING = ("GET", "HEAD", "OPTIONS")
+"""Methods that change nothing and reach no model. A browser keeps the answer from other sites."""
+
+
+class Buckets:
+    """Token buckets that refill in a minute, one per client."""
+
+    def __init__(self) -> None:
+        self._left: BoundedDict[str, tuple[float, float]] = BoundedDict(CLIENTS)
+
+    def take(self, client: str, rate: int, amount: float = 1.0) -> int:
+        """Takes `amount` tokens; returns 0, or the seconds to wait if fewer than one is left."""
+        now, per_second = time.monotonic(), rate / 60
+        left, since = self._left.get(client, (float(rate), now))
+        left = min(float(rate), left + (now - since) * per_second)
+        allowed = left >= 1
+        self._left[client] = (left - amount if allowed else left, now)
+        return 0 if allowed else int((1 - left) / per_second) + 1
+
+
+class AccessControl:
+    """Checks API keys and limits the request rate: of each key, or of each address if there are no keys."""
+
+    def __init__(self, settings: Settings, metrics: Metrics) -> None:
+        self.settings, self.metrics = settings, metrics
+        self._rates, self._guesses = Buckets(), Buckets()
+        self.reload()
+
+    def reload(self) -> None:
+        """Reads the keys again."""
+        settings = self.settings
+        self.keys: tuple[Key, ...] = read_keys(sorted(settings.keys), settings.key_file, sorted(settings.admin_keys))
+
+    def admit(self, request: Request, given: Any = None, *, admin: bool = False) -> None:
+        """Refuses a request without a valid key or beyond the rate limit.
+
+        The key comes in the field `api_key`, which is `given`, in the query, or in a header.
+        """
+        address = request.client.host if request.client else ""
+        secret = _secret(request, given)
+        key = self._key(secret, address) if self.keys else None
+        if admin and (key is None or not (key.admin or not any(each.admin for each in self.keys))):
+            raise HTTPException(403, "this needs an admin key")
+        if key is not None:
+            request.scope["weft.key"] = key.name
+        rate = self.settings.rate if key is None or key.rate is None else key.rate
+        if rate and (wait := self._rates.take(address if key is None else f"key {key.name}", rate)):
+            self.metrics.count(refused_rate=1)
+            raise HTTPException(429, f"Slowdown: at most {rate} requests per minute", {"Retry-After": str(wait)})
+
+    def _key(self, secret: str, address: str) -> Key:
+        if not secret:
+            self.metrics.count(refused_key=1)
+            raise HTTPException(400, "Please send an API key with your request")  # the status of LibreTranslate
+        if wait := self._guesses.take(address, GUESSES, 0.0):
+            self.metrics.count(refused_rate=1)
+            raise HTTPException(429, "too many wrong API keys; try again later", {"Retry-After": str(wait)})
+        key = find_key(self.keys, secret)
+        if key is None:
+            self._guesses.take(address, GUESSES)
+            self.metrics.count(refused_key=1)
+            raise HTTPException(403, "Invalid API key")
+        return key
+
+
+def _secret(request: Request, given: Any) -> str:
+    scheme, _, token = request.headers.get("authorization", "").partition(" ")
+    header = token.strip() if scheme.lower() == "bearer" else request.headers.get("x-api-key")
+    return given if isinstance(given, str) and given else header or request.query_params.get("api_key") or ""
+
+
+def check_site(settings: Settings, method: str, headers: dict[bytes, bytes]) -> None:
+    """Refuses foreign names of this server (DNS rebinding) and requests that other web sites make a browser send."""
+    host = headers.get(b"host", b"").decode("latin-1").strip()
+    known = {*(LOOPBACK if settings.local else ()), *settings.hosts}
+    if known and "*" not in known and _name(host) not in known:
+        raise HTTPException(400, f"this server does not answer as {_name(host)!r}; start it with --allowed-host {_name(host)}")
+    origin = headers.get(b"origin", b"").decode("latin-1").strip()
+    if not origin or method in READING or origin in settings.origins or "*" in settings.origins:
+        return
+    site = urlsplit(origin)
+    if site.netloc != host and site.hostname not in settings.hosts:
+        raise HTTPException(403, "pages of other web sites may not use this server; allow this one with --cors")
+
+
+def _name(host: str) -> str:
+    """Returns the name in a Host header, without port and brackets."""
+    if host.startswith("["):
+        return host[1:].partition("]")[0]
+    return host.rpartition(":")[0] if ":" in host else host

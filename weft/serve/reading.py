@@ -1,0 +1,155 @@
+"""Queries as the model's thread sees them: parts of texts that are run in batches and joined to answers."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Hashable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from weft.inference.predictor import Effort, Part, Prediction, Predictor
+from weft.search.loop import Control
+from weft.serve.models import ExplanationQuery, Query, TranslationQuery
+
+
+class ExplanationPredictor:
+    """Runs `weft explain` in the queue: a text is one part, and its prediction has the page as its text."""
+
+    def __init__(self, query: Query) -> None:
+        self.query = query
+
+    def read(self, inputs: Sequence[Query], first_line: int) -> list[list[Part]]:
+        return [[Part([0] * query.model.count(query.text))] for query in inputs]
+
+    def group(self, part: Part) -> Hashable:
+        return self
+
+    def effort(self, part: Part) -> Effort:
+        width = self.query.model.translator.config.decode.search.get("width", 1)
+        return Effort(int(dict(self.query.options).get("beam") or width), part.size)
+
+    def run(self, parts: list[Part], control: Control | None = None) -> list[str]:
+        return [self.query.model.explain(self.query)] * len(parts)
+
+    def join(self, given: Query, parts: list[Part], results: list[str]) -> Prediction:
+        return Prediction(results[0], 0.0)
+
+
+@dataclass(eq=False)
+class Reading:
+    """A query as the parts that a model computes, and their results so far."""
+
+    query: Query
+    given: Any
+    predictor: Predictor[Any, Any] | ExplanationPredictor
+    parts: list[Part]
+    results: dict[Part, Any] = field(default_factory=dict)
+    answer: Prediction | None = None
+
+    def keep(self, part: Part, result: Any) -> None:
+        self.results[part] = result
+        self.finish()
+
+    def finish(self) -> None:
+        """Joins the results if all are known. This may run the model once more, for attention weights."""
+        if len(self.results) == len(self.parts):
+            self.answer = self.predictor.join(self.given, self.parts, [self.results[part] for part in self.parts])
+            self.results.clear()
+
+
+@dataclass(eq=False)
+class Job:
+    """A part in the queue.
+
+    group: only parts of one group are run together · kind: parts of one kind take about the same time per row and step ·
+    since: when it was added.
+    """
+
+    ticket: Ticket
+    reading: Reading
+    part: Part
+    group: Hashable
+    kind: Hashable
+    effort: Effort
+    since: float
+
+
+@dataclass(eq=False)
+class Ticket:
+    """The queries of one request, which wait together. `client` names who sent it."""
+
+    client: str
+    readings: list[Reading]
+    future: asyncio.Future[list[Prediction]]
+    jobs: list[Job] = field(default_factory=list)
+
+    @property
+    def wanted(self) -> bool:
+        """Whether somebody still waits for the answers."""
+        return not self.future.done()
+
+    @property
+    def complete(self) -> bool:
+        return all(reading.answer is not None for reading in self.readings)
+
+    def settle(self, error: Exception | None = None) -> None:
+        """Gives the answers, or an error, to the request. Any thread may call this."""
+        with suppress(RuntimeError):  # the event loop is closed, so no request is waiting
+            self.future.get_loop().call_soon_threadsafe(self._settle, error)
+
+    def _settle(self, error: Exception | None) -> None:
+        if self.future.done():
+            return
+        if error is not None:
+            self.future.set_exception(error)
+        else:
+            self.future.set_result([each.answer for each in self.readings if each.answer is not None])
+
+
+def read(queries: Sequence[Query]) -> list[Reading]:
+    """Reads each query: splits and tokenizes its text. Only one thread may do this."""
+    readings = []
+    for query in queries:
+        if isinstance(query, TranslationQuery):
+            predictor: Any = query.model.predictor(query.options)
+            given: Any = predictor.parse(query.text, **query.fields)
+        else:
+            assert isinstance(query, ExplanationQuery)
+            predictor, given = ExplanationPredictor(query), query
+        (parts,) = predictor.read([given], 1)
+        readings.append(Reading(query, given, predictor, parts))
+    return readings
+
+
+def make_jobs(ticket: Ticket) -> list[Job]:
+    """A job for each part of a ticket."""
+    now = time.monotonic()
+    return [
+        Job(
+            ticket,
+            reading,
+            part,
+            (reading.query.model, reading.query.options, reading.predictor.group(part)),
+            kind(reading, part),
+            reading.predictor.effort(part),
+            now,
+        )
+        for reading in ticket.readings
+        for part in reading.parts
+    ]
+
+
+def kind(reading: Reading, part: Part) -> Hashable:
+    """What decides the time per row and step: the model, and the order of magnitude of the number of terms."""
+    terms = getattr(part, "terms", None)
+    return reading.query.model.name, (len(terms.use) + len(terms.avoid)).bit_length() if terms else 0
+
+
+def expected_cells(reading: Reading) -> int:
+    """The attention weights that a query computes, if its translation is as long as its text."""
+    query = reading.query
+    if not (isinstance(query, TranslationQuery) and query.attention):
+        return 0
+    return query.model.count_maps() * sum(part.size**2 for part in reading.parts)
