@@ -47,6 +47,10 @@ clients: $(VENV)/.weft-dev-installed
 	  { command -v npm >/dev/null && mkdir -p $(VENV)/clients && \
 	    npm install --silent --prefix $(VENV)/clients libretranslate@1.0.1 translate@3.1.0 >/dev/null 2>&1; } || \
 	  echo "NO TESTS WITH npm's CLIENTS: install node and npm to run them"
+	@command -v nginx >/dev/null || test -x /usr/sbin/nginx || \
+	  { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && apt-get update -qq && \
+	    DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends nginx-light >/dev/null; } || \
+	  echo "NO TESTS WITH nginx: install it to run them"
 	@test -x $(VENV)/fuzz/bin/schemathesis || \
 	  { $(BIN)/python -m venv $(VENV)/fuzz && $(VENV)/fuzz/bin/pip --disable-pip-version-check install --quiet schemathesis==4.32.5; } || \
 	  echo "NO TESTS WITH schemathesis: it cannot be installed"

@@ -158,7 +158,7 @@ class Translator(Trained):
 
         `prefix` forces how translations begin. `attention` adds the weights of every layer that has any. `terms` are words that
         translations must use or avoid, the same for all texts or one item per text. One text gives a `Translation` (or a
-        `Label`), several give a list. With `format` html or xliff, a text is a document whose markup stays.
+        `Label`), several give a list. With `format` html, srt or xliff, a text is a document whose markup stays.
         """
         if isinstance(texts, str):
             if not (prefix is None or isinstance(prefix, str)):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -55,3 +56,62 @@ def test_head_the_specification_and_the_limits(served: Any) -> None:
     assert served.client.get("/spec").json() == served.client.get("/openapi.json").json()
     limits = served.client.get("/frontend/settings").json()["limits"]
     assert limits["characters"] == 10_000 and limits["sentences"] == 2_000 and limits["texts"] == 256
+
+
+def upload(shown: Any, name: str, content: bytes, status: int = 200, target: str = "de") -> Any:
+    form = {"source": "en", "target": target}
+    answer = shown.client.post("/translate_file", files={"file": (name, content)}, data=form)
+    assert answer.status_code == status, answer.text
+    if status != 200:
+        return answer.json()["error"]
+    url = answer.json()["translatedFileUrl"]
+    assert url.startswith(shown.url)
+    found = shown.client.get(url)
+    assert found.headers["content-disposition"].startswith("attachment")
+    return found.content
+
+
+SRT = b"1\r\n00:00:01,000 --> 00:00:02,000\r\n<i>a b c</i>\r\n\r\n2\r\n00:00:03,000 --> 00:00:04,000\r\na b\r\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "expected"),
+    [
+        ("x.txt", b"\xef\xbb\xbfa b\n\nc d e\n1 2", b"b a\n\ne d c\n1 2"),
+        ("x.HTML", b"<p>a b</p>\n<p>c <b>d</b></p>", None),
+        ("x.srt", SRT, SRT.replace(b"a b c", b"c b a").replace(b"\r\na b\r\n", b"\r\nb a\r\n")),
+    ],
+)
+def test_files_are_translated(served: Any, name: str, content: bytes, expected: bytes | None) -> None:
+    found = upload(served, name, content)
+    assert found == expected if expected else (b"<p>b a</p>" in found and found.count(b"<b>") == 1)
+
+
+def test_files_have_limits(serve: Any) -> None:
+    shown = serve(characters=20, body=5000)
+    assert "not supported" in upload(shown, "x.exe", b"a b", 400)
+    assert "UTF-8" in upload(shown, "x.txt", b"a \xff", 400)
+    assert "text limit (20)" in upload(shown, "x.txt", b"a b c d e f g h i j k l", 400)
+    assert "larger" in upload(shown, "x.txt", b"a\n" * 3000, 413)
+    assert "Word document" in upload(shown, "x.docx", b"a b", 400)
+    assert upload(shown, "x.txt", b"a b", target="en") == b"a b"
+    for name in ("x.txt", "0" * 32 + ".txt", "..%2f..%2fetc%2fpasswd"):
+        assert shown.client.get(f"/download_file/{name}").status_code == 404
+    assert "missing file" in shown.post("/translate_file", status=400, source="en", target="de")["error"]
+
+
+def test_suggestions_are_kept_if_the_operator_wants_them(serve: Any, served: Any, tmp_path: Path) -> None:
+    body = {"q": "a b", "s": "b ä", "source": "en", "target": "de"}
+    served.post("/suggest", status=403, **body)
+    shown = serve(suggestions=str(tmp_path / "suggested.jsonl"))
+    assert shown.post("/suggest", **body) == {"success": True}
+    shown.post("/suggest", status=400, q="a")
+    assert json.loads((tmp_path / "suggested.jsonl").read_text(encoding="utf-8")) == body
+    assert shown.client.get("/frontend/settings").json()["suggestions"] is True
+
+
+def test_deep_translator_works(served: Any) -> None:
+    deep_translator = pytest.importorskip("deep_translator")
+    client = deep_translator.LibreTranslator(source="en", target="de", api_key="none", custom_url=f"{served.url}/")
+    assert client.translate("a b c") == "c b a"
+    assert client.translate_batch(["a b", "c d"]) == ["b a", "d c"]

@@ -20,6 +20,7 @@ from typing import Any
 import httpx
 import pytest
 import tiny
+from serving import wait_for
 
 
 @contextmanager
@@ -102,6 +103,39 @@ def test_a_restart_hands_over_the_socket_and_a_second_signal_ends_at_once(revers
                 done.set()
                 with suppress(ProcessLookupError):
                     os.kill(other, signal.SIGKILL)
+
+
+def test_several_processes_share_a_socket_metrics_and_files(reverse_run: Path) -> None:
+    with process(f"en-de={reverse_run}", "--workers", "2", "--threads", "1") as (started, url):
+
+        def lines() -> list[str]:
+            return httpx.get(f"{url}/metrics", trust_env=False).text.splitlines()
+
+        def restarted() -> int:
+            for line in started.stderr:  # type: ignore[union-attr]
+                if found := re.search(r'"worker 1 is ready".*"pid": (\d+)', line):
+                    return int(found.group(1))
+            raise AssertionError("the server ended")
+
+        for number in range(8):
+            answer = httpx.post(f"{url}/v1/translate", json={"text": f"a b {number}"}, timeout=30, trust_env=False)
+            assert answer.json()["translations"]
+        wait_for(lambda: "weft_texts_total 8" in lines() and "weft_models 2" in lines())
+        form = {"files": {"file": ("x.txt", b"a b")}, "data": {"source": "en", "target": "de"}}
+        place = httpx.post(f"{url}/translate_file", trust_env=False, **form).json()["translatedFileUrl"]  # type: ignore[arg-type]
+        assert {httpx.get(place, trust_env=False).content for _ in range(6)} == {b"b a"}
+        children = Path(f"/proc/{started.pid}/task/{started.pid}/children").read_text().split()
+        assert len(children) == 2
+        os.kill(int(children[1]), signal.SIGKILL)
+        assert restarted() != int(children[1])
+        started.send_signal(signal.SIGTERM)
+        assert started.wait(30) == 0 and not any(Path(f"/proc/{child}/exe").exists() for child in children)
+
+
+def test_a_worker_that_cannot_start_ends_the_server(weft: tiny.Shell) -> None:
+    command = [sys.executable, "-m", "weft", "serve", "nowhere", "--workers", "2", "--port", "0"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1 and "nowhere: there is no such run folder" in done.stderr and "Traceback" not in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -231,7 +231,7 @@ def test_a_trained_model_carries_tags_by_its_attention(translator: Translator) -
     assert translator.translate("<p>a <b>b c! d e</b> f g! h</p>", format="html").text.count("<b>") == 1
     with pytest.raises(ConfigError, match="no prefix"):
         translator.translate(page, format="html", prefix="a")
-    with pytest.raises(ConfigError, match="choose one of text, html, xliff"):
+    with pytest.raises(ConfigError, match="choose one of text, html, srt, xliff"):
         translator.translate(page, format="docx")
 
 

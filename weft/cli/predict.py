@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from weft.inference.terms import Terms
     from weft.translator import Trained
 
-What = StrEnum("What", ["text", "html", "xliff"])
+What = StrEnum("What", ["text", "html", "srt", "xliff"])
 
 
 def predict(
@@ -39,7 +39,7 @@ def predict(
         help="File with a source term, a tab and a target term per line. The target term is required wherever the source term "
         "occurs or, with ! before it, forbidden.",
     ),
-    format: What = typer.Option(What.text, "--format", help="Lines of text, or a whole HTML or XLIFF document."),
+    format: What = typer.Option(What.text, "--format", help="Lines of text, or a whole HTML, SRT or XLIFF document."),
     as_json: bool = typer.Option(False, "--json", help="JSON lines with text, score and tokens instead of plain text."),
     fast: bool = FAST,
     device: str = DEVICE,

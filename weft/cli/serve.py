@@ -46,11 +46,15 @@ def serve(
         [], "--allowed-host", help="Name under which the server answers, such as that of a proxy. Repeatable.", metavar="NAME"
     ),
     prefix: str = typer.Option("", "--prefix", help="Path of the server behind a proxy, such as /weft.", show_default=False),
+    suggestions: Path = typer.Option(None, "--suggestions", help="File for translations that users suggest, as JSON lines."),
     log_text: bool = typer.Option(False, "--log-text", help="Write the texts to the log, too."),
     fast: bool = FAST,
     device: str = DEVICE,
+    workers: int = typer.Option(
+        1, "--workers", help="Processes, each with its own copy of the models. Several GPUs are taken in turn.", min=1
+    ),
     threads: int = typer.Option(
-        0, "--threads", help="CPU threads of the model; 0: all cores but one, which is left for reading requests.", min=0
+        0, "--threads", help="CPU threads of a model; 0: its share of the cores, less one while requests wait.", min=0
     ),
 ) -> None:
     """Serve trained runs over HTTP: a web page, LibreTranslate's interface, and a JSON interface with all search options.
@@ -70,15 +74,22 @@ def serve(
     batches |= {"cache": cache << 20, "beam": max_beam}
     access: dict[str, Any] = {"keys": frozenset(api_key), "admin_keys": frozenset(admin_key), "key_file": str(api_keys or "")}
     access |= {"origins": tuple(cors), "proxies": proxy, "log_text": log_text, "hosts": tuple(allowed_host), "prefix": prefix}
-    cores = threads or max(1, (os.cpu_count() or 2) - 1)
-    _run(Settings(host=host, port=port, threads=cores, **limits, **batches, **access), run, device, fast)
+    access |= {"suggestions": str(suggestions or "")}
+    cores = threads or max(1, (os.cpu_count() or 2) // workers)
+    batches |= {"workers": workers, "threads": threads or max(1, cores - 1), "alone": cores}
+    _run(Settings(host=host, port=port, **limits, **batches, **access), run, device, fast)
 
 
 def _run(settings: Settings, run: Sequence[str], device: str, fast: bool) -> None:
     from weft.serve.keys import read_keys
     from weft.serve.models import Models, parse_place
     from weft.serve.server import Server
+    from weft.serve.sockets import WORKER
+    from weft.serve.workers import Workers
 
+    if worker := os.environ.get(WORKER):
+        Server(settings, Models([parse_place(text) for text in run], device=_device(device, int(worker)), fast=fast)).run()
+        return
     if settings.prefix and (not settings.prefix.startswith("/") or settings.prefix.endswith("/")):
         raise ConfigError(f"--prefix: {settings.prefix} must start with / and not end with it, such as /weft")
     if "*" in settings.proxies:
@@ -86,6 +97,17 @@ def _run(settings: Settings, run: Sequence[str], device: str, fast: bool) -> Non
     keys = read_keys(settings.keys, settings.key_file, settings.admin_keys)
     if not (settings.local or keys):
         warn(f"{settings.host} can be reached from other machines and no --api-key is set: anyone who reaches it may use it")
-    server = Server(settings, Models([parse_place(text) for text in run], device=device, fast=fast, tell=warn))
+    places = [parse_place(text) for text in run]
+    server = (
+        Workers(settings) if settings.workers > 1 else Server(settings, Models(places, device=device, fast=fast, tell=warn))
+    )
     warn(f"{server.address} shows a page to try it; /docs describes the interface for programs")
     server.run()
+
+
+def _device(device: str, worker: int) -> str:
+    """The device of a worker: one of the GPUs in turn."""
+    import torch
+
+    count = torch.cuda.device_count() if device in ("auto", "cuda") else 0
+    return f"cuda:{worker % count}" if count > 1 else device

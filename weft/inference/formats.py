@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
-from weft.errors import ConfigError
+from weft.errors import ConfigError, DataError
 from weft.inference.documents import Document, html, plain_text
 from weft.inference.joining import Translation
+from weft.inference.subtitles import srt
 from weft.inference.terms import Terms
+from weft.inference.word import WordDocument
 from weft.inference.xliff import xliff
 
-Format = Literal["text", "html", "xliff"]
+Format = Literal["text", "html", "srt", "xliff"]
 FORMATS: dict[str, Callable[[str, str | None], Document]] = {
     "text": lambda text, language: plain_text(text),
     "html": lambda text, language: html(text),
+    "srt": lambda text, language: srt(text),
     "xliff": xliff,
 }
+
+SUFFIXES = {".txt": "text", ".html": "html", ".htm": "html", ".srt": "srt", ".xlf": "xliff", ".xliff": "xliff"}
+"""Formats of files in UTF-8 by the ends of their names. Word documents (.docx) can be translated, too."""
 
 
 def open_document(text: str, format: str, language: str | None = None) -> Document:
@@ -24,6 +30,31 @@ def open_document(text: str, format: str, language: str | None = None) -> Docume
     if format not in FORMATS:
         raise ConfigError(f"there is no format {format!r}; choose one of {', '.join(FORMATS)}")
     return FORMATS[format](text, language)
+
+
+class DocumentFile(NamedTuple):
+    """The document of a file, and how its translated text becomes a file."""
+
+    document: Document
+    write: Callable[[str], bytes]
+
+    def filled(self, answers: Sequence[Translation]) -> bytes:
+        """The translated file."""
+        return self.write(self.document.fill(answers))
+
+
+def open_file(content: bytes, suffix: str, language: str | None = None) -> DocumentFile:
+    """The document of a file whose name ends in `suffix`."""
+    if suffix == ".docx":
+        word = WordDocument(content)
+        return DocumentFile(html(word.html), word.filled)
+    if suffix not in SUFFIXES:
+        raise ConfigError(f"files of the kind {suffix!r} cannot be translated; choose one of {', '.join(SUFFIXES)}, .docx")
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise DataError(f"the file is not UTF-8: there is a wrong byte at place {error.start + 1}") from None
+    return DocumentFile(open_document(text, SUFFIXES[suffix], language), str.encode)
 
 
 def fill_all(documents: Sequence[Document], answers: Iterable[Any]) -> list[Translation]:

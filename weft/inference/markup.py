@@ -137,7 +137,8 @@ def segment(items: Sequence[Item], offset: int) -> Segment:
             sides = ("", token.raw) if token.kind == "close" else (token.raw, "")
             marks.append(Mark(len(text), len(text), *sides, kind="loose", depth=depth))
         elif item.partner is None:
-            marks.append(Mark(len(text), len(text) + 1, token.raw, kind="held", depth=depth))
+            seen = " " if token.raw.isspace() else ""
+            marks.append(Mark(len(text), len(text) + 1, token.raw, kind="held", seen=seen, depth=depth))
             text += HOLE
         elif item.partner > place:
             opened[place] = len(marks)

@@ -14,7 +14,7 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 
 from weft.errors import WeftError
-from weft.serve import json_api, libretranslate
+from weft.serve import file_api, json_api, libretranslate
 from weft.serve.log import Log, log_line
 from weft.serve.middleware import Guard
 from weft.serve.request_body import with_choices, with_security
@@ -57,12 +57,13 @@ def make_app(service: Service, log: Log = log_line) -> Guard:
     )
     app.include_router(json_api.router(service))
     app.include_router(libretranslate.router(service))
+    app.include_router(file_api.router(service))
 
     @app.get("/metrics", summary="Metrics in Prometheus format", tags=["weft"], response_class=PlainTextResponse)
     async def metrics(request: Request) -> Response:
         if service.access.keys:
             service.admit(request)
-        return PlainTextResponse(service.metrics.text(), media_type="text/plain; version=0.0.4")
+        return PlainTextResponse(await asyncio.to_thread(service.all_metrics), media_type="text/plain; version=0.0.4")
 
     for path, (name, media_type) in FILES.items():
         _add_file(app, path, name, media_type)

@@ -155,6 +155,7 @@ class Batcher:
         batch = Batch()
         try:
             while (batch := self._take()).jobs:
+                self._set_threads()
                 self._run(batch)
         except BaseException as error:  # the thread must not end: all requests would wait for it
             self.metrics.count(worker_restarts=1)
@@ -163,6 +164,11 @@ class Batcher:
                 ticket.settle(RuntimeError("the model's thread ended"))
             self._thread = threading.Thread(target=self._work, name="weft-model", daemon=True)
             self._thread.start()
+
+    def _set_threads(self) -> None:
+        """Uses all cores if nothing else waits; else one is left for reading requests."""
+        if self.settings.alone:
+            torch.set_num_threads(self.settings.threads if self.length else self.settings.alone)
 
     def _run(self, batch: Batch) -> None:
         began = self.busy_since = time.monotonic()

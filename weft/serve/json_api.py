@@ -20,6 +20,7 @@ from weft.serve.models import ExplanationQuery, Served, TranslationQuery
 from weft.serve.request_body import admitted_body, body_schema, with_choices
 from weft.serve.responses import ERRORS, ModelDocument, TranslateResponse, cells, document, encode
 from weft.serve.service import Service
+from weft.serve.sockets import reload_others
 
 Text = Annotated[str, Field(max_length=1 << 20)]
 TermList = Annotated[list[Annotated[str, Field(min_length=1, max_length=200)]], Field(max_length=32)]
@@ -42,9 +43,9 @@ class TranslateRequest(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     text: Text | Annotated[list[Text], Field(max_length=10_000)] = Field(
-        description="one line of text, or a list of lines; documents if format is html or xliff"
+        description="one line of text, or a list of lines; documents if format is html, srt or xliff"
     )
-    format: Format = Field("text", description="text, or html or xliff for documents whose markup stays")
+    format: Format = Field("text", description="text, or html, srt or xliff for documents whose markup stays")
     model: str | None = Field(None, description="name of a model, as listed by /v1/models")
     source: str | None = Field(None, description="source language, if no model is named")
     target: str | None = Field(None, description="target language, if no model is named")
@@ -136,6 +137,7 @@ def router(service: Service) -> APIRouter:
             raise HTTPException(403, "a server without API keys does not reload over HTTP; send it the signal SIGHUP instead")
         service.admit(request, admin=True)
         await service.reload()
+        reload_others()
         return await models()
 
     return routes

@@ -11,8 +11,10 @@ from starlette.responses import JSONResponse, Response
 
 from weft.inference.formats import fill_all, open_document
 from weft.inference.joining import Translation
+from weft.inference.markup import Segment
 from weft.inference.predictor import Prediction
 from weft.serve.detect import detect_language, language_name
+from weft.serve.files import suffixes
 from weft.serve.models import Served, TranslationQuery
 from weft.serve.request_body import Fields, admitted_fields, body_schema, with_choices
 from weft.serve.responses import ERRORS
@@ -41,7 +43,7 @@ def router(service: Service) -> APIRouter:
     async def translate(request: Request) -> Fields:
         fields = await admitted_fields(request, service)
         texts, is_list = _texts(service, fields)
-        source, target = (_language(fields, name) for name in ("source", "target"))
+        source, target = (language(fields, name) for name in ("source", "target"))
         detected = detect_language(" ".join(texts), service.models.choices["source"])[0] if source == "auto" else None
         markup = fields.get("format") or "text"
         if markup not in ("text", "html"):
@@ -50,8 +52,10 @@ def router(service: Service) -> APIRouter:
         path = service.models.path(detected["language"] if detected else source, target)
         found: Sequence[Prediction] = [Prediction(text, 0.0) for text in texts]
         for model in path:
-            sources = [each.text for each in found]
-            found = await _translate(service, request, model, sources, markup, count if model is path[-1] else 0)
+            documents = [open_document(each.text, markup) for each in found]
+            segments = [segment for document in documents for segment in document.segments]
+            answers = await translate_segments(service, request, model, segments, count if model is path[-1] else 0)
+            found = fill_all(documents, answers)
         response = _response(found, count, detected)
         return response if is_list else {name: values[0] for name, values in response.items()}
 
@@ -104,8 +108,9 @@ def _frontend(service: Service) -> Fields:
             "sentences": settings.queue,
             "texts": settings.texts,
         },
-        "suggestions": False,
-        "supportedFilesFormat": [],
+        "filesTranslation": True,
+        "suggestions": bool(settings.suggestions),
+        "supportedFilesFormat": suffixes(),
     }
 
 
@@ -113,21 +118,18 @@ def _named(code: str) -> Fields:
     return {"code": code, "name": language_name(code)}
 
 
-async def _translate(
-    service: Service, request: Request, model: Served, texts: Sequence[str], markup: str, count: int
-) -> Sequence[Prediction]:
-    """Translates each text with a model. Parts without letters stay as they are."""
-    documents = [open_document(text, markup) for text in texts]
+async def translate_segments(
+    service: Service, request: Request, model: Served, segments: Sequence[Segment], count: int = 0
+) -> list[Any]:
+    """Translates each segment with a model, with `count` alternatives. Segments without letters stay as they are."""
     options = (("n_best", count + 1),) if count else ()
-    segments = [segment for document in documents for segment in document.segments]
     queries = {
         place: TranslationQuery(model, segment.text, options, marks=segment.marks)
         for place, segment in enumerate(segments)
         if segment.marks or any(map(str.isalpha, segment.text))
     }
     answers = dict(zip(queries, await service.answer(request, list(queries.values())), strict=True))
-    found = [answers.get(place) or Translation(segment.text, 0.0) for place, segment in enumerate(segments)]
-    return fill_all(documents, found)
+    return [answers.get(place) or Translation(segment.text, 0.0) for place, segment in enumerate(segments)]
 
 
 def _response(found: Sequence[Prediction], count: int, detected: Fields | None) -> Fields:
@@ -152,7 +154,8 @@ def _texts(service: Service, fields: Fields) -> tuple[list[str], bool]:
     return texts, isinstance(q, list)
 
 
-def _language(fields: Fields, name: str) -> str:
+def language(fields: Fields, name: str) -> str:
+    """The code of a language in a request."""
     value = fields.get(name)
     if not isinstance(value, str) or not value:
         raise HTTPException(400, f"Invalid request: missing {name} parameter")

@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 Fields = dict[str, Any]
 
 
-async def read_fields(request: Request) -> Fields:
-    """Reads the fields of a request from its query string and its body, which is JSON or a form."""
+async def read_fields(request: Request, files: int = 0) -> Fields:
+    """Reads the fields of a request from its query string and its body, which is JSON or a form with so many files."""
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     fields: Fields = dict(request.query_params)
     if kind in ("application/x-www-form-urlencoded", "multipart/form-data"):
-        form = await request.form(max_files=0)
-        return fields | {name: value for name, value in form.items() if not isinstance(value, UploadFile)}
+        form = await request.form(max_files=files)
+        return fields | {name: value for name, value in form.items() if files or not isinstance(value, UploadFile)}
     raw = await request.body()
     if not raw.strip():
         return fields
@@ -39,11 +39,11 @@ async def read_fields(request: Request) -> Fields:
     return fields | body
 
 
-async def admitted_fields(request: Request, service: Service) -> Fields:
+async def admitted_fields(request: Request, service: Service, files: int = 0) -> Fields:
     """Reads the fields of a request and checks its key, before anything in the body is judged. The key is not among them."""
     refused, fields = None, dict[str, Any]()
     try:
-        fields = await read_fields(request)
+        fields = await read_fields(request, files)
     except HTTPException as error:
         refused = error
     given = [fields.pop(name, None) for name in ("api_key", "apiKey")]

@@ -7,11 +7,10 @@ import logging
 import os
 import signal
 import socket
-import subprocess
 import sys
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Coroutine, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import uvicorn
@@ -23,16 +22,10 @@ from weft.serve.models import Models
 from weft.serve.protocol import CONNECTIONS, Protocol
 from weft.serve.service import Service
 from weft.serve.settings import Settings
+from weft.serve.sockets import WORKER, address, hand_over, listener, report_ready, stop_predecessor
 
 SWITCH_INTERVAL = 1e-4
 """Seconds after which Python may switch between threads."""
-
-
-HANDED, STOPS = "WEFT_LISTEN_FD", "WEFT_REPLACES"
-"""Environment variables of a server that replaces another: the number of its socket, and the process that it stops."""
-
-FIRST_OF_SYSTEMD = 3
-"""The number of the first socket that systemd passes on."""
 
 
 class _ForwardLogs(logging.Handler):
@@ -54,9 +47,8 @@ class Server(uvicorn.Server):
         self.guard = make_app(self.service, log)
         self.guard.full = lambda: len(self.server_state.connections) > CONNECTIONS
         self.guard.stopping = lambda: self.should_exit
-        self._socket = _bind(settings.host, settings.port)
-        host = f"[{settings.host}]" if ":" in settings.host else settings.host
-        self.address = f"http://{host}:{self._socket.getsockname()[1]}"
+        self._socket = listener(settings.host, settings.port)
+        self.address = address(settings.host, self._socket)
         super().__init__(
             uvicorn.Config(
                 self.guard,
@@ -96,11 +88,8 @@ class Server(uvicorn.Server):
         self.stop()
 
     def _hand_over(self) -> None:
-        """Starts a new server with the same arguments and the same socket; it stops this one when it is ready."""
         self.log({"event": "handing over to a new process"})
-        number = self._socket.fileno()
-        environment = {**os.environ, HANDED: str(number), STOPS: str(os.getpid())}
-        subprocess.Popen([sys.executable, "-m", "weft", *sys.argv[1:]], pass_fds=[number], env=environment)
+        hand_over(self._socket)
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -109,18 +98,17 @@ class Server(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
-        self._log_models("serving", address=self.address, pid=os.getpid())
-        if other := os.environ.pop(STOPS, ""):
-            os.environ.pop(HANDED, None)
-            with suppress(ProcessLookupError):
-                os.kill(int(other), signal.SIGTERM)
+        worker = os.environ.get(WORKER)
+        self._log_models(f"worker {worker} is ready" if worker else "serving", address=self.address, pid=os.getpid())
+        stop_predecessor()
+        report_ready()
 
     async def _run(self) -> None:
         loop = asyncio.get_running_loop()
         tasks: set[asyncio.Task[None]] = set()
 
-        def reload() -> None:
-            task = loop.create_task(self._reload())
+        def keep(work: Coroutine[Any, Any, None]) -> None:
+            task = loop.create_task(work)
             tasks.add(task)
             task.add_done_callback(tasks.discard)
 
@@ -128,14 +116,24 @@ class Server(uvicorn.Server):
             for number in (signal.SIGTERM, signal.SIGINT):
                 loop.add_signal_handler(number, self._stop_now_or_later)
             loop.add_signal_handler(signal.SIGUSR2, self._hand_over)
-            loop.add_signal_handler(signal.SIGHUP, reload)
+            loop.add_signal_handler(signal.SIGHUP, lambda: keep(self._reload()))
         handler, logger = _ForwardLogs(self.log), logging.getLogger("uvicorn.error")
         logger.addHandler(handler)
         try:
+            if WORKER in os.environ:
+                keep(self._work_for(os.getppid()))
             await self.serve(sockets=[self._socket])
         finally:
             logger.removeHandler(handler)
         self.log({"event": "stopped", "taken": self.guard.taken, "answered": self.guard.answered})
+
+    async def _work_for(self, parent: int) -> None:
+        """Shares the metrics of this process with the others; stops if the process that started it has ended."""
+        while not self.should_exit:
+            await asyncio.to_thread(self.service.share_metrics)
+            await asyncio.sleep(1.0)
+            if os.getppid() != parent:
+                self.stop()
 
     async def _reload(self) -> None:
         try:
@@ -146,30 +144,3 @@ class Server(uvicorn.Server):
 
     def _log_models(self, event: str, **facts: Any) -> None:
         self.log({"event": event, **facts, "models": [model.name for model in self.service.models.served]})
-
-
-def _inherited() -> socket.socket | None:
-    """The listening socket of the server before this one, or of systemd."""
-    if number := os.environ.get(HANDED):
-        return socket.socket(fileno=int(number))
-    if os.environ.get("LISTEN_PID") == str(os.getpid()) and os.environ.get("LISTEN_FDS") == "1":
-        return socket.socket(fileno=FIRST_OF_SYSTEMD)
-    return None
-
-
-def _bind(host: str, port: int) -> socket.socket:
-    if (inherited := _inherited()) is not None:
-        return inherited
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # asyncio disables Nagle's algorithm only for sockets created with IPPROTO_TCP.
-    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind((host, port))
-        listener.listen(CONNECTIONS)
-    except OSError as error:
-        listener.close()
-        raise WeftError(
-            f"cannot listen on {host} port {port}: {error.strerror}; choose another with --host and --port"
-        ) from None
-    return listener

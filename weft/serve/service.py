@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 from collections.abc import Sequence
 from typing import Any
@@ -13,9 +14,10 @@ from starlette.requests import Request
 from weft.inference.predictor import Prediction
 from weft.serve.access import AccessControl
 from weft.serve.batcher import Batcher
+from weft.serve.files import FileStore, shared_folder
 from weft.serve.health import Health
 from weft.serve.log import Log
-from weft.serve.metrics import Metrics
+from weft.serve.metrics import Metrics, summed
 from weft.serve.models import Models, Query
 from weft.serve.settings import Settings
 
@@ -30,9 +32,10 @@ class Service:
         self.batcher = Batcher(settings, self.metrics, log)
         self.health = Health(self.batcher, models)
         self.access = AccessControl(settings, self.metrics)
+        self.files = FileStore(shared_folder())
         self.metrics.gauges["queue_length"] = ("sentences waiting in the queue", lambda: self.batcher.length)
         self.metrics.gauges["cache_bytes"] = ("memory of cached translations", lambda: self.batcher.cache.used)
-        self.metrics.gauges["models"] = ("number of models", lambda: len(self.models.served))
+        self.metrics.gauges["models"] = ("models in memory, in all processes", lambda: len(self.models.served))
         self._reloading = asyncio.Lock()
 
     def admit(self, request: Request, key: Any = None, *, admin: bool = False) -> None:
@@ -73,6 +76,17 @@ class Service:
             gone.cancel()
             if not task.done():
                 task.cancel()
+
+    def share_metrics(self) -> None:
+        """Writes the metrics of this process for the others of the server."""
+        path = self.files.folder / f"metrics-{os.getpid()}"
+        path.with_suffix(".new").write_text(self.metrics.text(), encoding="utf-8")
+        path.with_suffix(".new").replace(path)
+
+    def all_metrics(self) -> str:
+        """The metrics of all processes of the server."""
+        others = [path for path in self.files.folder.glob("metrics-*[0-9]") if path.name != f"metrics-{os.getpid()}"]
+        return summed([self.metrics.text(), *(path.read_text(encoding="utf-8") for path in others)])
 
     async def reload(self) -> None:
         """Reloads the models while the old ones keep answering. Batches in progress finish with the old models."""

@@ -13,13 +13,14 @@ class Settings:
 
     keys: accepted API keys with their names; empty: no key is needed · admin_keys: those that may reload the models · rate:
     requests per minute and key, or per client address if there are no keys; 0: unlimited · characters, texts, body: maximum
-    characters, texts and bytes per request · queue: maximum number of waiting sentences · cells: attention weights per
-    response · timeout: seconds until a request must be answered · arrive: seconds until its body must have arrived · window:
-    seconds to wait for further requests before decoding a batch · slice: seconds that a batch may take · batch_tokens: source
-    tokens per batch; 0: no batching · cache: bytes of cached translations · beam: largest beam that a request may set ·
-    origins: allowed CORS origins · hosts: names under which a server on loopback answers · prefix: path before all others, as
-    a proxy shows it · proxies: proxy addresses whose X-Forwarded-For header is trusted · log_text: write texts to the log ·
-    threads: CPU threads of the model; 0: torch's default · grace: seconds that running requests may take during shutdown.
+    characters per text, texts and bytes per request · queue: maximum number of waiting sentences · cells: attention weights
+    per response · timeout: seconds until a request must be answered · arrive: seconds until its body must have arrived ·
+    window: seconds to wait for further requests before decoding a batch · slice: seconds that a batch may take ·
+    batch_tokens: source tokens per batch; 0: no batching · cache: bytes of cached translations · beam: largest beam that a
+    request may set · origins: allowed CORS origins · hosts: names under which a server on loopback answers · prefix: path
+    before all others, as a proxy shows it · suggestions: file for suggested translations; empty: none are taken · proxies:
+    proxy addresses whose X-Forwarded-For header is trusted · log_text: write texts to the log · threads: CPU threads of the
+    model; 0: torch's default · grace: seconds that running requests may take during shutdown.
     """
 
     host: str = "127.0.0.1"
@@ -43,9 +44,12 @@ class Settings:
     origins: tuple[str, ...] = ()
     hosts: tuple[str, ...] = ()
     prefix: str = ""
+    suggestions: str = ""
     proxies: str = ""
     log_text: bool = False
+    workers: int = 1
     threads: int = 0
+    alone: int = 0
     grace: float = 60.0
 
     @property

@@ -1,0 +1,104 @@
+"""The files in deploy/: a real nginx in front of the server, and what the others start."""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+import socket
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import yaml
+from serving import wait_for
+from typer.testing import CliRunner
+
+from weft.cli import app
+
+DEPLOY = Path(__file__).parents[2] / "deploy"
+MAIN = """
+daemon off; pid {folder}/pid; error_log {folder}/error.log;
+events {{}}
+http {{
+  access_log off; client_body_temp_path {folder}/body; proxy_temp_path {folder}/proxy;
+  fastcgi_temp_path {folder}/1; uwsgi_temp_path {folder}/2; scgi_temp_path {folder}/3;
+  include {folder}/weft.conf;
+}}
+"""
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        return int(taken.getsockname()[1])
+
+
+@contextmanager
+def nginx(folder: Path, server: str) -> Iterator[int]:
+    """nginx with deploy/nginx.conf, on a free port, before a server on this machine; yields its port."""
+    program = shutil.which("nginx") or shutil.which("nginx", path="/usr/sbin")
+    if program is None or shutil.which("openssl") is None:
+        pytest.skip("nginx or openssl is not installed")
+    make = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2 -subj /CN=translate.example"
+    subprocess.run(
+        [*make.split(), "-keyout", folder / "translate.key", "-out", folder / "translate.pem"], check=True, capture_output=True
+    )
+    port = free_port()
+    replaced = {"listen 80;": f"listen 127.0.0.1:{free_port()};", "listen 443 ssl": f"listen 127.0.0.1:{port} ssl"}
+    replaced |= {"http://127.0.0.1:5000": server, "/etc/ssl/": f"{folder}/"}
+    text = (DEPLOY / "nginx.conf").read_text(encoding="utf-8")
+    for old, new in replaced.items():
+        assert old in text
+        text = text.replace(old, new)
+    (folder / "weft.conf").write_text(text, encoding="utf-8")
+    (folder / "main.conf").write_text(MAIN.format(folder=folder), encoding="utf-8")
+    started = subprocess.Popen([program, "-c", folder / "main.conf", "-p", folder], stderr=subprocess.DEVNULL)
+    try:
+        wait_for(lambda: socket.socket().connect_ex(("127.0.0.1", port)) == 0)
+        yield port
+    finally:
+        started.terminate()
+        started.wait(20)
+
+
+def test_nginx_in_front_hides_nothing_from_the_server(serve: Any, tmp_path: Path) -> None:
+    shown = serve(hosts=("translate.example",), prefix="/weft", proxies="127.0.0.1")
+    with nginx(tmp_path, shown.url) as port:
+        transport = httpx.HTTPTransport(verify=False, local_address="127.0.0.9")
+        named = {"Host": "translate.example"}
+        with httpx.Client(base_url=f"https://127.0.0.1:{port}", transport=transport, headers=named) as client:
+            asked = {"q": "a b c", "source": "en", "target": "de"}
+            answer = client.post("/weft/translate", json=asked, headers={"Origin": "https://translate.example"})
+            assert answer.json() == {"translatedText": "c b a"} and "strict-transport-security" in answer.headers
+            assert client.post("/weft/translate", json=asked, headers={"Origin": "https://evil.example"}).status_code == 403
+            assert client.get("/weft/static/page.css").status_code == client.get("/weft/").status_code == 200
+            form = {"files": {"file": ("x.txt", b"a b")}, "data": {"source": "en", "target": "de"}}
+            place = client.post("/weft/translate_file", **form).json()["translatedFileUrl"]  # type: ignore[arg-type]
+            assert place.startswith("https://translate.example/weft/download_file/")
+            assert client.get(place.removeprefix("https://translate.example")).content == b"b a"
+            assert client.post("/weft/translate", content=b"x" * (2 << 20)).status_code == 413
+    first = next(each for each in shown.lines if each["event"] == "request")
+    assert first["client"] == "127.0.0.9" and first["id"] == answer.headers["x-request-id"]
+
+
+def test_a_client_cannot_choose_its_address(serve: Any) -> None:
+    shown = serve()
+    shown.client.get("/languages", headers={"X-Forwarded-For": "6.6.6.6"})
+    wait_for(lambda: any(each["event"] == "request" for each in shown.lines))
+    assert all(each["client"] == "127.0.0.1" for each in shown.lines if each["event"] == "request")
+
+
+def options_of(words: list[str]) -> set[str]:
+    return {word for word in words if word.startswith("--")}
+
+
+def test_the_options_in_the_files_exist() -> None:
+    known = CliRunner().invoke(app, ["serve", "--help"], env={"COLUMNS": "200", "NO_COLOR": "1"}).output
+    unit = next(line for line in (DEPLOY / "weft.service").read_text().splitlines() if line.startswith("ExecStart="))
+    compose = yaml.safe_load((DEPLOY / "compose.yaml").read_text())["services"]["weft"]["command"]
+    entry = next(line for line in (DEPLOY / "Dockerfile").read_text().splitlines() if line.startswith("ENTRYPOINT"))
+    given = options_of(shlex.split(unit)) | options_of(compose) | options_of(shlex.split(entry.replace(",", " ").strip("]")))
+    assert len(given) >= 5 and all(option in known for option in given), given
