@@ -12,21 +12,22 @@ from typing import Any
 
 import pytest
 import torch
+from searching import Sources, small_model
 
 from weft.attention.base import Attention
 from weft.attention.core.recording import record
-from weft.batch import BOS, EOS, Layout, Source
+from weft.batch import BOS, EOS
 from weft.errors import ConfigError
 from weft.models.base import Model, Sizes
 from weft.models.composing import build_model
 from weft.models.ensemble import Ensemble
-from weft.search.choosers import Limits
 from weft.search.loop import EAGER, Stepping
 from weft.search.methods import BeamSearch
 from weft.search.recorded import Recorder
 from weft.search.tables import Hypothesis
 
 SIZE, LONGEST, LENGTHS = 5, 3, [4, 2, 3]
+SOURCES = Sources(SIZE, LENGTHS, LONGEST)
 ALPHA, BETA = 0.6, 0.3
 MODELS: dict[str, dict[str, Any]] = {
     "transformer": {"kind": "transformer", "heads": 2, "feedforward": 16, "encoder_layers": 1, "decoder_layers": 2},
@@ -37,39 +38,20 @@ MODELS: dict[str, dict[str, Any]] = {
 
 
 def make(name: str, seed: int = 4) -> Model:
-    torch.manual_seed(seed)
-    model = build_model({"dim": 8, **MODELS[name], "share_embeddings": "none"}, Sizes(SIZE, SIZE, shared=True))
-    assert isinstance(model, Model)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.mul_(2)
-    return model.double().eval()
-
-
-def sources() -> torch.Tensor:
-    return torch.randint(4, SIZE, (len(LENGTHS), max(LENGTHS)), generator=torch.Generator().manual_seed(0))
+    return small_model(MODELS[name], SIZE, seed)
 
 
 def search(
     model: Model, rows: list[int], stepping: Stepping = EAGER, prefix: list[list[int]] | None = None, **options: Any
 ) -> list[list[Hypothesis]]:
     """The texts of some sources, in one batch."""
-    lengths = [LENGTHS[row] for row in rows]
     method = BeamSearch(**{"width": 200, "length_penalty": ALPHA, "coverage_penalty": BETA, "length_offset": 5.0, **options})
-    limits = Limits(*(torch.full((len(rows),), value) for value in (LONGEST, 0)), torch.tensor(rows))
-    first = [[BOS, *each] for each in (prefix or [[]] * len(rows))]
-    block = torch.tensor([[*each, *[0] * (max(map(len, first)) - len(each))] for each in first])
-    with torch.inference_mode():
-        encoded = model.encode(Source(sources()[rows][:, : max(lengths)], Layout.padded(lengths)))
-    layout = None if len({*map(len, first)}) == 1 else Layout.padded([len(each) for each in first])
-    return method.find(
-        model.decoder, encoded, first=block, first_layout=layout, limits=limits, best=5, stepping=stepping, check=1
-    )[0]
+    return SOURCES.find(method, model, rows, prefix, torch.tensor(rows), best=5, stepping=stepping, check=1)
 
 
 def score(models: list[Model], row: int, text: tuple[int, ...], prefix: tuple[int, ...] = (), offset: float = 5.0) -> float:
     """Equation 14 for one text, from teacher forcing; the mean of the probabilities of several models."""
-    source, logs, seen = Source(sources()[row : row + 1, : LENGTHS[row]]), [], []
+    source, logs, seen = SOURCES.one(row), [], []
     fed = torch.tensor([[BOS, *prefix, *text][:-1]])
     for model in models:
         with torch.inference_mode(), record(model) as tape:

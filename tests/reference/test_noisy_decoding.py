@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 import torch
+from searching import Sources, small_model
 
-from weft.batch import BOS, EOS, PAD, UNK, Layout, Source
+from weft.batch import BOS, EOS, PAD, UNK
 from weft.errors import ConfigError
-from weft.models.base import Model, Sizes
-from weft.models.composing import build_model
+from weft.models.base import Model
 from weft.models.ensemble import Ensemble
 from weft.models.rnn import RecurrentState
 from weft.search.choosers import Greedy, Limits
@@ -27,6 +27,7 @@ from weft.search.tables import Hypothesis
 
 SIZE, LONGEST, LENGTHS, SCALE = 9, 8, [5, 2, 4], 2.5
 FORBIDDEN = [PAD, BOS, UNK]
+SOURCES = Sources(SIZE, LENGTHS, LONGEST)
 MODELS: dict[str, dict[str, Any]] = {
     "transformer": {"kind": "transformer", "heads": 2, "feedforward": 16, "encoder_layers": 1, "decoder_layers": 2},
     "bahdanau": {"kind": "rnn"},
@@ -35,17 +36,7 @@ MODELS: dict[str, dict[str, Any]] = {
 
 
 def make(name: str) -> Model:
-    torch.manual_seed(4)
-    model = build_model({"dim": 8, **MODELS[name], "share_embeddings": "none"}, Sizes(SIZE, SIZE, shared=True))
-    assert isinstance(model, Model)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.mul_(2)
-    return model.double().eval()
-
-
-def sources() -> torch.Tensor:
-    return torch.randint(4, SIZE, (len(LENGTHS), max(LENGTHS)), generator=torch.Generator().manual_seed(0))
+    return small_model(MODELS[name], SIZE)
 
 
 def search(
@@ -57,29 +48,13 @@ def search(
     control: Control | None = None,
     **options: Any,
 ) -> list[list[Hypothesis]]:
-    lengths = [LENGTHS[row] for row in rows]
-    method = NoisySearch(**{"chains": 6, "scale": SCALE, **options})
-    limits = Limits(*(torch.full((len(rows),), value) for value in (LONGEST, 0)), 100 + torch.tensor(rows))
-    first = [[BOS, *each] for each in (prefix or [[]] * len(rows))]
-    block = torch.tensor([[*each, *[0] * (max(map(len, first)) - len(each))] for each in first])
-    layout = None if len({*map(len, first)}) == 1 else Layout.padded([len(each) for each in first])
-    with torch.inference_mode():
-        encoded = model.encode(Source(sources()[rows][:, : max(lengths)], Layout.padded(lengths)))
-    return method.find(
-        model.decoder,
-        encoded,
-        first=block,
-        first_layout=layout,
-        limits=limits,
-        best=best,
-        stepping=stepping,
-        control=control,
-        constraints=[Forbid(FORBIDDEN)],
-    )[0]
+    method, names = NoisySearch(**{"chains": 6, "scale": SCALE, **options}), 100 + torch.tensor(rows)
+    forbid = [Forbid(FORBIDDEN)]
+    return SOURCES.find(method, model, rows, prefix, names, best=best, stepping=stepping, control=control, constraints=forbid)
 
 
 def log_probability(model: Model, row: int, text: list[int], prefix: list[int]) -> float:
-    source = Source(sources()[row : row + 1, : LENGTHS[row]])
+    source = SOURCES.one(row)
     with torch.inference_mode():
         fed = torch.tensor([[BOS, *prefix, *text][:-1]])
         logits = model.decoder(fed, model.decoder.start(model.encode(source))).logits[0].log_softmax(-1)
@@ -89,7 +64,7 @@ def log_probability(model: Model, row: int, text: list[int], prefix: list[int]) 
 @torch.inference_mode()
 def chain_by_hand(model: Model, row: int, chain: int, prefix: list[int], where: str) -> list[int]:
     """One chain of one source, token by token."""
-    state = model.decoder.start(model.encode(Source(sources()[row : row + 1, : LENGTHS[row]])))
+    state = model.decoder.start(model.encode(SOURCES.one(row)))
     fed, text = [BOS, *prefix], list[int]()
     while not text or (text[-1] != EOS and len(text) < LONGEST):
         t = len(prefix) + len(text) + 1
@@ -153,7 +128,7 @@ def test_the_result_is_never_less_probable_than_the_greedy_text() -> None:
     model = make("transformer")
     for seed in range(2):
         for row in range(3):
-            source = Source(sources()[row : row + 1, : LENGTHS[row]])
+            source = SOURCES.one(row)
             limits = Limits(*(torch.tensor([value]) for value in (LONGEST, 0, 1)))
             with torch.inference_mode():
                 encoded = model.encode(source)
