@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from weft.batch import Layout
 from weft.config.registry import build
 from weft.errors import ConfigError
+from weft.kernels.plan import Draft, NotPlanned
 from weft.layers.dropout import dropout
 from weft.layers.embedding import TokenEmbedding
 from weft.layers.norm import residual
@@ -193,6 +194,20 @@ class TransformerDecoder(LinearDecoder):
             own.append(mine)
             crosses.append(cross)
         return Features(self.norm(x), StackState(own, crosses, state.fed + fed), extras)
+
+    def plan(self, draft: Draft) -> None:
+        if self.reversible:
+            raise NotPlanned("reversible layers")
+        layers = list(cast(Iterable[DecoderLayer], self.layers))
+        draft.reads(
+            lambda source: [
+                each.cross.start(memory, source.layout) for each, memory in zip(layers, self.wires(source), strict=True)
+            ]
+        )
+        x = draft.part(self.embedding)
+        for layer in layers:
+            x = draft.part(layer, x)
+        draft.norm(self.norm, x)
 
 
 class Transformer(FlatComposition):

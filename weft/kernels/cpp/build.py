@@ -18,7 +18,7 @@ from weft.errors import WeftError
 
 HERE = Path(__file__).parent
 FLAGS = (
-    *("-std=c++17", "-O3", "-shared", "-fPIC", "-fopenmp"),
+    *("-std=c++17", "-O3", "-shared", "-fPIC", "-fopenmp", "-ffp-contract=fast"),
     *("-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mavx512vnni", "-mfma"),
 )
 """No flags for the compiling CPU itself, so that machines that share a home directory can share the result."""
