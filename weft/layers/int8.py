@@ -39,8 +39,8 @@ class Int8Linear(nn.Module):
         """`weight` [O, I], rounded or not. With `kernels` the layer is one C++ operation, otherwise several of torch."""
         super().__init__()
         self.out_features, self.in_features = weight.shape
-        # CPUs without VNNI add pairs of products in 16 bits, which leaves half as many levels.
-        self.levels = 127 if torch.cpu._is_vnni_supported() else 63
+        # Without VNNI, FBGEMM adds pairs of products in 16 bits, which leaves half as many levels.
+        self.levels = 127 if kernels is not None or torch.cpu._is_vnni_supported() else 63
         self.register_buffer("bias", None if bias is None else bias.detach().float())
         rounded = weight if weight.is_quantized else _round(weight.detach().float())
         self.kernels, self._scale = kernels, rounded.q_per_channel_scales()
@@ -122,9 +122,9 @@ def in_int8(model: Part, kernels: Kernels | None = None) -> Part:
     elsewhere = next((each.device for each in tensors if each.device.type != "cpu"), None)
     if elsewhere is not None:
         raise DeviceError(f"decode.precision: int8 runs on a CPU only; on {elsewhere} use bf16, or use --device cpu")
-    if torch.backends.quantized.engine not in ("x86", "fbgemm"):
+    if kernels is None and torch.backends.quantized.engine not in ("x86", "fbgemm"):
         raise DeviceError(
-            "decode.precision: int8 needs an x86 CPU and a torch with FBGEMM, which is not available here "
+            "decode.precision: int8 needs decode.compile, or an x86 CPU and a torch with FBGEMM, which is not available here "
             f"(torch.backends.quantized.engine is {torch.backends.quantized.engine}); use float32 or bf16"
         )
     copy = deepcopy(model, {id(each): each for each in tensors})
