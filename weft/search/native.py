@@ -85,6 +85,14 @@ def planned(decoder: Decoder) -> Planned:
     return known[1]
 
 
+def prepare(decoder: Decoder, warn: Callable[[str], None]) -> None:
+    """Plans a decoder before workers are forked, so that they share the plan, or says that it has none."""
+    try:
+        planned(decoder)
+    except NotPlanned as error:
+        warn(f"decode.compile: {error} has no native plan, so decoding runs one operation at a time, with the same texts")
+
+
 def _plan(decoder: Decoder) -> Planned | NotPlanned:
     draft = Draft()
     try:
