@@ -72,9 +72,9 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return found
 
 
-def made(kind: str) -> Model:
+def made(kind: str, **options: object) -> Model:
     torch.manual_seed(5)
-    model: Model = build_model(MODELS[kind], Sizes(VOCABULARY, VOCABULARY, True)).eval()
+    model: Model = build_model({**MODELS[kind], **options}, Sizes(VOCABULARY, VOCABULARY, True)).eval()
     for parameter in model.parameters():
         parameter.mul_(3 if parameter.dim() > 1 else 1)  # so that rounding cannot change a choice
     return model
@@ -138,6 +138,31 @@ def test_every_kind_of_layer_computes_the_same(kernels: Kernels, runs: list[int]
     with cpp.using(kernels):
         same(searched(model if precision == "float32" else in_int8(model, kernels), Beam(4)), plain, 3e-3)
     assert runs == [4]
+
+
+@pytest.mark.parametrize("precision", ["float32", "int8"])
+@pytest.mark.parametrize("kind", ["pre", "post", "rotary", "local"])
+def test_every_kind_of_encoder_computes_the_same(kernels: Kernels, kind: str, precision: str) -> None:
+    options = {"encoder_self": {"kind": "local", "window": 2} if kind == "local" else MODELS[kind].get("decoder_self", "full")}
+    model = made(kind, **options)
+    plain, ours = (model, model) if precision == "float32" else (in_int8(model), in_int8(model, kernels))
+    lengths = [9, 1, 6, 3]
+    tokens = torch.randint(4, VOCABULARY, (4, 9), generator=torch.Generator().manual_seed(6))
+    for source in (Source(tokens), Source(tokens, Layout.padded(lengths))):
+        usual = plain.encode(source).memory
+        with cpp.using(kernels), pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Model, "encode", lambda *given: pytest.fail("not native"))
+            found = native.encode(ours, source).memory
+        for row, length in enumerate(lengths if source.layout else [9] * 4):
+            torch.testing.assert_close(
+                found[row, :length], usual[row, :length], rtol=1e-3, atol=2e-2 * (precision == "int8") + 1e-4
+            )
+
+
+def test_encoders_without_a_plan_still_work(kernels: Kernels) -> None:
+    model, tokens = made("wired"), torch.tensor([[5, 6, 7]])
+    with cpp.using(kernels):
+        assert torch.equal(native.encode(model, Source(tokens)).memory, model.encode(Source(tokens)).memory)
 
 
 def test_a_text_does_not_depend_on_its_batch(kernels: Kernels) -> None:

@@ -30,7 +30,7 @@ from weft.objectives.likelihoods import log_likelihoods
 from weft.search.choosers import Limits
 from weft.search.constraints import Constraint, usual_constraints
 from weft.search.loop import CHECK, EAGER, Control
-from weft.search.native import prepare
+from weft.search.native import encode, prepare
 from weft.search.recorded import Recorded, recorder_of
 from weft.search.tables import Hypothesis, Tables
 from weft.search.terms import Avoid
@@ -260,7 +260,7 @@ class TranslationPredictor(Predictor[TranslationInput, Translation]):
         # Searches with and without a layout would be recorded separately, so on a GPU there always is one.
         full = set(lengths) == {block.size(1)} and not self.rounds
         source = Source(block, None if full else Layout.padded(lengths, block.size(1)).to(self.model.device))
-        return self.model.encode(source) if recorded is None else recorded.encode(self.model, source)
+        return encode(self.model, source) if recorded is None else recorded.encode(self.model, source)
 
     def limits(self, pieces: list[Piece], real: int, narrow: Narrow | None = None) -> Limits:
         """Length limits per piece; pieces from number `real` on only pad the batch and end at once."""

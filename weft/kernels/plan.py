@@ -1,4 +1,4 @@
-"""Plans of decoders: a flat list of operations, made once from the modules, which C++ runs without Python in between.
+"""Plans of decoders and encoders: flat lists of operations, made once from the modules, which C++ runs without Python.
 
 A module that can be planned has a method `plan`, which calls a `Draft` as its `forward` calls torch. A module without one still
 works: the search then runs one operation at a time. The structs are those of cpp/program.h.
@@ -28,7 +28,7 @@ COMPUTES = frozenset({"forward", "run", "start", "features", "logits", "read", "
 """Methods that compute. A class that overrides one of them does not inherit a plan."""
 
 INT, POINTER = ctypes.c_int64, ctypes.c_void_p
-(EMBED, NORM, LINEAR, ADD, RELU, GELU, SWIGLU, ROTATE, SELF, CROSS) = range(10)
+(EMBED, NORM, LINEAR, ADD, RELU, GELU, SWIGLU, ROTATE, SELF, CROSS, WHOLE) = range(11)
 ACTIVATIONS = {"relu": RELU, "gelu": GELU, "swiglu": SWIGLU}
 
 
@@ -70,15 +70,15 @@ def native_linear(layer: nn.Module) -> NativeLinear:
     packed = getattr(layer, "packed", None)
     if isinstance(packed, PackedLinear):
         bias = None if packed.bias is None else packed.bias.data_ptr()
-        places = packed.panels.data_ptr(), packed.scale.data_ptr(), bias
-        return NativeLinear(LinearStruct(*places, packed.inputs, packed.outputs), packed)
+        struct = LinearStruct(packed.panels.data_ptr(), packed.scale.data_ptr(), bias, packed.inputs, packed.outputs)
+        return NativeLinear(struct, packed)
     if type(layer) is not nn.Linear or layer.weight.dtype != torch.float32:
         raise NotPlanned(f"{type(layer).__name__} as a linear layer in this precision")
     weight = layer.weight.detach()
     panels = F.pad(weight, (0, 0, 0, -len(weight) % PANEL)).view(-1, PANEL, weight.size(1)).transpose(1, 2).contiguous()
     shift = None if layer.bias is None else layer.bias.detach().contiguous()
-    places = panels.data_ptr(), None, None if shift is None else shift.data_ptr()
-    return NativeLinear(LinearStruct(*places, weight.size(1), weight.size(0)), (panels, shift))
+    place = None if shift is None else shift.data_ptr()
+    return NativeLinear(LinearStruct(panels.data_ptr(), None, place, weight.size(1), weight.size(0)), (panels, shift))
 
 
 class Draft:
@@ -97,7 +97,7 @@ class Draft:
         """The plan of a module: its result, or NotPlanned if it has none or if a subclass changes what it computes."""
         for kind in type(module).__mro__:
             if "plan" in vars(kind):
-                plan: Callable[..., Any] = kind.plan
+                plan: Callable[..., Any] = vars(kind)["plan"]
                 return plan(module, self, *given)
             if COMPUTES & vars(kind).keys():
                 break
@@ -137,12 +137,17 @@ class Draft:
         """Rotates the queries and keys in a joint product [3·H·D], in place. turns(n) [n, 2, D]: cosines and sines."""
         self._append(Op(ROTATE, x, x, x, self._table(turns), heads, self._head(self.widths[x] // 3, heads)))
 
-    def attend(self, x: Register, heads: int, past: int | None = None) -> Register:
-        """Causal self-attention of a joint product [3·H·D]. past: how many earlier tokens a query sees; None: all."""
+    def attend(self, x: Register, heads: int, past: int | None = None, *, causal: bool = True) -> Register:
+        """Self-attention of a joint product [3·H·D].
+
+        past: how many earlier tokens a query sees, and as many later ones unless causal; None: all.
+        """
         dim = self.widths[x] // 3
-        width, self.cells = self._head(dim, heads), [*self.cells, dim]
-        to = self._register(dim)
-        self._append(Op(SELF, to, x, x, len(self.cells) - 1, heads, width, 0 if past is None else past + 1))
+        width, to = self._head(dim, heads), self._register(dim)
+        self.cells += [dim] * causal
+        self._append(
+            Op(SELF if causal else WHOLE, to, x, x, len(self.cells) - 1, heads, width, 0 if past is None else past + 1)
+        )
         return to
 
     def attend_memory(self, x: Register, heads: int) -> Register:

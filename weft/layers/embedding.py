@@ -50,7 +50,7 @@ class TokenEmbedding(nn.Module):
         return dropout(x, self.dropout, self.training)
 
     def plan(self, draft: Draft) -> Register:
-        return draft.embed(self.table, self.scale, None if self.position is None else _first(self.position))
+        return draft.embed(self.table, self.scale, first_positions(self.position))
 
 
 class NGramBag(nn.EmbeddingBag):
@@ -84,8 +84,10 @@ def embedding_table(size: int, dim: int, std: float | None = None) -> nn.Embeddi
     return table
 
 
-def _first(position: SinusoidalPosition | LearnedPosition) -> Maker:
+def first_positions(position: SinusoidalPosition | LearnedPosition | None) -> Maker | None:
     """The embeddings [n, dim] of the first n positions; of learned ones, as many as there are."""
+    if position is None:
+        return None
     most = position.max_length
     return lambda count: position(torch.arange(count if most is None else min(count, most))[None])[0]
 

@@ -156,6 +156,11 @@ class EncoderLayer(nn.Module):
         x = self.around_mixer.leave(x, mixed.context)
         return self.around_network.leave(x, self._feed(x, layout)), mixed.state
 
+    def plan(self, draft: Draft, x: Register) -> Register:
+        x = draft.part(self.around_mixer, x, lambda y: draft.part(self.mixer, y))
+        found: Register = draft.part(self.around_network, x, lambda y: draft.part(self.network, y))
+        return found
+
     def sublayers(self, layout: Layout | None) -> list[SubLayer]:
         """The two sub-layers as parts of reversible streams."""
 

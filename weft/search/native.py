@@ -1,4 +1,4 @@
-"""Searches that run in C++ from the first token to the last, with the plan of a decoder (`weft.kernels.plan`).
+"""Encoding and searches that run in C++, with the plans of encoder and decoder (`weft.kernels.plan`).
 
 Python is called again every few steps, to stop rows that nobody waits for. What has no native counterpart (other choosers and
 constraints, traces, decoders without a plan) uses the ordinary loop, with the same texts. The structs are those of
@@ -10,13 +10,13 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from weft.batch import EOS, PAD, Layout
+from weft.batch import EOS, PAD, Layout, Source
 from weft.kernels.cpp import Kernels, used
 from weft.kernels.plan import (
     INT,
@@ -30,10 +30,12 @@ from weft.kernels.plan import (
     ProgramStruct,
     native_linear,
 )
-from weft.models.base import Decoder, LinearDecoder, NarrowedDecoder
+from weft.models.base import Decoder, Encoded, LinearDecoder, Model, NarrowedDecoder
 from weft.search.choosers import Beam, Chooser, Greedy, Limits, Sample
 from weft.search.constraints import Constraint, Forbid
 from weft.search.tables import Tables
+
+Part = TypeVar("Part", bound=nn.Module)
 
 STOPS = {"exact": 0, "length": 1, "first": 2}
 FLOAT = ctypes.c_float
@@ -69,20 +71,15 @@ class Planned:
     ids: Tensor | None = None
 
 
-_PLANS: WeakKeyDictionary[Decoder, tuple[object, Planned | NotPlanned]] = WeakKeyDictionary()
+_PLANS: WeakKeyDictionary[nn.Module, tuple[object, Any]] = WeakKeyDictionary()
 
 
 def planned(decoder: Decoder) -> Planned:
     """The plan of a decoder, made once for the present weights. Raises NotPlanned with the reason."""
     if isinstance(decoder, NarrowedDecoder):
         return Planned(planned(decoder.decoder).program, native_linear(decoder.output), decoder.ids)
-    version = _version(decoder)
-    known = _PLANS.get(decoder)
-    if known is None or known[0] != version:
-        known = _PLANS[decoder] = version, _plan(decoder)
-    if isinstance(known[1], NotPlanned):
-        raise known[1]
-    return known[1]
+    plan: Planned = _made_once(decoder, _plan)
+    return plan
 
 
 def prepare(decoder: Decoder, warn: Callable[[str], None]) -> None:
@@ -93,23 +90,60 @@ def prepare(decoder: Decoder, warn: Callable[[str], None]) -> None:
         warn(f"decode.compile: {error} has no native plan, so decoding runs one operation at a time, with the same texts")
 
 
-def _plan(decoder: Decoder) -> Planned | NotPlanned:
+def _plan(decoder: Decoder) -> Planned:
+    if not isinstance(decoder, LinearDecoder) or type(decoder).logits is not LinearDecoder.logits:
+        raise NotPlanned(type(decoder).__name__)
+    return Planned(_program(decoder), native_linear(decoder.output))
+
+
+def _program(module: nn.Module) -> Program:
+    if module.training:
+        raise NotPlanned("a model in training")
     draft = Draft()
-    try:
-        if not isinstance(decoder, LinearDecoder) or type(decoder).logits is not LinearDecoder.logits:
-            raise NotPlanned(type(decoder).__name__)
-        if decoder.training:
-            raise NotPlanned("a model in training")
-        draft.part(decoder)
-        return Planned(Program(draft), native_linear(decoder.output))
-    except NotPlanned as error:
-        return error
+    draft.part(module)
+    return Program(draft)
 
 
-def _version(decoder: Decoder) -> object:
+def _made_once(module: Part, make: Callable[[Part], Any]) -> Any:
+    """The result of `make`, which is made again when the weights change. What cannot be planned raises NotPlanned each time."""
+    version, known = _version(module), _PLANS.get(module)
+    if known is None or known[0] != version:
+        try:
+            known = version, make(module)
+        except NotPlanned as error:
+            known = version, error
+        _PLANS[module] = known
+    if isinstance(known[1], NotPlanned):
+        raise known[1]
+    return known[1]
+
+
+def _version(module: nn.Module) -> object:
     """A value that changes with the weights. Inference tensors have no version, but nothing trains them."""
-    tensors = [*decoder.parameters(), *decoder.buffers()]
-    return decoder.training, [(each.data_ptr(), 0 if each.is_inference() else each._version) for each in tensors]
+    tensors = [*module.parameters(), *module.buffers()]
+    return module.training, [(each.data_ptr(), 0 if each.is_inference() else each._version) for each in tensors]
+
+
+def encode(model: Model, source: Source) -> Encoded:
+    """The encoded source: in C++ if the encoder has a plan and the kernels are in use, otherwise by `Model.encode`."""
+    kernels, layout, values = used(next(model.parameters())), source.layout, source.values
+    tokens = values.dtype == torch.long and not (layout is not None and layout.packed) and values.numel() > 0
+    if kernels is None or not tokens or torch.is_grad_enabled() or torch.is_autocast_enabled("cpu"):
+        return model.encode(source)
+    try:
+        program: Program = _made_once(model.encoder, _program)
+    except NotPlanned:
+        return model.encode(source)
+    real = torch.ones_like(values, dtype=torch.bool) if layout is None else layout.ok
+    positions = torch.arange(values.size(1)).expand_as(values)[real]
+    ids, tables = values[real], program.tables(values.size(1))
+    places = (POINTER * max(len(tables), 1))(*(each.data_ptr() for each in tables))
+    found = torch.empty(len(ids), program.hidden)
+    given = ctypes.byref(program.struct), ctypes.cast(places, POINTER), ids.data_ptr(), positions.data_ptr(), len(ids)
+    kernels.encode(*given, found.data_ptr(), torch.get_num_threads())
+    memory = torch.zeros(*values.shape, program.hidden)
+    memory[real] = found
+    return Encoded(memory, layout, layers=[memory])
 
 
 def _chooser(chooser: Chooser) -> ChooserStruct | None:

@@ -157,7 +157,8 @@ class MultiHead(Projections):
         joint = draft.linear(self.query_key_value, x)
         if self.rotary is not None:
             draft.rotate(joint, self.site.heads, self._turns)
-        return draft.linear(self.out, draft.attend(joint, self.site.heads, self.past))
+        causal = self.site.use == "causal"
+        return draft.linear(self.out, draft.attend(joint, self.site.heads, self.past, causal=causal))
 
     def _turns(self, count: int) -> Tensor:
         """[count, 2, D]: cosines and sines of the first positions."""

@@ -39,6 +39,7 @@ SIGNATURES = {
     "weft_append": (POINTER, INT, POINTER, INT, POINTER, POINTER, POINTER, *[INT] * 5),
     "weft_log_sum": (POINTER, INT, INT, POINTER, ctypes.c_int),
     "weft_best": (POINTER, INT, INT, INT, POINTER, POINTER, ctypes.c_int),
+    "weft_encode": (POINTER, POINTER, POINTER, POINTER, INT, POINTER, ctypes.c_int),
     "weft_search_close": (POINTER,),
 }
 
@@ -108,7 +109,7 @@ class Kernels:
         library.weft_search_open.argtypes, library.weft_search_open.restype = (POINTER,), POINTER
         library.weft_search_run.argtypes, library.weft_search_run.restype = (POINTER, INT), INT
         self.open_search, self.run_search = library.weft_search_open, library.weft_search_run
-        self.close_search = library.weft_search_close
+        self.close_search, self.encode = library.weft_search_close, library.weft_encode
         self._library, self._arena = library, HugePageArena()
         self._attend, self._append = library.weft_attend, library.weft_append
 

@@ -44,7 +44,7 @@ Machine::Machine(const Program& program, const Memory* memories, const float* co
 }
 
 const float* Machine::run(const Rows& rows) {
-    for (int64_t row = 0; row < rows.count(); row++) {
+    for (int64_t row = 0; row < rows.count() && program_.caches; row++) {
         const int64_t line = rows.source[row] * beams_ + rows.beam[row];
         ancestry_[line * room_ + rows.position[row]] = int16_t(rows.beam[row]);
     }
@@ -93,6 +93,7 @@ void Machine::carry_out(const Op& op, const Rows& rows) {
             return;
         case SELF: return attend_self(op, rows);
         case CROSS: return attend_cross(op, rows);
+        case WHOLE: return attend_whole(op, rows);
     }
 }
 
@@ -160,6 +161,36 @@ void Machine::attend_cross(const Op& op, const Rows& rows) {
     });
 }
 
+// The rows are whole sequences, one after the other; every token attends to those of its sequence.
+void Machine::attend_whole(const Op& op, const Rows& rows) {
+    const int64_t dim = op.heads * op.width, count = rows.count(), row_width = 3 * dim;
+    const float* from = registers_[op.from].data();
+    float* to = registers_[op.to].data();
+    std::vector<int64_t> ends(count);  // of the sequence of each row
+    for (int64_t row = count - 1; row >= 0; row--) {
+        ends[row] = row + 1 < count && rows.source[row + 1] == rows.source[row] ? ends[row + 1] : row + 1;
+    }
+    const int crew = int(std::min<int64_t>(threads_, 1 + count * dim / SHARE));
+    with_parts(op.width, [&](auto parts) {
+#pragma omp parallel for num_threads(crew) if (crew > 1)
+        for (int64_t row = 0; row < count; row++) {
+            thread_local std::vector<float> scores;
+            const int64_t start = row - rows.position[row];
+            const int64_t begin = op.past ? std::max(start, row + 1 - op.past) : start;
+            const int64_t length = (op.past ? std::min(ends[row], row + op.past) : ends[row]) - begin;
+            scores.resize(length);
+            for (int64_t head = 0; head < op.heads; head++) {
+                const float* key = from + begin * row_width + dim + head * op.width;
+                look<parts>(
+                    from + row * row_width + head * op.width, 0, length,
+                    [&](int64_t s) INLINE { return key + s * row_width; },
+                    [&](int64_t s) INLINE { return key + dim + s * row_width; }, nullptr, scores.data(),
+                    to + row * dim + head * op.width);
+            }
+        }
+    });
+}
+
 float* Machine::page(int64_t cache, int64_t number) {
     auto& pages = pages_[cache];
     while (int64_t(pages.size()) <= number) pages.emplace_back(2 * sources_ * beams_ * PAGE * program_.cells[cache]);
@@ -172,4 +203,18 @@ void Machine::reorder(int64_t source, const int64_t* parents, int64_t length) {
     for (int64_t beam = 0; beam < beams_; beam++) {
         std::copy_n(before_.data() + parents[beam] * room_, length, own + beam * room_);
     }
+}
+
+// Encodes sequences, one after the other: tokens and positions [count], where each sequence begins at position 0 → out [count, D].
+extern "C" void weft_encode(const Program* program, const float* const* tables, const int64_t* tokens,
+                            const int64_t* positions, int64_t count, float* out, int threads) {
+    Rows rows;
+    int64_t source = -1;
+    for (int64_t row = 0; row < count; row++) {
+        source += positions[row] == 0;
+        rows.add(source, 0, tokens[row], positions[row]);
+    }
+    Machine machine(*program, nullptr, tables, nullptr, count, 1, 0, threads);
+    const float* found = machine.run(rows);
+    std::copy_n(found, count * program->widths[program->ops[program->count - 1].to], out);
 }

@@ -1,4 +1,4 @@
-// A decoder as a flat list of operations on registers, one vector per row, and the state that they read and write.
+// A decoder or an encoder as a flat list of operations on registers, one vector per row, and the state that they read and write.
 //
 // `weft/kernels/plan.py` has the same structs. Shapes: G sources · K beams · H heads · D head width · S keys · P cells of a page.
 
@@ -6,14 +6,14 @@
 
 #include "linear.h"
 
-enum Kind : int64_t { EMBED, NORM, LINEAR, ADD, RELU, GELU, SWIGLU, ROTATE, SELF, CROSS };
+enum Kind : int64_t { EMBED, NORM, LINEAR, ADD, RELU, GELU, SWIGLU, ROTATE, SELF, CROSS, WHOLE };
 
 struct Op {
     int64_t kind;
     int64_t to, from, other;   // registers
     int64_t number;            // of a cache, a memory or a table of positions; −1: none
     int64_t heads, width;      // of an attention, or the width of a register
-    int64_t past;              // tokens that a query sees, including itself; 0: all
+    int64_t past;              // tokens that a query sees before and including itself, and in an encoder after; 0: all
     float value;               // ε of a norm, the scale of an embedding
     const float *first, *second;  // tables: of embeddings, or gain and shift of a norm
     Linear layer;
@@ -62,6 +62,7 @@ class Machine {
     void carry_out(const Op& op, const Rows& rows);
     void attend_self(const Op& op, const Rows& rows);
     void attend_cross(const Op& op, const Rows& rows);
+    void attend_whole(const Op& op, const Rows& rows);
     float* page(int64_t cache, int64_t number);
 
     const Program& program_;
