@@ -4,12 +4,13 @@
         [--threads 2] [--families]
 
 base: d 512, feed-forward 2,048, 8 heads, 6 + 6 layers, vocabulary 32,000; small and tiny: the shapes of the recipes
-transformer-small and transformer-tiny. Random weights; 32 forced steps from sources of 27 tokens, encoder included. All systems take turns in every round, and use the cores in two ways (one worker with all threads, or one
-worker per core); the best round of the better way counts. "compiled" is decode.precision: int8 with decode.compile: true, and
-"native" is float32 with it; compilation, once per machine, is not counted. With a shortlist (decode.shortlist: 100), the output layer covers only as many
-tokens as such sentences lead to in Multi30k; selecting its rows once per search is counted. The peers compute the whole output
-layer, so there are ratios without and with a shortlist. --families adds RNN and ConvS2S, which no peer decodes. A peer that is
-not installed is skipped with a message: pip install ctranslate2 transformers.
+transformer-small and transformer-tiny. Random weights; 32 forced steps from sources of 27 tokens, encoder included. All
+systems take turns in every round, and use the cores in two ways (one worker with all threads, or one worker per core); the
+best round of the better way counts. "compiled" is decode.precision: int8 with decode.compile: true, and "native" is float32
+with it; compilation, once per machine, is not counted. With a shortlist (decode.shortlist: 100), the output layer covers only
+as many tokens as such sentences lead to in Multi30k; selecting its rows once per search is counted. The peers compute the
+whole output layer, so there are ratios without and with a shortlist. --families adds RNN and ConvS2S, which no peer decodes.
+A peer that is not installed is skipped with a message: pip install ctranslate2 transformers.
 """
 
 from __future__ import annotations
