@@ -170,6 +170,7 @@ def open_native(
     how = _chooser(chooser)
     kernels = used(next(decoder.parameters(), first))
     plain = all(type(each) is Forbid for each in constraints) and limits.ending is None
+    plain = plain and all(each.dtype == torch.long for each in (first, limits.longest, limits.shortest, limits.ids))
     if kernels is None or how is None or not plain or torch.is_autocast_enabled("cpu"):
         return None
     try:

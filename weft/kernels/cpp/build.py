@@ -29,7 +29,7 @@ INSTRUCTIONS = {
 """Flags by instruction set: not those of the compiling CPU itself, so that machines that share a home directory can share the
 result."""
 
-SECONDS = 120
+SECONDS = 300
 """The time limit; compiling takes about three seconds on four cores and eight on one."""
 
 
