@@ -11,6 +11,8 @@ namespace {
 constexpr int64_t CHUNK = 96;       // rows whose numbers stay in the cache while all panels are read
 constexpr int64_t SHARE = 1 << 18;  // products from which a second thread pays off
 
+typedef int8_t Bytes __attribute__((vector_size(16)));
+
 struct Rounded {
     const int8_t* numbers;   // [rows, inputs]
     const float* size;       // the largest absolute value of each row
@@ -36,9 +38,12 @@ void round_row(const float* x, int64_t inputs, int8_t* numbers, float* size, int
         const Floats share = load(x + i, inputs - i, 0.0f) / divisor, above = share * 127.0f + 128.0f;
         const Ints whole = __builtin_convertvector((above + shift) - shift, Ints) - 128;
         sum += whole;
-        int8_t bytes[16];
-        for (int j = 0; j < 16; j++) bytes[j] = int8_t(whole[j]);
-        std::memcpy(numbers + i, bytes, std::min<int64_t>(16, fours(inputs) - i));
+        const Bytes bytes = __builtin_convertvector(whole, Bytes);
+        if (inputs - i >= 16) {
+            std::memcpy(numbers + i, &bytes, 16);
+        } else {
+            std::memcpy(numbers + i, &bytes, fours(inputs) - i);
+        }
     }
     int32_t total = 0;
     for (int j = 0; j < 16; j++) total += sum[j];
