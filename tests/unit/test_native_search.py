@@ -258,3 +258,16 @@ def test_translating_with_decode_compile_is_native(kernels: Kernels, runs: list[
             [other.text for other in each.alternatives] for each in plain
         ]
     assert len(runs) == 3
+
+
+def test_what_has_no_plan_is_said(kernels: Kernels) -> None:
+    said: list[str] = []
+    model: Model = build_model(
+        {"kind": "rnn", "dim": 32, "embedding": 32, "encoder_dim": 32}, Sizes(VOCABULARY, VOCABULARY)
+    ).eval()
+    native.prepare(model.decoder, said.append)
+    assert said == [
+        "decode.compile: no native plan for RecurrentDecoder, so decoding runs one operation at a time, with the same texts"
+    ]
+    native.prepare(made("pre").decoder, said.append)
+    assert len(said) == 1

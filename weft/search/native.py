@@ -87,7 +87,7 @@ def prepare(decoder: Decoder, warn: Callable[[str], None]) -> None:
     try:
         planned(decoder)
     except NotPlanned as error:
-        warn(f"decode.compile: {error} has no native plan, so decoding runs one operation at a time, with the same texts")
+        warn(f"decode.compile: no native plan for {error}, so decoding runs one operation at a time, with the same texts")
 
 
 def _plan(decoder: Decoder) -> Planned:
