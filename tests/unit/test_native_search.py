@@ -263,7 +263,7 @@ def test_translating_with_decode_compile_is_native(kernels: Kernels, runs: list[
 def test_what_has_no_plan_is_said(kernels: Kernels) -> None:
     said: list[str] = []
     model: Model = build_model(
-        {"kind": "rnn", "dim": 32, "embedding": 32, "encoder_dim": 32}, Sizes(VOCABULARY, VOCABULARY)
+        {"kind": "rnn", "dim": 32, "embedding": 32, "encoder_dim": 32}, Sizes(VOCABULARY, VOCABULARY, True)
     ).eval()
     native.prepare(model.decoder, said.append)
     assert said == [
