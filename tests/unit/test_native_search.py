@@ -31,6 +31,10 @@ MODELS = {
     "rotary": {**SMALL, "position": "none", "decoder_self": {"kind": "full", "position": "rotary"}, "activation": "swiglu"},
     "local": {**SMALL, "decoder_self": [{"kind": "local", "window": 3}, {"kind": "full", "bias": False}]},
     "wired": {**SMALL, "encoder_layers": 2, "wiring": "mix"},
+    "linear": {**SMALL, "encoder_self": "linear", "decoder_self": "linear", "cross": "linear"},
+    "bahdanau": {"kind": "rnn", "dim": 32, "embedding": 24, "encoder_dim": 40, "decoder_layers": 2, "readout": "maxout"},
+    "luong": {"kind": "rnn", "dim": 32, "style": "luong", "input_feeding": True, "cell": "lstm", "attention": "general"},
+    "convs2s": {"kind": "convs2s", "dim": 32, "channels": 40, "encoder_layers": 1, "decoder_layers": 2},
 }
 CHOOSERS: dict[str, Chooser] = {
     "greedy": Greedy(0.6, 5.0),
@@ -141,10 +145,10 @@ def test_every_kind_of_layer_computes_the_same(kernels: Kernels, runs: list[int]
 
 
 @pytest.mark.parametrize("precision", ["float32", "int8"])
-@pytest.mark.parametrize("kind", ["pre", "post", "rotary", "local"])
+@pytest.mark.parametrize("kind", ["pre", "post", "rotary", "local", "linear", "convs2s"])
 def test_every_kind_of_encoder_computes_the_same(kernels: Kernels, kind: str, precision: str) -> None:
-    options = {"encoder_self": {"kind": "local", "window": 2} if kind == "local" else MODELS[kind].get("decoder_self", "full")}
-    model = made(kind, **options)
+    own: object = {"kind": "local", "window": 2} if kind == "local" else MODELS[kind].get("decoder_self", "full")
+    model = made(kind) if kind == "convs2s" else made(kind, encoder_self=own)
     plain, ours = (model, model) if precision == "float32" else (in_int8(model), in_int8(model, kernels))
     lengths = [9, 1, 6, 3]
     tokens = torch.randint(4, VOCABULARY, (4, 9), generator=torch.Generator().manual_seed(6))
@@ -262,12 +266,9 @@ def test_translating_with_decode_compile_is_native(kernels: Kernels, runs: list[
 
 def test_what_has_no_plan_is_said(kernels: Kernels) -> None:
     said: list[str] = []
-    model: Model = build_model(
-        {"kind": "rnn", "dim": 32, "embedding": 32, "encoder_dim": 32}, Sizes(VOCABULARY, VOCABULARY, True)
-    ).eval()
-    native.prepare(model.decoder, said.append)
+    native.prepare(made("pre", decoder_self="aft").decoder, said.append)
     assert said == [
-        "decode.compile: no native plan for RecurrentDecoder, so decoding runs one operation at a time, with the same texts"
+        "decode.compile: no native plan for AttentionFreeMixer, so decoding runs one operation at a time, with the same texts"
     ]
     native.prepare(made("pre").decoder, said.append)
     assert len(said) == 1

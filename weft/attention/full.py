@@ -64,4 +64,5 @@ class FullAttention(MultiHeadAttention):
     def plan(self, draft: Draft, x: Register) -> Register:
         if self.heads.look is not attend:
             raise NotPlanned(f"position: {self.position}")
-        return self.heads.plan(draft, x)
+        register: Register = draft.part(self.heads, x)
+        return register

@@ -51,4 +51,5 @@ class LocalAttention(PatternAttention, pattern=Local):
     cost = "n·window"
 
     def plan(self, draft: Draft, x: Register) -> Register:
-        return self.heads.plan(draft, x)
+        register: Register = draft.part(self.heads, x)
+        return register

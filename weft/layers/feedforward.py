@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from weft.batch import Layout
 from weft.kernels import serve
-from weft.kernels.plan import Draft, NotPlanned, Register
+from weft.kernels.plan import Draft, Register
 from weft.layers.autocast import computed_in
 from weft.layers.convolution import TokenWindow
 from weft.layers.dropout import dropout
@@ -48,7 +48,7 @@ class FeedForward(nn.Module):
 
     def plan(self, draft: Draft, x: Register) -> Register:
         if self.window is not None:
-            raise NotPlanned("a feed-forward network over a window of tokens")
+            x = self.window.plan(draft, x)
         return draft.linear(self.down, draft.activate(self.activation, draft.linear(self.up, x)))
 
     def forward(self, x: Tensor) -> Tensor:

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from weft.batch import Layout
 from weft.errors import DeviceError
 from weft.kernels.cpp import Kernels
+from weft.kernels.plan import Draft, Register
 from weft.layers.linear import NormedLinear
 from weft.layers.recurrent import Cell, RecurrentLayer
 
@@ -96,6 +97,10 @@ class Int8Recurrent(nn.Module):
             return self.layer(x, state, layout)
         cell = self.step(x[:, 0], state)
         return cell[0][:, None], cell
+
+    def plan(self, draft: Draft, x: Register, state: int) -> Register:
+        kept = draft.linear(self.keeps, draft.recall(state, self.layer.rnn.hidden_size))
+        return draft.cell(self.layer.kind, state, draft.linear(self.reads, x), kept)
 
     def step(self, x: Tensor, state: Cell) -> Cell:
         new, old = self.reads(x), self.keeps(state[0])

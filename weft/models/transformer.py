@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from weft.batch import Layout
 from weft.config.registry import build
 from weft.errors import ConfigError
-from weft.kernels.plan import Draft, NotPlanned
+from weft.kernels.plan import Draft, NotPlanned, Opening
 from weft.layers.dropout import dropout
 from weft.layers.embedding import TokenEmbedding, first_positions
 from weft.layers.norm import residual
@@ -207,10 +207,10 @@ class TransformerDecoder(LinearDecoder):
         if self.reversible:
             raise NotPlanned("reversible layers")
         layers = list(cast(Iterable[DecoderLayer], self.layers))
-        draft.reads(
-            lambda source: [
-                each.cross.start(memory, source.layout) for each, memory in zip(layers, self.wires(source), strict=True)
-            ]
+        draft.opens(
+            lambda source: Opening(
+                [each.cross.start(memory, source.layout) for each, memory in zip(layers, self.wires(source), strict=True)]
+            )
         )
         x = draft.part(self.embedding)
         for layer in layers:

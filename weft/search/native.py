@@ -18,15 +18,14 @@ from torch import Tensor, nn
 
 from weft.batch import EOS, PAD, Layout, Source
 from weft.kernels.cpp import Kernels, used
-from weft.kernels.plan import (
+from weft.kernels.plan import Draft, Keys, NotPlanned, Program
+from weft.kernels.structs import (
     INT,
     POINTER,
-    Draft,
+    InputsStruct,
     LinearStruct,
     MemoryStruct,
     NativeLinear,
-    NotPlanned,
-    Program,
     ProgramStruct,
     native_linear,
 )
@@ -53,8 +52,7 @@ class ChooserStruct(ctypes.Structure):
 
 class TaskStruct(ctypes.Structure):
     _fields_ = (
-        ("program", ProgramStruct), ("memories", POINTER), ("tables", POINTER), ("ids", POINTER),
-        ("output", LinearStruct), ("chooser", ChooserStruct),
+        ("program", ProgramStruct), ("inputs", InputsStruct), ("output", LinearStruct), ("chooser", ChooserStruct),
         *((name, INT) for name in ("sources", "beams", "room", "prefix", "threads")),
         *((name, POINTER) for name in ("first", "first_lengths", "longest", "shortest", "sentences", "bias", "forbidden")),
         *((name, INT) for name in ("forbidden_count", "pad", "eos")),
@@ -204,15 +202,11 @@ class NativeSearch:
         self.tables = Tables.empty(steps, chooser.start(sources, device), False)
         found, room = self.tables.found, prefix + steps
         self._longest = limits.longest.contiguous()
-        memories = (MemoryStruct * max(plan.program.memories, 1))(*map(self._memory, plan.program.read(source)))
-        positions = [each.data_ptr() for each in plan.program.tables(room)]
-        tables = (POINTER * max(len(positions), 1))(*positions)
         forbidden = torch.tensor(banned, dtype=torch.long)
         lengths = torch.full((sources,), prefix) if layout is None else layout.lengths.long()
-        self._held += [memories, tables]
         task = TaskStruct(
-            plan.program.struct, ctypes.cast(memories, POINTER), ctypes.cast(tables, POINTER), self._place(plan.ids),
-            plan.output.struct, how, sources, chooser.width, room, prefix, torch.get_num_threads(),
+            plan.program.struct, self._inputs(plan, source, room), plan.output.struct, how,
+            sources, chooser.width, room, prefix, torch.get_num_threads(),
             *map(self._place, (first, lengths, self._longest, limits.shortest, limits.ids, limits.bias, forbidden)),
             len(forbidden), PAD, EOS,
             *map(self._place, (found.score, found.best, found.when, found.parent, found.token, found.done)),
@@ -220,12 +214,16 @@ class NativeSearch:
         )  # fmt: skip
         self._kernels, self._search = kernels, kernels.open_search(ctypes.byref(task))
 
-    def _memory(self, memory: Any) -> MemoryStruct:
-        """The keys and values of a source, with a bias that hides padding."""
-        bias = memory.bias
-        if bias is None and memory.segments is not None:
-            bias = torch.where(memory.segments > 0, 0.0, float("-inf"))
-        return MemoryStruct(*map(self._place, (memory.k, memory.v, bias)), memory.k.size(2))
+    def _inputs(self, plan: Planned, source: Any, room: int) -> InputsStruct:
+        keys, states = plan.program.open(source)
+        memories = (MemoryStruct * len(keys))(*map(self._memory, keys))
+        tables, starts = ((POINTER * len(each))(*map(self._place, each)) for each in (plan.program.tables(room), states))
+        self._held += [memories, tables, starts]
+        places = (ctypes.cast(each, POINTER) for each in (memories, tables, starts))
+        return InputsStruct(*places, self._place(plan.ids))
+
+    def _memory(self, keys: Keys) -> MemoryStruct:
+        return MemoryStruct(*map(self._place, (keys.k, keys.v, keys.bias, keys.gain)), keys.k.size(-2))
 
     def _place(self, tensor: Tensor | None) -> int | None:
         """The address of a tensor, which is kept alive."""

@@ -153,7 +153,7 @@ class MultiHead(Projections):
     def plan(self, draft: Draft, x: Register) -> Register:
         """Plans plain products over all tokens or the last `past`; a mechanism with another `look` must not call this."""
         if self.site.use == "cross":
-            return draft.linear(self.out, draft.attend_memory(draft.linear(self.query, x), self.site.heads))
+            return draft.linear(self.out, draft.attend_memory(draft.linear(self.query, x), self.site.heads, Memory.planned))
         joint = draft.linear(self.query_key_value, x)
         if self.rotary is not None:
             draft.rotate(joint, self.site.heads, self._turns)

@@ -60,7 +60,8 @@ class HugePageArena:
             chunk = mmap.mmap(-1, max(size, CHUNK), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
             with suppress(OSError):  # a system without huge pages
                 chunk.madvise(mmap.MADV_HUGEPAGE)
-            self._free = torch.frombuffer(chunk, dtype=torch.uint8)
+            with torch.inference_mode(False):  # an inference tensor could not be written outside of inference mode
+                self._free = torch.frombuffer(chunk, dtype=torch.uint8)
         taken, self._free = self._free[:size], self._free[size:]
         return taken
 

@@ -18,9 +18,9 @@ struct Cells {
 };
 
 template <int PARTS>
-void attend(const float* q, int64_t stride, const Cells& cells, float* out, int threads) {
-    constexpr int64_t D = 16 * PARTS;
-    const int64_t all = cells.sources * cells.rows, whole = cells.room * D;
+void attend(const float* q, int64_t stride, const Cells& cells, int64_t width, float* out, int threads) {
+    const int64_t D = PARTS ? 16 * PARTS : width, all = cells.sources * cells.rows, whole = cells.room * D;
+    const float scale = 1.0f / std::sqrt(float(D));
     const int crew = int(std::min<int64_t>(threads, 1 + all * cells.heads * whole / SHARE));
 #pragma omp parallel for num_threads(crew) if (crew > 1)
     for (int64_t at = 0; at < all; at++) {
@@ -33,7 +33,7 @@ void attend(const float* q, int64_t stride, const Cells& cells, float* out, int 
             const int64_t first = (source * cells.heads + head) * cells.beams * whole;
             const auto cell = [&](int64_t s) INLINE { return first + (owner ? owner[s] * whole : 0) + s * D; };
             look<PARTS>(
-                q + at * stride + head * D, 0, count, [&](int64_t s) INLINE { return cells.k + cell(s); },
+                q + at * stride + head * D, D, D, scale, 0, count, [&](int64_t s) INLINE { return cells.k + cell(s); },
                 [&](int64_t s) INLINE { return cells.v + cell(s); }, bias, scores.data(), out + (at * cells.heads + head) * D);
         }
     }
@@ -41,12 +41,12 @@ void attend(const float* q, int64_t stride, const Cells& cells, float* out, int 
 
 }  // namespace
 
-// q: rows [H, D], `stride` numbers apart → out [G·K, H, D]. D: a multiple of 16, at most 128.
+// q: rows [H, D], `stride` numbers apart → out [G·K, H, D]. Fastest if D is a multiple of 16, at most 128.
 extern "C" void weft_attend(const float* q, int64_t stride, const float* k, const float* v, const int16_t* ancestry,
                             const int64_t* length, const float* bias, float* out, int64_t sources, int64_t rows,
                             int64_t heads, int64_t beams, int64_t room, int64_t width, int threads) {
     const Cells cells{k, v, ancestry, length, bias, sources, rows, heads, beams, room};
-    with_parts(width, [&](auto parts) { attend<parts>(q, stride, cells, out, threads); });
+    with_parts(width, [&](auto parts) { attend<parts>(q, stride, cells, width, out, threads); });
 }
 
 // Writes one token per row, k and v [H, D] each, into stores [G, H, K, R, D] at length [G]. Returns false if one is full.

@@ -1,46 +1,21 @@
 #include "program.h"
 
-#include "attention.h"
-
-namespace {
+#include "elements.h"
 
 constexpr int64_t SHARE = 1 << 16;  // products from which a second thread pays off
 
-void norm(const float* x, int64_t width, const float* gain, const float* shift, float epsilon, float* y) {
-    Floats sum{}, squares{};
-    for (int64_t i = 0; i < width; i += 16) sum += load(x + i, width - i, 0.0f);
-    const float mean = sum_of(sum) / float(width);
-    for (int64_t i = 0; i < width; i += 16) {
-        const Floats away = load(x + i, width - i, mean) - mean;
-        squares += away * away;
-    }
-    const float divisor = 1.0f / std::sqrt(sum_of(squares) / float(width) + epsilon);
-    for (int64_t i = 0; i < width; i += 16) {
-        const int64_t left = width - i;
-        const Floats scaled = (load(x + i, left, 0.0f) - mean) * divisor;
-        store(y + i, scaled * load(gain + i, left, 0.0f) + load(shift + i, left, 0.0f), left);
-    }
-}
-
-// Rotates each pair of numbers of `heads` heads by the cosines and sines [width] each of a position.
-void rotate(float* x, int64_t heads, int64_t width, const float* turn) {
-    for (int64_t head = 0; head < heads; head++, x += width) {
-        for (int64_t i = 0; i < width; i += 2) {
-            const float even = x[i], odd = x[i + 1];
-            x[i] = even * turn[i] - odd * turn[width + i];
-            x[i + 1] = odd * turn[i + 1] + even * turn[width + i + 1];
-        }
-    }
-}
-
-}  // namespace
-
-Machine::Machine(const Program& program, const Memory* memories, const float* const* tables, const int64_t* ids,
-                 int64_t sources, int64_t beams, int64_t room, int threads)
-    : program_(program), memories_(memories), tables_(tables), ids_(ids), sources_(sources), beams_(beams), room_(room),
-      threads_(threads), registers_(program.registers), pages_(program.caches), ancestry_(sources * beams * room, 0),
+Machine::Machine(const Program& program, const Inputs& inputs, int64_t sources, int64_t beams, int64_t room, int threads)
+    : program_(program), inputs_(inputs), sources_(sources), beams_(beams), room_(room), threads_(threads),
+      registers_(program.registers), pages_(program.caches), states_(program.states), ancestry_(sources * beams * room, 0),
       before_(beams * room) {
     for (int64_t at = 0; at < program.registers; at++) registers_[at].resize(sources * beams * program.widths[at]);
+    for (int64_t at = 0; at < program.states; at++) {
+        const int64_t width = program.held[at];
+        states_[at].resize(sources * beams * width);
+        for (int64_t source = 0; source < sources && inputs.starts && inputs.starts[at]; source++) {
+            std::copy_n(inputs.starts[at] + source * width, width, states_[at].data() + source * beams * width);
+        }
+    }
 }
 
 const float* Machine::run(const Rows& rows) {
@@ -59,8 +34,8 @@ void Machine::carry_out(const Op& op, const Rows& rows) {
     switch (op.kind) {
         case EMBED:
             for (int64_t row = 0; row < count; row++) {
-                const float* vector = op.first + (ids_ ? ids_[rows.token[row]] : rows.token[row]) * width;
-                const float* place = op.number < 0 ? nullptr : tables_[op.number] + rows.position[row] * width;
+                const float* vector = op.first + (inputs_.ids ? inputs_.ids[rows.token[row]] : rows.token[row]) * width;
+                const float* place = op.number < 0 ? nullptr : inputs_.tables[op.number] + rows.position[row] * width;
                 for (int64_t i = 0; i < width; i++) to[row * width + i] = vector[i] * op.value + (place ? place[i] : 0.0f);
             }
             return;
@@ -71,7 +46,14 @@ void Machine::carry_out(const Op& op, const Rows& rows) {
             return;
         case LINEAR: return multiply(op.layer, from, count, to, threads_);
         case ADD:
-            for (int64_t i = 0; i < all; i++) to[i] = from[i] + other[i];
+            for (int64_t i = 0; i < all; i++) to[i] = (from[i] + other[i]) * op.value;
+            return;
+        case JOIN:
+            for (int64_t row = 0; row < count; row++) {
+                float* joint = to + row * (width + op.values);
+                std::copy_n(from + row * width, width, joint);
+                std::copy_n(other + row * op.values, op.values, joint + width);
+            }
             return;
         case RELU:
             for (int64_t i = 0; i < all; i++) to[i] = from[i] < 0 ? 0 : from[i];
@@ -79,116 +61,82 @@ void Machine::carry_out(const Op& op, const Rows& rows) {
         case GELU:
             for (int64_t i = 0; i < all; i++) to[i] = 0.5f * from[i] * (1 + std::erf(from[i] * 0.70710678118654752f));
             return;
+        case TANH: return each(from, all, to, tanh_of);
         case SWIGLU:
-            for (int64_t row = 0; row < count; row++) {
-                const float* gate = from + 2 * row * width;
-                for (int64_t i = 0; i < width; i++) to[row * width + i] = gate[i] / (1 + std::exp(-gate[i])) * gate[width + i];
-            }
+        case GLU:
+        case MAXOUT: {
+            const auto halve = op.kind == SWIGLU ? swiglu : op.kind == GLU ? glu : maxout;
+            for (int64_t row = 0; row < count; row++) halve(from + 2 * row * width, width, to + row * width);
             return;
+        }
         case ROTATE:  // queries and keys, in place
             for (int64_t row = 0; row < count; row++) {
-                const float* turn = tables_[op.number] + rows.position[row] * 2 * op.width;
-                rotate(to + row * 3 * op.heads * op.width, 2 * op.heads, op.width, turn);
+                const float* turn = inputs_.tables[op.number] + rows.position[row] * 2 * width;
+                rotate(to + row * 3 * op.heads * width, 2 * op.heads, width, turn);
             }
             return;
+        case RECALL:
+        case HOLD:
+        case GRU:
+        case LSTM:
+        case WINDOW: return update(op, rows);
+        case AROUND: return gather_around(op, rows);
         case SELF: return attend_self(op, rows);
-        case CROSS: return attend_cross(op, rows);
         case WHOLE: return attend_whole(op, rows);
+        case CROSS: return attend_cross(op, rows);
+        case ADDITIVE: return attend_additive(op, rows);
+        case SUMS: return attend_sums(op, rows);
+        case WHOLE_SUMS: return attend_whole_sums(op, rows);
+        case CROSS_SUMS: return attend_cross_sums(op, rows);
     }
 }
 
-void Machine::attend_self(const Op& op, const Rows& rows) {
-    const int64_t dim = op.heads * op.width, half = sources_ * beams_ * PAGE * dim, count = rows.count();
-    const float* from = registers_[op.from].data();
+// Operations that read a state, or replace it.
+void Machine::update(const Op& op, const Rows& rows) {
+    const int64_t width = op.width, span = (op.heads - 1) * op.past;  // of a window
     float* to = registers_[op.to].data();
-    int64_t longest = 0;
-    for (int64_t row = 0; row < count; row++) {
-        const int64_t position = rows.position[row];
-        const float* key = from + row * 3 * dim + dim;
-        longest = std::max(longest, position + 1);
-        for (int64_t head = 0; head < op.heads; head++) {
-            const int64_t place = ((rows.source[row] * op.heads + head) * beams_ + rows.beam[row]) * PAGE + position % PAGE;
-            float* cell = page(op.number, position / PAGE) + place * op.width;
-            std::memcpy(cell, key + head * op.width, op.width * sizeof(float));
-            std::memcpy(cell + half, key + dim + head * op.width, op.width * sizeof(float));
+    const float *from = registers_[op.from].data(), *other = registers_[op.other].data();
+    for (int64_t row = 0; row < rows.count(); row++) {
+        float* mine = state(op, rows, row);
+        switch (op.kind) {
+            case RECALL: std::copy_n(mine, width, to + row * width); break;
+            case HOLD: std::copy_n(from + row * width, width, mine); break;
+            case GRU: gru(from + row * 3 * width, other + row * 3 * width, width, mine, to + row * width); break;
+            case LSTM: lstm(from + row * 4 * width, other + row * 4 * width, width, mine, to + row * width); break;
+            default:  // WINDOW: the state is the tail [span, width]
+                for (int64_t tap = 0; tap + 1 < op.heads; tap++) {
+                    std::copy_n(mine + tap * op.past * width, width, to + (row * op.heads + tap) * width);
+                }
+                std::copy_n(from + row * width, width, to + ((row + 1) * op.heads - 1) * width);
+                std::copy(mine + std::min<int64_t>(1, span) * width, mine + span * width, mine);
+                if (span) std::copy_n(from + row * width, width, mine + (span - 1) * width);
         }
     }
-    const int crew = int(std::min<int64_t>(threads_, 1 + count * longest * dim / SHARE));
-    const auto& pages = pages_[op.number];
-    with_parts(op.width, [&](auto parts) {
-#pragma omp parallel for num_threads(crew) if (crew > 1)
-        for (int64_t row = 0; row < count; row++) {
-            thread_local std::vector<float> scores;
-            const int64_t end = rows.position[row] + 1, source = rows.source[row];
-            const int64_t begin = op.past ? std::max<int64_t>(0, end - op.past) : 0;
-            const int16_t* owner = ancestry_.data() + (source * beams_ + rows.beam[row]) * room_;
-            scores.resize(end);
-            for (int64_t head = 0; head < op.heads; head++) {
-                const int64_t first = (source * op.heads + head) * beams_;
-                const auto key = [&](int64_t s) INLINE {
-                    return pages[s / PAGE].data() + ((first + owner[s]) * PAGE + s % PAGE) * (16 * parts);
-                };
-                look<parts>(from + row * 3 * dim + head * op.width, begin, end, key,
-                            [&](int64_t s) INLINE { return key(s) + half; }, nullptr, scores.data(),
-                            to + row * dim + head * op.width);
-            }
-        }
-    });
 }
 
-void Machine::attend_cross(const Op& op, const Rows& rows) {
-    const int64_t dim = op.heads * op.width, count = rows.count();
-    const Memory& memory = memories_[op.number];
+// The tokens around each token, `past` apart; beyond the ends of its sequence zeros.
+void Machine::gather_around(const Op& op, const Rows& rows) {
     const float* from = registers_[op.from].data();
-    float* to = registers_[op.to].data();
-    const int crew = int(std::min<int64_t>(threads_, 1 + count * memory.keys * dim / SHARE));
-    with_parts(op.width, [&](auto parts) {
-#pragma omp parallel for num_threads(crew) if (crew > 1)
-        for (int64_t row = 0; row < count; row++) {
-            thread_local std::vector<float> scores;
-            scores.resize(memory.keys);
-            const int64_t source = rows.source[row];
-            const float* bias = memory.bias ? memory.bias + source * memory.keys : nullptr;
-            for (int64_t head = 0; head < op.heads; head++) {
-                const int64_t first = (source * op.heads + head) * memory.keys * op.width;
-                look<parts>(
-                    from + row * dim + head * op.width, 0, memory.keys,
-                    [&](int64_t s) INLINE { return memory.k + first + s * (16 * parts); },
-                    [&](int64_t s) INLINE { return memory.v + first + s * (16 * parts); }, bias, scores.data(),
-                    to + row * dim + head * op.width);
+    const std::vector<int64_t> ends = rows.ends();
+    for (int64_t row = 0; row < rows.count(); row++) {
+        float* to = registers_[op.to].data() + row * op.heads * op.width;
+        for (int64_t tap = 0; tap < op.heads; tap++, to += op.width) {
+            const int64_t at = row + (tap - op.heads / 2) * op.past;
+            if (at < row - rows.position[row] || at >= ends[row]) {
+                std::fill_n(to, op.width, 0.0f);
+            } else {
+                std::copy_n(from + at * op.width, op.width, to);
             }
         }
-    });
-}
-
-// The rows are whole sequences, one after the other; every token attends to those of its sequence.
-void Machine::attend_whole(const Op& op, const Rows& rows) {
-    const int64_t dim = op.heads * op.width, count = rows.count(), row_width = 3 * dim;
-    const float* from = registers_[op.from].data();
-    float* to = registers_[op.to].data();
-    std::vector<int64_t> ends(count);  // of the sequence of each row
-    for (int64_t row = count - 1; row >= 0; row--) {
-        ends[row] = row + 1 < count && rows.source[row + 1] == rows.source[row] ? ends[row + 1] : row + 1;
     }
-    const int crew = int(std::min<int64_t>(threads_, 1 + count * dim / SHARE));
-    with_parts(op.width, [&](auto parts) {
-#pragma omp parallel for num_threads(crew) if (crew > 1)
-        for (int64_t row = 0; row < count; row++) {
-            thread_local std::vector<float> scores;
-            const int64_t start = row - rows.position[row];
-            const int64_t begin = op.past ? std::max(start, row + 1 - op.past) : start;
-            const int64_t length = (op.past ? std::min(ends[row], row + op.past) : ends[row]) - begin;
-            scores.resize(length);
-            for (int64_t head = 0; head < op.heads; head++) {
-                const float* key = from + begin * row_width + dim + head * op.width;
-                look<parts>(
-                    from + row * row_width + head * op.width, 0, length,
-                    [&](int64_t s) INLINE { return key + s * row_width; },
-                    [&](int64_t s) INLINE { return key + dim + s * row_width; }, nullptr, scores.data(),
-                    to + row * dim + head * op.width);
-            }
-        }
-    });
+}
+
+std::vector<int64_t> Rows::ends() const {
+    std::vector<int64_t> found(count());
+    for (int64_t row = count() - 1; row >= 0; row--) {
+        found[row] = row + 1 < count() && source[row + 1] == source[row] ? found[row + 1] : row + 1;
+    }
+    return found;
 }
 
 float* Machine::page(int64_t cache, int64_t number) {
@@ -197,11 +145,25 @@ float* Machine::page(int64_t cache, int64_t number) {
     return pages[number].data();
 }
 
+float* Machine::state(const Op& op, const Rows& rows, int64_t row) {
+    return states_[op.number].data() + (rows.source[row] * beams_ + rows.beam[row]) * program_.held[op.number];
+}
+
+int Machine::crew(int64_t products) const { return int(std::min<int64_t>(threads_, 1 + products / SHARE)); }
+
 void Machine::reorder(int64_t source, const int64_t* parents, int64_t length) {
     int16_t* own = ancestry_.data() + source * beams_ * room_;
     for (int64_t beam = 0; beam < beams_; beam++) std::copy_n(own + beam * room_, length, before_.data() + beam * room_);
     for (int64_t beam = 0; beam < beams_; beam++) {
         std::copy_n(before_.data() + parents[beam] * room_, length, own + beam * room_);
+    }
+    for (int64_t at = 0; at < program_.states; at++) {
+        const int64_t width = program_.held[at];
+        float* mine = states_[at].data() + source * beams_ * width;
+        aside_.assign(mine, mine + beams_ * width);
+        for (int64_t beam = 0; beam < beams_; beam++) {
+            if (parents[beam] != beam) std::copy_n(aside_.data() + parents[beam] * width, width, mine + beam * width);
+        }
     }
 }
 
@@ -214,7 +176,7 @@ extern "C" void weft_encode(const Program* program, const float* const* tables, 
         source += positions[row] == 0;
         rows.add(source, 0, tokens[row], positions[row]);
     }
-    Machine machine(*program, nullptr, tables, nullptr, count, 1, 0, threads);
+    Machine machine(*program, Inputs{nullptr, tables, nullptr, nullptr}, count, 1, 0, threads);
     const float* found = machine.run(rows);
     std::copy_n(found, count * program->widths[program->ops[program->count - 1].to], out);
 }

@@ -10,11 +10,10 @@ class Search {
    public:
     explicit Search(const Task& task)
         : task_(task),
-          machine_(task_.program, task_.memories, task_.tables, task_.ids, task_.sources, task_.beams, task_.room,
-                   int(task_.threads)),
+          machine_(task_.program, task_.inputs, task_.sources, task_.beams, task_.room, int(task_.threads)),
           fed_(task_.sources, 0), hidden_(task_.sources * task_.beams * task_.output.inputs),
           logits_(task_.sources * task_.beams * task_.output.outputs), norm_(task_.sources * task_.beams),
-          offset_(task_.sources) {
+          offset_(task_.sources), first_(task_.beams, 0) {
         read_prefix();
     }
 
@@ -52,7 +51,8 @@ class Search {
         for (int64_t source = 0; source < task_.sources; source++) {
             if (task_.done[source]) continue;
             const int64_t line = (before + source) * task_.beams;
-            if (task_.beams > 1) machine_.reorder(source, task_.parents + line, fed_[source]);
+            // The prefix was read by the first beam alone.
+            if (task_.beams > 1) machine_.reorder(source, t_ == 1 ? first_.data() : task_.parents + line, fed_[source]);
             for (int64_t k = 0; k < task_.beams; k++) rows_.add(source, k, task_.tokens[line + k], fed_[source]);
             fed_[source]++;
         }
@@ -111,6 +111,7 @@ class Search {
     Rows rows_;
     std::vector<float> hidden_, logits_, norm_;
     std::vector<int64_t> offset_;  // of each source among the rows of logits
+    const std::vector<int64_t> first_;  // parents at the first step
 };
 
 }  // namespace

@@ -1,6 +1,6 @@
 // A whole search without Python between its steps: feeding the prefix, choosing tokens, and feeding them.
 //
-// `weft/kernels/plan.py` has the same structs; `weft/search/choosers.py` defines what is computed here.
+// `weft/search/native.py` has the same structs; `weft/search/choosers.py` defines what is computed here.
 // Shapes: G sources · K beams · V vocabulary · N finished hypotheses kept · T steps · P prefix tokens.
 
 #pragma once
@@ -20,9 +20,7 @@ struct Chooser {
 
 struct Task {
     Program program;
-    const Memory* memories;
-    const float* const* tables;
-    const int64_t* ids;                       // [V] of a narrowed vocabulary, or null
+    Inputs inputs;
     Linear output;
     Chooser chooser;
     int64_t sources, beams, room, prefix, threads;
