@@ -1,14 +1,16 @@
-"""Decoding speed on a CPU: Transformer-base against CTranslate2 and transformers in one run, with goals and ratios.
+"""Decoding speed on a CPU: Transformers of three sizes against CTranslate2 and transformers in one run, with goals and ratios.
 
-    python benchmarks/cpu.py [--only 1,32,32x4] [--settings float32,bf16,int8,compiled] [--rounds 5] [--threads 2] [--families]
+    python benchmarks/cpu.py [--shape base] [--only 1,1x4,32,32x4] [--settings float32,bf16,int8,compiled,native] [--rounds 5]
+        [--threads 2] [--families]
 
-d 512, feed-forward 2,048, 8 heads, 6 + 6 layers, vocabulary 32,000, random weights; 32 forced steps from sources of 27 tokens,
-encoder included. All systems take turns in every round, and use the cores in two ways (one worker with all threads, or one
-worker per core); the best round of the better way counts. "compiled" is decode.precision: int8 with decode.compile: true;
-compilation, once per machine, is not counted. With a shortlist (decode.shortlist: 100), the output layer covers only as many
-tokens as such sentences lead to in Multi30k; selecting its rows once per search is counted. The peers compute the whole output
-layer, so there are ratios without and with a shortlist. --families adds RNN and ConvS2S, which no peer decodes. A peer that is
-not installed is skipped with a message: pip install ctranslate2 transformers.
+base: d 512, feed-forward 2,048, 8 heads, 6 + 6 layers, vocabulary 32,000; small and tiny: the shapes of the recipes
+transformer-small and transformer-tiny. Random weights; 32 forced steps from sources of 27 tokens, encoder included. All
+systems take turns in every round, and use the cores in two ways (one worker with all threads, or one worker per core); the
+best round of the better way counts. "compiled" is decode.precision: int8 with decode.compile: true, and "native" is float32
+with it; compilation, once per machine, is not counted. With a shortlist (decode.shortlist: 100), the output layer covers only
+as many tokens as such sentences lead to in Multi30k; selecting its rows once per search is counted. The peers compute the
+whole output layer, so there are ratios without and with a shortlist. --families adds RNN and ConvS2S, which no peer decodes.
+A peer that is not installed is skipped with a message: pip install ctranslate2 transformers.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from copy import deepcopy
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -30,7 +32,7 @@ from pathlib import Path
 os.environ.setdefault("CT2_FORCE_CPU_ISA", "AVX512")
 
 import torch
-from gpu import DIM, HEADS, HIDDEN, LAYERS, SHAPE, SOURCE, STEPS, VOCABULARY
+from gpu import SOURCE, STEPS
 
 from weft.batch import BOS, PAD, Source
 from weft.config.sections import DecodeSection
@@ -43,15 +45,39 @@ from weft.models.composing import build_model
 from weft.search.choosers import Beam, Chooser, Greedy, Limits
 from weft.search.constraints import Forbid
 from weft.search.loop import generate
+from weft.search.native import encode
 
-CASES = {"1": (1, 1), "32": (32, 1), "32x4": (32, 4)}
+CASES = {"1": (1, 1), "1x4": (1, 4), "32": (32, 1), "32x4": (32, 4)}
 """Name → sentences, beam."""
 
-FAMILIES = {
-    "transformer": {**SHAPE, "norm": "post"},
-    "rnn": {"dim": DIM, "embedding": DIM, "encoder_dim": 2 * DIM, "style": "bahdanau"},
-    "convs2s": {"dim": DIM, "channels": DIM, "encoder_layers": LAYERS, "decoder_layers": LAYERS},
+
+@dataclass(frozen=True)
+class Shape:
+    """The sizes of a model. The three families have the same width and number of layers."""
+
+    vocabulary: int
+    dim: int
+    hidden: int
+    heads: int
+    layers: int
+
+    def options(self, kind: str) -> dict[str, object]:
+        layers = {"encoder_layers": self.layers, "decoder_layers": self.layers}
+        return {
+            "transformer": {"dim": self.dim, "feedforward": self.hidden, "heads": self.heads, "norm": "post", **layers},
+            "rnn": {"dim": self.dim, "embedding": self.dim, "encoder_dim": 2 * self.dim, "style": "bahdanau"},
+            "convs2s": {"dim": self.dim, "channels": self.dim, **layers},
+        }[kind]
+
+
+SHAPES = {
+    "base": Shape(32_000, 512, 2048, 8, 6),
+    "small": Shape(10_000, 256, 1024, 4, 4),
+    "tiny": Shape(6_000, 192, 768, 4, 3),
 }
+NATIVE = {"compiled": "int8", "native": "float32"}
+"""Settings with decode.compile → precision."""
+
 SHORTLISTS = {1: 950, 16: 3900, 32: 4900}
 """Sentences per search → tokens in their shortlist."""
 
@@ -59,23 +85,24 @@ Work = Callable[[], object]
 Rows = list[list[int]]
 
 
-def build_models(kind: str, settings: Sequence[str]) -> dict[str, Model]:
+def build_models(kind: str, shape: Shape, settings: Sequence[str]) -> dict[str, Model]:
     """Setting → model with random weights."""
     torch.manual_seed(0)
-    model: Model = build_model({"kind": kind, **FAMILIES[kind]}, Sizes(VOCABULARY, VOCABULARY, True)).eval()
+    model: Model = build_model({"kind": kind, **shape.options(kind)}, Sizes(shape.vocabulary, shape.vocabulary, True)).eval()
     ways: dict[str, Callable[[], Model]] = {
         "float32": lambda: model,
         "bf16": lambda: deepcopy(model).bfloat16(),
         "int8": lambda: in_int8(model),
         "compiled": lambda: in_int8(model, kernels()),
+        "native": lambda: model,
     }
     return {setting: ways[setting]() for setting in settings}
 
 
-def search(model: Model, setting: str, beam: int, shortlist: bool, source: Rows) -> int:
+def search(model: Model, vocabulary: int, setting: str, beam: int, shortlist: bool, source: Rows) -> int:
     """Decodes 32 forced steps; returns the number of generated tokens."""
-    rows, native = len(source), kernels() if setting == "compiled" else None
-    precision = "int8" if native else setting
+    rows, native = len(source), kernels() if setting in NATIVE else None
+    precision = NATIVE.get(setting, setting)
     decoder, bias = model.decoder, None
     column = torch.full((rows,), STEPS)
     chooser: Chooser = Beam(beam) if beam > 1 else Greedy()
@@ -84,11 +111,11 @@ def search(model: Model, setting: str, beam: int, shortlist: bool, source: Rows)
     half = resolved.autocasts(next(model.parameters()).dtype, resolved.beams)
     with torch.inference_mode(), torch.autocast("cpu", torch.bfloat16, enabled=half), using(native):
         if shortlist:
-            size = SHORTLISTS[min(SHORTLISTS, key=lambda known: abs(known - rows))]
-            decoder, bias = NarrowedDecoder(decoder, torch.arange(size) * (VOCABULARY // size)), torch.zeros(rows, size)
+            size = min(SHORTLISTS[min(SHORTLISTS, key=lambda known: abs(known - rows))], vocabulary)
+            decoder, bias = NarrowedDecoder(decoder, torch.arange(size) * (vocabulary // size)), torch.zeros(rows, size)
         hypotheses, _ = generate(
             decoder,
-            model.encode(Source(torch.tensor(source))),
+            encode(model, Source(torch.tensor(source))),
             chooser,
             first=torch.full((rows, 1), BOS),
             limits=Limits(column, column - 1, torch.arange(rows), bias),
@@ -108,11 +135,14 @@ def run_in_workers(workers: Workers[Rows, int], parts: Sequence[Rows]) -> None:
         pass
 
 
-def weft_works(models: dict[str, Model], rows: int, beam: int, threads: int, stack: ExitStack) -> Iterator[tuple[str, Work]]:
-    source = torch.randint(4, VOCABULARY, (rows, SOURCE), generator=torch.Generator().manual_seed(1)).tolist()
+def weft_works(
+    models: dict[str, Model], shape: Shape, rows: int, beam: int, threads: int, stack: ExitStack
+) -> Iterator[tuple[str, Work]]:
+    source = torch.randint(4, shape.vocabulary, (rows, SOURCE), generator=torch.Generator().manual_seed(1)).tolist()
     last = list(models)[-1]
     for setting, shortlist in [*((name, False) for name in models), (last, True)]:
-        find, name = partial(search, models[setting], setting, beam, shortlist), f"weft {setting}{' shortlist' * shortlist}"
+        find = partial(search, models[setting], shape.vocabulary, setting, beam, shortlist)
+        name = f"weft {setting}{' shortlist' * shortlist}"
         for count in sorted({1, threads}) if rows == 1 else [threads]:
             yield name, partial(run_alone, find, source, count)
         if rows > 1 and threads > 1:
@@ -120,12 +150,12 @@ def weft_works(models: dict[str, Model], rows: int, beam: int, threads: int, sta
             yield name, partial(run_in_workers, workers, [source[part::threads] for part in range(threads)])
 
 
-def ctranslate2_works(folder: Path, rows: int, beam: int, threads: int) -> Iterator[tuple[str, Work]]:
+def ctranslate2_works(folder: Path, shape: Shape, rows: int, beam: int, threads: int) -> Iterator[tuple[str, Work]]:
     import ctranslate2
     from ctranslate import write_model
 
     if not (folder / "model.bin").exists():
-        write_model(folder, VOCABULARY, DIM, HIDDEN, HEADS, LAYERS)
+        write_model(folder, shape.vocabulary, shape.dim, shape.hidden, shape.heads, shape.layers)
     source = [[f"t{row * SOURCE + at}" for at in range(SOURCE)] for row in range(rows)]
     ways = [(1, threads), (threads, 1)] if rows > 1 else [(1, 1), (1, threads)]
     options = {"beam_size": beam, "max_decoding_length": STEPS, "min_decoding_length": STEPS}
@@ -137,11 +167,12 @@ def ctranslate2_works(folder: Path, rows: int, beam: int, threads: int) -> Itera
         yield "CTranslate2 int8", partial(translator.translate_batch, source, max_batch_size=size, **options)
 
 
-def transformers_work(rows: int, beam: int, threads: int) -> Work:
+def transformers_work(shape: Shape, rows: int, beam: int, threads: int) -> Work:
     from marian import decode, marian
 
-    model = marian(VOCABULARY, DIM, HIDDEN, HEADS, LAYERS, forced_eos_token_id=None).eval()
-    source = torch.randint(4, VOCABULARY, (rows, SOURCE))
+    sizes = shape.vocabulary, shape.dim, shape.hidden, shape.heads, shape.layers
+    model = marian(*sizes, forced_eos_token_id=None).eval()
+    source = torch.randint(4, shape.vocabulary, (rows, SOURCE))
 
     def work() -> None:
         torch.set_num_threads(threads)
@@ -163,14 +194,14 @@ def best_times(works: list[tuple[str, Work]], rounds: int) -> dict[str, float]:
     return best
 
 
-def compare(case: str, rounds: int, threads: int, models: dict[str, Model], folder: Path) -> None:
+def compare(case: str, shape: Shape, rounds: int, threads: int, models: dict[str, Model], folder: Path) -> None:
     rows, beam = CASES[case]
     with ExitStack() as stack:
-        works = list(weft_works(models, rows, beam, threads, stack))
+        works = list(weft_works(models, shape, rows, beam, threads, stack))
         if find_spec("ctranslate2"):
-            works += ctranslate2_works(folder, rows, beam, threads)
+            works += ctranslate2_works(folder, shape, rows, beam, threads)
         if find_spec("transformers"):
-            works.append(("transformers float32", transformers_work(rows, beam, threads)))
+            works.append(("transformers float32", transformers_work(shape, rows, beam, threads)))
         best = best_times(works, rounds)
     ours = min(value for name, value in best.items() if name.startswith("weft") and "shortlist" not in name)
     shortlisted = min(value for name, value in best.items() if "shortlist" in name)
@@ -184,21 +215,24 @@ def compare(case: str, rounds: int, threads: int, models: dict[str, Model], fold
     print(f"| {rows} | {beam} | {', '.join(cells)} | {', '.join(ratios) or 'no peer'} |", flush=True)
 
 
-def families(cases: list[str], rounds: int, threads: int, settings: Sequence[str]) -> None:
+def families(cases: list[str], shape: Shape, rounds: int, threads: int, settings: Sequence[str]) -> None:
     print("\n| model | batch | beam | ms per step |\n|---|---|---|---|")
     for kind in ("rnn", "convs2s"):
-        models = build_models(kind, settings)
+        models = build_models(kind, shape, settings)
         for rows, beam in (CASES[case] for case in cases):
             with ExitStack() as stack:
-                best = best_times(list(weft_works(models, rows, beam, threads, stack)), rounds)
+                best = best_times(list(weft_works(models, shape, rows, beam, threads, stack)), rounds)
             cells = ", ".join(f"{name} {value:.2f}" for name, value in best.items())
             print(f"| {kind} | {rows} | {beam} | {cells} |", flush=True)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--shape", choices=SHAPES, default="base", help="the size of the models")
     parser.add_argument("--only", default=",".join(CASES))
-    parser.add_argument("--settings", default="float32,bf16,int8,compiled", help="precisions of weft, separated by commas")
+    parser.add_argument(
+        "--settings", default="float32,bf16,int8,native,compiled", help="precisions of weft, separated by commas"
+    )
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--families", action="store_true", help="also measure RNN and ConvS2S, which no peer decodes")
@@ -212,16 +246,16 @@ def main() -> None:
     try:
         kernels()
     except CannotBuild as error:
-        print(f"skipping the setting compiled: {error}")
-        settings = [setting for setting in settings if setting != "compiled"]
+        print(f"skipping the settings {' and '.join(NATIVE)}: {error}")
+        settings = [setting for setting in settings if setting not in NATIVE]
     print("\n| batch | beam | ms per step | speed of weft's best relative to |\n|---|---|---|---|")
-    cases = options.only.split(",")
+    cases, shape = options.only.split(","), SHAPES[options.shape]
     with tempfile.TemporaryDirectory() as folder:
-        models = build_models("transformer", settings)
+        models = build_models("transformer", shape, settings)
         for case in cases:
-            compare(case, options.rounds, options.threads, models, Path(folder))
+            compare(case, shape, options.rounds, options.threads, models, Path(folder))
     if options.families:
-        families(cases, options.rounds, options.threads, settings)
+        families(cases, shape, options.rounds, options.threads, settings)
 
 
 if __name__ == "__main__":

@@ -7,10 +7,11 @@ from functools import partial
 from typing import Any, TypeVar
 
 from weft.attention.core import dot_product, patterns
-from weft_contract import crosses, decoders, facts, language, masking, models, poolings, stepping
+from weft_contract import crosses, decoders, facts, language, masking, models, native, poolings, stepping
 from weft_contract.entries import Entry, entries
 from weft_contract.language import LanguageEntry
 from weft_contract.models import DecoderEntry
+from weft_contract.native import plannable
 from weft_contract.poolings import PoolingEntry
 
 ALL, CAUSAL, STEPWISE = ("encoder", "causal", "cross"), ("causal",), ("causal", "cross")
@@ -55,6 +56,7 @@ DECODER: dict[str, Callable[[DecoderEntry], None]] = {
     "loss": decoders.check_loss,
     "pure": decoders.check_pure,
     "half": decoders.check_half,
+    "native": native.check_native,
 }
 
 LANGUAGE: dict[str, Callable[[LanguageEntry], None]] = {
@@ -66,6 +68,7 @@ LANGUAGE: dict[str, Callable[[LanguageEntry], None]] = {
     "causality": language.check_causality,
     "recall": language.check_recall,
     "loss": language.check_loss,
+    "native": native.check_native,
 }
 
 POOLING: dict[str, Callable[[PoolingEntry], None]] = {
@@ -114,10 +117,12 @@ def mechanism_cases(every: Iterable[Entry]) -> Iterator[Case]:
 def decoder_cases(every: Iterable[DecoderEntry]) -> Iterator[Case]:
     """All checks of models with an encoder and a decoder."""
     for entry in every:
-        packs = entry.make().packs
+        model = entry.make()
+        # Random choices differ between shapes.
+        absent = ("packed", model.packs), ("rounded", not str(entry).endswith(models.CHOOSING)), ("native", plannable(model))
+        left_out = {name for name, there in absent if not there}
         for name, check in DECODER.items():
-            # Random choices differ between shapes.
-            if (packs or name != "packed") and not (name == "rounded" and str(entry).endswith(models.CHOOSING)):
+            if name not in left_out:
                 yield f"{entry}-{name}", partial(_with_fused_kernels, check, entry)
 
 
@@ -146,6 +151,8 @@ def of_decoders(only: str | None = None) -> Iterator[Case]:
 def of_language_models(only: str | None = None) -> Iterator[Case]:
     for entry in _among(language.language_models(), only):
         for name, check in LANGUAGE.items():
+            if name == "native" and not plannable(entry.make()):
+                continue
             yield f"{entry}-{name}", partial(_with_fused_kernels, check, entry)
 
 

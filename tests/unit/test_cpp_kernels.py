@@ -273,12 +273,20 @@ def test_a_damaged_one_is_made_anew(kernels: Kernels, folder: Path, tmp_path: Pa
     damaged.parent.mkdir(parents=True)
     damaged.write_text("cut off")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(build, "_compile", lambda compiler, sources, into: into.write_bytes(kept.read_bytes()))
+    monkeypatch.setattr(build, "_compile", lambda compiler, flags, sources, into: into.write_bytes(kept.read_bytes()))
     assert build.library().weft_linear
     assert damaged.read_bytes() == kept.read_bytes()
 
 
 def test_on_another_cpu_it_is_said_what_it_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cpu, "_is_vnni_supported", lambda: False)
-    with pytest.raises(CannotBuild, match="AVX512-VNNI"):
-        build.library()
+    monkeypatch.setattr(build.platform, "machine", lambda: "x86_64")
+    for avx2 in (True, False):
+        monkeypatch.setattr(torch.cpu, "_is_avx2_supported", lambda avx2=avx2: avx2)
+        if avx2:
+            assert build.instructions() == "AVX2"
+        else:
+            with pytest.raises(CannotBuild, match="supports neither AVX2 nor NEON"):
+                build.library()
+    monkeypatch.setattr(build.platform, "machine", lambda: "aarch64")
+    assert build.instructions() == "NEON"

@@ -11,6 +11,7 @@ from weft.attention.core.dot_product import attend
 from weft.attention.core.multihead import Lookup, MultiHead, MultiHeadAttention
 from weft.attention.core.relative_positions import Alibi, Shaw
 from weft.errors import ConfigError
+from weft.kernels.plan import Draft, NotPlanned, Register
 
 
 class FullAttention(MultiHeadAttention):
@@ -59,3 +60,9 @@ class FullAttention(MultiHeadAttention):
         self.heads = MultiHead(site, bias=bias, look=look, rotary=rotary_base if position == "rotary" else None)
         self.position = position
         self.ignores_key_order = position == "none"
+
+    def plan(self, draft: Draft, x: Register) -> Register:
+        if self.heads.look is not attend:
+            raise NotPlanned(f"position: {self.position}")
+        register: Register = draft.part(self.heads, x)
+        return register

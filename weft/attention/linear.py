@@ -9,6 +9,8 @@ from torch import Tensor
 
 from weft.attention.base import Site
 from weft.attention.core.feature_maps import FeatureAttention, ScaledFeatures
+from weft.attention.core.prefix_sums import beside
+from weft.kernels.plan import Draft, Keys, Register
 
 
 class LinearAttention(FeatureAttention):
@@ -24,6 +26,14 @@ class LinearAttention(FeatureAttention):
 
     def phi(self, x: Tensor) -> ScaledFeatures:
         return ScaledFeatures(_EluPlusOne.apply(x))
+
+    def plan(self, draft: Draft, x: Register) -> Register:
+        layers, heads = self.heads, self.site.heads
+        if self.site.use == "cross":
+            query, wide = draft.linear(layers.query, x), beside(layers.width)
+            return draft.linear(layers.out, draft.attend_memory_sums(query, heads, lambda sums: Keys(sums.values), wide))
+        joint = draft.linear(layers.query_key_value, x)
+        return draft.linear(layers.out, draft.attend_sums(joint, heads, causal=self.site.use == "causal"))
 
 
 class _EluPlusOne(torch.autograd.Function):

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from weft.attention.core import patterns
 from weft.attention.core.block_sparse import PatternAttention
+from weft.kernels.plan import Draft, Register
 
 
 @dataclass(frozen=True)
@@ -48,3 +49,7 @@ class LocalAttention(PatternAttention, pattern=Local):
 
     paper = "Luong et al. 2015; Beltagy et al. 2020"
     cost = "n·window"
+
+    def plan(self, draft: Draft, x: Register) -> Register:
+        register: Register = draft.part(self.heads, x)
+        return register

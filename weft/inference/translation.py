@@ -30,6 +30,7 @@ from weft.objectives.likelihoods import log_likelihoods
 from weft.search.choosers import Limits
 from weft.search.constraints import Constraint, usual_constraints
 from weft.search.loop import CHECK, EAGER, Control
+from weft.search.native import encode, prepare
 from weft.search.recorded import Recorded, recorder_of
 from weft.search.tables import Hypothesis, Tables
 from weft.search.terms import Avoid
@@ -79,6 +80,8 @@ class TranslationPredictor(Predictor[TranslationInput, Translation]):
         self.compiler = Compiler(self.warn) if resolved.section.compile else None
         self.max_source = min(resolved.section.max_source, model.max_source or resolved.section.max_source)
         resolved.search.watched(model.decoder)  # fails now if the search cannot work with this decoder
+        if resolved.kernels is not None:
+            prepare(model.decoder, self.warn)
         self.reader = Reader(
             source,
             target,
@@ -263,7 +266,7 @@ class TranslationPredictor(Predictor[TranslationInput, Translation]):
         # Searches with and without a layout would be recorded separately, so on a GPU there always is one.
         full = set(lengths) == {block.size(1)} and not self.rounds
         source = Source(block, None if full else Layout.padded(lengths, block.size(1)).to(self.model.device))
-        return self.model.encode(source) if recorded is None else recorded.encode(self.model, source)
+        return encode(self.model, source) if recorded is None else recorded.encode(self.model, source)
 
     def limits(self, pieces: list[Piece], real: int, narrow: Narrow | None = None) -> Limits:
         """Length limits per piece; pieces from number `real` on only pad the batch and end at once."""

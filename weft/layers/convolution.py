@@ -14,6 +14,7 @@ from torch import Tensor
 
 from weft.batch import Layout
 from weft.errors import ConfigError
+from weft.kernels.plan import Draft, Register
 
 
 @dataclass(frozen=True)
@@ -59,6 +60,9 @@ class TokenWindow:
         if layout is not None and layout.packed:
             taps = [torch.where(same, tap, 0) for same, tap in zip(self._same(layout), taps, strict=True)]
         return torch.cat(taps, -1), tail
+
+    def plan(self, draft: Draft, x: Register) -> Register:
+        return draft.window(x, self.width, self.dilation, causal=self.causal)
 
     def sees(self, length: int) -> Tensor:
         """[length, length] bool: which tokens are in the window of each token."""

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from weft.batch import PAD, Layout
+from weft.kernels.plan import Draft, Maker, Register
 from weft.layers.convolution import TokenWindow
 from weft.layers.dropout import dropout
 from weft.layers.position import LearnedPosition, SinusoidalPosition
@@ -48,6 +49,9 @@ class TokenEmbedding(nn.Module):
             x = x + self.position(positions).to(x.dtype)
         return dropout(x, self.dropout, self.training)
 
+    def plan(self, draft: Draft) -> Register:
+        return draft.embed(self.table, self.scale, first_positions(self.position))
+
 
 class NGramBag(nn.EmbeddingBag):
     """The summed embeddings of the n-grams that end with each token, n = 2 … longest (Kalchbrenner et al. 2016).
@@ -78,6 +82,14 @@ def embedding_table(size: int, dim: int, std: float | None = None) -> nn.Embeddi
     table = nn.Embedding(size, dim)
     nn.init.normal_(table.weight, std=dim**-0.5 if std is None else std)
     return table
+
+
+def first_positions(position: SinusoidalPosition | LearnedPosition | None) -> Maker | None:
+    """The embeddings [n, dim] of the first n positions; of learned ones, as many as there are."""
+    if position is None:
+        return None
+    most = position.max_length
+    return lambda count: position(torch.arange(count if most is None else min(count, most))[None])[0]
 
 
 def _hashed(grams: Tensor, rows: int) -> Tensor:

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from weft.batch import Layout
 from weft.kernels import serve
+from weft.kernels.plan import Draft, Register
 from weft.layers.autocast import computed_in
 from weft.layers.convolution import TokenWindow
 from weft.layers.dropout import dropout
@@ -44,6 +45,11 @@ class FeedForward(nn.Module):
         if self.window is not None:
             x, tail = self.window(x, tail, layout)
         return self(x), tail
+
+    def plan(self, draft: Draft, x: Register) -> Register:
+        if self.window is not None:
+            x = self.window.plan(draft, x)
+        return draft.linear(self.down, draft.activate(self.activation, draft.linear(self.up, x)))
 
     def forward(self, x: Tensor) -> Tensor:
         if self.activation == "relu" and self.training and _fused(self.up, x):

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from weft.batch import Layout
 from weft.errors import DeviceError
 from weft.kernels.cpp import Kernels
+from weft.kernels.plan import Draft, Register
 from weft.layers.linear import NormedLinear
 from weft.layers.recurrent import Cell, RecurrentLayer
 
@@ -39,8 +40,8 @@ class Int8Linear(nn.Module):
         """`weight` [O, I], rounded or not. With `kernels` the layer is one C++ operation, otherwise several of torch."""
         super().__init__()
         self.out_features, self.in_features = weight.shape
-        # CPUs without VNNI add pairs of products in 16 bits, which leaves half as many levels.
-        self.levels = 127 if torch.cpu._is_vnni_supported() else 63
+        # Without VNNI, FBGEMM adds pairs of products in 16 bits, which leaves half as many levels.
+        self.levels = 127 if kernels is not None or torch.cpu._is_vnni_supported() else 63
         self.register_buffer("bias", None if bias is None else bias.detach().float())
         rounded = weight if weight.is_quantized else _round(weight.detach().float())
         self.kernels, self._scale = kernels, rounded.q_per_channel_scales()
@@ -97,6 +98,10 @@ class Int8Recurrent(nn.Module):
         cell = self.step(x[:, 0], state)
         return cell[0][:, None], cell
 
+    def plan(self, draft: Draft, x: Register, state: int) -> Register:
+        kept = draft.linear(self.keeps, draft.recall(state, self.layer.rnn.hidden_size))
+        return draft.cell(self.layer.kind, state, draft.linear(self.reads, x), kept)
+
     def step(self, x: Tensor, state: Cell) -> Cell:
         new, old = self.reads(x), self.keeps(state[0])
         if self.layer.parts == 1:
@@ -122,9 +127,9 @@ def in_int8(model: Part, kernels: Kernels | None = None) -> Part:
     elsewhere = next((each.device for each in tensors if each.device.type != "cpu"), None)
     if elsewhere is not None:
         raise DeviceError(f"decode.precision: int8 runs on a CPU only; on {elsewhere} use bf16, or use --device cpu")
-    if torch.backends.quantized.engine not in ("x86", "fbgemm"):
+    if kernels is None and torch.backends.quantized.engine not in ("x86", "fbgemm"):
         raise DeviceError(
-            "decode.precision: int8 needs an x86 CPU and a torch with FBGEMM, which is not available here "
+            "decode.precision: int8 needs decode.compile, or an x86 CPU and a torch with FBGEMM, which is not available here "
             f"(torch.backends.quantized.engine is {torch.backends.quantized.engine}); use float32 or bf16"
         )
     copy = deepcopy(model, {id(each): each for each in tensors})

@@ -6,6 +6,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from weft.kernels.plan import Draft, Register
+
 
 def xavier(layer: nn.Linear, parts: int = 1) -> None:
     """Initialises each of `parts` equally wide blocks of outputs as if it were a layer of its own, and the bias to 0."""
@@ -37,3 +39,6 @@ class NormedLinear(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return F.linear(x, self.weight, self.bias)
+
+    def plan(self, draft: Draft, x: Register) -> Register:
+        return draft.product(self.weight, self.bias, x)

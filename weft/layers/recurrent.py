@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from weft.batch import Layout
 from weft.errors import ConfigError
+from weft.kernels.plan import Draft, Register
 from weft.layers.dropout import Rate, dropout
 from weft.layers.packing import pack_rows
 
@@ -42,7 +43,7 @@ class RecurrentLayer(nn.Module):
         self.ways = 2 if both else 1
         layer = nn.GRU if kind == "gru" else nn.LSTM
         self.rnn = layer(inputs, width // self.ways, batch_first=True, bidirectional=both)
-        self.parts = 1 if kind == "gru" else 2
+        self.kind, self.parts = kind, 1 if kind == "gru" else 2
         if kind == "lstm":
             with torch.no_grad():
                 for _, _, bias, _ in self.rnn.all_weights:
@@ -81,6 +82,11 @@ class RecurrentLayer(nn.Module):
         if self.parts == 1:
             return (torch.gru_cell(x, state[0], *weights),)
         return torch.lstm_cell(x, state, *weights)
+
+    def plan(self, draft: Draft, x: Register, state: int) -> Register:
+        reads, keeps, *biases = self.rnn.all_weights[0]
+        kept = draft.product(keeps, biases[1], draft.recall(state, self.rnn.hidden_size))
+        return draft.cell(self.kind, state, draft.product(reads, biases[0], x), kept)
 
     def _across_padding(self, x: Tensor, state: Cell, layout: Layout) -> tuple[Tensor, Cell]:
         """The same for lengths that the host does not know: padding is computed, but does not change the state.
@@ -215,6 +221,12 @@ class RecurrentStack(nn.Module):
             after.append(cell)
         return x, after
 
+    def plan(self, draft: Draft, x: Register, states: Sequence[int]) -> Register:
+        for number, (layer, state) in enumerate(zip(self.layers, states, strict=True)):
+            output = draft.part(layer, x, state)
+            x = draft.add(x, output) if self.residual and number else output
+        return x
+
     def _each(self) -> Iterable[RecurrentLayer]:
         return cast(Iterable[RecurrentLayer], self.layers)
 
@@ -251,6 +263,10 @@ class Readout(nn.Module):
         if self.kind == "maxout":
             return x.unflatten(-1, (-1, 2)).amax(-1)
         return torch.tanh(x) if self.kind == "tanh" else x
+
+    def plan(self, draft: Draft, x: Register) -> Register:
+        x = draft.linear(self.mix, x)
+        return x if self.kind == "none" else draft.activate(self.kind, x)
 
 
 def each_token(layout: Layout | None, extent: int) -> list[Layout | None]:

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from weft.attention.base import Attended, Attention, Facts
 from weft.batch import Layout
+from weft.kernels.plan import Draft, Register
 from weft.layers.packing import repack, unpack
 from weft.state import State
 
@@ -68,6 +69,9 @@ class SelfAttention(Mixer):
     def forward(self, x: Tensor, state: State, *, layout: Layout | None = None, need_weights: bool = False) -> Attended:
         attended: Attended = self.attention(x, state, append=x, layout=layout, need_weights=need_weights)
         return replace(attended, context=self.project(attended.context))
+
+    def plan(self, draft: Draft, x: Register) -> Register:
+        return draft.linear(self.project, draft.part(self.attention, x))
 
     def recall(self, memory: Tensor) -> State:
         return self.attention.start(memory, rows=memory.size(0))

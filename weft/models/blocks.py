@@ -16,6 +16,7 @@ from weft.attention.base import Attended, Attention, Site, add_extras
 from weft.batch import Layout
 from weft.config.registry import Among
 from weft.errors import ConfigError
+from weft.kernels.plan import Draft, Register
 from weft.layers.convolution import TokenWindow
 from weft.layers.dropout import Rate, dropout
 from weft.layers.feedforward import Activation, FeedForward
@@ -122,6 +123,11 @@ class Residual(nn.Module):
     def leave(self, x: Tensor, found: Tensor) -> Tensor:
         return x + self.added(found) if self.pre else norm_sum(self.norm, x, found, self.dropout, self.training)
 
+    def plan(self, draft: Draft, x: Register, run: Callable[[Register], Register]) -> Register:
+        if self.pre:
+            return draft.add(x, run(draft.norm(self.norm, x)))
+        return draft.norm(self.norm, draft.add(x, run(x)))
+
     def sublayer(self, run: Callable[[Tensor], Attended], *modules: nn.Module, tensors: Sequence[Tensor] = ()) -> SubLayer:
         """A sub-layer of reversible streams, which adds the context that `run` returns."""
 
@@ -149,6 +155,11 @@ class EncoderLayer(nn.Module):
         add_extras(extras, mixed.extras)
         x = self.around_mixer.leave(x, mixed.context)
         return self.around_network.leave(x, self._feed(x, layout)), mixed.state
+
+    def plan(self, draft: Draft, x: Register) -> Register:
+        x = draft.part(self.around_mixer, x, lambda y: draft.part(self.mixer, y))
+        found: Register = draft.part(self.around_network, x, lambda y: draft.part(self.network, y))
+        return found
 
     def sublayers(self, layout: Layout | None) -> list[SubLayer]:
         """The two sub-layers as parts of reversible streams."""
@@ -214,6 +225,12 @@ class DecoderLayer(nn.Module):
         add_extras(extras, attended.extras)
         found, tail = self.network.run(self.around_network.enter(x), tail, layout)
         return self.around_network.leave(x, found), (mixed.state, tail), attended.state
+
+    def plan(self, draft: Draft, x: Register) -> Register:
+        x = draft.part(self.around_mixer, x, lambda y: draft.part(self.mixer, y))
+        x = draft.part(self.around_cross, x, lambda y: draft.linear(self.project, draft.part(self.cross, y)))
+        found: Register = draft.part(self.around_network, x, lambda y: draft.part(self.network, y))
+        return found
 
     def sublayers(self, own: State, source: State, layout: Layout | None) -> list[SubLayer]:
         """The three sub-layers as parts of reversible streams; each returns its state."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, cast
 
 import torch
@@ -23,10 +23,11 @@ from weft.attention.core.packed_rows import packing
 from weft.batch import Layout
 from weft.config.registry import Among, build
 from weft.errors import ConfigError
+from weft.kernels.plan import Draft, Keys, Opening, Register
 from weft.layers.autocast import computed_in
 from weft.layers.convolution import TokenWindow
 from weft.layers.dropout import Rate, dropout
-from weft.layers.embedding import TokenEmbedding
+from weft.layers.embedding import TokenEmbedding, first_positions
 from weft.layers.linear import NormedLinear
 from weft.layers.position import LearnedPosition, token_positions
 from weft.models.base import DecoderSite, Encoded, Features, LinearDecoder, least
@@ -50,6 +51,10 @@ class MultistepMemory:
 
     memory: Memory
     counts: Tensor = shared()
+
+    def planned(self) -> Keys:
+        """For a native search."""
+        return replace(self.memory.planned(), gain=self.counts[:, 1].float().sqrt())
 
 
 class MultistepAttention(Attention):
@@ -93,6 +98,9 @@ class MultistepAttention(Attention):
         else:
             tokens = spread(state.counts[:, 1:2], query.size(0))
         return Attended(join_heads(context) * tokens.float().sqrt()[..., None].to(context.dtype), state, weights)
+
+    def plan(self, draft: Draft, query: Register) -> Register:
+        return draft.attend_memory(query, self.site.heads, MultistepMemory.planned, scale=1.0)
 
 
 @dataclass(frozen=True)
@@ -139,6 +147,9 @@ class GatedConvolution(nn.Module):
         windows, tail = self.window(dropout(x, self.dropout, self.training), tail, layout)
         return F.glu(self.taps(windows)), tail
 
+    def plan(self, draft: Draft, x: Register) -> Register:
+        return draft.activate("glu", draft.linear(self.taps, self.window.plan(draft, x)))
+
 
 class ConvS2SEncoder(VectorEncoder):
     """Gated convolutions over the source (Gehring et al. 2017). The memory is [z, (z + e) √½]: keys and values.
@@ -173,6 +184,14 @@ class ConvS2SEncoder(VectorEncoder):
             z.register_hook(lambda grad: grad * (1 / (2 * self.readers)))
         return Encoded(torch.cat([z, (z + embedded) * EVEN], -1), layout)
 
+    def plan(self, draft: Draft) -> None:
+        embedded = draft.part(self.front, first_positions(self.position))
+        x = draft.linear(self.enter, embedded)
+        for block in self.blocks:
+            x = draft.add(draft.part(block, x), x, EVEN)
+        z = draft.linear(self.leave, x)
+        draft.join(z, draft.add(z, embedded, EVEN))
+
 
 class ConvS2SLayer(nn.Module):
     """A causal convolution, then attention to the source, queried by its output and the current token."""
@@ -192,6 +211,11 @@ class ConvS2SLayer(nn.Module):
         add_extras(extras, looked.extras)
         h = (self.out(looked.context) + h) * EVEN
         return (h + x) * EVEN, tail, looked.state
+
+    def plan(self, draft: Draft, x: Register, embedded: Register) -> Register:
+        h = draft.part(self.block, x)
+        context = draft.part(self.cross, draft.add(draft.linear(self.query, h), embedded, EVEN))
+        return draft.add(draft.add(draft.linear(self.out, context), h, EVEN), x, EVEN)
 
 
 class ConvS2SDecoder(LinearDecoder):
@@ -242,6 +266,14 @@ class ConvS2SDecoder(LinearDecoder):
         looks = [each.cross.start(source.memory[..., -each.cross.site.memory_dim :], source.layout) for each in layers]
         fed = torch.zeros(rows, dtype=torch.long, device=source.memory.device)
         return StackState([each.block.start(rows) for each in layers], looks, fed)
+
+    def plan(self, draft: Draft) -> None:
+        draft.opens(lambda source: Opening(self.start(source).source))
+        embedded = draft.part(self.embedding)
+        x = draft.linear(self.enter, embedded)
+        for layer in self.layers:
+            x = draft.part(layer, x, embedded)
+        draft.linear(self.leave, x)
 
     def features(self, tokens: Tensor, state: StackState, layout: Layout | None = None) -> Features:
         extras: dict[str, Tensor] = {}

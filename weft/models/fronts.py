@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from weft.batch import Layout, Source
 from weft.errors import ConfigError
+from weft.kernels.plan import Draft, Maker, NotPlanned, Register
 from weft.layers.embedding import NGramBag, embedding_table
 from weft.models.base import Component, Reads, Sizes
 
@@ -75,6 +76,11 @@ class TokenFront(Front):
         if self.ngrams is not None:
             x = x + self.ngrams.of_tokens(tokens, self.ngrams.start(tokens.size(0)), layout)[0]
         return x * self.scale, layout
+
+    def plan(self, draft: Draft, positions: Maker | None) -> Register:
+        if self.ngrams is not None:
+            raise NotPlanned("an embedding of n-grams")
+        return draft.embed(self.table, self.scale, positions)
 
 
 class FrameFront(Front):

@@ -14,6 +14,7 @@ from pydantic import PositiveInt
 from torch import Tensor, nn
 
 from weft.batch import Layout
+from weft.kernels.plan import Draft
 from weft.layers.embedding import TokenEmbedding
 from weft.layers.feedforward import Activation
 from weft.layers.position import token_positions
@@ -57,6 +58,12 @@ class LanguageDecoder(TextDecoder):
             own.append(after)
         fed = tokens.size(1) if layout is None else layout.lengths
         return Features(self.norm(x), StackState(own, [], state.fed + fed), extras), inputs
+
+    def plan(self, draft: Draft) -> None:
+        x = draft.part(self.embedding)
+        for layer in self._each():
+            x = draft.part(layer, x)
+        draft.norm(self.norm, x)
 
     def _zeros(self, rows: int) -> Tensor:
         return torch.zeros(rows, dtype=torch.long, device=self.output.weight.device)

@@ -18,6 +18,7 @@ from weft.attention.base import Attention, Site
 from weft.batch import Layout
 from weft.config.registry import Among, build
 from weft.errors import ConfigError
+from weft.kernels.plan import Draft, NotPlanned, Opening, Register
 from weft.layers.autocast import computed_in
 from weft.layers.dropout import Rate
 from weft.layers.embedding import TokenEmbedding
@@ -157,6 +158,33 @@ class RecurrentDecoder(LinearDecoder):
         x = self.noise(self.embedding(tokens))
         found = self._step_by_step(computed_in(x), state, layout) if self.feeds_back else self._at_once(x, state, layout)
         return replace(found, hidden=self.noise(found.hidden))
+
+    def plan(self, draft: Draft) -> None:
+        cross = self.cross
+        if cross is not None and type(cross).predicting is not Attention.predicting:
+            raise NotPlanned(type(cross).__name__)
+        draft.opens(self._opening)
+        layers, context = [draft.state(parts * size) for parts, size in self.bridge.shape], None
+        token: Register = draft.part(self.embedding)
+        if self.style == "cho":
+            context = draft.recall(draft.state(self.dim))
+        elif cross is not None and self.style == "bahdanau":
+            context = draft.part(cross, draft.recall(layers[-1], self.dim))
+        fed = draft.state(self.hidden) if self.input_feeding else None
+        joins = draft.recall(fed) if fed is not None else context
+        output = draft.part(self.stack, token if joins is None else draft.join(token, joins), layers)
+        reads = [output] if context is None else [output, token, context]
+        if cross is not None and self.style == "luong":
+            reads = [output, draft.part(cross, output)]
+        found = draft.part(self.readout, draft.join(*reads))
+        if fed is not None:
+            draft.hold(fed, found)
+
+    def _opening(self, source: Encoded) -> Opening:
+        """The states in the order of the plan."""
+        first = self.start(source)
+        more = [each for each in (first.summary, first.fed) if each is not None]
+        return Opening([] if self.cross is None else [first.look], [*(torch.cat(cell, -1) for cell in first.layers), *more])
 
     def _at_once(self, x: Tensor, state: RecurrentState, layout: Layout | None) -> Features:
         context, look, extras = None, state.look, {}

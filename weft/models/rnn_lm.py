@@ -17,6 +17,7 @@ from weft.attention.base import Attention, Site
 from weft.batch import Layout
 from weft.config.registry import Among, build
 from weft.errors import ConfigError
+from weft.kernels.plan import Draft, NotPlanned
 from weft.layers.convolution import TokenWindow
 from weft.layers.dropout import Rate
 from weft.layers.embedding import TokenEmbedding
@@ -83,6 +84,12 @@ class RecurrentLanguageDecoder(TextDecoder):
     def read(self, tokens: Tensor, state: RecurrentTextState, layout: Layout | None = None) -> tuple[Features, list[Tensor]]:
         x = self.noise(self.embedding(tokens))
         return self._read(x, state, layout), [x]
+
+    def plan(self, draft: Draft) -> None:
+        if self.look is not None:
+            raise NotPlanned(type(self.look).__name__)
+        states = [draft.state(sum(part.size(1) for part in cell)) for cell in self.stack.start(1)]
+        draft.part(self.readout, draft.part(self.stack, draft.part(self.embedding), states))
 
     def _begin(self, rows: int, room: int | None) -> RecurrentTextState:
         past: State = None

@@ -16,8 +16,9 @@ from torch import Tensor, nn
 from weft.batch import Layout
 from weft.config.registry import build
 from weft.errors import ConfigError
+from weft.kernels.plan import Draft, NotPlanned, Opening
 from weft.layers.dropout import dropout
-from weft.layers.embedding import TokenEmbedding
+from weft.layers.embedding import TokenEmbedding, first_positions
 from weft.layers.norm import residual
 from weft.layers.position import token_positions
 from weft.layers.reversible import run_reversible
@@ -94,6 +95,14 @@ class TransformerEncoder(VectorEncoder):
         memory = self.norm(x)
         lower = [norm(height) for norm, height in zip(self.lower_norms, heights)]
         return Encoded(memory, layout, extras, layers=[*lower, memory])
+
+    def plan(self, draft: Draft) -> None:
+        if self.reversible or self.lower_norms:
+            raise NotPlanned("reversible layers" if self.reversible else "an encoder that passes on every layer")
+        x = draft.part(self.front, first_positions(self.position))
+        for layer in self.layers:
+            x = draft.part(layer, x)
+        draft.norm(self.norm, x)
 
 
 class Wires(nn.Module):
@@ -193,6 +202,20 @@ class TransformerDecoder(LinearDecoder):
             own.append(mine)
             crosses.append(cross)
         return Features(self.norm(x), StackState(own, crosses, state.fed + fed), extras)
+
+    def plan(self, draft: Draft) -> None:
+        if self.reversible:
+            raise NotPlanned("reversible layers")
+        layers = list(cast(Iterable[DecoderLayer], self.layers))
+        draft.opens(
+            lambda source: Opening(
+                [each.cross.start(memory, source.layout) for each, memory in zip(layers, self.wires(source), strict=True)]
+            )
+        )
+        x = draft.part(self.embedding)
+        for layer in layers:
+            x = draft.part(layer, x)
+        draft.norm(self.norm, x)
 
 
 class Transformer(FlatComposition):

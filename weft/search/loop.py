@@ -18,6 +18,7 @@ from weft.models.base import Decoder
 from weft.search.choosers import NEVER, Choice, Chooser, Found, Limits
 from weft.search.constraints import Constraint
 from weft.search.coverage import Covered
+from weft.search.native import open_native
 from weft.search.tables import Hypothesis, Tables, read_back
 from weft.state import State, grow, select
 
@@ -182,6 +183,11 @@ def generate(
     inside the loop waits for the device, except for the check, every `check` steps, which sources are done. When half of them
     are, their rows are dropped.
     """
+    if stepping is EAGER and not trace:
+        native = open_native(decoder, source, chooser, constraints, limits, first, first_layout)
+        if native is not None:
+            tables = native.finish(check, None if control is None else control.stop_unwanted)
+            return read_back(tables, best), tables
     prefix, device, steps = first.size(1), first.device, int(limits.longest.max())
     step, room, length = Step(decoder, chooser, constraints), _room(prefix + 1, 0, device), _room(steps, 0, device)
 

@@ -12,6 +12,7 @@ from contract.bugs.kernel import CACHE, KERNEL
 from contract.bugs.language import LANGUAGE
 from contract.bugs.mixers import MIXERS
 from contract.bugs.models import LAYERS, MODELS
+from contract.bugs.native import NATIVE
 from contract.bugs.patterns import DISTANCES, PARTS, PATTERNS, RING, SYNTHESIZER
 from contract.bugs.recurrent import RECURRENT
 from contract.bugs.relative import RELATIVE
@@ -22,5 +23,5 @@ from contract.bugs.sorting import REVERSIBLE, SORTING
 BUGS = [
     *KERNEL, *CACHE, *ATTENTION, *RUNNING, *SHORTENED, *MIXERS, *MODELS, *LAYERS, *CONVOLUTIONAL, *RECURRENT, *SINGLE, *ALIGNED,
     *ATTENTION_FREE, *SORTING, *REVERSIBLE, *COPYING, *RELATIVE,
-    *PATTERNS, *RING, *DISTANCES, *SYNTHESIZER, *PARTS, *LANGUAGE, *PAST, *COVERAGE, *NOISE,
+    *PATTERNS, *RING, *DISTANCES, *SYNTHESIZER, *PARTS, *LANGUAGE, *PAST, *COVERAGE, *NOISE, *NATIVE,
 ]  # fmt: skip

@@ -15,6 +15,7 @@ from torch import Tensor
 from weft.attention.core.packed_rows import RaggedPacking, packing
 from weft.batch import Layout
 from weft.kernels.cpp import steps, used
+from weft.kernels.plan import Keys
 from weft.layers.autocast import computed_in
 from weft.layers.position import token_positions
 from weft.state import Remembers, common, shared
@@ -244,6 +245,12 @@ class Memory:
         if not layout.packed and (k.device.type not in UNFUSED or min(layout.known or (0,)) > 0):
             bias = layout.remember(("bias", k.dtype), lambda: additive(layout.ok, k.dtype)[:, None, None])
         return Memory(k, v, layout.segments, packing(layout), bias, joint if layout.packed else None)
+
+    def planned(self) -> Keys:
+        """For a native search."""
+        if self.bias is not None:
+            return Keys(self.k, self.v, self.bias)
+        return Keys.masked(self.k, self.v, None if self.segments is None else self.segments > 0)
 
 
 def additive(mask: Tensor, dtype: torch.dtype) -> Tensor:

@@ -15,6 +15,7 @@ from weft.attention.core.kv_store import KeyValueCache, KeyValues, Memory
 from weft.attention.core.packed_rows import attend_joint, packing
 from weft.attention.core.ring_buffer import Ring
 from weft.batch import Layout
+from weft.kernels.plan import Draft, Register
 from weft.layers.linear import xavier
 from weft.layers.position import rotate, rotation
 from weft.state import State
@@ -148,6 +149,22 @@ class MultiHead(Projections):
             both = rotate(both, self._turn(positions, layout, both.dtype))
         q, k = both.chunk(2, 1)
         return q, state.append(k, v, layout), positions
+
+    def plan(self, draft: Draft, x: Register) -> Register:
+        """Plans plain products over all tokens or the last `past`; a mechanism with another `look` must not call this."""
+        if self.site.use == "cross":
+            return draft.linear(self.out, draft.attend_memory(draft.linear(self.query, x), self.site.heads, Memory.planned))
+        joint = draft.linear(self.query_key_value, x)
+        if self.rotary is not None:
+            draft.rotate(joint, self.site.heads, self._turns)
+        causal = self.site.use == "causal"
+        return draft.linear(self.out, draft.attend(joint, self.site.heads, self.past, causal=causal))
+
+    def _turns(self, count: int) -> Tensor:
+        """[count, 2, D]: cosines and sines of the first positions."""
+        assert self.rotary is not None
+        turn = rotation(torch.arange(count)[None], self.width, self.rotary, torch.float32)
+        return torch.cat(turn)[:, 0].transpose(0, 1)
 
     def _turn(self, positions: Tensor, layout: Layout | None, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         """The rotation at these positions. On a whole sequence it is the same for all layers and computed once."""

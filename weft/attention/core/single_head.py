@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from weft.attention.base import Attended, Attention, Site
 from weft.attention.core.dot_product import masked_softmax
 from weft.batch import Layout
+from weft.kernels.plan import Draft, Keys, NotPlanned, Register
 from weft.layers.autocast import at_least_float
 from weft.layers.dropout import dropout
 from weft.layers.position import token_positions
@@ -67,6 +68,10 @@ class SourceStates:
             return torch.arange(self.keys.size(1), device=self.keys.device).expand(rows, -1)
         return spread(self.positions, rows)
 
+    def planned(self) -> Keys:
+        """For a native search."""
+        return Keys.masked(self.keys, self.values, self.ok)
+
     def lengths(self, mask: Tensor | None) -> Tensor:
         """[B or 1, T or 1]: the length of the sentence that each query attends to, from its `mask`."""
         if mask is None:
@@ -106,6 +111,10 @@ class ScoreFunction(nn.Module, ABC):
     def forward(self, query: Tensor, source: SourceStates) -> Tensor:
         """query [G, T, D] → [G, T, S]."""
 
+    def plan(self, draft: Draft, query: Register, width: int) -> Register:
+        """The plan of the whole attention, whose context has this width."""
+        raise NotPlanned(type(self).__name__)
+
 
 class AdditiveScore(ScoreFunction):
     """vᵀ tanh(W q + b + U k) (Bahdanau et al. 2015); normed, v is g·v/‖v‖ (Salimans & Kingma 2016).
@@ -135,8 +144,15 @@ class AdditiveScore(ScoreFunction):
         """query [G, T, A] and keys [G, S, A], both projected, and further features inside the tanh [G, T, S, A] → [G, T, S]."""
         hidden = query[:, :, None] + keys[:, None]
         hidden = torch.tanh(hidden if features is None else hidden + features)
-        weight = self.score.weight if self.gain is None else self.gain * F.normalize(self.score.weight, dim=-1)
+        weight = self._weight()
         return (exact_linear if self.exact else F.linear)(hidden, weight)[..., 0]
+
+    def plan(self, draft: Draft, query: Register, width: int) -> Register:
+        return draft.attend_additive(draft.linear(self.query, query), self._weight(), SourceStates.planned, width)
+
+    def _weight(self) -> Tensor:
+        """v [1, A]."""
+        return self.score.weight if self.gain is None else self.gain * F.normalize(self.score.weight, dim=-1)
 
 
 class DotScore(ScoreFunction):
@@ -152,6 +168,9 @@ class DotScore(ScoreFunction):
 
     def forward(self, query: Tensor, source: SourceStates) -> Tensor:
         return torch.bmm(query if self.factor == 1 else query * self.factor, source.keys.transpose(1, 2))
+
+    def plan(self, draft: Draft, query: Register, width: int) -> Register:
+        return draft.attend_memory(query, 1, SourceStates.planned, width, self.factor)
 
 
 class LocationScore(ScoreFunction):
@@ -213,6 +232,10 @@ class OneHead(nn.Module):
         weights = masked_softmax(self.scores(query, source), source.mask(query.size(0), layout))
         return Attended(self.mix(weights, source), source, weights[:, None] if need_weights else None)
 
+    def plan(self, draft: Draft, query: Register, width: int) -> Register:
+        register: Register = draft.part(self.score, query, width)
+        return register
+
 
 class SourceAttention(Attention):
     """One head over a source."""
@@ -238,6 +261,10 @@ class ScoredAttention(SourceAttention):
 
     def run(self, query: Tensor, state: State, append: Tensor | None, layout: Layout | None, need_weights: bool) -> Attended:
         return self.head.run(query, state, layout, need_weights)
+
+    def plan(self, draft: Draft, query: Register) -> Register:
+        register: Register = draft.part(self.head, query, self.context_width)
+        return register
 
 
 def fold(x: Tensor, sources: int) -> Tensor:

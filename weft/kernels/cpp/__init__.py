@@ -39,6 +39,8 @@ SIGNATURES = {
     "weft_append": (POINTER, INT, POINTER, INT, POINTER, POINTER, POINTER, *[INT] * 5),
     "weft_log_sum": (POINTER, INT, INT, POINTER, ctypes.c_int),
     "weft_best": (POINTER, INT, INT, INT, POINTER, POINTER, ctypes.c_int),
+    "weft_encode": (POINTER, POINTER, POINTER, POINTER, INT, POINTER, ctypes.c_int),
+    "weft_search_close": (POINTER,),
 }
 
 
@@ -58,7 +60,8 @@ class HugePageArena:
             chunk = mmap.mmap(-1, max(size, CHUNK), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
             with suppress(OSError):  # a system without huge pages
                 chunk.madvise(mmap.MADV_HUGEPAGE)
-            self._free = torch.frombuffer(chunk, dtype=torch.uint8)
+            with torch.inference_mode(False):  # an inference tensor could not be written outside of inference mode
+                self._free = torch.frombuffer(chunk, dtype=torch.uint8)
         taken, self._free = self._free[:size], self._free[size:]
         return taken
 
@@ -104,6 +107,10 @@ class Kernels:
         for name, signature in SIGNATURES.items():
             getattr(library, name).argtypes, getattr(library, name).restype = signature, None
         library.weft_append.restype = ctypes.c_bool
+        library.weft_search_open.argtypes, library.weft_search_open.restype = (POINTER,), POINTER
+        library.weft_search_run.argtypes, library.weft_search_run.restype = (POINTER, INT), INT
+        self.open_search, self.run_search = library.weft_search_open, library.weft_search_run
+        self.close_search, self.encode = library.weft_search_close, library.weft_encode
         self._library, self._arena = library, HugePageArena()
         self._attend, self._append = library.weft_attend, library.weft_append
 

@@ -1,0 +1,71 @@
+"""Bugs of native plans."""
+
+from __future__ import annotations
+
+from contract.planting import Bug
+
+NATIVE = [
+    Bug(
+        "a plan without positions",
+        "layers.embedding",
+        "return draft.embed(self.table, self.scale, first_positions(self.position))",
+        "return draft.embed(self.table, self.scale, None)",
+        ("transformer-native", "language_model-native"),
+    ),
+    Bug(
+        "a plan that forgets what it fed",
+        "models.rnn",
+        "draft.hold(fed, found)",
+        "pass",
+        ("rnn-input-feeding-native",),
+    ),
+    Bug(
+        "a plan that begins with zeros",
+        "models.rnn",
+        "[*(torch.cat(cell, -1) for cell in first.layers), *more]",
+        "[*(0 * torch.cat(cell, -1) for cell in first.layers), *more]",
+        ("rnn-native", "rnn-sutskever-native"),
+    ),
+    Bug(
+        "a plan that sees the padding of the source",
+        "attention.core.single_head",
+        "return Keys.masked(self.keys, self.values, self.ok)",
+        "return Keys.masked(self.keys, self.values, None)",
+        ("rnn-native", "rnn-cross-dot-native"),
+    ),
+    Bug(
+        "a plan that does not undo the loss of variance",
+        "models.convs2s",
+        "gain=self.counts[:, 1].float().sqrt()",
+        "gain=None",
+        ("convs2s-native",),
+    ),
+    Bug(
+        "a window that looks ahead",
+        "kernels.plan",
+        "kind = self._register(width * dim), Kind.WINDOW if causal else Kind.AROUND",
+        "kind = self._register(width * dim), Kind.AROUND",
+        ("convs2s-native",),
+    ),
+    Bug(
+        "a window that forgets its tail",
+        "kernels.plan",
+        "self.ops.append(Op(kind, to, x, x, number, width, dim, past=distance))",
+        "self.ops.append(Op(kind, to, x, x, number, 1, dim, past=distance))",
+        ("convs2s-native",),
+    ),
+    Bug(
+        "sums whose norm is one of the values",
+        "attention.linear",
+        "beside(layers.width)",
+        "layers.width",
+        ("transformer-cross-linear-native",),
+    ),
+    Bug(
+        "registers are shared too early",
+        "kernels.plan",
+        "if last[register] == at and at + 1 < len(ops):",
+        "if at + 1 < len(ops):",
+        ("transformer-native", "convs2s-native"),
+    ),
+]

@@ -1,0 +1,44 @@
+// Operations on the elements of one row.
+
+#pragma once
+
+#include "lanes.h"
+
+// σ(x), from e^−|x|, which never overflows.
+INLINE static inline Floats sigmoid_of(Floats x) {
+    const Floats e = exp_below_zero(-larger(x, -x)), above = 1.0f / (1.0f + e);
+    return x < 0.0f ? e * above : above;
+}
+
+INLINE static inline Floats tanh_of(Floats x) {
+    const Floats e = exp_below_zero(-2.0f * larger(x, -x)), size = (1.0f - e) / (1.0f + e);
+    return x < 0.0f ? -size : size;
+}
+
+// elu(x) + 1
+INLINE static inline Floats elu_plus_one(Floats x) {
+    const Floats zero{};
+    return exp_below_zero(x < zero ? x : zero) + larger(x, zero);
+}
+
+// Sets y[i] = f(x[i]), sixteen at a time.
+template <class F>
+INLINE static inline void each(const float* x, int64_t count, float* y, F f) {
+    for (int64_t i = 0; i < count; i += 16) store(y + i, f(load(x + i, count - i, 0.0f)), count - i);
+}
+
+// x [width] → y [width], (x − mean) / √(variance + ε) · gain + shift
+void norm(const float* x, int64_t width, const float* gain, const float* shift, float epsilon, float* y);
+
+// Rotates each pair of numbers of `heads` heads by the cosines and sines [width] each of a position.
+void rotate(float* x, int64_t heads, int64_t width, const float* turn);
+
+// x [2 · width] → y [width]: silu(first half) · second half, first half · σ(second half), and the larger of each pair.
+void swiglu(const float* x, int64_t width, float* y);
+void glu(const float* x, int64_t width, float* y);
+void maxout(const float* x, int64_t width, float* y);
+
+// The next state of a recurrent layer, in place, from the products of its input and of its state h: [3 · width] for a GRU, which
+// keeps h, and [4 · width] for an LSTM, which keeps h and c. y is the new h.
+void gru(const float* input, const float* past, int64_t width, float* state, float* y);
+void lstm(const float* input, const float* past, int64_t width, float* state, float* y);

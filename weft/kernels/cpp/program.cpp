@@ -1,0 +1,182 @@
+#include "program.h"
+
+#include "elements.h"
+
+constexpr int64_t SHARE = 1 << 16;  // products from which a second thread pays off
+
+Machine::Machine(const Program& program, const Inputs& inputs, int64_t sources, int64_t beams, int64_t room, int threads)
+    : program_(program), inputs_(inputs), sources_(sources), beams_(beams), room_(room), threads_(threads),
+      registers_(program.registers), pages_(program.caches), states_(program.states), ancestry_(sources * beams * room, 0),
+      before_(beams * room) {
+    for (int64_t at = 0; at < program.registers; at++) registers_[at].resize(sources * beams * program.widths[at]);
+    for (int64_t at = 0; at < program.states; at++) {
+        const int64_t width = program.held[at];
+        states_[at].resize(sources * beams * width);
+        for (int64_t source = 0; source < sources && inputs.starts && inputs.starts[at]; source++) {
+            std::copy_n(inputs.starts[at] + source * width, width, states_[at].data() + source * beams * width);
+        }
+    }
+}
+
+const float* Machine::run(const Rows& rows) {
+    for (int64_t row = 0; row < rows.count() && program_.caches; row++) {
+        const int64_t line = rows.source[row] * beams_ + rows.beam[row];
+        ancestry_[line * room_ + rows.position[row]] = int16_t(rows.beam[row]);
+    }
+    for (int64_t at = 0; at < program_.count; at++) carry_out(program_.ops[at], rows);
+    return registers_[program_.ops[program_.count - 1].to].data();
+}
+
+void Machine::carry_out(const Op& op, const Rows& rows) {
+    const int64_t count = rows.count(), width = op.width, all = count * width;
+    float* to = registers_[op.to].data();
+    const float *from = registers_[op.from].data(), *other = registers_[op.other].data();
+    switch (op.kind) {
+        case EMBED:
+            for (int64_t row = 0; row < count; row++) {
+                const float* vector = op.first + (inputs_.ids ? inputs_.ids[rows.token[row]] : rows.token[row]) * width;
+                const float* place = op.number < 0 ? nullptr : inputs_.tables[op.number] + rows.position[row] * width;
+                for (int64_t i = 0; i < width; i++) to[row * width + i] = vector[i] * op.value + (place ? place[i] : 0.0f);
+            }
+            return;
+        case NORM:
+            for (int64_t row = 0; row < count; row++) {
+                norm(from + row * width, width, op.first, op.second, op.value, to + row * width);
+            }
+            return;
+        case LINEAR: return multiply(op.layer, from, count, to, threads_);
+        case ADD:
+            for (int64_t i = 0; i < all; i++) to[i] = (from[i] + other[i]) * op.value;
+            return;
+        case JOIN:
+            for (int64_t row = 0; row < count; row++) {
+                float* joint = to + row * (width + op.values);
+                std::copy_n(from + row * width, width, joint);
+                std::copy_n(other + row * op.values, op.values, joint + width);
+            }
+            return;
+        case RELU:
+            for (int64_t i = 0; i < all; i++) to[i] = from[i] < 0 ? 0 : from[i];
+            return;
+        case GELU:
+            for (int64_t i = 0; i < all; i++) to[i] = 0.5f * from[i] * (1 + std::erf(from[i] * 0.70710678118654752f));
+            return;
+        case TANH: return each(from, all, to, tanh_of);
+        case SWIGLU:
+        case GLU:
+        case MAXOUT: {
+            const auto halve = op.kind == SWIGLU ? swiglu : op.kind == GLU ? glu : maxout;
+            for (int64_t row = 0; row < count; row++) halve(from + 2 * row * width, width, to + row * width);
+            return;
+        }
+        case ROTATE:  // queries and keys, in place
+            for (int64_t row = 0; row < count; row++) {
+                const float* turn = inputs_.tables[op.number] + rows.position[row] * 2 * width;
+                rotate(to + row * 3 * op.heads * width, 2 * op.heads, width, turn);
+            }
+            return;
+        case RECALL:
+        case HOLD:
+        case GRU:
+        case LSTM:
+        case WINDOW: return update(op, rows);
+        case AROUND: return gather_around(op, rows);
+        case SELF: return attend_self(op, rows);
+        case WHOLE: return attend_whole(op, rows);
+        case CROSS: return attend_cross(op, rows);
+        case ADDITIVE: return attend_additive(op, rows);
+        case SUMS: return attend_sums(op, rows);
+        case WHOLE_SUMS: return attend_whole_sums(op, rows);
+        case CROSS_SUMS: return attend_cross_sums(op, rows);
+    }
+}
+
+// Operations that read a state, or replace it.
+void Machine::update(const Op& op, const Rows& rows) {
+    const int64_t width = op.width, span = (op.heads - 1) * op.past;  // of a window
+    float* to = registers_[op.to].data();
+    const float *from = registers_[op.from].data(), *other = registers_[op.other].data();
+    for (int64_t row = 0; row < rows.count(); row++) {
+        float* mine = state(op, rows, row);
+        switch (op.kind) {
+            case RECALL: std::copy_n(mine, width, to + row * width); break;
+            case HOLD: std::copy_n(from + row * width, width, mine); break;
+            case GRU: gru(from + row * 3 * width, other + row * 3 * width, width, mine, to + row * width); break;
+            case LSTM: lstm(from + row * 4 * width, other + row * 4 * width, width, mine, to + row * width); break;
+            default:  // WINDOW: the state is the tail [span, width]
+                for (int64_t tap = 0; tap + 1 < op.heads; tap++) {
+                    std::copy_n(mine + tap * op.past * width, width, to + (row * op.heads + tap) * width);
+                }
+                std::copy_n(from + row * width, width, to + ((row + 1) * op.heads - 1) * width);
+                std::copy(mine + std::min<int64_t>(1, span) * width, mine + span * width, mine);
+                if (span) std::copy_n(from + row * width, width, mine + (span - 1) * width);
+        }
+    }
+}
+
+// The tokens around each token, `past` apart; beyond the ends of its sequence zeros.
+void Machine::gather_around(const Op& op, const Rows& rows) {
+    const float* from = registers_[op.from].data();
+    const std::vector<int64_t> ends = rows.ends();
+    for (int64_t row = 0; row < rows.count(); row++) {
+        float* to = registers_[op.to].data() + row * op.heads * op.width;
+        for (int64_t tap = 0; tap < op.heads; tap++, to += op.width) {
+            const int64_t at = row + (tap - op.heads / 2) * op.past;
+            if (at < row - rows.position[row] || at >= ends[row]) {
+                std::fill_n(to, op.width, 0.0f);
+            } else {
+                std::copy_n(from + at * op.width, op.width, to);
+            }
+        }
+    }
+}
+
+std::vector<int64_t> Rows::ends() const {
+    std::vector<int64_t> found(count());
+    for (int64_t row = count() - 1; row >= 0; row--) {
+        found[row] = row + 1 < count() && source[row + 1] == source[row] ? found[row + 1] : row + 1;
+    }
+    return found;
+}
+
+float* Machine::page(int64_t cache, int64_t number) {
+    auto& pages = pages_[cache];
+    while (int64_t(pages.size()) <= number) pages.emplace_back(2 * sources_ * beams_ * PAGE * program_.cells[cache]);
+    return pages[number].data();
+}
+
+float* Machine::state(const Op& op, const Rows& rows, int64_t row) {
+    return states_[op.number].data() + (rows.source[row] * beams_ + rows.beam[row]) * program_.held[op.number];
+}
+
+int Machine::crew(int64_t products) const { return int(std::min<int64_t>(threads_, 1 + products / SHARE)); }
+
+void Machine::reorder(int64_t source, const int64_t* parents, int64_t length) {
+    int16_t* own = ancestry_.data() + source * beams_ * room_;
+    for (int64_t beam = 0; beam < beams_; beam++) std::copy_n(own + beam * room_, length, before_.data() + beam * room_);
+    for (int64_t beam = 0; beam < beams_; beam++) {
+        std::copy_n(before_.data() + parents[beam] * room_, length, own + beam * room_);
+    }
+    for (int64_t at = 0; at < program_.states; at++) {
+        const int64_t width = program_.held[at];
+        float* mine = states_[at].data() + source * beams_ * width;
+        aside_.assign(mine, mine + beams_ * width);
+        for (int64_t beam = 0; beam < beams_; beam++) {
+            if (parents[beam] != beam) std::copy_n(aside_.data() + parents[beam] * width, width, mine + beam * width);
+        }
+    }
+}
+
+// Encodes sequences, one after the other: tokens and positions [count], where each sequence begins at position 0 → out [count, D].
+extern "C" void weft_encode(const Program* program, const float* const* tables, const int64_t* tokens,
+                            const int64_t* positions, int64_t count, float* out, int threads) {
+    Rows rows;
+    int64_t source = -1;
+    for (int64_t row = 0; row < count; row++) {
+        source += positions[row] == 0;
+        rows.add(source, 0, tokens[row], positions[row]);
+    }
+    Machine machine(*program, Inputs{nullptr, tables, nullptr, nullptr}, count, 1, 0, threads);
+    const float* found = machine.run(rows);
+    std::copy_n(found, count * program->widths[program->ops[program->count - 1].to], out);
+}

@@ -1,0 +1,245 @@
+"""Encoding and searches that run in C++, with the plans of encoder and decoder (`weft.kernels.plan`).
+
+Python is called again every few steps, to stop rows that nobody waits for. What has no native counterpart (other choosers and
+constraints, traces, decoders without a plan) uses the ordinary loop, with the same texts. The structs are those of
+cpp/search.h. Shapes: G sources · K hypotheses per source · P prefix tokens.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor, nn
+
+from weft.batch import EOS, PAD, Layout, Source
+from weft.kernels.cpp import Kernels, used
+from weft.kernels.plan import Draft, Keys, NotPlanned, Program
+from weft.kernels.structs import (
+    INT,
+    POINTER,
+    InputsStruct,
+    LinearStruct,
+    MemoryStruct,
+    NativeLinear,
+    ProgramStruct,
+    native_linear,
+)
+from weft.models.base import Decoder, Encoded, LinearDecoder, Model, NarrowedDecoder
+from weft.search.choosers import Beam, Chooser, Greedy, Limits, Sample
+from weft.search.constraints import Constraint, Forbid
+from weft.search.tables import Tables
+
+Part = TypeVar("Part", bound=nn.Module)
+
+STOPS = {"exact": 0, "length": 1, "first": 2}
+FLOAT = ctypes.c_float
+
+UNWATCHED = 64
+"""Steps that a search takes without returning to Python, if nobody can leave. A keyboard interrupt waits for them."""
+
+
+class ChooserStruct(ctypes.Structure):
+    _fields_ = (
+        ("way", INT), ("keep", INT), ("stop", INT), ("penalty", FLOAT), ("offset", FLOAT),
+        ("temperature", FLOAT), ("top_p", FLOAT), ("top_k", INT), ("seed", INT),
+    )  # fmt: skip
+
+
+class TaskStruct(ctypes.Structure):
+    _fields_ = (
+        ("program", ProgramStruct), ("inputs", InputsStruct), ("output", LinearStruct), ("chooser", ChooserStruct),
+        *((name, INT) for name in ("sources", "beams", "room", "prefix", "threads")),
+        *((name, POINTER) for name in ("first", "first_lengths", "longest", "shortest", "sentences", "bias", "forbidden")),
+        *((name, INT) for name in ("forbidden_count", "pad", "eos")),
+        *((name, POINTER) for name in ("score", "best", "when", "parent", "token", "done", "tokens", "parents")),
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A planned decoder: its body, its output layer, and the ids [V] of a narrowed vocabulary."""
+
+    program: Program
+    output: NativeLinear
+    ids: Tensor | None = None
+
+
+_PLANS: WeakKeyDictionary[nn.Module, tuple[object, Any]] = WeakKeyDictionary()
+
+
+def planned(decoder: Decoder) -> Planned:
+    """The plan of a decoder, made once for the present weights. Raises NotPlanned with the reason."""
+    if isinstance(decoder, NarrowedDecoder):
+        return Planned(planned(decoder.decoder).program, native_linear(decoder.output), decoder.ids)
+    plan: Planned = _made_once(decoder, _plan)
+    return plan
+
+
+def prepare(decoder: Decoder, warn: Callable[[str], None]) -> None:
+    """Plans a decoder before workers are forked, so that they share the plan, or says that it has none."""
+    try:
+        planned(decoder)
+    except NotPlanned as error:
+        warn(f"decode.compile: no native plan for {error}, so decoding runs one operation at a time, with the same texts")
+
+
+def _plan(decoder: Decoder) -> Planned:
+    if not isinstance(decoder, LinearDecoder) or type(decoder).logits is not LinearDecoder.logits:
+        raise NotPlanned(type(decoder).__name__)
+    return Planned(_program(decoder), native_linear(decoder.output))
+
+
+def _program(module: nn.Module) -> Program:
+    if module.training:
+        raise NotPlanned("a model in training")
+    draft = Draft()
+    draft.part(module)
+    return Program(draft)
+
+
+def _made_once(module: Part, make: Callable[[Part], Any]) -> Any:
+    """The result of `make`, which is made again when the weights change. What cannot be planned raises NotPlanned each time."""
+    version, known = _version(module), _PLANS.get(module)
+    if known is None or known[0] != version:
+        try:
+            known = version, make(module)
+        except NotPlanned as error:
+            known = version, error
+        _PLANS[module] = known
+    if isinstance(known[1], NotPlanned):
+        raise known[1]
+    return known[1]
+
+
+def _version(module: nn.Module) -> object:
+    """A value that changes with the weights. Inference tensors have no version, but nothing trains them."""
+    tensors = [*module.parameters(), *module.buffers()]
+    return module.training, [(each.data_ptr(), 0 if each.is_inference() else each._version) for each in tensors]
+
+
+def encode(model: Model, source: Source) -> Encoded:
+    """The encoded source: in C++ if the encoder has a plan and the kernels are in use, otherwise by `Model.encode`."""
+    kernels, layout, values = used(next(model.parameters())), source.layout, source.values
+    tokens = values.dtype == torch.long and not (layout is not None and layout.packed) and values.numel() > 0
+    if kernels is None or not tokens or torch.is_grad_enabled() or torch.is_autocast_enabled("cpu"):
+        return model.encode(source)
+    try:
+        program: Program = _made_once(model.encoder, _program)
+    except NotPlanned:
+        return model.encode(source)
+    real = torch.ones_like(values, dtype=torch.bool) if layout is None else layout.ok
+    positions = torch.arange(values.size(1)).expand_as(values)[real]
+    ids, tables = values[real], program.tables(values.size(1))
+    places = (POINTER * max(len(tables), 1))(*(each.data_ptr() for each in tables))
+    found = torch.empty(len(ids), program.hidden)
+    given = ctypes.byref(program.struct), ctypes.cast(places, POINTER), ids.data_ptr(), positions.data_ptr(), len(ids)
+    kernels.encode(*given, found.data_ptr(), torch.get_num_threads())
+    memory = torch.zeros(*values.shape, program.hidden)
+    memory[real] = found
+    return Encoded(memory, layout, layers=[memory])
+
+
+def _chooser(chooser: Chooser) -> ChooserStruct | None:
+    if type(chooser) is Greedy:
+        return ChooserStruct(0, 1, 0, chooser.penalty, chooser.offset)
+    if type(chooser) is Beam:
+        return ChooserStruct(1, chooser.keep, STOPS[chooser.stop], chooser.penalty, chooser.offset)
+    if type(chooser) is Sample:
+        options = chooser.temperature, chooser.top_p, chooser.top_k, chooser.seed
+        return ChooserStruct(2, chooser.width, 0, 0.0, 0.0, *options)
+    return None
+
+
+def open_native(
+    decoder: Decoder,
+    source: Any,
+    chooser: Chooser,
+    constraints: Sequence[Constraint],
+    limits: Limits,
+    first: Tensor,
+    layout: Layout | None,
+) -> NativeSearch | None:
+    """The search in C++; None if it has to use the ordinary loop."""
+    how = _chooser(chooser)
+    kernels = used(next(decoder.parameters(), first))
+    plain = all(type(each) is Forbid for each in constraints) and limits.ending is None
+    plain = plain and all(each.dtype == torch.long for each in (first, limits.longest, limits.shortest, limits.ids))
+    if kernels is None or how is None or not plain or torch.is_autocast_enabled("cpu"):
+        return None
+    try:
+        plan = planned(decoder)
+    except NotPlanned:
+        return None
+    if plan.output.struct.outputs < 2 * chooser.width:
+        return None
+    banned = [token for each in constraints if isinstance(each, Forbid) for token in each.tokens]
+    return NativeSearch(kernels, plan, source, chooser, how, banned, limits, first, layout)
+
+
+class NativeSearch:
+    """A running search. Its tables are those of the ordinary loop."""
+
+    def __init__(
+        self,
+        kernels: Kernels,
+        plan: Planned,
+        source: Any,
+        chooser: Chooser,
+        how: ChooserStruct,
+        banned: Sequence[int],
+        limits: Limits,
+        first: Tensor,
+        layout: Layout | None,
+    ) -> None:
+        self._held: list[object] = [plan]
+        sources, prefix, device = first.size(0), first.size(1), first.device
+        steps = int(limits.longest.max())
+        self.tables = Tables.empty(steps, chooser.start(sources, device), False)
+        found, room = self.tables.found, prefix + steps
+        self._longest = limits.longest.contiguous()
+        forbidden = torch.tensor(banned, dtype=torch.long)
+        lengths = torch.full((sources,), prefix) if layout is None else layout.lengths.long()
+        task = TaskStruct(
+            plan.program.struct, self._inputs(plan, source, room), plan.output.struct, how,
+            sources, chooser.width, room, prefix, torch.get_num_threads(),
+            *map(self._place, (first, lengths, self._longest, limits.shortest, limits.ids, limits.bias, forbidden)),
+            len(forbidden), PAD, EOS,
+            *map(self._place, (found.score, found.best, found.when, found.parent, found.token, found.done)),
+            self._place(self.tables.tokens), self._place(self.tables.parents),
+        )  # fmt: skip
+        self._kernels, self._search = kernels, kernels.open_search(ctypes.byref(task))
+
+    def _inputs(self, plan: Planned, source: Any, room: int) -> InputsStruct:
+        keys, states = plan.program.open(source)
+        memories = (MemoryStruct * len(keys))(*map(self._memory, keys))
+        tables, starts = ((POINTER * len(each))(*map(self._place, each)) for each in (plan.program.tables(room), states))
+        self._held += [memories, tables, starts]
+        places = (ctypes.cast(each, POINTER) for each in (memories, tables, starts))
+        return InputsStruct(*places, self._place(plan.ids))
+
+    def _memory(self, keys: Keys) -> MemoryStruct:
+        return MemoryStruct(*map(self._place, (keys.k, keys.v, keys.bias, keys.gain)), keys.k.size(-2))
+
+    def _place(self, tensor: Tensor | None) -> int | None:
+        """The address of a tensor, which is kept alive."""
+        if tensor is None:
+            return None
+        tensor = tensor.contiguous()
+        self._held.append(tensor)
+        return tensor.data_ptr()
+
+    def finish(self, check: int, stop: Callable[[Tensor, Tensor], None] | None) -> Tables:
+        """Runs to the end, once. Every `check` steps `stop` may end sources (see `Control.stop_unwanted`)."""
+        owner = torch.arange(self._longest.numel())
+        try:
+            while self._kernels.run_search(self._search, UNWATCHED if stop is None else check):
+                if stop is not None:
+                    stop(owner, self._longest)
+        finally:
+            self._kernels.close_search(self._search)
+        return self.tables
