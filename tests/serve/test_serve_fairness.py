@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import httpx
+import pytest
 from serving import connected, post, wait_for
 
 from weft.inference.predictor import Effort, Part
@@ -35,11 +36,12 @@ def test_a_batch_is_bounded_by_the_measured_time_of_its_rows_and_steps() -> None
     queue = FairQueue(pace)
     queue.add(ticket("a", 1000, rows=4, steps=5))
     assert len(queue.take(1.0, 10_000).jobs) == 5  # 4 rows · 5 steps · 10 ms each
-    pace.learn("kind", 20, 100, 0.1)
-    assert len(queue.take(1.0, 10_000).jobs) == 50  # now 1 ms was measured
-    pace.learn("kind", 200, 1000, 10.0)
-    assert len(queue.take(1.0, 10_000).jobs) == 31  # 128 rows and more turned out to be slow
+    for rows in (4, 40, 80) * 20:
+        pace.learn("kind", rows, 5, 5 * (0.05 + 0.001 * rows))
+    assert len(queue.take(1.0, 10_000).jobs) == 37  # a step takes 50 ms and 1 ms per row
+    assert len(queue.take(9.0, 10_000).jobs) == 80  # at most four times as many rows as before
     assert len(queue.take(0.0, 10_000).jobs) == 1
+    assert pace.seconds("kind", 100, 10) == pytest.approx(1.5, rel=0.1)
 
 
 def test_a_wide_or_long_search_makes_small_batches(models: Any) -> None:
@@ -75,6 +77,19 @@ def test_small_requests_of_a_client_do_not_wait_for_its_large_ones() -> None:
     queue.add(small)
     assert small in [job.ticket for job in queue.take(1.0, 10_000).jobs]
     assert len(queue) == len(large.jobs) == 100 - 10 - 9
+
+
+def test_nobody_is_overtaken_for_ever() -> None:
+    queue = FairQueue(Pace(first=0.01))
+    large = ticket("one", 3)
+    queue.add(large)
+    old = ticket("two", 100)
+    queue.add(old)
+    for number in range(40):
+        queue.add(ticket("one", 1))
+        queue.add(ticket(f"new {number}", 1))
+        queue.take(0.3, 10_000)
+    assert not large.jobs and len(old.jobs) < 95
 
 
 def test_only_jobs_of_one_group_are_batched() -> None:
