@@ -9,13 +9,15 @@ from typing import Any
 
 import httpx
 import pytest
+import torch
 from serving import connected, post, wait_for
 
 from weft.inference.predictor import Effort, Part
 from weft.inference.terms import Terms
-from weft.serve.fair_queue import FairQueue, Pace
+from weft.serve.fair_queue import Batch, FairQueue, Pace
 from weft.serve.models import TranslationQuery
 from weft.serve.reading import Job, Ticket, read
+from weft.serve.threads import Threads
 
 HOSTILE = {"text": [f"a b c d e f g h i j k l m n o p q {k}" for k in range(256)], "model": "reverse"}
 HOSTILE |= {"beam": 16, "min_length": 100}
@@ -77,6 +79,20 @@ def test_small_requests_of_a_client_do_not_wait_for_its_large_ones() -> None:
     queue.add(small)
     assert small in [job.ticket for job in queue.take(1.0, 10_000).jobs]
     assert len(queue) == len(large.jobs) == 100 - 10 - 9
+
+
+def test_a_single_request_gets_all_cores_if_that_is_faster() -> None:
+    before, threads, batch = torch.get_num_threads(), Threads(1, 2), Batch(work=40, steps=10)
+    try:
+        for seconds in ({1: 0.4, 2: 0.2}, {1: 0.2, 2: 0.4}):
+            chosen = []
+            for _ in range(100):
+                chosen.append(threads.set(batch, single=True))
+                threads.learn(batch, seconds[chosen[-1]])
+            assert chosen[50:].count(min(seconds, key=seconds.__getitem__)) >= 45  # the other is tried again
+        assert threads.set(batch, single=False) == torch.get_num_threads() == 1
+    finally:
+        torch.set_num_threads(before)
 
 
 def test_nobody_is_overtaken_for_ever() -> None:

@@ -23,6 +23,7 @@ from weft.serve.metrics import Metrics
 from weft.serve.models import Query, Served, TranslationQuery
 from weft.serve.reading import Job, Ticket, expected_cells, kind, make_jobs, read
 from weft.serve.settings import Settings
+from weft.serve.threads import Threads
 
 WARM_UP = (("a b", 1), ("a b c d", 1), ("a b c d e f g h", 1), ("a b c d", 8), ("a b c d e f g h", 8))
 """Texts that a model translates before its first request, alone and several at once."""
@@ -47,6 +48,7 @@ class Batcher:
         self.busy_since: float | None = None
         self.worked: dict[str, float] = {}  # when each model last gave a result
         self._queue = FairQueue(self.pace)
+        self._threads = Threads(settings.threads, settings.alone)
         self._changed = threading.Condition()
         self._closing = False
         self._seconds = 0.05  # per part, a moving average
@@ -157,12 +159,9 @@ class Batcher:
         return HTTPException(503, f"too many texts are waiting; try again in {wait} s", {"Retry-After": str(wait)})
 
     def _work(self) -> None:
-        if self.settings.threads:
-            torch.set_num_threads(self.settings.threads)  # the setting is per thread
         batch = Batch()
         try:
             while (batch := self._take()).jobs:
-                self._set_threads(batch)
                 self._run(batch)
         except BaseException as error:  # the thread must not end: all requests would wait for it
             self.metrics.count(worker_restarts=1)
@@ -172,20 +171,17 @@ class Batcher:
             self._thread = threading.Thread(target=self._work, name="weft-model", daemon=True)
             self._thread.start()
 
-    def _set_threads(self, batch: Batch) -> None:
-        """Uses all cores for a single request if nothing else waits; else one is left for reading requests."""
-        if self.settings.alone:
-            single = len({job.ticket for job in batch.jobs}) == self._served == 1 and not self.length
-            torch.set_num_threads(self.settings.alone if single else self.settings.threads)
-
     def _run(self, batch: Batch) -> None:
         began = self.busy_since = time.monotonic()
         model = batch.jobs[0].reading.query.model.name
+        tickets = len({job.ticket for job in batch.jobs})
+        self._threads.set(batch, single=tickets == self._served == 1 and not self.length)
         self.metrics.observe("queue_seconds", model, [began - job.since for job in batch.jobs])
         answers = _results(batch.jobs)
         self._ended = time.monotonic()
         self._spent = spent = self._ended - began
-        self._served = len({job.ticket for job in batch.jobs})
+        self._served = tickets
+        self._threads.learn(batch, spent)
         self.busy_since = None
         self._seconds += 0.2 * (spent / len(batch.jobs) - self._seconds)
         if all(job.ticket.wanted for job in batch.jobs):
