@@ -1,14 +1,16 @@
 """Measures a server under load on this machine: sentences per second with and without batching of requests.
 
-    python benchmarks/serve_load.py RUN [--data FILE] [--clients 64] [--seconds 60] [--beam 4] [--fuzz] [--same 200]
+    python benchmarks/serve_load.py RUN [--data FILE] [--clients 64] [--seconds 60] [--beam 4] [--flags=--fast]
+    python benchmarks/serve_load.py RUN --fuzz | --same 200 | --single 200 | --hostile [--minutes 30]
 
 Starts `weft serve` twice, without a cache: with its defaults, and with --batch-tokens 0, which decodes every text alone. Each
 client keeps one connection and requests one sentence after the other. The table gives sentences per second, the median and the
 99th percentile of response times, errors, and the server's memory after a fifth of the time and at the end. Then the first
 server gets SIGTERM under load, and must answer every request it has accepted. --fuzz sends requests that schemathesis generates
-from the server's OpenAPI description (make clients, or pip install schemathesis), 60 cases per operation, and checks that the
-responses match the description. --same N translates N sentences by the command line, in Python and by the server, which gets
-all of them at once, and compares texts and scores.
+from the server's OpenAPI description (make clients, or pip install schemathesis), --cases of them per operation, and checks
+that the responses match the description. --same N translates N sentences by the command line, in Python and by the server,
+which gets all of them at once, and compares texts and scores. --single N measures single requests of one client, one after
+the other. --hostile is described in serve_hostile.py.
 """
 
 from __future__ import annotations
@@ -17,112 +19,22 @@ import argparse
 import asyncio
 import json
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import httpx
+from serve_hostile import hostile
+from serve_process import Connection, Load, Server, serving
 
 from weft import load
 from weft.data.formats import open_pairs
 
 CHECKS = "not_a_server_error,status_code_conformance,content_type_conformance,response_schema_conformance"
 DATES = "generated:dates?count=20000&seed=9&split=test"
-
-
-class Server:
-    """`weft serve` as a process on a free port of this machine."""
-
-    def __init__(self, run: str, *options: str) -> None:
-        command = [sys.executable, "-m", "weft", "serve", run, "--port", "0", "--cache", "0", *options]
-        self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-        self.events: list[dict[str, object]] = []
-        self._ready = threading.Event()
-        self._reader = threading.Thread(target=self._read)
-        self._reader.start()
-        self._ready.wait()
-        if not self.events:
-            raise SystemExit("the server did not start; see its messages above")
-        self.url = str(self.events[0]["address"])
-
-    def _read(self) -> None:
-        assert self.process.stderr is not None
-        for line in self.process.stderr:
-            if not line.startswith("{"):
-                print(line, end="", file=sys.stderr)
-                continue
-            event = json.loads(line)
-            if event["event"] != "request":
-                self.events.append(event)
-                self._ready.set()
-        self._ready.set()
-
-    def memory(self) -> float:
-        """Resident memory of the process in MiB."""
-        status = Path(f"/proc/{self.process.pid}/status").read_text()
-        return int(next(line for line in status.splitlines() if line.startswith("VmRSS")).split()[1]) / 1024
-
-    def end(self) -> dict[str, object]:
-        """Sends SIGTERM and waits; returns the last event."""
-        self.process.send_signal(signal.SIGTERM)
-        self.process.wait()
-        self._reader.join()
-        return self.events[-1]
-
-
-@contextmanager
-def serving(run: str, *options: str) -> Iterator[Server]:
-    """A running server, ended on exit."""
-    server = Server(run, *options)
-    try:
-        yield server
-    finally:
-        if server.process.poll() is None:
-            server.end()
-
-
-@dataclass
-class Load:
-    """What the clients measured: seconds per response, errors, and the server's memory."""
-
-    times: list[float] = field(default_factory=list)
-    errors: list[str] = field(default_factory=list)
-    memory: list[float] = field(default_factory=list)
-
-    def row(self, name: str, seconds: float) -> str:
-        ordered = sorted(self.times)
-        median, slowest = (1000 * ordered[int(share * (len(ordered) - 1))] for share in (0.5, 0.99))
-        rate = len(ordered) / seconds
-        memory = f"{self.memory[0]:.0f} → {self.memory[-1]:.0f}" if self.memory else "–"
-        return f"| {name} | {rate:.1f} | {median:.0f} | {slowest:.0f} | {len(self.errors)} | {memory} |"
-
-
-class Connection:
-    """A minimal HTTP connection for one request after the other, so that clients take little CPU time from the server."""
-
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.reader, self.writer = reader, writer
-
-    @staticmethod
-    async def open(url: str) -> Connection:
-        host, port = url.removeprefix("http://").split(":")
-        return Connection(*await asyncio.open_connection(host, int(port)))
-
-    async def translate(self, body: dict[str, object]) -> tuple[int, bytes]:
-        """The status and body of the response."""
-        raw = json.dumps(body).encode()
-        head = f"POST /v1/translate HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(raw)}\r\n"
-        self.writer.write(head.encode() + b"Content-Type: application/json\r\n\r\n" + raw)
-        headers = (await self.reader.readuntil(b"\r\n\r\n")).lower()
-        length = int(headers.split(b"content-length: ")[1].split(b"\r\n")[0])
-        return int(headers[9:12]), await self.reader.readexactly(length)
 
 
 async def client(url: str, texts: list[str], number: int, body: dict[str, object], end: float, load: Load) -> None:
@@ -181,12 +93,33 @@ def terminate_under_load(server: Server, texts: list[str], clients: int) -> str:
     return f"SIGTERM under load: {last['taken']} requests accepted, {last['answered']} answered; {wrong} error responses"
 
 
-def fuzz(server: Server) -> int:
+def single(run: str, texts: list[str], beam: int | None, flags: list[str]) -> None:
+    """Measures requests of one client, one after the other."""
+    body = {} if beam is None else {"beam": beam}
+
+    async def request_all(url: str) -> Load:
+        connection, load = await Connection.open(url), Load()
+        for text in texts:
+            began = time.monotonic()
+            status, response = await connection.translate({**body, "text": text})
+            load.times.append(time.monotonic() - began)
+            if status != 200:
+                load.errors.append(f"{status}: {response[:200]!r}")
+        return load
+
+    with serving(run, *flags) as server:
+        load = asyncio.run(request_all(server.url))
+    print("| requests | p50 ms (goal 80) | p99 ms (goal 150) | slowest ms | errors |\n|---|---|---|---|---|")
+    median, slow, slowest = (1000 * load.at(share) for share in (0.5, 0.99, 1.0))
+    print(f"| {len(texts)} | {median:.0f} | {slow:.0f} | {slowest:.0f} | {len(load.errors)} |")
+
+
+def fuzz(server: Server, cases: int) -> int:
     """Runs schemathesis on the server's OpenAPI description; returns an exit status."""
     program = shutil.which("schemathesis") or shutil.which("schemathesis", path=Path(sys.prefix) / "fuzz" / "bin")
     if program is None:
         raise SystemExit("schemathesis is not installed: run make clients, or pip install schemathesis")
-    command = [program, "run", f"{server.url}/openapi.json", "--max-examples", "60", "--checks", CHECKS]
+    command = [program, "run", f"{server.url}/openapi.json", "--max-examples", str(cases), "--checks", CHECKS]
     command += ["--request-timeout", "60"]
     with tempfile.TemporaryDirectory() as folder:  # it writes its findings to the current folder
         done = subprocess.run(command, cwd=folder)
@@ -231,17 +164,27 @@ def main() -> None:
     parser.add_argument("--beam", type=int, default=None)
     parser.add_argument("--same", type=int, default=0, help="only compare this many sentences from all three")
     parser.add_argument("--fuzz", action="store_true", help="only send the requests of schemathesis")
+    parser.add_argument("--cases", type=int, default=60, help="cases of schemathesis per operation")
+    parser.add_argument("--single", type=int, default=0, help="only measure this many single requests")
+    parser.add_argument("--hostile", action="store_true", help="honest and hostile clients together")
+    parser.add_argument("--minutes", type=float, default=30.0, help="how long --hostile lasts")
+    parser.add_argument("--flags", default="", help="further options of the servers, such as --fast")
     options = parser.parse_args()
     if options.fuzz:
         with serving(options.run) as server:
-            sys.exit(fuzz(server))
+            sys.exit(fuzz(server, options.cases))
     texts = list(dict.fromkeys(source for source, _ in open_pairs(options.data)))[:20_000]
     if options.same:
         sys.exit(not same_everywhere(options.run, texts[: options.same], options.beam))
+    if options.hostile:
+        sys.exit(hostile(options.run, texts[:500], options.minutes, options.clients, options.flags.split()))
+    if options.single:
+        single(options.run, texts[: options.single], options.beam, options.flags.split())
+        return
     print("| server | sentences/s | p50 ms | p99 ms | errors | memory MiB |\n|---|---|---|---|---|---|")
     rates = []
     for name, flags in (("requests batched", ()), ("one text at a time", ("--batch-tokens", "0"))):
-        with serving(options.run, *flags) as server:
+        with serving(options.run, *flags, *options.flags.split()) as server:
             load = asyncio.run(drive(server, texts, options))
             print(load.row(name, options.seconds), flush=True)
             rates.append(len(load.times))

@@ -8,13 +8,16 @@ from types import SimpleNamespace
 from typing import Any
 
 import httpx
+import pytest
+import torch
 from serving import connected, post, wait_for
 
 from weft.inference.predictor import Effort, Part
 from weft.inference.terms import Terms
-from weft.serve.fair_queue import FairQueue, Pace
+from weft.serve.fair_queue import Batch, FairQueue, Pace
 from weft.serve.models import TranslationQuery
 from weft.serve.reading import Job, Ticket, read
+from weft.serve.threads import Threads
 
 HOSTILE = {"text": [f"a b c d e f g h i j k l m n o p q {k}" for k in range(256)], "model": "reverse"}
 HOSTILE |= {"beam": 16, "min_length": 100}
@@ -35,11 +38,12 @@ def test_a_batch_is_bounded_by_the_measured_time_of_its_rows_and_steps() -> None
     queue = FairQueue(pace)
     queue.add(ticket("a", 1000, rows=4, steps=5))
     assert len(queue.take(1.0, 10_000).jobs) == 5  # 4 rows · 5 steps · 10 ms each
-    pace.learn("kind", 20, 100, 0.1)
-    assert len(queue.take(1.0, 10_000).jobs) == 50  # now 1 ms was measured
-    pace.learn("kind", 200, 1000, 10.0)
-    assert len(queue.take(1.0, 10_000).jobs) == 31  # 128 rows and more turned out to be slow
+    for rows in (4, 40, 80) * 20:
+        pace.learn("kind", rows, 5, 5 * (0.05 + 0.001 * rows))
+    assert len(queue.take(1.0, 10_000).jobs) == 37  # a step takes 50 ms and 1 ms per row
+    assert len(queue.take(9.0, 10_000).jobs) == 80  # at most four times as many rows as before
     assert len(queue.take(0.0, 10_000).jobs) == 1
+    assert pace.seconds("kind", 100, 10) == pytest.approx(1.5, rel=0.1)
 
 
 def test_a_wide_or_long_search_makes_small_batches(models: Any) -> None:
@@ -75,6 +79,33 @@ def test_small_requests_of_a_client_do_not_wait_for_its_large_ones() -> None:
     queue.add(small)
     assert small in [job.ticket for job in queue.take(1.0, 10_000).jobs]
     assert len(queue) == len(large.jobs) == 100 - 10 - 9
+
+
+def test_a_single_request_gets_all_cores_if_that_is_faster() -> None:
+    before, threads, batch = torch.get_num_threads(), Threads(1, 2), Batch(work=40, steps=10)
+    try:
+        for seconds in ({1: 0.4, 2: 0.2}, {1: 0.2, 2: 0.4}):
+            chosen = []
+            for _ in range(100):
+                chosen.append(threads.set(batch, single=True))
+                threads.learn(batch, seconds[chosen[-1]])
+            assert chosen[50:].count(min(seconds, key=seconds.__getitem__)) >= 45  # the other is tried again
+        assert threads.set(batch, single=False) == torch.get_num_threads() == 1
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_nobody_is_overtaken_for_ever() -> None:
+    queue = FairQueue(Pace(first=0.01))
+    large = ticket("one", 3)
+    queue.add(large)
+    old = ticket("two", 100)
+    queue.add(old)
+    for number in range(40):
+        queue.add(ticket("one", 1))
+        queue.add(ticket(f"new {number}", 1))
+        queue.take(0.3, 10_000)
+    assert not large.jobs and len(old.jobs) < 95
 
 
 def test_only_jobs_of_one_group_are_batched() -> None:

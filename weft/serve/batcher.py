@@ -23,9 +23,16 @@ from weft.serve.metrics import Metrics
 from weft.serve.models import Query, Served, TranslationQuery
 from weft.serve.reading import Job, Ticket, expected_cells, kind, make_jobs, read
 from weft.serve.settings import Settings
+from weft.serve.threads import Threads
 
-WARM_UP = ("a b", "a b c d", "a b c d e f g h")
-"""Texts that a model translates before its first request."""
+WARM_UP = (("a b", 1), ("a b c d", 1), ("a b c d e f g h", 1), ("a b c d", 8), ("a b c d e f g h", 8))
+"""Texts that a model translates before its first request, alone and several at once."""
+
+RETURN = 0.03
+"""Seconds in which clients that were answered may send their next request, to be in one batch."""
+
+GUESS = 0.1
+"""What a batch of these texts counts for, compared with a batch of real ones."""
 
 
 class Batcher:
@@ -41,9 +48,11 @@ class Batcher:
         self.busy_since: float | None = None
         self.worked: dict[str, float] = {}  # when each model last gave a result
         self._queue = FairQueue(self.pace)
+        self._threads = Threads(settings.threads, settings.alone)
         self._changed = threading.Condition()
         self._closing = False
         self._seconds = 0.05  # per part, a moving average
+        self._ended, self._spent, self._served = 0.0, 0.0, 1  # when the last batch ended, its seconds, and its requests
         self._reader = ThreadPoolExecutor(1, "weft-reader")
         self._thread = threading.Thread(target=self._work, name="weft-model", daemon=True)
 
@@ -70,15 +79,15 @@ class Batcher:
         """Loads the kernels of these models and measures their pace. Models that do not read text are left out."""
         if self.settings.threads:
             torch.set_num_threads(self.settings.threads)  # the setting is per thread
-        for model, text in itertools.product(models, WARM_UP):
+        for model, (text, copies) in itertools.product(models, WARM_UP):
             try:
                 model.count_maps()
                 (reading,) = self._reader.submit(read, [TranslationQuery(model, text)]).result()
                 for part in reading.parts:
                     rows, steps = reading.predictor.effort(part)
                     began = time.monotonic()
-                    reading.predictor.run([part], None)
-                    self.pace.learn(kind(reading, part), rows, rows * steps, time.monotonic() - began)
+                    reading.predictor.run([part] * copies, None)
+                    self.pace.learn(kind(reading, part), rows * copies, steps, time.monotonic() - began, GUESS)
             except Exception as error:
                 self.log({"event": "warm-up failed", "model": model.name, "error": type(error).__name__})
 
@@ -150,12 +159,9 @@ class Batcher:
         return HTTPException(503, f"too many texts are waiting; try again in {wait} s", {"Retry-After": str(wait)})
 
     def _work(self) -> None:
-        if self.settings.threads:
-            torch.set_num_threads(self.settings.threads)  # the setting is per thread
         batch = Batch()
         try:
             while (batch := self._take()).jobs:
-                self._set_threads()
                 self._run(batch)
         except BaseException as error:  # the thread must not end: all requests would wait for it
             self.metrics.count(worker_restarts=1)
@@ -165,21 +171,21 @@ class Batcher:
             self._thread = threading.Thread(target=self._work, name="weft-model", daemon=True)
             self._thread.start()
 
-    def _set_threads(self) -> None:
-        """Uses all cores if nothing else waits; else one is left for reading requests."""
-        if self.settings.alone:
-            torch.set_num_threads(self.settings.threads if self.length else self.settings.alone)
-
     def _run(self, batch: Batch) -> None:
         began = self.busy_since = time.monotonic()
         model = batch.jobs[0].reading.query.model.name
+        tickets = len({job.ticket for job in batch.jobs})
+        self._threads.set(batch, single=tickets == self._served == 1 and not self.length)
         self.metrics.observe("queue_seconds", model, [began - job.since for job in batch.jobs])
         answers = _results(batch.jobs)
-        spent = time.monotonic() - began
+        self._ended = time.monotonic()
+        self._spent = spent = self._ended - began
+        self._served = tickets
+        self._threads.learn(batch, spent)
         self.busy_since = None
         self._seconds += 0.2 * (spent / len(batch.jobs) - self._seconds)
         if all(job.ticket.wanted for job in batch.jobs):
-            self.pace.learn(batch.kind, batch.rows, batch.row_steps, spent)
+            self.pace.learn(batch.kind, batch.rows, batch.steps, spent)
         # Count before answering, so that a client with an answer finds it in the metrics.
         tokens, texts = sum(job.part.size for job in batch.jobs), len({id(job.reading) for job in batch.jobs})
         self.metrics.count(texts=texts, tokens=tokens, batches=1, busy_seconds=spent)
@@ -200,10 +206,15 @@ class Batcher:
                     self._changed.wait()
                 if not self._queue:
                     return Batch()
-                left = self._queue.oldest() + settings.window - time.monotonic()
+                left = max(self._queue.oldest() + settings.window, self._ended + self._pause()) - time.monotonic()
                 if left <= 0 or self._closing or self._queue.full(*limits):
                     return self._queue.take(*limits)
                 self._changed.wait(left)
+
+    def _pause(self) -> float:
+        """Seconds to wait after a batch for the clients that it has answered, which may send their next requests."""
+        few = self._queue.tickets < self._served / 2
+        return min(RETURN, 0.5 * self._spent) if few else 0.0
 
 
 def _entry_bytes(query: Query, answer: Prediction) -> int:

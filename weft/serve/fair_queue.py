@@ -12,54 +12,92 @@ from weft.serve.reading import Job, Ticket
 KINDS = 1000
 """Kinds of work whose pace is remembered."""
 
+KEEP = 0.9
+"""What an older batch counts for, when the next is added to what is known."""
+
+CLIENTS = 10_000
+"""Clients whose work is remembered."""
+
+GROWTH = 4
+"""A batch has at most so many times as many rows as those before it."""
+
+
+@dataclass
+class _Line:
+    """The time per step as a line, `fixed + slope · rows`, fitted to the latest batches."""
+
+    weight: float = 0.0
+    rows: float = 0.0
+    time: float = 0.0
+    squares: float = 0.0
+    products: float = 0.0
+    most: float = 0.0
+
+    def add(self, rows: float, time: float, weight: float) -> None:
+        """Adds a batch. Those before it count less and less."""
+        self.weight = KEEP * self.weight + weight
+        self.rows = KEEP * self.rows + weight * rows
+        self.time = KEEP * self.time + weight * time
+        self.squares = KEEP * self.squares + weight * rows**2
+        self.products = KEEP * self.products + weight * rows * time
+        self.most = max(self.most, rows)
+
+    def at(self, rows: float) -> float:
+        x, y = self.rows / self.weight, self.time / self.weight
+        spread, together = self.squares / self.weight - x**2, self.products / self.weight - x * y
+        # Until batches of different sizes were seen, half of the time is taken to be fixed.
+        prior = 0.1 * x**2
+        slope = (together + prior * 0.5 * y / x) / (spread + prior)
+        slope = min(max(slope, 0.02 * y / x), y / x)
+        return y + slope * (rows - x)
+
 
 class Pace:
-    """Learns the seconds per row and step on this machine, by kind of work and by the size of the batch.
+    """Learns how long batches take on this machine, by kind of work: the time per step grows with the number of rows."""
 
-    Larger batches take less time per row. A size that was not seen yet is estimated by the next smaller one, so that batches
-    grow step by step.
-    """
+    def __init__(self, first: float = 1e-3) -> None:
+        self.first = first
+        self._seen: BoundedDict[Hashable, _Line] = BoundedDict(KINDS)
 
-    def __init__(self, first: float = 1e-3, share: float = 0.3) -> None:
-        self.first, self.share = first, share
-        self._seen: BoundedDict[Hashable, dict[int, float]] = BoundedDict(KINDS)
-
-    def learn(self, kind: Hashable, rows: int, row_steps: int, seconds: float) -> None:
+    def learn(self, kind: Hashable, rows: float, steps: int, seconds: float, weight: float = 1.0) -> None:
         """Remembers a batch."""
-        sizes = self._seen.get(kind, {})
-        size, pace = rows.bit_length(), seconds / max(1, row_steps)
-        sizes[size] = sizes[size] + self.share * (pace - sizes[size]) if size in sizes else pace
-        for larger in [each for each in sizes if each > size and sizes[each] > pace]:
-            # It may have been slow by chance. Sizes that are avoided would never be measured again.
-            sizes[larger] += 0.1 * self.share * (pace - sizes[larger])
-        self._seen[kind] = sizes
+        line = self._seen.get(kind) or _Line()
+        line.add(rows, seconds / max(1, steps), weight)
+        self._seen[kind] = line
 
-    def seconds(self, kind: Hashable, rows: int, row_steps: int) -> float:
-        """The time that a batch of this kind is expected to take."""
-        sizes = self._seen.get(kind) or {}
-        size = rows.bit_length()
-        smaller = [each for each in sizes if each <= size]
-        pace = sizes[max(smaller)] if smaller else sizes[min(sizes)] if sizes else self.first
-        return row_steps * pace
+    def seconds(self, kind: Hashable, rows: float, steps: int) -> float:
+        """The time that a batch of this kind is expected to take. `first` seconds per row and step if none was seen yet."""
+        line = self._seen.get(kind)
+        return steps * (self.first * rows if line is None else line.at(rows))
+
+    def known(self, kind: Hashable, rows: float) -> bool:
+        """Whether batches that were seen say anything about so many rows, so that batches grow step by step."""
+        line = self._seen.get(kind)
+        return line is None or rows <= GROWTH * line.most
 
 
 @dataclass
 class Batch:
-    """Jobs of one group, with the rows and steps that they take together."""
+    """Jobs of one group, with the work and the steps that they take together."""
 
     jobs: list[Job] = field(default_factory=list)
-    rows: int = 0
+    work: int = 0
     steps: int = 0
     longest: int = 0
 
     def grown(self, job: Job) -> Batch:
-        """The batch with one more job. Every row takes as many steps as the longest."""
+        """The batch with one more job. It takes as many steps as the longest."""
         return Batch(
             [*self.jobs, job],
-            self.rows + job.effort.rows,
+            self.work + job.effort.rows * job.effort.steps,
             max(self.steps, job.effort.steps),
             max(self.longest, job.part.size),
         )
+
+    @property
+    def rows(self) -> float:
+        """Rows per step, on average: those that have ended are left out."""
+        return self.work / max(1, self.steps)
 
     @property
     def tokens(self) -> int:
@@ -70,23 +108,26 @@ class Batch:
     def kind(self) -> Hashable:
         return self.jobs[0].kind
 
-    @property
-    def row_steps(self) -> int:
-        return self.rows * self.steps
-
 
 class FairQueue:
     """Tickets in turns: the client that has used the least work comes next, and of its tickets the one that got the least.
 
-    A client or a ticket that is new starts even with the others, so that nobody saves up turns. Not thread-safe.
+    A new client or ticket starts at what the others have got on average, so that nobody saves up turns and nobody is overtaken
+    for ever. Not thread-safe.
     """
 
     def __init__(self, pace: Pace) -> None:
         self.pace = pace
         self._clients: dict[str, list[Ticket]] = {}
-        self._used: dict[str, float] = {}
+        self._used: BoundedDict[str, float] = BoundedDict(CLIENTS)
         self._got: dict[Ticket, float] = {}
-        self._floor = 0.0
+        self._clock = 0.0  # the work of an average client
+        self._clocks: dict[str, float] = {}  # the work of an average ticket of each client
+
+    @property
+    def tickets(self) -> int:
+        """Requests that wait."""
+        return len(self._got)
 
     def __len__(self) -> int:
         """Parts that wait."""
@@ -96,10 +137,12 @@ class FairQueue:
         return bool(self._clients)
 
     def add(self, ticket: Ticket) -> None:
-        self._used.setdefault(ticket.client, self._floor)
-        tickets = self._clients.setdefault(ticket.client, [])
-        self._got[ticket] = min((self._got[each] for each in tickets), default=0.0)
-        tickets.append(ticket)
+        client = ticket.client
+        if client not in self._clients:
+            self._used[client] = max(self._clock, self._used.get(client, 0.0))
+            self._clients[client], self._clocks[client] = [], 0.0
+        self._got[ticket] = self._clocks[client]
+        self._clients[client].append(ticket)
 
     def remove(self, ticket: Ticket) -> None:
         """Drops the jobs of a ticket that still wait."""
@@ -109,8 +152,7 @@ class FairQueue:
         tickets.remove(ticket)
         del self._got[ticket]
         if not tickets:
-            self._floor = max(self._floor, self._used.pop(ticket.client))
-            del self._clients[ticket.client]
+            del self._clients[ticket.client], self._clocks[ticket.client]
 
     def held(self) -> Counter[str]:
         """Waiting parts of each client."""
@@ -158,10 +200,12 @@ class FairQueue:
 
     def _charge(self, ticket: Ticket, job: Job) -> None:
         ticket.jobs.remove(job)
-        work = self.pace.seconds(job.kind, job.effort.rows, job.effort.rows * job.effort.steps)
-        self._floor = max(self._floor, self._used[ticket.client])
+        work = self.pace.seconds(job.kind, *job.effort)
+        self._clock += work / len(self._clients)
+        self._clocks[ticket.client] += work / len(self._clients[ticket.client])
         self._used[ticket.client] += work
         self._got[ticket] += work
 
     def _fits(self, batch: Batch, seconds: float, tokens: int) -> bool:
-        return batch.tokens <= tokens and self.pace.seconds(batch.kind, batch.rows, batch.row_steps) <= seconds
+        known = self.pace.known(batch.kind, batch.rows)
+        return known and batch.tokens <= tokens and self.pace.seconds(batch.kind, batch.rows, batch.steps) <= seconds
