@@ -78,7 +78,7 @@ class Panel {
       ...options.map(([value, text]) => element("option", value === chosen ? { value, selected: "" } : { value }, text)));
     const { settings } = this;
     const view = (name, text) => element("button", { type: "button", "aria-pressed": settings.view === name, onclick: () => settings.set({ view: name }) }, text);
-    this.controls.replaceChildren(
+    refill(this.controls,
       choice("kind of attention", this.uses().map(name => [name, USES[name]]), use, value => settings.set({ use: value, layer: 0 })),
       choice("layer", layers.map((map, i) => [String(i), map.title]), String(layer), value => settings.set({ layer: Number(value) })),
       view("map", "heat map"), view("lines", "lines"), view("steps", "step by step"),
@@ -89,8 +89,9 @@ class Panel {
     const chosen = this.headOf(map), { rtl } = this.explanation.sides[map.columns];
     const heads = map.shape[0] > 1 ? ["mean", "max", ...Array.from({ length: map.shape[0] }, (_, h) => h)] : ["mean"];
     this.thumbs.hidden = heads.length === 1;
-    this.thumbs.replaceChildren(...heads.map(head => element("button", {
+    refill(this.thumbs, ...heads.map(head => element("button", {
       type: "button", class: "thumb", "aria-pressed": head === chosen, onclick: () => this.settings.set({ head }),
     }, paint(oneHead(map, head), rtl), typeof head === "number" ? `head ${head + 1}` : head)));
+    rove(this.thumbs, [...this.thumbs.children], heads.indexOf(chosen));
   }
 }
