@@ -28,10 +28,14 @@ const light = ([red, green, blue]) => [red, green, blue].map(value => value / 25
   .map(value => value <= 0.03928 ? value / 12.92 : ((value + 0.055) / 1.055) ** 2.4)
   .reduce((sum, value, place) => sum + value * [0.2126, 0.7152, 0.0722][place], 0);
 const parse = text => text.match(/[\\d.]+/g).map(Number);
-const behind = node => { const found = parse(getComputedStyle(node).backgroundColor); return found[3] === 0 ? behind(node.parentElement) : found; };
-return [...document.querySelectorAll('button, select, input:not([type=hidden]), textarea, output, .stage')].filter(node => node.checkVisibility()).map(node => {
-  const [low, high] = [light(parse(getComputedStyle(node).borderTopColor)), light(behind(node.parentElement))].sort((a, b) => a - b);
-  return [node.id || node.className || node.textContent, (high + 0.05) / (low + 0.05)];
+const behind = node => {
+  const found = parse(getComputedStyle(node).backgroundColor);
+  return found[3] === 0 ? behind(node.parentElement) : found;
+};
+const controls = document.querySelectorAll('button, select, input:not([type=hidden]), textarea, output, .stage');
+return [...controls].filter(node => node.checkVisibility()).map(node => {
+  const both = [parse(getComputedStyle(node).borderTopColor), behind(node.parentElement)].map(light);
+  return [node.id || node.className, (Math.max(...both) + 0.05) / (Math.min(...both) + 0.05)];
 });
 """
 """For each control its name and the contrast of its border with what is around it."""
@@ -40,7 +44,7 @@ Opening = Callable[[WebDriver], None]
 
 
 @pytest.fixture
-def pages(served: Running, reverse_run: Path, tmp_path: Path) -> Iterator[dict[str, Opening]]:
+def pages(served: Running, reverse_run: Path, tmp_path: Path) -> dict[str, Opening]:
     """Functions that open each page."""
     file = tmp_path / "page.html"
     found = weft.load(reverse_run).explain("a b c", beam=3, target="c a", run="mine")
@@ -64,7 +68,7 @@ def pages(served: Running, reverse_run: Path, tmp_path: Path) -> Iterator[dict[s
         browser.get(file.as_uri())
         wait(browser, "document.querySelector('.panel .stage').children.length")
 
-    yield {"translate": translate, "reference": reference, "explain": explain}
+    return {"translate": translate, "reference": reference, "explain": explain}
 
 
 def findings(browser: WebDriver) -> list[Any]:
@@ -118,7 +122,8 @@ def test_the_api_reference_is_complete_and_loads_nothing_from_other_sites(
     text = browser.find_element(By.TAG_NAME, "main").text
     assert "10,000\ncharacters per request (400 beyond it)" in text and "the queue is full; see Retry-After" in text
     names = [each.text for each in browser.find_elements(By.TAG_NAME, "h3")]
-    links = browser.execute_script("return [...document.querySelectorAll('#contents a')].map(each => !!document.querySelector(each.hash))")
+    script = "return [...document.querySelectorAll('#contents a')].map(each => !!document.querySelector(each.hash))"
+    links = browser.execute_script(script)
     assert all(links) and len(links) == len(names) + 4
     script = "return performance.getEntriesByType('resource').every(each => each.name.startsWith(location.origin))"
     assert browser.execute_script(script)

@@ -170,9 +170,16 @@ def test_terms_are_used_and_avoided(served: Any, reverse_run: Path) -> None:
     first, second = served.translate(["a b c", "d e"], model="reverse", glossary={"A": "h", "c": "! b", "z": "k"})
     assert "h" in first["text"].split() and "b" not in first["text"].split() and second["text"] == "e d"
     served.post("/v1/translate", status=422, text="a", model="reverse", glossary={"a": "!"})
-    assert "exceeds text limit" in served.post(
-        "/v1/translate", status=400, text="a", model="reverse", glossary={f"{place}" * 100: "b" * 200 for place in range(100)}
-    )["error"]
+    assert (
+        "exceeds text limit"
+        in served.post(
+            "/v1/translate",
+            status=400,
+            text="a",
+            model="reverse",
+            glossary={f"{place}" * 100: "b" * 200 for place in range(100)},
+        )["error"]
+    )
 
 
 def test_the_source_language_is_detected(served: Any) -> None:

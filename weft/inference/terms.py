@@ -62,7 +62,8 @@ class Glossary:
 
     def __init__(self, entries: Iterable[tuple[str, str]]) -> None:
         self._entries = [
-            (_whole_word(source), source, target.removeprefix("!").strip(), target.startswith("!")) for source, target in entries
+            (_whole_word(source), source, target.removeprefix("!").strip(), target.startswith("!"))
+            for source, target in entries
         ]
 
     def terms(self, text: str) -> Terms:

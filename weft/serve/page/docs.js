@@ -25,8 +25,9 @@ function typeName(schema, root) {
 }
 
 function bounds(schema) {
-  const found = variants(schema).flatMap((each) => Object.entries(BOUNDS).filter(([name]) => name in each && Math.abs(each[name]) < 1e9).map(([name, words]) => `${words} ${each[name].toLocaleString("en")}`));
-  const usual = [undefined, null, false, ""].includes(schema.default) || typeof schema.default === "object" ? [] : [`default ${schema.default}`];
+  const found = variants(schema).flatMap((each) => Object.entries(BOUNDS)
+    .filter(([name]) => Math.abs(each[name]) < 1e9).map(([name, words]) => `${words} ${each[name].toLocaleString("en")}`));
+  const usual = schema.default && typeof schema.default !== "object" ? [`default ${schema.default}`] : [];
   return [...found, ...usual];
 }
 
@@ -78,8 +79,10 @@ function operation(method, path, details, root, [request, response] = [], key = 
   if (request !== undefined) add("Example", element("pre", {}, curl(method, path, request, key)));
   if (response) add("Response", element("pre", {}, typeof response === "string" ? response : layout(response)));
   if (body.properties) add("Fields of the request", element("p", {}, body.description ?? ""), fields(body, root));
-  if (answers.length) add("Fields of the response", ...answers.flatMap((type) => [element("p", {}, element("strong", {}, type.title), `: ${type.description}`), fields(type, root)]));
-  return element("section", { class: "operation", id: anchor(method, path) }, element("h3", {}, element("code", {}, `${method} ${path}`)), element("p", {}, sentence(details.summary)), ...parts);
+  const about = (type) => element("p", {}, element("strong", {}, type.title), `: ${type.description}`);
+  if (answers.length) add("Fields of the response", ...answers.flatMap((type) => [about(type), fields(type, root)]));
+  const heading = element("h3", {}, element("code", {}, `${method} ${path}`));
+  return element("section", { class: "operation", id: anchor(method, path) }, heading, element("p", {}, sentence(details.summary)), ...parts);
 }
 
 function anchor(method, path) {
@@ -99,20 +102,24 @@ function errors(operations) {
 }
 
 function limits(values) {
-  const rows = Object.entries(LIMITS).filter(([name]) => name in values).map(([name, meaning]) => [values[name] ? values[name].toLocaleString("en") : "unlimited", "", meaning]);
-  return element("section", { id: "limits" }, element("h2", {}, "Limits"), element("p", {}, "The limits of this server, and the status beyond them:"), list(rows));
+  const rows = Object.entries(LIMITS).filter(([name]) => name in values)
+    .map(([name, meaning]) => [values[name] ? values[name].toLocaleString("en") : "unlimited", "", meaning]);
+  const about = element("p", {}, "The limits of this server, and the status beyond them:");
+  return element("section", { id: "limits" }, element("h2", {}, "Limits"), about, list(rows));
 }
 
 function contents(tags, byTag) {
   const link = (id, text) => element("a", { href: `#${id}` }, text);
-  const routes = (tag) => element("ul", {}, ...byTag[tag].map(([method, path]) => element("li", {}, link(anchor(method, path), element("code", {}, `${method} ${path}`)))));
+  const routes = (tag) => element("ul", {}, ...byTag[tag].map(([method, path]) =>
+    element("li", {}, link(anchor(method, path), element("code", {}, `${method} ${path}`)))));
   const items = tags.map((tag) => element("li", {}, link(anchor("api", tag), TITLES[tag] ?? tag), routes(tag)));
   return [...items, element("li", {}, link("errors", "Errors")), element("li", {}, link("limits", "Limits"))];
 }
 
 async function start() {
   const [root, settings, [model]] = await Promise.all(["openapi.json", "frontend/settings", "v1/models"].map((path) => ask(path)));
-  const operations = Object.entries(root.paths).flatMap(([path, methods]) => Object.entries(methods).map(([method, details]) => [method.toUpperCase(), path, details]));
+  const operations = Object.entries(root.paths).flatMap(([path, methods]) =>
+    Object.entries(methods).map(([method, details]) => [method.toUpperCase(), path, details]));
   const tags = [...new Set(operations.map(([, , details]) => details.tags[0]))];
   const byTag = Object.fromEntries(tags.map((tag) => [tag, operations.filter(([, , details]) => details.tags[0] === tag)]));
   const context = { root, key: settings.keyRequired, examples: examples(model.source, model.target, model.name) };

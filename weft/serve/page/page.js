@@ -24,7 +24,8 @@ function schedule(milliseconds = DELAY) {
   clearTimeout(timer);
   controller?.abort();
   timer = setTimeout(translate, milliseconds);
-  find("count").textContent = limit < Infinity ? `${source.value.length.toLocaleString("en")} of ${limit.toLocaleString("en")} characters` : "";
+  const [count, most] = [source.value.length, limit].map((number) => number.toLocaleString("en"));
+  find("count").textContent = limit < Infinity ? `${count} of ${most} characters` : "";
 }
 
 /** The terms of the glossary field: `source = target` on each line. */
@@ -32,8 +33,8 @@ function glossary() {
   const lines = glossaryField.value.split("\n").filter((line) => line.trim());
   return Object.fromEntries(lines.map((line) => {
     const [term, wanted = ""] = line.split(/[=\t](.*)/s).map((part) => part.trim());
-    if (!term || !wanted.replace("!", "").trim()) throw new Error(`the glossary line “${line.trim()}” is not a term, = and its translation`);
-    return [term, wanted];
+    if (term && wanted.replace("!", "").trim()) return [term, wanted];
+    throw new Error(`the glossary line “${line.trim()}” is not a term, = and its translation`);
   }));
 }
 
@@ -41,7 +42,8 @@ function requestBody(lines) {
   const beam = Number(beamChoice.value) || undefined;
   const widths = candidates().map((model) => beam ?? model.beam);
   const languages = fromChoice.value === AUTO ? { source: AUTO, target: toChoice.value } : { model: selectedModel().name };
-  return { text: lines, ...languages, beam, n_best: Math.min(ALTERNATIVES, ...widths), prefix: prefixField.value.trim() || undefined, glossary: glossary(), alignment: true };
+  const prefix = prefixField.value.trim() || undefined;
+  return { text: lines, ...languages, beam, n_best: Math.min(ALTERNATIVES, ...widths), prefix, glossary: glossary(), alignment: true };
 }
 
 async function translate() {

@@ -5,28 +5,32 @@ const SHARE = 0.1; // a link is named if it has this share of the attention
 
 /** A line and its translation. `explain` is called to explain the line. */
 function pair(line, { text, score, alignment, alternatives, unmet }, { source, target }, number, explain) {
-  const box = element("div", { class: "pair", role: "group", "aria-label": `Line ${number}` },
-    element("p", { class: "tools" }, element("span", { class: "score" }, `score ${score.toFixed(3)}`), element("button", { class: "explain", type: "button", onclick: explain }, "Explain")));
-  if (alignment) box.append(...linkedRows(alignment, source, target));
-  else box.append(...[[line, source], [text, target]].map(([each, code]) => element("p", { class: "pieces", ...script(code) }, each)));
-  if (unmet?.length) box.append(element("p", { class: "hint" }, `The translation became too long before it contained: ${unmet.join(", ")}.`));
-  box.append(...alternativesList(alternatives ?? [], target));
-  return box;
+  const button = element("button", { class: "explain", type: "button", onclick: explain }, "Explain");
+  const tools = element("p", { class: "tools" }, element("span", { class: "score" }, `score ${score.toFixed(3)}`), button);
+  const plain = () => [[line, source], [text, target]].map(([each, code]) => element("p", { class: "pieces", ...script(code) }, each));
+  const rows = alignment ? linkedRows(alignment, source, target) : plain();
+  const missing = unmet ? [element("p", { class: "hint" }, `The translation became too long before it contained: ${unmet.join(", ")}.`)] : [];
+  return element("div", { class: "pair", role: "group", "aria-label": `Line ${number}` },
+    tools, ...rows, ...missing, ...alternativesList(alternatives ?? [], target));
 }
 
 /** Two rows of words, and a caption that names the links of the word that is pointed at or has the focus. */
 function linkedRows({ source, target, weights }, sourceCode, targetCode) {
   const caption = element("p", { class: "links" });
   const across = source.map((_, from) => target.map((_, to) => weights[to][from]));
-  const rows = [[source, target, across, "Text", sourceCode], [target, source, weights, "Translation", targetCode]].map(([pieces, others, links, name, code]) => {
-    const items = pieces.map((piece, place) => element("span", {
-      class: piece ? "piece" : "piece end", role: "option", "aria-selected": "false", "aria-label": spoken(shown(piece), others, links[place]),
-    }, piece.trim() || piece || "end"));
-    const spaced = items.flatMap((item, place) => [/^\s+\S|^$/.test(pieces[place]) ? " " : "", item]);
-    return { items, links, box: element("div", { class: "pieces", role: "listbox", "aria-orientation": "horizontal", "aria-label": name, ...script(code) }, ...spaced) };
-  });
-  rows.forEach((row, side) => connect(row, rows[1 - side], caption));
+  const rows = [row("Text", sourceCode, source, target, across), row("Translation", targetCode, target, source, weights)];
+  rows.forEach((each, side) => connect(each, rows[1 - side], caption));
   return [...rows.map(({ box }) => box), caption];
+}
+
+/** A row of pieces. links: for each piece its weights to all `others`. */
+function row(name, code, pieces, others, links) {
+  const items = pieces.map((piece, place) => element("span", {
+    class: piece ? "piece" : "piece end", role: "option", "aria-selected": "false", "aria-label": spoken(shown(piece), others, links[place]),
+  }, piece.trim() || piece || "end"));
+  const spaced = items.flatMap((item, place) => [/^\s+\S|^$/.test(pieces[place]) ? " " : "", item]);
+  const attributes = { class: "pieces", role: "listbox", "aria-orientation": "horizontal", "aria-label": name, ...script(code) };
+  return { items, links, box: element("div", attributes, ...spaced) };
 }
 
 function shown(piece) {
@@ -66,6 +70,7 @@ function connect({ box, items, links }, other, caption) {
 
 function alternativesList(alternatives, code) {
   if (!alternatives.length) return [];
-  const items = alternatives.map(({ text, score }) => element("li", {}, element("span", script(code), text), " ", element("span", { class: "score" }, score.toFixed(3))));
+  const items = alternatives.map(({ text, score }) =>
+    element("li", {}, element("span", script(code), text), " ", element("span", { class: "score" }, score.toFixed(3))));
   return [element("details", { class: "alternatives" }, element("summary", {}, `${alternatives.length} more`), element("ol", {}, ...items))];
 }
