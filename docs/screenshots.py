@@ -43,10 +43,10 @@ SITE = (
 
 
 SERVER = (
-    ("serve.png", "", "light", 1100, 700),
-    ("serve-dark.png", "", "dark", 1100, 700),
-    ("serve-phone.png", "", "light", 390, 800),
-    ("api-phone.png", "docs", "dark", 390, 800),
+    ("serve.png", "", "light", 1100, 720),
+    ("serve-dark.png", "", "dark", 1100, 720),
+    ("serve-phone.png", "", "light", 390, 1120),
+    ("api-phone.png", "docs", "dark", 390, 1120),
 )
 """Screenshots of the server's pages: picture, path, theme, width, height."""
 
