@@ -43,10 +43,10 @@ browser:
 
 # Tests of the server ask it with programs of others; without them they are skipped, and say so.
 clients: $(VENV)/.weft-dev-installed
-	@test -d $(VENV)/clients/node_modules || \
+	@test -d $(VENV)/clients/node_modules/axe-core || \
 	  { command -v npm >/dev/null && mkdir -p $(VENV)/clients && \
-	    npm install --silent --prefix $(VENV)/clients libretranslate@1.0.1 translate@3.1.0 >/dev/null 2>&1; } || \
-	  echo "NO TESTS WITH npm's CLIENTS: install node and npm to run them"
+	    npm install --silent --prefix $(VENV)/clients libretranslate@1.0.1 translate@3.1.0 axe-core@4.14.0 >/dev/null 2>&1; } || \
+	  echo "NO TESTS WITH npm's CLIENTS AND axe: install node and npm to run them"
 	@command -v nginx >/dev/null || test -x /usr/sbin/nginx || \
 	  { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && apt-get update -qq && \
 	    DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends nginx-light >/dev/null; } || \

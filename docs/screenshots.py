@@ -23,7 +23,7 @@ from selenium.webdriver.support.select import Select
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 
-from chromium import MISSING, chromium, sized, wait
+from chromium import MISSING, chromium, set_theme, sized, wait
 from serving import running
 
 from weft import load
@@ -42,15 +42,20 @@ SITE = (
 """Screenshots of the documentation site: picture, page, section, theme, width, height."""
 
 
+SERVER = (
+    ("serve.png", "", "light", 1100, 720),
+    ("serve-dark.png", "", "dark", 1100, 720),
+    ("serve-phone.png", "", "light", 390, 1120),
+    ("api-phone.png", "docs", "dark", 390, 1120),
+)
+"""Screenshots of the server's pages: picture, path, theme, width, height."""
+
+
 def save_screenshot(browser: WebDriver, file: Path) -> None:
     """Saves a screenshot of the browser with a reduced palette."""
     image = Image.open(io.BytesIO(browser.get_screenshot_as_png())).convert("RGB")
     image.quantize(COLOURS, dither=Image.Dither.NONE).save(file, optimize=True)
     print(f"{file}: {file.stat().st_size / 1000:.0f} kB")
-
-
-def set_theme(browser: WebDriver, name: str) -> None:
-    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [{"name": "prefers-color-scheme", "value": name}]})
 
 
 def capture_explanation(browser: WebDriver, run: str, text: str, beam: int, out: Path) -> None:
@@ -70,19 +75,29 @@ def capture_explanation(browser: WebDriver, run: str, text: str, beam: int, out:
 
 
 def capture_server(browser: WebDriver, run: str, languages: str, text: str, beam: int, out: Path) -> None:
-    """The server's page with a highlighted word, on a desktop and on a phone."""
+    """The server's page with a highlighted word, and its API reference."""
     with running(Models([parse_place(f"{languages}={run}")], device="cpu")) as served:
-        for picture, width, height, phone in (("serve.png", 1100, 640, False), ("serve-phone.png", 390, 800, True)):
-            with sized(browser, width, height, phone=phone):
-                browser.get(served.url)
-                wait(browser, "document.getElementById('model').options.length")
-                Select(browser.find_element(By.ID, "beam")).select_by_value(str(beam))
-                browser.find_element(By.ID, "source").send_keys(text)
-                wait(browser, f"document.querySelectorAll('.alternatives li').length === {beam - 1}")
-                browser.execute_script("document.querySelector('.alternatives').open = true")
-                words = browser.find_elements(By.CSS_SELECTOR, ".pieces:nth-child(2) .piece")
-                ActionChains(browser).move_to_element(words[2 * len(words) // 3]).perform()
+        for picture, path, theme, width, height in SERVER:
+            set_theme(browser, theme)
+            with sized(browser, width, height, phone=width < 600):
+                browser.get(f"{served.url}/{path}")
+                if path:
+                    wait(browser, "document.querySelectorAll('h3').length")
+                else:
+                    translate(browser, text, beam)
                 save_screenshot(browser, out / picture)
+    set_theme(browser, "light")
+
+
+def translate(browser: WebDriver, text: str, beam: int) -> None:
+    """Types a text into the server's page, shows its alternatives, and points at a word."""
+    wait(browser, "document.getElementById('beam').options.length")
+    Select(browser.find_element(By.ID, "beam")).select_by_value(str(beam))
+    browser.find_element(By.ID, "source").send_keys(text)
+    wait(browser, f"document.querySelectorAll('.alternatives li').length === {beam - 1}")
+    browser.execute_script("document.querySelector('.alternatives').open = true; document.activeElement.blur()")
+    words = browser.find_elements(By.CSS_SELECTOR, ".pieces + .pieces .piece")
+    ActionChains(browser).move_to_element(words[2 * len(words) // 3]).perform()
 
 
 def capture_site(browser: WebDriver, site: Path, out: Path) -> None:

@@ -13,7 +13,13 @@ from selenium.webdriver.support.ui import WebDriverWait
 MISSING = "chromium and chromedriver are not installed; apt-get install chromium chromium-driver"
 """Names the Debian packages."""
 
-OPTIONS = ("headless=new", "no-sandbox", "disable-gpu", "disable-dev-shm-usage", "hide-scrollbars", "window-size=1200,900")
+FOREIGN = "weft.test"
+"""A name of this machine that browsers do not trust: pages over plain HTTP are no secure context there."""
+
+OPTIONS = (
+    *("headless=new", "no-sandbox", "disable-gpu", "disable-dev-shm-usage", "hide-scrollbars", "window-size=1200,900"),
+    f"host-resolver-rules=MAP {FOREIGN} 127.0.0.1",
+)
 
 
 @contextmanager
@@ -45,6 +51,11 @@ def sized(browser: WebDriver, width: int, height: int, *, phone: bool = False) -
         yield
     finally:
         browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+
+
+def set_theme(browser: WebDriver, name: str) -> None:
+    """Makes the system's theme light or dark."""
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [{"name": "prefers-color-scheme", "value": name}]})
 
 
 def wait(browser: WebDriver, condition: str) -> None:

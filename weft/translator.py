@@ -203,7 +203,10 @@ class Translator(Trained):
                 f"the text has {count} parts that are translated one by one; explain them with explain_sentences(text), or the "
                 "text as a whole with sentences='off'"
             )
-        return explain(predictor, text, target=target, run=run, influence=influence)
+        found = explain(predictor, text, target=target, run=run, influence=influence)
+        data = self.config.data
+        found.model, found.languages = self.config.model["kind"], (data.source_language or "", data.target_language or "")
+        return found
 
     def explain_sentences(self, text: str, **settings: Any) -> list[Explanation]:
         """An explanation for each part of a text that is translated by itself; `settings` are those of `explain`."""

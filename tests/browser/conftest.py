@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import chromium as own
 import pytest
 from selenium.webdriver.chrome.webdriver import WebDriver
+from serving import Running, running, two_models
 
 MISSING = f"NO BROWSER TESTS: {own.MISSING}"
 
@@ -45,3 +47,10 @@ def offline(browser: WebDriver) -> Iterator[WebDriver]:
     set_offline(True)
     yield browser
     set_offline(False)
+
+
+@pytest.fixture(scope="session")
+def served(reverse_run: Path, other_run: Path) -> Iterator[Running]:
+    """A server with two models, shared by all tests."""
+    with running(two_models(reverse_run, other_run), hosts=(own.FOREIGN,)) as shown:
+        yield shown

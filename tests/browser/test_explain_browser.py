@@ -82,6 +82,14 @@ def test_the_page_works_with_the_keyboard(offline: WebDriver, translator: Transl
     assert message(offline).startswith("step 2 of 4: b ← b")
     press(offline, "l")
     wait(offline, "document.querySelectorAll('.row span').length == 8")
+    for row, names in ((".tokens", "c b"), (".thumbs", "mean max"), (".row", "a b")):
+        (stop,) = all_of(offline, f"{row}:first-child [tabindex='0'], {row} [tabindex='0']")[:1]
+        assert len(all_of(offline, f"{row} [tabindex='0']")) == len(all_of(offline, row)), "a row is one tab stop"
+        stop.send_keys(Keys.ARROW_RIGHT)
+        assert f"{stop.text} {offline.switch_to.active_element.text}" == names
+    assert message(offline).startswith("b: b ") and offline.switch_to.active_element.accessible_name == message(offline)
+    all_of(offline, ".thumb")[2].send_keys(Keys.ENTER)
+    wait(offline, "document.activeElement.matches('.thumb:nth-child(3)[aria-pressed=true]')")
     press(offline, "n")
     wait(offline, "document.querySelector('.text').textContent == 'd e'")
     press(offline, "t")

@@ -167,6 +167,36 @@ def test_terms_are_used_and_avoided(served: Any, reverse_run: Path) -> None:
     assert found["text"] == expected.text and found["score"] == pytest.approx(expected.score, abs=1e-5)
     answer = served.post("/v1/translate", status=400, text="a", model="reverse", use=["ÄÖ"])
     assert "'ÄÖ'" in answer["error"]
+    first, second = served.translate(["a b c", "d e"], model="reverse", glossary={"A": "h", "c": "! b", "z": "k"})
+    assert "h" in first["text"].split() and "b" not in first["text"].split() and second["text"] == "e d"
+    served.post("/v1/translate", status=422, text="a", model="reverse", glossary={"a": "!"})
+    assert (
+        "exceeds text limit"
+        in served.post(
+            "/v1/translate",
+            status=400,
+            text="a",
+            model="reverse",
+            glossary={f"{place}" * 100: "b" * 200 for place in range(100)},
+        )["error"]
+    )
+
+
+def test_the_source_language_is_detected(served: Any) -> None:
+    for text, code in (("the of and to", "en"), ("de la le et les", "fr")):
+        assert served.post("/v1/translate", text=text, source="auto", target="de")["source"] == code
+    served.post("/v1/translate", status=400, text="the", source="auto")
+    served.post("/v1/translate", status=400, text="the", source="auto", target="xx")
+
+
+def test_a_browser_gets_errors_as_a_page(served: Any) -> None:
+    browser = {"Accept": "text/html,*/*;q=0.8"}
+    answer = served.client.post("/v1/explain", data={"text": "a", "model": "<b>"}, headers=browser)
+    assert answer.status_code == 400 and answer.headers["content-type"].startswith("text/html")
+    assert "There is no model &#x27;&lt;b&gt;&#x27;; choose one of: reverse, other." in answer.text
+    assert 'href="../static/page.css"' in answer.text
+    assert 'href="./static/page.css"' in served.client.get("/nothing", headers=browser).text
+    assert served.client.get("/nothing", headers={"Accept": "*/*"}).json() == {"error": "Not Found"}
 
 
 @pytest.mark.parametrize(

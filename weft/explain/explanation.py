@@ -91,7 +91,7 @@ class Explanation:
 
     score: the log-probability divided by lengthᵅ, as in the search · maps: every attention and mixer, cross-attention first ·
     best: the n best translations of the search · tree: all hypotheses of a beam search · forced: whether the target was given
-    · notes: remarks for the reader.
+    · notes: remarks for the reader · languages: codes of the source and target language, if they are known.
     """
 
     run: str
@@ -105,6 +105,7 @@ class Explanation:
     tree: list[Node] = field(default_factory=list)
     forced: bool = False
     notes: list[str] = field(default_factory=list)
+    languages: tuple[str, str] = ("", "")
 
     def views(self, use: Use) -> list[AttentionMap]:
         """Returns the maps of one use, the lowest layer first."""

@@ -52,6 +52,7 @@ def document(explanation: Explanation) -> dict[str, Any]:
         maps.append({**about, "rows": rows, "columns": columns, "shape": each.weights.shape, "data": packed(each.weights)})
     return {
         **{name: _plain(getattr(explanation, name)) for name in ("run", "model", "forced", "score", "notes", "steps", "tree")},
+        "languages": explanation.languages,
         "sides": {name: {**vars(side), "tokens": [shown(token) for token in side.tokens]} for name, side in sides.items()},
         "maps": maps,
         "best": [{"text": each.text, "score": _plain(each.score)} for each in explanation.best],

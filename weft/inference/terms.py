@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -55,10 +55,16 @@ NO_TERMS = Terms()
 
 
 class Glossary:
-    """Source terms, each with a target term to use or avoid wherever the source term occurs, as whole words in any case."""
+    """Source terms, each with a target term to use wherever the source term occurs, as whole words in any case.
 
-    def __init__(self, entries: Sequence[tuple[str, str, bool]]) -> None:
-        self._entries = [(_whole_word(source), source, target, avoid) for source, target, avoid in entries]
+    With "!" before it, the target term is to be avoided there.
+    """
+
+    def __init__(self, entries: Iterable[tuple[str, str]]) -> None:
+        self._entries = [
+            (_whole_word(source), source, target.removeprefix("!").strip(), target.startswith("!"))
+            for source, target in entries
+        ]
 
     def terms(self, text: str) -> Terms:
         """The terms that apply to this text."""
@@ -80,11 +86,9 @@ def read_glossary(path: Path) -> Glossary:
             continue
         source, tab, target = line.partition("\t")
         source, target = source.strip(), target.strip()
-        avoid = target.startswith("!")
-        target = target.removeprefix("!").strip()
-        if not (tab and source and target):
+        if not (tab and source and target.removeprefix("!")):
             raise DataError(f"{path}, line {number}: expected a source term, a tab and a target term")
-        entries.append((source, target, avoid))
+        entries.append((source, target))
     return Glossary(entries)
 
 

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from html import escape
 from importlib import resources
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
-from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
 
 from weft.errors import WeftError
 from weft.serve import file_api, json_api, libretranslate
@@ -27,7 +28,12 @@ FILES = {
     "/static/base.css": ("explain/assets/base.css", "text/css"),
     "/static/page.css": ("serve/page/page.css", "text/css"),
     "/static/page.js": ("serve/page/page.js", "text/javascript"),
+    "/static/choices.js": ("serve/page/choices.js", "text/javascript"),
+    "/static/pairs.js": ("serve/page/pairs.js", "text/javascript"),
+    "/static/server.js": ("serve/page/server.js", "text/javascript"),
+    "/static/docs.css": ("serve/page/docs.css", "text/css"),
     "/static/docs.js": ("serve/page/docs.js", "text/javascript"),
+    "/static/examples.js": ("serve/page/examples.js", "text/javascript"),
     "/static/dom.js": ("explain/assets/dom.js", "text/javascript"),
     "/static/icon.svg": ("serve/page/icon.svg", "image/svg+xml"),
 }
@@ -71,9 +77,8 @@ def make_app(service: Service, log: Log = log_line) -> Guard:
     # FastAPI caches the schema after the first call.
     schema = app.openapi()
     with_security(schema, bool(service.access.keys), PUBLIC)
-    schema["components"]["schemas"]["TranslateRequest"] = with_choices(
-        json_api.TranslateRequest.model_json_schema(), service.models.choices
-    )
+    choices = {**service.models.choices, "source": ["auto", *service.models.choices["source"]]}
+    schema["components"]["schemas"]["TranslateRequest"] = with_choices(json_api.TranslateRequest.model_json_schema(), choices)
     if service.settings.origins:
         app.add_middleware(
             CORSMiddleware, allow_origins=service.settings.origins, allow_methods=["GET", "POST"], allow_headers=["*"]
@@ -90,21 +95,33 @@ def _add_file(app: FastAPI, path: str, name: str, media_type: str) -> None:
 
 
 def _add_errors(app: FastAPI) -> None:
-    """Formats every error as {"error": "…"}, as LibreTranslate does."""
+    """Formats every error as {"error": "…"}, as LibreTranslate does, and as a page for browsers that ask for one."""
+    template = resources.files("weft").joinpath("serve/page/error.html").read_text("utf-8")
+
+    def response(request: Request, message: str, status: int, headers: Mapping[str, str] | None = None) -> Response:
+        if request.headers.get("accept", "").startswith("text/html"):
+            home = "../" * (request.url.path.count("/") - 1) or "./"
+            page = template.replace("{{home}}", home).replace("{{message}}", escape(_sentence(message)))
+            return HTMLResponse(page, status, headers)
+        return JSONResponse({"error": message}, status, headers)
 
     @app.exception_handler(WeftError)
-    async def wrong(_: Request, error: WeftError) -> Response:
-        return JSONResponse({"error": str(error)}, 400)
+    async def wrong(request: Request, error: WeftError) -> Response:
+        return response(request, str(error), 400)
 
     @app.exception_handler(Exception)
-    async def unexpected(_: Request, error: Exception) -> Response:
-        return JSONResponse({"error": "internal error"}, 500)  # the middleware logs the traceback
+    async def unexpected(request: Request, error: Exception) -> Response:
+        return response(request, "internal error", 500)  # the middleware logs the traceback
 
     @app.exception_handler(RequestValidationError)
-    async def invalid(_: Request, error: RequestValidationError) -> Response:
+    async def invalid(request: Request, error: RequestValidationError) -> Response:
         message = "; ".join(f"{'.'.join(map(str, each['loc'][1:])) or 'body'}: {each['msg']}" for each in error.errors())
-        return JSONResponse({"error": message.encode("utf-8", "replace").decode()}, 422)
+        return response(request, message.encode("utf-8", "replace").decode(), 422)
 
     @app.exception_handler(HTTPException)
-    async def refused(_: Request, error: HTTPException) -> Response:
-        return JSONResponse({"error": str(error.detail)}, error.status_code, headers=error.headers)
+    async def refused(request: Request, error: HTTPException) -> Response:
+        return response(request, str(error.detail), error.status_code, error.headers)
+
+
+def _sentence(message: str) -> str:
+    return message[:1].upper() + message[1:] + ("" if message.endswith((".", "!", "?")) else ".")

@@ -14,8 +14,9 @@ from starlette.responses import HTMLResponse, Response
 from weft.inference.documents import Document
 from weft.inference.formats import Format, fill_all, open_document
 from weft.inference.predictor import Prediction
-from weft.inference.terms import Terms
+from weft.inference.terms import Glossary, Terms
 from weft.serve.batcher import too_many_cells
+from weft.serve.detect import detect_language
 from weft.serve.models import ExplanationQuery, Served, TranslationQuery
 from weft.serve.request_body import admitted_body, body_schema, with_choices
 from weft.serve.responses import ERRORS, ModelDocument, TranslateResponse, cells, document, encode
@@ -23,7 +24,9 @@ from weft.serve.service import Service
 from weft.serve.sockets import reload_others
 
 Text = Annotated[str, Field(max_length=1 << 20)]
-TermList = Annotated[list[Annotated[str, Field(min_length=1, max_length=200)]], Field(max_length=32)]
+Term = Annotated[str, Field(min_length=1, max_length=200)]
+TermList = Annotated[list[Term], Field(max_length=32)]
+GlossaryTerm = Annotated[str, Field(pattern=r"^!?\s*[^!\s]", max_length=200)]
 
 PAGE_POLICY = "sandbox allow-scripts; default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data:"
 """Lets the script inside the explanation page run, but in an opaque origin: it cannot reach this server."""
@@ -47,7 +50,7 @@ class TranslateRequest(BaseModel):
     )
     format: Format = Field("text", description="text, or html, srt or xliff for documents whose markup stays")
     model: str | None = Field(None, description="name of a model, as listed by /v1/models")
-    source: str | None = Field(None, description="source language, if no model is named")
+    source: str | None = Field(None, description="source language, or auto to detect it, if no model is named")
     target: str | None = Field(None, description="target language, if no model is named")
     beam: int | None = Field(None, ge=1, description="beam size; 1: greedy search")
     n_best: int | None = Field(None, ge=1, description="number of translations for each text")
@@ -66,6 +69,9 @@ class TranslateRequest(BaseModel):
     )
     use: TermList = Field([], description="terms that every translation must contain (constrained beam search)")
     avoid: TermList = Field([], description="terms that no translation may contain")
+    glossary: Annotated[dict[Term, GlossaryTerm], Field(max_length=100)] = Field(
+        {}, description="source terms, each with the term to use wherever it occurs, or to avoid if ! is before it"
+    )
     attention: bool = Field(False, description="add the attention weights of every layer that has them")
     alignment: bool = Field(False, description="add the attention between words, averaged over layers and heads")
 
@@ -76,6 +82,17 @@ class TranslateRequest(BaseModel):
     @property
     def prefixes(self) -> list[str]:
         return [self.prefix] if isinstance(self.prefix, str) else self.prefix or []
+
+    @property
+    def glossary_texts(self) -> list[str]:
+        """The glossary as one text, if there is one."""
+        return [" ".join([*self.glossary.keys(), *self.glossary.values()])] if self.glossary else []
+
+    def terms(self, text: str) -> Terms:
+        """The terms for one text."""
+        found = Glossary(self.glossary.items()).terms(text)
+        use, avoid = (*self.use, *found.use), (*self.avoid, *found.avoid)
+        return Terms(tuple(dict.fromkeys(use)), tuple(dict.fromkeys(avoid)), found.sources)
 
 
 class ExplainRequest(BaseModel):
@@ -102,8 +119,8 @@ def router(service: Service) -> APIRouter:
     )
     async def translate(request: Request) -> Response:
         body = await admitted_body(request, service, TranslateRequest)
-        service.check(body.texts, body.prefixes + body.use + body.avoid)
-        model = service.models.chosen(body.model, body.source, body.target)
+        service.check(body.texts, body.prefixes + body.use + body.avoid + body.glossary_texts)
+        model = _selected(service, body)
         documents = None if body.format == "text" else [open_document(text, body.format, model.target) for text in body.texts]
         limit = service.settings.cells * (1 if body.attention else ALIGNING)
         found = await service.answer(request, _queries(service, body, model, documents), cells=limit)
@@ -143,6 +160,15 @@ def router(service: Service) -> APIRouter:
     return routes
 
 
+def _selected(service: Service, body: TranslateRequest) -> Served:
+    """The model of a request. `source: auto` chooses among the languages that are translated to the target language."""
+    models, source = service.models, body.source
+    if source == "auto" and body.model is None:
+        codes = dict.fromkeys(model.source for model in models.served if model.target == body.target)
+        source = detect_language(" ".join(body.texts), list(codes) or models.choices["source"])[0]["language"]
+    return models.chosen(body.model, source, body.target)
+
+
 def _model(model: Served, limit: int) -> ModelDocument:
     config = model.translator.config
     return ModelDocument(
@@ -157,10 +183,10 @@ def _model(model: Served, limit: int) -> ModelDocument:
 
 def _content(body: TranslateRequest, model: Served, translations: Sequence[Prediction]) -> bytes:
     """The response as JSON."""
-    terms, answers = Terms(tuple(body.use)), []
+    answers = []
     for text, each in zip(body.texts, translations, strict=True):
         answer = document(model, text, each, attention=body.attention, alignment=body.alignment)
-        answer.unmet = terms.unmet(each.text) or None
+        answer.unmet = body.terms(text).unmet(each.text) or None
         answers.append(answer)
     return encode(TranslateResponse(model=model.name, source=model.source, target=model.target, translations=answers))
 
@@ -171,12 +197,11 @@ def _queries(
     """The queries of a request: one per text, or one per segment of its documents."""
     texts, prefixes = body.texts, body.prefixes or [""]
     options = _options(body, service.settings.beam, model)
-    terms = Terms(tuple(dict.fromkeys(body.use)), tuple(dict.fromkeys(body.avoid)))
     if documents is not None:
         if body.prefixes or body.attention or body.alignment or body.use:
             raise HTTPException(400, f"format {body.format}: a document has no prefix, use, attention and alignment")
         segments = [segment for each in documents for segment in each.segments]
-        return [TranslationQuery(model, each.text, options, terms=terms, marks=each.marks) for each in segments]
+        return [TranslationQuery(model, each.text, options, terms=body.terms(each.text), marks=each.marks) for each in segments]
     if any(len(text.splitlines()) > 1 for text in texts):
         raise HTTPException(400, "a text must be one line; send several lines as a list of texts")
     prefixes = prefixes * len(texts) if len(prefixes) == 1 else prefixes
@@ -186,7 +211,7 @@ def _queries(
         )
     attention = body.attention or body.alignment
     pairs = zip(texts, prefixes, strict=True)
-    return [TranslationQuery(model, text, options, prefix, terms, attention) for text, prefix in pairs]
+    return [TranslationQuery(model, text, options, prefix, body.terms(text), attention) for text, prefix in pairs]
 
 
 def _options(body: TranslateRequest, limit: int, model: Served) -> tuple[tuple[str, Any], ...]:

@@ -125,7 +125,10 @@ class Served:
 
     def explain(self, query: Query) -> str:
         """The page that explains how a text is translated."""
-        return page(self.translator.explain_sentences(query.text, run=self.name, **dict(query.options)), "weft")
+        found = self.translator.explain_sentences(query.text, run=self.name, **dict(query.options))
+        for each in found:
+            each.languages = (self.source, self.target)
+        return page(found, "weft")
 
     def count(self, text: str) -> int:
         """Returns the number of source tokens in a text, including EOS."""

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
 from weft.batch import EOS
 from weft.explain.picture import cross_attention
@@ -21,51 +21,48 @@ CHARACTER_LEVEL = 1.5
 
 
 class AlignmentDocument(BaseModel):
-    """Source pieces, target pieces (usually words), and the attention from each target piece to each source piece.
+    """Source pieces, target pieces (usually words), and the attention from each target piece to each source piece."""
 
-    The last source piece is the end of the text, an empty string.
-    """
-
-    source: list[str]
-    target: list[str]
-    weights: list[list[float]]
+    source: list[str] = Field(description="pieces of the text; the end of the text is an empty string")
+    target: list[str] = Field(description="pieces of the translation")
+    weights: list[list[float]] = Field(description="for each piece of the translation, its attention to each piece of the text")
 
 
 class TranslationDocument(BaseModel):
-    """One translation.
+    """One translation."""
 
-    attention: weights [heads][target tokens][source tokens] by layer, if requested · unmet: terms of `use` that it does not
-    contain, because it reached its longest length first.
-    """
-
-    text: str
-    score: float
-    tokens: list[str]
-    source_tokens: list[str] | None = None
-    alternatives: list[TranslationDocument] | None = None
-    alignment: AlignmentDocument | None = None
-    attention: dict[str, list[list[list[float]]]] | None = None
-    unmet: list[str] | None = None
+    text: str = Field(description="the translation")
+    score: float = Field(description="its log-probability, divided by its length as the length penalty says")
+    tokens: list[str] = Field(description="its tokens")
+    source_tokens: list[str] | None = Field(None, description="the tokens of the text")
+    alternatives: list[TranslationDocument] | None = Field(None, description="the next best translations, if n_best is above 1")
+    alignment: AlignmentDocument | None = Field(None, description="on request, if the model attends to the text")
+    attention: dict[str, list[list[list[float]]]] | None = Field(
+        None, description="on request, by layer: the weights of each head, target token and source token"
+    )
+    unmet: list[str] | None = Field(
+        None, description="terms that it should contain but does not, because it reached its longest length first"
+    )
 
 
 class TranslateResponse(BaseModel):
     """The model that was used, and one translation for each text."""
 
-    model: str
-    source: str
-    target: str
-    translations: list[TranslationDocument]
+    model: str = Field(description="name of the model")
+    source: str = Field(description="source language; the detected one, if it was auto")
+    target: str = Field(description="target language")
+    translations: list[TranslationDocument] = Field(description="one for each text, in order")
 
 
 class ModelDocument(BaseModel):
-    """A model of this server. `beam` is the run's default, `most_beam` the largest that a request may set."""
+    """A model of this server."""
 
-    name: str
-    source: str
-    target: str
-    kind: str
-    beam: int
-    most_beam: int
+    name: str = Field(description="name of the model")
+    source: str = Field(description="source language")
+    target: str = Field(description="target language")
+    kind: str = Field(description="kind of model")
+    beam: int = Field(description="beam size, if a request sets none")
+    most_beam: int = Field(description="largest beam that a request may set")
 
 
 class ErrorDocument(BaseModel):

@@ -38,6 +38,12 @@ function joinWords(matrix, rowWords, columnWords) {
   return { rows: rowWords.length, columns: columnWords.length, values };
 }
 
+// The strongest of some weights, with their names.
+function strongest(names, weights) {
+  const order = Array.from(weights, (_, place) => place).sort((a, b) => weights[b] - weights[a]);
+  return order.slice(0, 4).map(place => `${names[place]} ${weights[place].toFixed(2)}`).join(" · ");
+}
+
 // Writes the labels of an axis into a row, each with the attributes that `attributes` returns for its number.
 function fillRow(row, { names, rtl }, attributes) {
   row.dir = rtl ? "rtl" : "ltr";

@@ -31,3 +31,25 @@ function fill(node, attributes, children) {
 function find(id) {
   return document.getElementById(id);
 }
+
+/** Makes the items of a row one tab stop: arrow keys, Home and End move between them. */
+function rove(row, items, start = 0) {
+  items.forEach((item, place) => {
+    item.tabIndex = place === start ? 0 : -1;
+    item.addEventListener("focus", () => items.forEach(each => { each.tabIndex = each === item ? 0 : -1; }));
+  });
+  row.onkeydown = event => {
+    const at = items.indexOf(document.activeElement), forward = getComputedStyle(row).direction === "rtl" ? -1 : 1;
+    const next = { ArrowRight: at + forward, ArrowLeft: at - forward, Home: 0, End: items.length - 1 }[event.key];
+    if (at < 0 || next === undefined) return;
+    event.preventDefault();
+    items[next]?.focus();
+  };
+}
+
+/** Replaces the children of a box. The focus stays at its place. */
+function refill(box, ...children) {
+  const at = [...box.children].indexOf(document.activeElement);
+  box.replaceChildren(...children);
+  box.children[at]?.focus();
+}

@@ -39,7 +39,7 @@ class HeatMap {
   constructor(tell) {
     this.tell = tell;
     this.canvas = element("canvas", {
-      tabindex: 0, role: "img", class: "map",
+      tabindex: 0, role: "application", "aria-roledescription": "heat map", class: "map",
       onmousemove: event => this.point(event), onkeydown: event => this.move(event),
     });
     this.at = null;
@@ -64,7 +64,7 @@ class HeatMap {
     const context = resize(this.canvas, width, height, scale);
     context.imageSmoothingEnabled = false;
     context.drawImage(this.image, left, top, matrix.columns * cell, matrix.rows * cell);
-    context.strokeStyle = colour("line");
+    context.strokeStyle = colour("edge");
     context.strokeRect(left + 0.5, top + 0.5, matrix.columns * cell, matrix.rows * cell);
     this.drawLabels(context);
     this.drawScale(context);
@@ -105,7 +105,7 @@ class HeatMap {
     fill.addColorStop(1, `rgba(${heat},1)`);
     context.fillStyle = fill;
     context.fillRect(x, top, 9, height);
-    context.strokeStyle = colour("line");
+    context.strokeStyle = colour("edge");
     context.strokeRect(x + 0.5, top + 0.5, 9, height);
     context.fillStyle = colour("ink");
     context.font = "10px system-ui, sans-serif";

@@ -6,9 +6,10 @@ const LINES_HEIGHT = 150;
 class Lines {
   constructor(tell) {
     this.tell = tell;
-    this.above = element("div", { class: "row" });
-    this.below = element("div", { class: "row" });
-    this.canvas = element("canvas");
+    [this.above, this.below] = ["attended to", "attending"].map(name => element("div", {
+      class: "row", role: "listbox", "aria-orientation": "horizontal", "aria-label": `${name}; move with the arrow keys`,
+    }));
+    this.canvas = element("canvas", { "aria-hidden": "true" });
     this.box = element("div", { class: "lines" }, this.above, this.canvas, this.below);
   }
 
@@ -16,7 +17,11 @@ class Lines {
     Object.assign(this, { matrix, rows, columns, only: null });
     for (const [row, side, which] of [[this.above, columns, "column"], [this.below, rows, "row"]]) {
       const pick = place => () => this.pick(which, place);
-      fillRow(row, side, place => ({ tabindex: 0, onmouseenter: pick(place), onfocus: pick(place), onmouseleave: pick(null), onblur: pick(null) }));
+      fillRow(row, side, place => ({
+        role: "option", "aria-selected": "false", "aria-label": this.describe(which, place),
+        onmouseenter: pick(place), onfocus: pick(place), onmouseleave: pick(null), onblur: pick(null),
+      }));
+      rove(row, [...row.children]);
     }
     this.draw();
   }
@@ -24,18 +29,16 @@ class Lines {
   pick(which, place) {
     this.only = place === null ? null : { which, place };
     for (const [row, name] of [[this.above, "column"], [this.below, "row"]]) {
-      [...row.children].forEach((span, i) => span.classList.toggle("on", which === name && place === i));
+      [...row.children].forEach((span, i) => span.setAttribute("aria-selected", which === name && place === i));
     }
     this.draw();
-    if (place !== null) this.tell(this.strongest(which, place));
+    if (place !== null) this.tell(this.describe(which, place));
   }
 
-  strongest(which, place) {
-    const { matrix } = this, count = which === "row" ? matrix.columns : matrix.rows;
-    const weight = i => which === "row" ? matrix.values[place * matrix.columns + i] : matrix.values[i * matrix.columns + place];
-    const [own, other] = which === "row" ? [this.rows, this.columns] : [this.columns, this.rows];
-    const best = Array.from({ length: count }, (_, i) => i).sort((a, b) => weight(b) - weight(a)).slice(0, 4);
-    return `${own.names[place]}: ${best.map(i => `${other.names[i]} ${weight(i).toFixed(2)}`).join(" · ")}`;
+  describe(which, place) {
+    const { rows, columns, values } = this.matrix, [own, other] = which === "row" ? [this.rows, this.columns] : [this.columns, this.rows];
+    const weights = which === "row" ? values.subarray(place * columns, (place + 1) * columns) : Array.from({ length: rows }, (_, r) => values[r * columns + place]);
+    return `${own.names[place]}: ${strongest(other.names, weights)}`;
   }
 
   draw() {

@@ -16,11 +16,11 @@ class Panel {
   }
 
   head(tell) {
-    const { run, model, score, forced, sides, notes } = this.explanation;
-    const text = side => element("p", { class: "text", dir: side.rtl ? "rtl" : "ltr" }, side.text);
+    const { run, model, score, forced, sides, notes, languages } = this.explanation;
+    const text = (side, lang) => element("p", { class: "text", dir: side.rtl ? "rtl" : "ltr", lang }, side.text);
     return [
       element("h2", {}, run ? `${run} (${model})` : model),
-      text(sides.source), text(sides.target),
+      text(sides.source, languages[0]), text(sides.target, languages[1]),
       element("p", { class: "faint" }, `${forced ? "given target; " : ""}score ${score.toFixed(3)}`),
       tokenRow(this.explanation, tell),
       ...notes.map(note => element("p", { class: "note" }, note)),
@@ -37,7 +37,7 @@ class Panel {
     if (forced) parts.push(element("h3", {}, "Where the model would have differed"), continuations(this.explanation));
     if (best.length) parts.push(element("h3", {}, forced ? "The model's own translations" : "Best translations"), tableOf(["score", "translation"], best.map(({ text, score }) => [score, text])));
     parts.push(element("h3", {}, "Beam tree"));
-    if (tree.length) parts.push(element("p", { class: "note" }, "Each column is a step, with the best hypothesis on top. Dashed hypotheses were dropped; hover over one to see why."), beamTree(this.explanation, tell));
+    if (tree.length) parts.push(element("p", { class: "note" }, "Each column is a step, with the best hypothesis on top. Dashed hypotheses were dropped; point at one, or move to it with the arrow keys, to see why."), beamTree(this.explanation, tell));
     else parts.push(element("p", { class: "note" }, "There is no tree without a beam. The tokens above show what else was likely."));
     return parts;
   }
@@ -64,6 +64,7 @@ class Panel {
     const rows = this.explanation.sides[map.rows], columns = this.explanation.sides[map.columns], matrix = oneHead(map, this.headOf(map));
     const labels = side => ({ names: words ? side.names : side.tokens, rtl: side.rtl });
     this.views.steps.stop();
+    this.message.textContent = "";
     this.stage.replaceChildren(current.box ?? current.canvas);
     current.show(words ? joinWords(matrix, rows.words, columns.words) : matrix, labels(rows), labels(columns), this.stage.clientWidth || 600);
   }
@@ -78,7 +79,7 @@ class Panel {
       ...options.map(([value, text]) => element("option", value === chosen ? { value, selected: "" } : { value }, text)));
     const { settings } = this;
     const view = (name, text) => element("button", { type: "button", "aria-pressed": settings.view === name, onclick: () => settings.set({ view: name }) }, text);
-    this.controls.replaceChildren(
+    refill(this.controls,
       choice("kind of attention", this.uses().map(name => [name, USES[name]]), use, value => settings.set({ use: value, layer: 0 })),
       choice("layer", layers.map((map, i) => [String(i), map.title]), String(layer), value => settings.set({ layer: Number(value) })),
       view("map", "heat map"), view("lines", "lines"), view("steps", "step by step"),
@@ -89,8 +90,9 @@ class Panel {
     const chosen = this.headOf(map), { rtl } = this.explanation.sides[map.columns];
     const heads = map.shape[0] > 1 ? ["mean", "max", ...Array.from({ length: map.shape[0] }, (_, h) => h)] : ["mean"];
     this.thumbs.hidden = heads.length === 1;
-    this.thumbs.replaceChildren(...heads.map(head => element("button", {
+    refill(this.thumbs, ...heads.map(head => element("button", {
       type: "button", class: "thumb", "aria-pressed": head === chosen, onclick: () => this.settings.set({ head }),
     }, paint(oneHead(map, head), rtl), typeof head === "number" ? `head ${head + 1}` : head)));
+    rove(this.thumbs, [...this.thumbs.children], heads.indexOf(chosen));
   }
 }

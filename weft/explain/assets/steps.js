@@ -10,7 +10,7 @@ class Steps {
     this.keys = element("div");
     this.queries = element("div");
     this.box = element("div", { class: "steps", tabindex: 0, role: "group", "aria-label": "step by step; move with the arrow keys", onkeydown: event => this.key(event) },
-      element("p", { class: "controls" }, button("←", () => this.go(-1)), button("→", () => this.go(1)), this.play),
+      element("p", { class: "controls" }, button("← back", () => this.go(-1)), button("next →", () => this.go(1)), this.play),
       this.keys, this.queries);
   }
 
@@ -25,16 +25,15 @@ class Steps {
     const { matrix, at } = this, heat = colour("heat");
     [...this.keys.children].forEach((span, c) => {
       const weight = matrix.values[at * matrix.columns + c];
-      span.style.background = `rgba(${heat}, ${Math.min(1, Math.sqrt(weight)) * 0.85})`;
+      span.style.background = `rgba(${heat}, ${Math.min(1, Math.sqrt(weight)) * 0.5})`;
       span.title = weight.toFixed(3);
     });
     [...this.queries.children].forEach((span, r) => {
       span.classList.toggle("on", r === at);
-      span.style.opacity = r > at ? 0.3 : 1;
+      span.classList.toggle("later", r > at);
     });
-    const weights = Array.from(matrix.values.subarray(at * matrix.columns, (at + 1) * matrix.columns));
-    const strongest = weights.indexOf(Math.max(...weights));
-    this.tell(`step ${at + 1} of ${matrix.rows}: ${this.rows.names[at]} ← ${this.columns.names[strongest]} ${weights[strongest].toFixed(2)}`);
+    const weights = matrix.values.subarray(at * matrix.columns, (at + 1) * matrix.columns);
+    this.tell(`step ${at + 1} of ${matrix.rows}: ${this.rows.names[at]} ← ${strongest(this.columns.names, weights)}`);
   }
 
   go(by) {

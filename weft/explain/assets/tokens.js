@@ -9,13 +9,18 @@ function describe(step) {
 }
 
 function tokenRow(explanation, tell) {
-  const row = element("div", { class: "tokens", dir: explanation.sides.target.rtl ? "rtl" : "ltr" });
-  explanation.steps.forEach(step => {
+  const buttons = explanation.steps.map(step => {
     const probability = Math.exp(step.logp), show = () => tell(describe(step));
-    const button = element("button", { type: "button", class: step.better ? "token other" : "token", onmouseenter: show, onfocus: show, onclick: show }, element("bdi", {}, step.token));
-    button.style.background = probability >= 0.5 ? `rgba(var(--good), ${(probability - 0.5) * 0.7})` : `rgba(var(--bad), ${(0.5 - probability) * 0.9})`;
-    row.append(button);
+    const button = element("button", {
+      type: "button", class: step.better ? "token other" : "token", "aria-label": describe(step), onmouseenter: show, onfocus: show, onclick: show,
+    }, element("bdi", {}, step.token));
+    button.style.background = probability >= 0.5 ? `rgba(var(--good), ${(probability - 0.5) * 0.7})` : `rgba(var(--bad), ${(0.5 - probability) * 0.7})`;
+    return button;
   });
+  const row = element("div", {
+    class: "tokens", role: "toolbar", "aria-label": "the translation token by token; move with the arrow keys", dir: explanation.sides.target.rtl ? "rtl" : "ltr",
+  }, ...buttons);
+  rove(row, buttons);
   return row;
 }
 
@@ -33,5 +38,5 @@ function continuations(explanation) {
     step.token, percent(Math.exp(step.logp)), step.options[0].token, percent(Math.exp(step.options[0].logp)), step.instead ?? "…",
   ]);
   if (!rows.length) return element("p", { class: "note" }, "Nowhere: every token is the model's most likely one.");
-  return tableOf(["given", "", "most likely", "", "the model would have written"], rows);
+  return tableOf(["given", "probability", "most likely", "probability", "the model would have written"], rows);
 }

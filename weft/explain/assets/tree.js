@@ -11,12 +11,12 @@ function beamTree(explanation, tell) {
   const nodes = explanation.tree.map((node, i) => treeNode(node, places, i, tell));
   const width = 40 + heights.length * COLUMN_WIDTH, height = 12 + Math.max(...heights) * LINE_HEIGHT;
   return element("div", { class: "stage" }, svg("svg", {
-    class: "tree", width, height, role: "group", "aria-label": "beam tree; move with the arrow keys",
+    class: "tree", width, height, role: "tree", "aria-label": "beam tree; move with the arrow keys",
     onkeydown: event => walk(event, explanation.tree, nodes),
   }, ...nodes));
 }
 
-function treeNode({ token, parent, score, fate, why, final, best }, places, i, tell) {
+function treeNode({ token, step, parent, score, fate, why, final, best }, places, i, tell) {
   const [x, y] = places[i];
   const from = parent < 0 ? [x - 20, y + 12] : [places[parent][0] + BOX_WIDTH, places[parent][1] + 12], bend = (from[0] + x) / 2;
   const name = token.length > 9 ? `${token.slice(0, 8)}…` : token;
@@ -24,7 +24,7 @@ function treeNode({ token, parent, score, fate, why, final, best }, places, i, t
   const below = svg("text", { class: "score", x: x + BOX_WIDTH / 2, y: y + 22, "text-anchor": "middle" }, (final ?? score).toFixed(2));
   const description = `${token}: log-probability ${score.toFixed(3)}${final === null ? "" : `, final score ${final.toFixed(3)}`}${why ? ` — ${why}` : ""}`;
   const show = () => tell(description);
-  return svg("g", { class: best ? `${fate} best` : fate, tabindex: i ? -1 : 0, role: "treeitem", "aria-label": description, onmouseenter: show, onfocus: show },
+  return svg("g", { class: best ? `${fate} best` : fate, tabindex: i ? -1 : 0, role: "treeitem", "aria-level": step + 1, "aria-selected": best, onmouseenter: show, onfocus: show },
     svg("path", { d: `M${from} C${bend},${from[1]} ${bend},${y + 12} ${x},${y + 12}` }),
     svg("rect", { x, y, width: BOX_WIDTH, height: 25 }), label, below, svg("title", {}, description));
 }
@@ -41,5 +41,9 @@ function walk(event, tree, nodes) {
   }[event.key];
   if (!next) return;
   event.preventDefault();
-  nodes[next()]?.focus();
+  const chosen = nodes[next()];
+  if (!chosen) return;
+  nodes[at].setAttribute("tabindex", -1);
+  chosen.setAttribute("tabindex", 0);
+  chosen.focus();
 }
