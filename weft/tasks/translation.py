@@ -59,6 +59,7 @@ class TranslationTask(TextTask):
     """
 
     example = "source.txt,target.txt"
+    distils = True
 
     def __init__(
         self,
