@@ -98,15 +98,15 @@ def problem(importer: tuple[str, ...], imported: tuple[str, ...]) -> str | None:
         return None
     if not may_import(room(importer), room(imported)):
         return f"{room(importer)} must not know {room(imported)}"
-    if imported[0] == "models" and imported[1:2] not in ((), ("base",)):
+    if imported[0] == "models" and imported[1:2] not in ((), ("base",), ("canvas",)):
         if (
             importer[0] == "models"
             and importer != imported
-            and imported[1] not in ("blocks", "composing", "fronts", "language")
+            and imported[1] not in ("blocks", "canvas", "composing", "fronts", "language")
         ):
             return "a model family imports another"
         if importer[0] in ("search", "objectives"):
-            return f"{importer[0]} must know no model family, only models.base"
+            return f"{importer[0]} must know no model family, only models.base and models.canvas"
     return None
 
 

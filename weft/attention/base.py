@@ -23,7 +23,8 @@ class Site:
     """The place a mechanism is built for: what the model decides, as opposed to the options that a user sets.
 
     dim is the width of queries and outputs, memory the width of the attended source (cross use only), and dropout the share of
-    weights dropped in training. predicts: the model predicts from `Attention.predicting`, not from the whole state.
+    weights dropped in training. predicts: the model predicts from `Attention.predicting`, not from the whole state. side: whose
+    tokens attend; a decoder that writes all tokens at once has encoder use on the target side.
     """
 
     use: Use
@@ -32,6 +33,7 @@ class Site:
     memory: int | None = None
     dropout: float = 0.0
     predicts: bool = False
+    side: Literal["source", "target"] = "source"
 
     @property
     def memory_dim(self) -> int:
