@@ -278,6 +278,8 @@ class TranslationPredictor(Predictor[TranslationInput, Translation]):
 
     def log_likelihoods(self, source: str, targets: Sequence[str]) -> list[tuple[float, int]]:
         """See `Scorer`. Texts longer than the model's positions are cut off; the targets are scored in their own batch."""
+        if self.model.decoder.parallel:
+            raise ConfigError("decode.rerank: a model that writes all tokens at once cannot score texts; name another run")
         pieces = self.pieces(source)
         if not pieces or not targets:
             return [(0.0, 1)] * len(targets)

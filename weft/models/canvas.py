@@ -128,7 +128,7 @@ class LengthPlan(Plan):
     """As many blanks as a head predicts, which classifies the difference T − S from the mean of the memory.
 
     offsets: the largest difference that is distinguished, in both directions
-    copy: blanks read source positions, spread evenly, instead of one embedding
+    reads: what blanks read: one embedding, or source positions, spread evenly
     weight: weight of the head's loss, which counts as one more token per sentence
     """
 
@@ -140,13 +140,13 @@ class LengthPlan(Plan):
         dim: int,
         *,
         offsets: PositiveInt = 32,
-        copy: bool = False,
+        reads: Literal["blank", "source"] = "blank",
         weight: NonNegativeFloat = 1.0,
     ) -> None:
         super().__init__()
         self.offsets, self.weight = offsets, weight
         self.head = nn.Linear(memory, 2 * offsets + 1)
-        self.project = nn.Linear(memory, dim) if copy else None
+        self.project = nn.Linear(memory, dim) if reads == "source" else None
 
     def logp(self, source: Encoded) -> Tensor:
         """[G, offsets]: log-probabilities of T − S = −offsets … offsets."""

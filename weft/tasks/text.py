@@ -63,7 +63,7 @@ class TextTask(Task):
         self.learn(train)
         sizes = self.reopen()
         if new and self.source.learns:
-            self.limit("data.vocabulary", max(sizes.source, sizes.target))
+            self.limit("data.vocabulary", max(self.source.size, self.target.size))
         self.check(valid)
         self.train = self._read(train, "training")
         self.valid = self._read(valid, "validation") if valid else None

@@ -29,6 +29,7 @@ from weft.inference.shortlist import FILE, Shortlist, cached_file
 from weft.inference.translation import TranslationPredictor
 from weft.models import MODELS
 from weft.models.base import Model, Network, Sizes
+from weft.models.composing import build_encoder_decoder
 from weft.models.ensemble import Ensemble
 from weft.objectives.attention_penalties import Penalties
 from weft.objectives.likelihoods import log_likelihoods
@@ -124,6 +125,12 @@ class TranslationTask(TextTask):
     def reopen(self) -> Sizes:
         self.source, self.target = load_tokenizers(self.run, self.config.data.tokenizer)
         return Sizes(self.source.size, self.target.size, self.source is self.target)
+
+    def build(self, spec: Mapping[str, Any], sizes: Sizes) -> Network:
+        model = build_encoder_decoder(spec, sizes)
+        if model.decoder.parallel:
+            raise ConfigError("task: this model writes all tokens at once; set task: parallel_translation")
+        return model
 
     def vocabularies(self) -> list[str]:
         return [self.source.digest(), self.target.digest()]

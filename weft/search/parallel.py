@@ -1,0 +1,223 @@
+"""Searches for decoders that write all tokens at once: one pass, refinement in several passes, and CTC.
+
+Shapes: G sources · B rows, one per source and canvas · T target positions · V vocabulary.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from typing import Annotated, Any, ClassVar
+
+import torch
+from pydantic import Field, NonNegativeFloat, PositiveInt
+
+from weft.batch import EOS
+from weft.errors import ConfigError
+from weft.models.base import Decoder, Encoded
+from weft.models.canvas import Canvas, Holds, ParallelDecoder, chosen_rows, joined
+from weft.search.choosers import Limits
+from weft.search.constraints import Constraint
+from weft.search.ctc import best_paths, prefix_beams
+from weft.search.loop import EAGER, Stepping
+from weft.search.methods import Search, ranked
+from weft.search.tables import Hypothesis, Tables
+from weft.search.walking import walk_paths
+from weft.search.writing import Hashes, Writing, path_logits, stepwise, write
+
+POSITIONS = {"cpu": 1 << 13, "cuda": 1 << 16}
+"""Positions whose logits are computed together."""
+
+
+class ParallelSearch(Search):
+    """A search for decoders that write all tokens at once. holds: what their canvas may hold."""
+
+    instead = "use a model that writes one token after the other"
+    holds: ClassVar[frozenset[Holds]]
+    length_penalty = 1.0
+
+    def watched(self, decoder: Decoder) -> ParallelDecoder:
+        if not isinstance(decoder, ParallelDecoder):
+            raise ConfigError(f"decode.search: {self.kind} needs a decoder that writes all tokens at once; set it to beam")
+        if decoder.plan.holds not in self.holds:
+            other = "ctc or ctc_beam" if decoder.plan.holds == "path" else "one_pass"
+            raise ConfigError(f"decode.search: {self.kind} does not suit the canvas of this decoder; set it to {other}")
+        return decoder
+
+    def width(self, n_best: int) -> int:
+        return n_best
+
+    def find(
+        self,
+        decoder: Decoder,
+        source: Any,
+        *,
+        limits: Limits,
+        best: int = 1,
+        constraints: Sequence[Constraint] = (),
+        stepping: Stepping = EAGER,
+        **options: Any,
+    ) -> tuple[list[list[Hypothesis]], Tables | None]:
+        """The texts of each source, best first. Everything that belongs to one token after the other is ignored."""
+        with torch.inference_mode():
+            return [
+                ranked(each)[:best] for each in self.texts(self.watched(decoder), source, limits, best, constraints, stepping)
+            ], None
+
+    @abstractmethod
+    def texts(
+        self,
+        decoder: ParallelDecoder,
+        source: Encoded,
+        limits: Limits,
+        best: int,
+        constraints: Sequence[Constraint],
+        stepping: Stepping,
+    ) -> list[list[Hypothesis]]:
+        """The texts of each source, in any order."""
+
+
+class OnePassSearch(ParallelSearch):
+    """Takes the most probable token at every position, all at once, on one or several canvases per source.
+
+    lengths: canvases per source: the most probable lengths, or fertilities of which all but the first are drawn at random
+    seed: of the random numbers
+    """
+
+    kind = "one_pass"
+    accepts = frozenset({"n_best", "avoid"})
+    holds = frozenset({"text", "ended"})
+    iterations = 1
+
+    def __init__(self, *, lengths: PositiveInt = 1, seed: Annotated[int, Field(ge=0, lt=1 << 63)] = 1) -> None:
+        self.lengths, self.seed = lengths, seed
+
+    def width(self, n_best: int) -> int:
+        return max(self.lengths, n_best)
+
+    def texts(
+        self,
+        decoder: ParallelDecoder,
+        source: Encoded,
+        limits: Limits,
+        best: int,
+        constraints: Sequence[Constraint],
+        stepping: Stepping,
+    ) -> list[list[Hypothesis]]:
+        count = self.width(best) if decoder.plan.several else 1
+        canvases = decoder.plan.propose(source, count, limits.longest, Hashes(self.seed, limits.ids))
+        groups = source.memory.size(0)
+        found: list[list[Hypothesis]] = [[] for _ in range(groups)]
+        for some in _chunks(canvases, groups, source.memory.device.type):
+            canvas = joined(some)
+            rows = torch.arange(groups, device=source.memory.device).repeat(len(some))
+            many = chosen_rows(source, rows) if len(some) > 1 else source
+            writing = write(decoder, many, canvas, self.iterations, limits.shortest[rows], constraints)
+            ended = decoder.plan.holds == "ended"
+            most = limits.longest[rows].tolist()
+            for row, text in enumerate(_texts(writing, canvas.layout.lengths.tolist(), most, ended=ended)):
+                found[row % groups].append(text)
+        return found
+
+
+class RefineSearch(OnePassSearch):
+    """Writes all tokens at once, then masks the least sure ones and writes them again (mask-predict).
+
+    iterations: passes over the text; the first writes all tokens
+    lengths: canvases per source, which are refined side by side
+    """
+
+    kind = "refine"
+    holds = frozenset({"text"})
+
+    def __init__(self, *, iterations: PositiveInt = 10, lengths: PositiveInt = 5) -> None:
+        super().__init__(lengths=lengths)
+        self.iterations = iterations
+
+
+class CtcSearch(ParallelSearch):
+    """Takes the text of the most probable path (CTC, greedy)."""
+
+    kind = "ctc"
+    instead = "set decode.search: ctc_beam for several texts, or use a model that writes one token after the other"
+    accepts = frozenset({"avoid"})
+    holds = frozenset({"path"})
+
+    def __init__(self) -> None:
+        """There is nothing to set."""
+
+    def texts(
+        self,
+        decoder: ParallelDecoder,
+        source: Encoded,
+        limits: Limits,
+        best: int,
+        constraints: Sequence[Constraint],
+        stepping: Stepping,
+    ) -> list[list[Hypothesis]]:
+        logits, lengths = stepping.opening("ctc", lambda given: path_logits(decoder, given), source)  # type: ignore[arg-type]
+        if stepwise(constraints):
+            found = walk_paths(logits, lengths, decoder.blank, constraints)
+        else:
+            found = best_paths(logits, lengths, blank=decoder.blank)
+        return [[normalised(text, most)] for text, most in zip(found, limits.longest.tolist(), strict=True)]
+
+
+class CtcBeamSearch(ParallelSearch):
+    """Sums over the paths of each text and keeps the most probable ones (CTC prefix beam search).
+
+    width: texts per source that are kept
+    length_bonus: added to the log-probability for each token
+    """
+
+    kind = "ctc_beam"
+    accepts = frozenset({"n_best"})
+    holds = frozenset({"path"})
+
+    def __init__(self, *, width: PositiveInt = 8, length_bonus: NonNegativeFloat = 0.0) -> None:
+        self.beam, self.length_bonus = width, length_bonus
+
+    def width(self, n_best: int) -> int:
+        return max(self.beam, n_best)
+
+    def texts(
+        self,
+        decoder: ParallelDecoder,
+        source: Encoded,
+        limits: Limits,
+        best: int,
+        constraints: Sequence[Constraint],
+        stepping: Stepping,
+    ) -> list[list[Hypothesis]]:
+        logits, lengths = stepping.opening("ctc", lambda given: path_logits(decoder, given), source)  # type: ignore[arg-type]
+        bonus = (lambda text, token: self.length_bonus) if self.length_bonus else None
+        size = max(1, POSITIONS["cpu"] // logits.size(1))
+        found: list[list[Hypothesis]] = []
+        for some, counts in zip(logits.split(size), lengths.split(size), strict=True):
+            found += prefix_beams(some, counts, blank=decoder.blank, width=self.width(best), best=best, bonus=bonus)
+        most = limits.longest.tolist()
+        return [[normalised(text, longest) for text in texts] for texts, longest in zip(found, most, strict=True)]
+
+
+def _chunks(canvases: Sequence[Canvas], groups: int, device: str) -> list[Sequence[Canvas]]:
+    """Canvases that are written on together, within the limit of positions."""
+    extent = max(each.layout.positions.size(1) for each in canvases)
+    size = max(1, POSITIONS.get(device, POSITIONS["cpu"]) // max(1, groups * extent))
+    return [canvases[start : start + size] for start in range(0, len(canvases), size)]
+
+
+def _texts(writing: Writing, lengths: list[int], longest: list[int], *, ended: bool) -> list[Hypothesis]:
+    """The text of each row. A score is the mean log-probability of its tokens."""
+    found = []
+    rows = zip(writing.tokens.tolist(), writing.logp.tolist(), lengths, longest, strict=True)
+    for tokens, logp, length, most in rows:
+        size = min(length, most)
+        if ended and EOS in tokens[:size]:
+            size = tokens.index(EOS) + 1
+        found.append(Hypothesis(sum(logp[:size]) / max(1, size), tokens[:size]))
+    return found
+
+
+def normalised(text: Hypothesis, longest: int) -> Hypothesis:
+    """A text of CTC with its log-probability per token, cut off after `longest` tokens."""
+    return Hypothesis(text.score / max(1, len(text.tokens)), text.tokens[:longest])
