@@ -33,8 +33,8 @@ DECODERS = {
 }
 
 CANVASES = {
-    "ratio": "weft.models.canvas:RatioPlan",
-    "length": "weft.models.canvas:LengthPlan",
-    "fertility": "weft.models.canvas:FertilityPlan",
-    "upsampled": "weft.models.canvas:UpsampledPlan",
+    "ratio": "weft.models.canvases:RatioPlan",
+    "length": "weft.models.canvases:LengthPlan",
+    "fertility": "weft.models.canvases:FertilityPlan",
+    "upsampled": "weft.models.canvases:UpsampledPlan",
 }

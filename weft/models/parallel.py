@@ -66,6 +66,10 @@ class ParallelTransformerDecoder(ParallelDecoder):
         ]
         self.table, self.position, self.dropout = table, block.make_position(), block.dropout
         self.plan: Plan = build("weft.models:CANVASES", canvas, site.memory, block.dim, where="model.decoder.canvas")
+        if self.plan.alike and self.position is None:
+            raise ConfigError(
+                "model.decoder.position: none would make all blanks of this canvas alike; set it to sinusoidal or learned"
+            )
         self.layers, self.output, self.blank = nn.ModuleList(made), output, site.vocabulary - 1
         self.norm, self.post = block.final_norm(), block.norm == "post"
         self.dim, self.hidden, self.readers, self.repeated = block.dim, block.dim, layers, made

@@ -273,5 +273,5 @@ def _rows(first: Tensor, layout: Layout | None) -> list[list[int]]:
 
 def ranked(texts: list[Hypothesis]) -> list[Hypothesis]:
     """The best first, each text once."""
-    once = {tuple(each.tokens): each for each in texts}
-    return sorted(once.values(), key=lambda each: -each.score)
+    ordered = sorted(texts, key=lambda each: -each.score)
+    return list({tuple(each.tokens): each for each in reversed(ordered)}.values())[::-1]

@@ -115,7 +115,7 @@ class OnePassSearch(ParallelSearch):
             writing = write(decoder, many, canvas, self.iterations, limits.shortest[rows], constraints)
             ended = decoder.plan.holds == "ended"
             most = limits.longest[rows].tolist()
-            for row, text in enumerate(_texts(writing, canvas.layout.lengths.tolist(), most, ended=ended)):
+            for row, text in enumerate(_texts(writing, canvas, most, ended=ended)):
                 found[row % groups].append(text)
         return found
 
@@ -206,15 +206,17 @@ def _chunks(canvases: Sequence[Canvas], groups: int, device: str) -> list[Sequen
     return [canvases[start : start + size] for start in range(0, len(canvases), size)]
 
 
-def _texts(writing: Writing, lengths: list[int], longest: list[int], *, ended: bool) -> list[Hypothesis]:
-    """The text of each row. A score is the mean log-probability of its tokens."""
+def _texts(writing: Writing, canvas: Canvas, longest: list[int], *, ended: bool) -> list[Hypothesis]:
+    """The text of each row. A score is the log-probability of its length and its tokens, per token."""
     found = []
-    rows = zip(writing.tokens.tolist(), writing.logp.tolist(), lengths, longest, strict=True)
-    for tokens, logp, length, most in rows:
+    lengths = canvas.layout.lengths.tolist()
+    before = [0.0] * len(lengths) if canvas.logp is None else canvas.logp.tolist()
+    rows = zip(writing.tokens.tolist(), writing.logp.tolist(), lengths, longest, before, strict=True)
+    for tokens, logp, length, most, start in rows:
         size = min(length, most)
         if ended and EOS in tokens[:size]:
             size = tokens.index(EOS) + 1
-        found.append(Hypothesis(sum(logp[:size]) / max(1, size), tokens[:size]))
+        found.append(Hypothesis((start + sum(logp[:size])) / max(1, size), tokens[:size]))
     return found
 
 

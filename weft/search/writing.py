@@ -26,10 +26,10 @@ class Hashes(Draw):
     seed: int
     ids: Tensor
 
-    def __call__(self, number: int, places: int, width: int) -> Tensor:
-        place, value = (torch.arange(each, device=self.ids.device) for each in (places, width))
-        x = (self.ids * 0x1E3779B97F4A7C15 + number * 0x3F4A7C15D1B54A33)[:, None, None] + place[:, None] * 0x5851F42D4C957F2D
-        return hashed(x + value * 0x2127599BF4325C37, self.seed)
+    def __call__(self, number: int, places: int) -> Tensor:
+        place, draw = (torch.arange(start, end, device=self.ids.device) for start, end in ((0, places), (number, number + 1)))
+        x = (self.ids * 0x1E3779B97F4A7C15)[:, None] + draw * 0x3F4A7C15D1B54A33 + place * 0x5851F42D4C957F2D
+        return hashed(x, self.seed)
 
 
 @dataclass
@@ -69,7 +69,7 @@ def write(
         masked = layout.ok
         if iteration:
             count = lengths * (iterations - iteration) // iterations
-            sure = writing.logp.masked_fill(~layout.ok, float("inf")).argsort(1, stable=True).argsort(1)
+            sure = writing.logp.masked_fill(~layout.ok, float("inf")).argsort(dim=1, stable=True).argsort(dim=1)
             masked = (sure < count[:, None]) & layout.ok
         fed = writing.tokens.masked_fill(masked, decoder.blank)
         logits = decoder.logits(decoder.features(fed, state, layout).hidden).float()

@@ -78,6 +78,9 @@ class ParallelTranslationTask(TranslationTask):
         # The blank is one more token, the last one.
         return Sizes(sizes.source + sizes.shared, sizes.target + 1, sizes.shared)
 
+    def vocabulary(self, sizes: Sizes) -> int:
+        return max(self.source.size, self.target.size)
+
     def join(self, models: Sequence[Network]) -> Network:
         raise RunError("decoders that write all tokens at once cannot form an ensemble; name one run")
 

@@ -63,13 +63,17 @@ class TextTask(Task):
         self.learn(train)
         sizes = self.reopen()
         if new and self.source.learns:
-            self.limit("data.vocabulary", max(self.source.size, self.target.size))
+            self.limit("data.vocabulary", self.vocabulary(sizes))
         self.check(valid)
         self.train = self._read(train, "training")
         self.valid = self._read(valid, "validation") if valid else None
         if len(self.train) < self.config.train.batch_tokens:  # each row has at least one token
             self.limit("train.batch_tokens", len(self.train) * int(self.train.lengths.max()))
         return sizes
+
+    def vocabulary(self, sizes: Sizes) -> int:
+        """The size of the larger tokenizer."""
+        return max(sizes.source, sizes.target)
 
     def identity(self) -> str:
         return self.train.folder.name
