@@ -5,19 +5,21 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from parallel_models import BLANK, SOURCES, decoder_of, make, pairs
 
 from weft.batch import EOS, PAD, Source
 from weft.config.sections import load_config
+from weft.data.fertility import Lexicon
 from weft.models.canvases import LengthPlan
 from weft.objectives.ctc import best_alignment
 from weft.objectives.parallel import glance, mask_some
 from weft.search.ctc import collapse
 from weft.search.writing import path_logits
 from weft.tasks.base import Setting
-from weft.tasks.parallel import ParallelTranslationTask, opened
+from weft.tasks.parallel import ParallelTranslationTask, opened, with_fertilities
 
 
 def test_every_number_of_masks_occurs() -> None:
@@ -111,3 +113,36 @@ def test_a_glance_at_a_path_shows_tokens_of_the_best_alignment() -> None:
         visible = shown[row] != BLANK
         assert visible.any()
         assert (shown[row][visible] == truth[row][visible]).all()
+
+
+def test_fertilities_of_a_corpus_follow_its_words(tmp_path: Path) -> None:
+    """Source word n is translated by the target words n and n + 10, except that word 4 has no translation."""
+
+    class Columns:
+        def __init__(self) -> None:
+            draw = np.random.default_rng(0)
+            self.sources = [draw.integers(4, 10, draw.integers(2, 7)) for _ in range(300)]
+
+        def __len__(self) -> int:
+            return len(self.sources)
+
+        def row(self, name: str, row: int) -> Any:
+            source = self.sources[row]
+            target = [each + more for each in source if each != 4 for more in (0, 10)]
+            return np.array([*(source if name == "source" else target), EOS], np.int32)
+
+    lexicon = Lexicon.count(Columns(), 40)  # type: ignore[arg-type]
+    lexicon.save(tmp_path)
+    again = Lexicon.load(tmp_path)
+    assert again.fertilities(np.array([5, 4, 7, 8]), np.array([5, 15, 7, 17, 8, 18])).tolist() == [2, 0, 2, 2]
+    assert again.fertilities(np.array([9, 39]), np.array([38, 9])).sum() == 2, "unknown words are aligned as well"
+
+
+def test_a_fertility_model_learns_tokens_and_fertilities() -> None:
+    model = make("fertility").train()
+    given = torch.tensor([[2, 0, 1, 1, 0, 0, 0], [1, 0, 0, 0, 0, 0, 0], [1, 1, 1, 1, 1, 0, 0]])
+    batch = with_fertilities(pairs(TARGETS), given)
+    (loss,) = task_of().losses(model, batch, 1)
+    loss.total.backward()
+    assert int(loss.count) == 10
+    assert [name for name, each in model.named_parameters() if each.grad is None] == []

@@ -6,11 +6,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from weft.batch import EOS, PAD, Batch, PairBatch
+from weft.batch import EOS, PAD, Batch, FertilityBatch, PairBatch
+from weft.data.corpus import Corpus, Rows
+from weft.data.fertility import FILE, Lexicon
 from weft.errors import ConfigError, RunError
 from weft.models.base import Encoded, Model, Network, Sizes
 from weft.models.canvas import ParallelDecoder
@@ -23,10 +26,11 @@ from weft.tasks.translation import TranslationTask
 
 @dataclass(frozen=True)
 class Written:
-    """The targets of a batch as a canvas holds them. labels [B, T], PAD behind each text · lengths [B] · real [B, T]."""
+    """The targets of a batch as a canvas holds them: labels [B, T], PAD behind each text · lengths [B] · fertilities [B, S]."""
 
     labels: Tensor
     lengths: Tensor
+    fertilities: Tensor | None = None
 
     @property
     def real(self) -> Tensor:
@@ -57,7 +61,9 @@ class ParallelTranslationTask(TranslationTask):
         self.masking, self.glancing, self.glancing_end = masking, glancing, glancing_end
         self.quick = {"rerank": "none", "n_best": 1}
         canvas = self.config.model.get("decoder", {}).get("canvas", {})
-        self.steady = canvas.get("kind") not in ("upsampled", "fertility")  # torch's CTC loss waits for the device
+        self.steady = canvas.get("kind") != "upsampled"  # torch's CTC loss waits for the device
+        self.fertile = canvas.get("kind") == "fertility"
+        self.lexicon: Lexicon | None = None
         if masking and (glancing or glancing_end):
             raise ConfigError("task.masking already shows true tokens; set task.glancing and task.glancing_end to 0")
 
@@ -85,7 +91,28 @@ class ParallelTranslationTask(TranslationTask):
         raise RunError("decoders that write all tokens at once cannot form an ensemble; name one run")
 
     def made_up(self, length: int, sizes: Sizes, rows: int = 1, **layout: bool) -> Batch:
-        return super().made_up(length, Sizes(sizes.source - sizes.shared, sizes.target - 1), rows, **layout)
+        batch = super().made_up(length, Sizes(sizes.source - sizes.shared, sizes.target - 1), rows, **layout)
+        assert isinstance(batch, PairBatch)
+        return with_fertilities(batch, batch.source.values != PAD) if self.fertile else batch
+
+    def prepare(self) -> Sizes:
+        sizes = super().prepare()
+        if self.fertile:
+            if not (self.run / FILE).exists():
+                self.tell("aligning the training data")
+                Lexicon.count(self.train, self.target.size).save(self.run)
+            self.lexicon = Lexicon.load(self.run)
+        return sizes
+
+    def collate(self, corpus: Corpus, rows: Rows, **layout: Any) -> PairBatch:
+        batch = super().collate(corpus, rows, **layout)
+        if self.lexicon is None:
+            return batch
+        found = torch.zeros_like(batch.source.values)
+        for place, row in enumerate(batch.rows.tolist()):
+            pair = [corpus.row(name, row)[:-1].astype(np.int64) for name in ("source", "target")]
+            found[place, : len(pair[0])] = torch.from_numpy(self.lexicon.fertilities(*pair))
+        return with_fertilities(batch, found)
 
     def losses(self, model: torch.nn.Module, batch: PairBatch, update: int) -> Iterator[Loss]:
         assert isinstance(model, Model)
@@ -98,7 +125,7 @@ class ParallelTranslationTask(TranslationTask):
         elif share:
             shown = self._glance(decoder, source, written, share)
         total, metrics = self._objective(decoder, source, written, shown)
-        own = decoder.plan.loss(source, written.lengths)
+        own = decoder.plan.loss(source, written.lengths, written.fertilities)
         if own is not None:
             total, metrics["length"] = total + own, own.detach()
         counted = metrics.pop("count")
@@ -113,7 +140,7 @@ class ParallelTranslationTask(TranslationTask):
         self, decoder: ParallelDecoder, source: Encoded, written: Written, shown: Tensor | None
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """The loss if the decoder reads `shown`, or blanks only, with `nll` and the `count` of what was predicted."""
-        canvas = decoder.plan.known(source, written.lengths, written.labels.size(1))
+        canvas = decoder.plan.known(source, written.lengths, written.labels.size(1), written.fertilities)
         blanks = torch.full_like(canvas.layout.positions, decoder.blank)
         tokens = blanks if shown is None else shown
         hidden = decoder.features(tokens, decoder.open(source, canvas), canvas.layout).hidden
@@ -141,7 +168,7 @@ class ParallelTranslationTask(TranslationTask):
     @torch.no_grad()
     def _glance(self, decoder: ParallelDecoder, source: Encoded, written: Written, share: float) -> Tensor:
         """Blanks and some true tokens, by a first pass over blanks. A path is compared with the best alignment of the text."""
-        canvas = decoder.plan.known(source, written.lengths, written.labels.size(1))
+        canvas = decoder.plan.known(source, written.lengths, written.labels.size(1), written.fertilities)
         layout = canvas.layout
         blanks = torch.full_like(layout.positions, decoder.blank)
         logits = decoder.logits(decoder.features(blanks, decoder.open(source, canvas), layout).hidden)
@@ -167,7 +194,14 @@ def opened(model: Model, batch: PairBatch) -> tuple[ParallelDecoder, Written]:
     labels = batch.labels
     if decoder.plan.holds != "ended":
         labels = labels.masked_fill(labels == EOS, PAD)
-    return decoder, Written(labels, (labels != PAD).sum(1))
+    fertilities = batch.fertilities if isinstance(batch, FertilityBatch) else None
+    return decoder, Written(labels, (labels != PAD).sum(1), fertilities)
+
+
+def with_fertilities(batch: PairBatch, fertilities: Tensor) -> FertilityBatch:
+    """The batch with the fertilities [B, S] of its sources."""
+    parts = batch.rows, batch.source, batch.target, batch.target_layout, batch.labels
+    return FertilityBatch(*parts, fertilities.long())
 
 
 def fitted(labels: Tensor, like: Tensor) -> Tensor:
