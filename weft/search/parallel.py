@@ -112,7 +112,7 @@ class OnePassSearch(ParallelSearch):
             canvas = joined(some)
             rows = torch.arange(groups, device=source.memory.device).repeat(len(some))
             many = chosen_rows(source, rows) if len(some) > 1 else source
-            writing = write(decoder, many, canvas, self.iterations, limits.shortest[rows], constraints)
+            writing = write(decoder, many, canvas, self.iterations, limits.shortest[rows], constraints, rows)
             ended = decoder.plan.holds == "ended"
             most = limits.longest[rows].tolist()
             for row, text in enumerate(_texts(writing, canvas, most, ended=ended)):

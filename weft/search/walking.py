@@ -16,16 +16,17 @@ from weft.batch import BOS, Layout
 from weft.search.constraints import NEVER, Constraint
 from weft.search.ctc import collapse
 from weft.search.tables import Hypothesis
+from weft.state import select
 
 
-def walk(logp: Tensor, constraints: Sequence[Constraint], kept: Tensor | None = None) -> tuple[Tensor, Tensor]:
+def walk(logp: Tensor, constraints: Sequence[Constraint], owner: Tensor, kept: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """The most probable allowed token at each position, given those before it: log-probabilities and tokens [B, T].
 
-    kept [B, T]: tokens that stay unless they are forbidden, −1 where there is none.
+    owner [B]: the source of each row · kept [B, T]: tokens that stay unless they are forbidden, −1 where there is none.
     """
-    rows, device = logp.size(0), logp.device
-    states = [constraint.start(rows, device) for constraint in constraints]
-    last = torch.full((rows, 1), BOS, device=device)
+    device = logp.device
+    states = [select(constraint.start(int(owner.max()) + 1, device), owner) for constraint in constraints]
+    last = torch.full((logp.size(0), 1), BOS, device=device)
     scores, tokens = [], []
     for t in range(logp.size(1)):
         allowed = logp[:, t].clone()
@@ -43,7 +44,10 @@ def walk(logp: Tensor, constraints: Sequence[Constraint], kept: Tensor | None = 
 
 
 def walk_paths(logits: Tensor, lengths: Tensor, blank: int, constraints: Sequence[Constraint]) -> list[Hypothesis]:
-    """The text of the most probable allowed path of each row (CTC). Blanks and repeated symbols add no token, so are free."""
+    """The text of the most probable allowed path of each row (CTC). Blanks and repeated symbols add no token, so they are free.
+
+    The blank is the last symbol.
+    """
     logp = logits.float().log_softmax(-1)
     rows, device = logp.size(0), logp.device
     states = [constraint.start(rows, device) for constraint in constraints]
@@ -52,11 +56,11 @@ def walk_paths(logits: Tensor, lengths: Tensor, blank: int, constraints: Sequenc
     scores, path = torch.zeros(rows, device=device), []
     for t in range(logp.size(1)):
         frame = logp[:, t]
-        allowed, layout = frame.clone(), Layout(new[:, None].to(torch.int32), torch.zeros_like(fed), None, 1)
+        allowed, layout = frame[:, :blank].clone(), Layout(new[:, None].to(torch.int32), torch.zeros_like(fed), None, 1)
         for place, constraint in enumerate(constraints):
             allowed, states[place] = constraint(allowed, fed, states[place], layout)
-        for free in (torch.full_like(symbol, blank), symbol):
-            allowed = allowed.scatter(1, free[:, None], frame.gather(1, free[:, None]))
+        allowed = torch.cat([allowed, frame[:, blank:]], 1)
+        allowed = allowed.scatter(1, symbol[:, None], frame.gather(1, symbol[:, None]))
         best, chosen = allowed.max(-1)
         scores += best.where(t < lengths, 0.0)
         new = (chosen != blank) & (chosen != symbol)

@@ -57,10 +57,11 @@ def write(
     iterations: int = 1,
     shortest: Tensor | None = None,
     constraints: Sequence[Constraint] = (),
+    owner: Tensor | None = None,
 ) -> Writing:
     """Writes on a canvas: everything, then again the ⌊N (I − i) / I⌋ least sure tokens in iteration i (mask-predict).
 
-    Only masked tokens change, and only they get new log-probabilities.
+    Only masked tokens change, and only they get new log-probabilities. owner [B]: the source of each row, for constraints.
     """
     state, layout = decoder.open(source, canvas), canvas.layout
     lengths = layout.lengths
@@ -77,7 +78,10 @@ def write(
         logits = _without_end(decoder, logits, shortest)
         logp = logits.log_softmax(-1)
         kept = None if iteration == 0 else torch.where(masked, -1, writing.tokens)
-        best, tokens = walk(logp, constraints, kept) if stepwise(constraints) else logp.max(-1)
+        best, tokens = logp.max(-1)
+        if stepwise(constraints):
+            rows = torch.arange(len(lengths), device=lengths.device) if owner is None else owner
+            best, tokens = walk(logp[..., : decoder.blank], constraints, rows, kept)
         changed = masked if kept is None or not stepwise(constraints) else masked | (tokens != writing.tokens)
         writing.tokens, writing.logp = tokens.where(changed, writing.tokens), best.where(changed, writing.logp)
         writing.passes.append(writing.tokens)

@@ -1,0 +1,116 @@
+"""Runs whose model writes all tokens at once: training, translating, reranking, attention, int8 and refusals."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tiny
+
+from weft import api
+from weft.errors import ConfigError
+from weft.inference.terms import Terms
+from weft.translator import Translator, load
+
+RECIPES = {
+    "nat-ctc": {"search": "ctc_beam"},
+    "nat-mask-predict": {"search": {"kind": "refine", "iterations": 3, "lengths": 3}},
+    "nat-length": {},
+    "nat-blanks": {},
+    "nat-fertility": {},
+}
+STACK = {"dim": 32, "heads": 2, "feedforward": 64, "layers": 1, "dropout": 0.0, "attention_dropout": 0.0}
+TEXTS = ["a b c d", "e f", "g a a b c d"]
+
+
+def settings(steps: int = 2) -> dict[str, Any]:
+    general = {key: value for key, value in tiny.SETTINGS.items() if not key.startswith("model.") and key != "decode.beam"}
+    model = {f"model.{part}.{key}": value for part in ("encoder", "decoder") for key, value in STACK.items()}
+    return {**general, **model, "train.steps": steps, "train.ema": 0.0, "train.batch_tokens": 300}
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """A run of each recipe, hardly trained."""
+    folder = tmp_path_factory.mktemp("parallel")
+    for name in RECIPES:
+        api.train(name, out=folder / name, data=tiny.generated("reverse", 60), set=settings())
+    return {name: folder / name for name in RECIPES}
+
+
+def opened(runs: dict[str, Path], name: str) -> Translator:
+    return load(runs[name], device="cpu")
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_a_run_translates_lines_alone_and_together(runs: dict[str, Path], name: str) -> None:
+    translator, options = opened(runs, name), RECIPES[name]
+    together = translator.translate(TEXTS, n_best=1, **options)
+    assert [each.text for each in together] == [translator.translate(text, **options).text for text in TEXTS]
+    several = translator.translate(TEXTS[0], n_best=2 if name != "nat-blanks" else 1, **options)
+    scores = [several.score, *(each.score for each in several.alternatives)]
+    assert scores == sorted(scores, reverse=True)
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_attention_has_a_row_for_each_token(runs: dict[str, Path], name: str) -> None:
+    found = opened(runs, name).translate(TEXTS[2], attention=True)
+    cross = [weights for layer, weights in found.attention.items() if found.uses[layer] == "cross"]
+    assert cross
+    assert all(weights.shape[1:] == (len(found.ids), len(found.source_tokens)) for weights in cross)
+
+
+def test_int8_translates(runs: dict[str, Path]) -> None:
+    assert len(opened(runs, "nat-ctc").translate(TEXTS, precision="int8")) == 3
+
+
+def test_the_teacher_ranks_the_candidates(runs: dict[str, Path], reverse_run: Path) -> None:
+    """The winner is the candidate that the teacher finds most probable per token."""
+    translator, teacher = opened(runs, "nat-ctc"), load(reverse_run, device="cpu").translation_predictor("test")
+    beam = {"kind": "ctc_beam", "width": 6}
+    rerank = {"kind": "model", "run": str(reverse_run), "weight": 1.0, "candidates": 6}
+    for text in TEXTS:
+        first = translator.translate(text, search=beam, n_best=6)
+        candidates = [each.text for each in (first, *first.alternatives)]
+        scores = [logp / length for logp, length in teacher.log_likelihoods(text, candidates)]
+        assert translator.translate(text, search=beam, rerank=rerank).text == candidates[scores.index(max(scores))]
+        alone = {**rerank, "candidates": 1}
+        assert (
+            translator.translate(text, search="ctc_beam", rerank=alone).text
+            == translator.translate(text, search="ctc_beam").text
+        )
+
+
+def test_the_teachers_own_translation_always_wins(reverse_run: Path) -> None:
+    """Among candidates that contain the teacher's beam output, the teacher prefers it."""
+    teacher = load(reverse_run, device="cpu").translation_predictor("test", beam=4)
+    for text in TEXTS:
+        own = next(teacher.predict([teacher.parse(text)])).text
+        others = ["a", "a b", text, " ".join(reversed(own.split()[1:]))]
+        scores = [logp / length for logp, length in teacher.log_likelihoods(text, [own, *others])]
+        assert max(scores) == scores[0]
+
+
+def test_what_does_not_fit_is_refused(runs: dict[str, Path], weft: tiny.Shell) -> None:
+    translator = opened(runs, "nat-length")
+    for options, says in [
+        ({"prefix": "a"}, "a forced prefix"),
+        ({"terms": Terms(use=("a",))}, "terms that must be used"),
+        ({"beam": 2}, "writes one token after the other"),
+    ]:
+        with pytest.raises(ConfigError, match=says):
+            translator.translate("a b", **options)
+    weft.fails("explain", runs["nat-length"], "a b", "--device", "cpu", says=["does not support tracing"])
+    data = ("--data", tiny.generated("reverse", 60), "--out", runs["nat-ctc"].parent / "x")
+    weft.fails("train", "nat-ctc", *data, "--set", "task=translation", says=["set task: parallel_translation"])
+    weft.fails("train", "transformer-tiny", *data, "--set", "task=parallel_translation", says=["writes all tokens at once"])
+
+
+@pytest.mark.parametrize("name", ["nat-length", "nat-ctc"])
+def test_avoided_terms_do_not_occur(runs: dict[str, Path], name: str) -> None:
+    translator = opened(runs, name)
+    free = [each.text.split() for each in translator.translate(TEXTS)]
+    terms = [Terms(avoid=tuple(words[:1])) for words in free]
+    for words, found in zip(free, translator.translate(TEXTS, terms=terms), strict=True):
+        assert not words or words[0] not in found.text.split()
