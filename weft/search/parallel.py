@@ -11,8 +11,9 @@ from typing import Annotated, Any, ClassVar
 
 import torch
 from pydantic import Field, NonNegativeFloat, PositiveInt
+from torch import Tensor
 
-from weft.batch import EOS
+from weft.batch import EOS, Layout
 from weft.errors import ConfigError
 from weft.models.base import Decoder, Encoded
 from weft.models.canvas import Canvas, Holds, ParallelDecoder, chosen_rows, joined
@@ -22,6 +23,7 @@ from weft.search.ctc import best_paths, prefix_beams
 from weft.search.loop import EAGER, Stepping
 from weft.search.methods import Search, ranked
 from weft.search.tables import Hypothesis, Tables
+from weft.search.terms import Book
 from weft.search.walking import walk_paths
 from weft.search.writing import Hashes, Writing, path_logits, stepwise, write
 
@@ -52,13 +54,14 @@ class ParallelSearch(Search):
         decoder: Decoder,
         source: Any,
         *,
-        limits: Limits,
+        first: Tensor,
+        first_layout: Layout | None = None,
         best: int = 1,
-        constraints: Sequence[Constraint] = (),
-        stepping: Stepping = EAGER,
+        required: Book | None = None,
         **options: Any,
     ) -> tuple[list[list[Hypothesis]], Tables | None]:
-        """The texts of each source, best first. Everything that belongs to one token after the other is ignored."""
+        """The texts of each source, best first. What belongs to one token after the other is refused before, or ignored."""
+        limits, constraints, stepping = options["limits"], options.get("constraints", ()), options.get("stepping", EAGER)
         with torch.inference_mode():
             return [
                 ranked(each)[:best] for each in self.texts(self.watched(decoder), source, limits, best, constraints, stepping)
@@ -155,7 +158,7 @@ class CtcSearch(ParallelSearch):
         constraints: Sequence[Constraint],
         stepping: Stepping,
     ) -> list[list[Hypothesis]]:
-        logits, lengths = stepping.opening("ctc", lambda given: path_logits(decoder, given), source)  # type: ignore[arg-type]
+        logits, lengths = stepping.opening("ctc", lambda given: path_logits(decoder, given), source)
         if stepwise(constraints):
             found = walk_paths(logits, lengths, decoder.blank, constraints)
         else:
@@ -189,7 +192,7 @@ class CtcBeamSearch(ParallelSearch):
         constraints: Sequence[Constraint],
         stepping: Stepping,
     ) -> list[list[Hypothesis]]:
-        logits, lengths = stepping.opening("ctc", lambda given: path_logits(decoder, given), source)  # type: ignore[arg-type]
+        logits, lengths = stepping.opening("ctc", lambda given: path_logits(decoder, given), source)
         bonus = (lambda text, token: self.length_bonus) if self.length_bonus else None
         size = max(1, POSITIONS["cpu"] // logits.size(1))
         found: list[list[Hypothesis]] = []

@@ -124,7 +124,7 @@ class ParallelTranslationTask(TranslationTask):
             shown = mask_some(written.labels, written.real, decoder.blank)
         elif share:
             shown = self._glance(decoder, source, written, share)
-        total, metrics = self._objective(decoder, source, written, shown)
+        total, metrics = self._written_loss(decoder, source, written, shown)
         own = decoder.plan.loss(source, written.lengths, written.fertilities)
         if own is not None:
             total, metrics["length"] = total + own, own.detach()
@@ -136,7 +136,7 @@ class ParallelTranslationTask(TranslationTask):
         done = min(1.0, (update - 1) / max(1, self.config.train.steps - 1))
         return self.glancing + done * (self.glancing_end - self.glancing)
 
-    def _objective(
+    def _written_loss(
         self, decoder: ParallelDecoder, source: Encoded, written: Written, shown: Tensor | None
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """The loss if the decoder reads `shown`, or blanks only, with `nll` and the `count` of what was predicted."""
@@ -183,7 +183,7 @@ class ParallelTranslationTask(TranslationTask):
 
     def validation_loss(self, model: Model, batch: PairBatch) -> tuple[Tensor, Tensor]:
         decoder, written = opened(model, batch)
-        _, metrics = self._objective(decoder, model.encode(batch.source), written, None)
+        _, metrics = self._written_loss(decoder, model.encode(batch.source), written, None)
         return metrics["nll"], metrics["count"]
 
 
