@@ -62,7 +62,7 @@ class TextTask(Task):
             train = [self._distilled(train)]
         self.learn(train)
         sizes = self.reopen()
-        if new and self.source.learns:
+        if new and has_tokenizers(self.run) and self.source.learns:
             self.limit("data.vocabulary", self.vocabulary(sizes))
         self.check(valid)
         self.train = self._read(train, "training")
