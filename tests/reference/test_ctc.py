@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from weft.objectives.ctc import alignable, best_alignment, ctc_loss
-from weft.search.ctc import best_paths, collapse, prefix_beam, prefix_beams
+from weft.search.ctc import best_paths, collapse, prefix_beams, texts_of
 
 BLANK = 2
 """Not the first symbol, and not PAD."""
@@ -71,20 +71,20 @@ def test_prefix_beam_equals_enumeration(seed: int) -> None:
         assert {tuple(each.tokens): each.score for each in found} == pytest.approx(expected, abs=1e-4)
         assert [each.score for each in found] == sorted((each.score for each in found), reverse=True)
         path = max(one for some in paths.values() for one in some)
-        greedy = best_paths(logits, lengths, blank=BLANK)[row]
+        greedy = texts_of(*best_paths(logits, lengths), lengths, blank=BLANK)[row]
         assert (greedy.tokens, greedy.score) == (collapse(path[1], BLANK), pytest.approx(path[0], abs=1e-4))
 
 
 def test_prefix_beam_finds_a_text_whose_best_path_is_not_the_best() -> None:
     """Graves 2006, figure 2: the blank is best at each vector, but "a" has more paths."""
-    logp = np.log(np.array([[0.4, 1e-9, 0.6], [0.4, 1e-9, 0.6]]))
-    assert prefix_beam(logp, blank=BLANK, width=2)[0].tokens == [0]
-    assert best_paths(torch.from_numpy(logp)[None], torch.tensor([2]), blank=BLANK)[0].tokens == []
+    logp, lengths = torch.tensor([[[0.4, 1e-9, 0.6], [0.4, 1e-9, 0.6]]]).log(), torch.tensor([2])
+    assert prefix_beams(logp, lengths, blank=BLANK, width=2)[0][0].tokens == [0]
+    assert texts_of(*best_paths(logp, lengths), lengths, blank=BLANK)[0].tokens == []
 
 
 def test_a_bonus_moves_the_choice() -> None:
-    logp = np.log(np.array([[0.4, 0.35, 0.25]]))
-    assert prefix_beam(logp, blank=BLANK, width=4)[0].tokens == [0]
-    found = prefix_beam(logp, blank=BLANK, width=4, bonus=lambda text, token: float(token == 1))
-    assert found[0].tokens == [1]
-    assert found[0].score == pytest.approx(np.log(0.35) + 1)
+    logp, lengths = torch.tensor([[[0.4, 0.1, 0.5]]]).log(), torch.tensor([1])
+    assert prefix_beams(logp, lengths, blank=BLANK, width=4)[0][0].tokens == []
+    found = prefix_beams(logp, lengths, blank=BLANK, width=4, bonus=1.0)[0][0]
+    assert found.tokens == [0]
+    assert found.score == pytest.approx(np.log(0.4) + 1)

@@ -2,11 +2,12 @@
 
 The alignment is IBM Model 2 with a prior that prefers the diagonal (Brown et al. 1993; Dyer et al. 2013): a target token at j/T
 is translated from a source token at i/S with probability ∝ t(target | source) · exp(−SHARP · |i/S − j/T|). Only the table t is
-learned. It is part of a run, because the position in the data of a resumed run has to mean the same.
+learned. Fertilities are part of a run, because a resumed run has to learn from the same ones.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from numpy.typing import NDArray
 from weft.data.corpus import Corpus
 
 FILE = "fertility.npz"
+COLUMN = "fertility"
 PASSES = 5
 PAIRS = 100_000
 SHARP = 4.0
@@ -38,7 +40,7 @@ class Lexicon:
         rows = np.linspace(0, len(corpus) - 1, min(PAIRS, len(corpus))).round().astype(np.int64)
         cells, words, priors, before = [], [], [], 0
         for row in rows:
-            source, target = corpus.row("source", row)[:-1].astype(np.int64), corpus.row("target", row)[:-1].astype(np.int64)
+            source, target = tokens_of(corpus, int(row))
             cells.append((source[None] * targets + target[:, None]).ravel())
             words.append(np.repeat(np.arange(before, before + len(target)), len(source)))
             priors.append(_prior(len(target), len(source)).ravel())
@@ -53,20 +55,41 @@ class Lexicon:
             chance = expected / np.bincount(source, expected)[source]
         return Lexicon(keys, chance, targets)
 
-    def save(self, run: Path) -> None:
-        np.savez(run / FILE, keys=self.keys, chance=self.chance, targets=np.array(self.targets))
-
-    @staticmethod
-    def load(run: Path) -> Lexicon:
-        with np.load(run / FILE) as saved:
-            return Lexicon(saved["keys"], saved["chance"], int(saved["targets"]))
-
     def fertilities(self, source: Ids, target: Ids) -> Ids:
         """[S]: how many of the target tokens are aligned with each source token. Each is aligned with one."""
         cells = source[None] * self.targets + target[:, None]
         place = np.searchsorted(self.keys, cells).clip(max=len(self.keys) - 1)
         chance = np.where(self.keys[place] == cells, self.chance[place], UNSEEN)
         return np.bincount((chance * _prior(len(target), len(source))).argmax(1), minlength=len(source))
+
+
+def tokens_of(corpus: Corpus, row: int) -> tuple[Ids, Ids]:
+    """The tokens of a pair, without EOS."""
+    source, target = (corpus.row(name, row)[:-1].astype(np.int64) for name in ("source", "target"))
+    return source, target
+
+
+def attach(run: Path, corpora: Sequence[Corpus], align: Callable[[], Lexicon]) -> None:
+    """Gives the corpora a column of fertilities, one per entry of the column `source`; EOS stands for nothing.
+
+    They are saved in the run. If they are not there yet, they are counted by `align()`.
+    """
+    file = run / FILE
+    saved = dict(np.load(file)) if file.exists() else {}
+    if not saved.keys() >= {corpus.folder.name for corpus in corpora}:
+        aligner = align()
+        saved = {corpus.folder.name: _counted(corpus, aligner) for corpus in corpora}
+        np.savez(file, allow_pickle=False, **saved)
+    for corpus in corpora:
+        corpus.values[COLUMN], corpus.offsets[COLUMN] = saved[corpus.folder.name], corpus.offsets["source"]
+
+
+def _counted(corpus: Corpus, aligner: Lexicon) -> NDArray[np.uint16]:
+    counts = np.zeros(len(corpus.values["source"]), np.uint16)
+    for row, begin in enumerate(np.asarray(corpus.offsets["source"][:-1]).astype(np.int64)):
+        each = aligner.fertilities(*tokens_of(corpus, row))
+        counts[begin : begin + len(each)] = each
+    return counts
 
 
 def _prior(target: int, source: int) -> NDArray[np.float64]:

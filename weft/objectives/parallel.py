@@ -19,7 +19,7 @@ def mask_some(tokens: Tensor, real: Tensor, blank: int) -> Tensor:
     return tokens.masked_fill(_first(count, real), blank)
 
 
-def glance(truth: Tensor, predicted: Tensor, real: Tensor, share: float, blank: int) -> Tensor:
+def glance(truth: Tensor, predicted: Tensor, real: Tensor, share: float | Tensor, blank: int) -> Tensor:
     """Blanks [B, T], but some true tokens at random: `share` of as many as were predicted wrongly (GLAT, Qian et al. 2021)."""
     wrong = ((truth != predicted) & real).sum(1)
     return truth.masked_fill(~_first((share * wrong).long(), real), blank)

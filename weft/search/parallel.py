@@ -19,7 +19,7 @@ from weft.models.base import Decoder, Encoded
 from weft.models.canvas import Canvas, Holds, ParallelDecoder, chosen_rows, joined
 from weft.search.choosers import Limits
 from weft.search.constraints import Constraint
-from weft.search.ctc import best_paths, prefix_beams
+from weft.search.ctc import best_paths, prefix_beams, texts_of
 from weft.search.loop import EAGER, Stepping
 from weft.search.methods import Search, ranked
 from weft.search.tables import Hypothesis, Tables
@@ -27,7 +27,7 @@ from weft.search.terms import Book
 from weft.search.walking import walk_paths
 from weft.search.writing import Hashes, Writing, path_logits, stepwise, write
 
-POSITIONS = {"cpu": 1 << 13, "cuda": 1 << 16}
+POSITIONS = {"cpu": 1 << 13, "cuda": 1 << 14}
 """Positions whose logits are computed together."""
 
 
@@ -158,11 +158,11 @@ class CtcSearch(ParallelSearch):
         constraints: Sequence[Constraint],
         stepping: Stepping,
     ) -> list[list[Hypothesis]]:
-        logits, lengths = stepping.opening("ctc", lambda given: path_logits(decoder, given), source)
         if stepwise(constraints):
-            found = walk_paths(logits, lengths, decoder.blank, constraints)
+            found = walk_paths(*path_logits(decoder, source), decoder.blank, constraints)
         else:
-            found = best_paths(logits, lengths, blank=decoder.blank)
+            path, scores, lengths = stepping.opening("ctc", lambda given: _best(decoder, given), source)
+            found = texts_of(path, scores, lengths, blank=decoder.blank)
         return [[normalised(text, most)] for text, most in zip(found, limits.longest.tolist(), strict=True)]
 
 
@@ -192,14 +192,19 @@ class CtcBeamSearch(ParallelSearch):
         constraints: Sequence[Constraint],
         stepping: Stepping,
     ) -> list[list[Hypothesis]]:
-        logits, lengths = stepping.opening("ctc", lambda given: path_logits(decoder, given), source)
-        bonus = (lambda text, token: self.length_bonus) if self.length_bonus else None
+        logits, lengths = stepping.opening("ctc_beam", lambda given: path_logits(decoder, given), source)
         size = max(1, POSITIONS["cpu"] // logits.size(1))
         found: list[list[Hypothesis]] = []
         for some, counts in zip(logits.split(size), lengths.split(size), strict=True):
-            found += prefix_beams(some, counts, blank=decoder.blank, width=self.width(best), best=best, bonus=bonus)
+            found += prefix_beams(some, counts, blank=decoder.blank, width=self.width(best), best=best, bonus=self.length_bonus)
         most = limits.longest.tolist()
         return [[normalised(text, longest) for text in texts] for texts, longest in zip(found, most, strict=True)]
+
+
+def _best(decoder: ParallelDecoder, source: Encoded) -> tuple[Tensor, Tensor, Tensor]:
+    """The most probable paths, their log-probabilities and their lengths."""
+    logits, lengths = path_logits(decoder, source)
+    return *best_paths(logits, lengths), lengths
 
 
 def _chunks(canvases: Sequence[Canvas], groups: int, device: str) -> list[Sequence[Canvas]]:

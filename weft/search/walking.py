@@ -14,7 +14,7 @@ from torch import Tensor
 
 from weft.batch import BOS, Layout
 from weft.search.constraints import NEVER, Constraint
-from weft.search.ctc import collapse
+from weft.search.ctc import texts_of
 from weft.search.tables import Hypothesis
 from weft.state import select
 
@@ -66,6 +66,4 @@ def walk_paths(logits: Tensor, lengths: Tensor, blank: int, constraints: Sequenc
         new = (chosen != blank) & (chosen != symbol)
         fed, symbol = chosen.where(new, BOS)[:, None], chosen
         path.append(chosen)
-    symbols, counts = torch.stack(path, 1).tolist(), lengths.tolist()
-    texts = [collapse(row[:count], blank) for row, count in zip(symbols, counts, strict=True)]
-    return [Hypothesis(score, text) for score, text in zip(scores.tolist(), texts, strict=True)]
+    return texts_of(torch.stack(path, 1), scores, lengths, blank=blank)

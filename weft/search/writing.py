@@ -77,12 +77,12 @@ def write(
         logits[..., [PAD, BOS, UNK, decoder.blank]] = NEVER
         logits = _without_end(decoder, logits, shortest)
         logp = logits.log_softmax(-1)
-        kept = None if iteration == 0 else torch.where(masked, -1, writing.tokens)
+        kept = None if iteration == 0 else torch.where(masked | ~layout.ok, -1, writing.tokens)
         best, tokens = logp.max(-1)
         if stepwise(constraints):
             rows = torch.arange(len(lengths), device=lengths.device) if owner is None else owner
             best, tokens = walk(logp[..., : decoder.blank], constraints, rows, kept)
-        changed = masked if kept is None or not stepwise(constraints) else masked | (tokens != writing.tokens)
+        changed = masked if kept is None or not stepwise(constraints) else masked | ((tokens != writing.tokens) & layout.ok)
         writing.tokens, writing.logp = tokens.where(changed, writing.tokens), best.where(changed, writing.logp)
         writing.passes.append(writing.tokens)
     return writing

@@ -199,6 +199,9 @@ class Task(ABC):
         The stream is the same for every process: the trainer takes the batches that belong to it.
         """
 
+    def begin(self, update: int) -> None:  # noqa: B027 — most tasks have no schedule
+        """Called before each update, outside of recorded work: sets the tensors from which that work reads a schedule."""
+
     @abstractmethod
     def losses(self, model: nn.Module, batch: Any, update: int) -> Iterator[Loss]:
         """What to minimise in update number `update`, counted from 1. Schedules inside a task may depend on nothing else.

@@ -6,14 +6,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from weft.batch import EOS, PAD, Batch, FertilityBatch, PairBatch
+from weft.data.batching import spread
 from weft.data.corpus import Corpus, Rows
-from weft.data.fertility import FILE, Lexicon
+from weft.data.fertility import COLUMN, Lexicon, attach
 from weft.errors import ConfigError, RunError
 from weft.models.base import Encoded, Model, Network, Sizes
 from weft.models.canvas import ParallelDecoder
@@ -61,9 +61,8 @@ class ParallelTranslationTask(TranslationTask):
         self.masking, self.glancing, self.glancing_end = masking, glancing, glancing_end
         self.quick = {"rerank": "none", "n_best": 1}
         canvas = self.config.model.get("decoder", {}).get("canvas", {})
-        self.steady = canvas.get("kind") != "upsampled"  # torch's CTC loss waits for the device
         self.fertile = canvas.get("kind") == "fertility"
-        self.lexicon: Lexicon | None = None
+        self._share = torch.tensor(glancing)
         if masking and (glancing or glancing_end):
             raise ConfigError("task.masking already shows true tokens; set task.glancing and task.glancing_end to 0")
 
@@ -98,43 +97,40 @@ class ParallelTranslationTask(TranslationTask):
     def prepare(self) -> Sizes:
         sizes = super().prepare()
         if self.fertile:
-            if not (self.run / FILE).exists():
-                self.tell("aligning the training data")
-                Lexicon.count(self.train, self.target.size).save(self.run)
-            self.lexicon = Lexicon.load(self.run)
+            corpora = [self.train, *([self.valid] if self.valid else [])]
+            attach(self.run, corpora, self._align)
         return sizes
+
+    def _align(self) -> Lexicon:
+        self.tell("aligning the training data")
+        return Lexicon.count(self.train, self.target.size)
 
     def collate(self, corpus: Corpus, rows: Rows, **layout: Any) -> PairBatch:
         batch = super().collate(corpus, rows, **layout)
-        if self.lexicon is None:
+        if not self.fertile or batch.source.layout is None:
             return batch
-        found = torch.zeros_like(batch.source.values)
-        for place, row in enumerate(batch.rows.tolist()):
-            pair = [corpus.row(name, row)[:-1].astype(np.int64) for name in ("source", "target")]
-            found[place, : len(pair[0])] = torch.from_numpy(self.lexicon.fertilities(*pair))
-        return with_fertilities(batch, found)
+        return with_fertilities(batch, spread(corpus.gather(COLUMN, rows)[0], batch.source.layout))
+
+    def begin(self, update: int) -> None:
+        done = min(1.0, (update - 1) / max(1, self.config.train.steps - 1))
+        self._share.fill_(self.glancing + done * (self.glancing_end - self.glancing))
 
     def losses(self, model: torch.nn.Module, batch: PairBatch, update: int) -> Iterator[Loss]:
         assert isinstance(model, Model)
         source = model.encode(batch.source)
         decoder, written = opened(model, batch)
         shown = None
-        share = self._share(update)
         if self.masking:
             shown = mask_some(written.labels, written.real, decoder.blank)
-        elif share:
-            shown = self._glance(decoder, source, written, share)
+        elif self.glancing or self.glancing_end:
+            self._share = self._share.to(batch.labels.device)
+            shown = self._glance(decoder, source, written, self._share)
         total, metrics = self._written_loss(decoder, source, written, shown)
         own = decoder.plan.loss(source, written.lengths, written.fertilities)
         if own is not None:
             total, metrics["length"] = total + own, own.detach()
         counted = metrics.pop("count")
         yield Loss(total, counted, metrics)
-
-    def _share(self, update: int) -> float:
-        """The share of wrong tokens to show in this update."""
-        done = min(1.0, (update - 1) / max(1, self.config.train.steps - 1))
-        return self.glancing + done * (self.glancing_end - self.glancing)
 
     def _written_loss(
         self, decoder: ParallelDecoder, source: Encoded, written: Written, shown: Tensor | None
@@ -166,7 +162,7 @@ class ParallelTranslationTask(TranslationTask):
         return total, {"nll": nll.detach(), **counts}
 
     @torch.no_grad()
-    def _glance(self, decoder: ParallelDecoder, source: Encoded, written: Written, share: float) -> Tensor:
+    def _glance(self, decoder: ParallelDecoder, source: Encoded, written: Written, share: Tensor) -> Tensor:
         """Blanks and some true tokens, by a first pass over blanks. A path is compared with the best alignment of the text."""
         canvas = decoder.plan.known(source, written.lengths, written.labels.size(1), written.fertilities)
         layout = canvas.layout
