@@ -62,7 +62,7 @@ class _AllPaths(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, emitted: Tensor, places: Tensor, lengths: Tensor, counts: Tensor) -> Tensor:
-        rows, frames, _ = emitted.shape
+        rows = emitted.size(0)
         spread = _spread(emitted)
         frame, place = (torch.arange(size, device=emitted.device) for size in spread.shape[1:])
         back = (lengths[:, None] - 1 - frame).clamp_min(0)[..., None].expand_as(spread)

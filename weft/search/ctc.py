@@ -42,8 +42,8 @@ class Prefixes:
     """The beginnings of texts that a beam keeps, W per row, best first.
 
     tokens [B, W, T] and their number `size` [B, W] · last [B, W]: the last token, −1 if there is none · name, parent [B, W]:
-    numbers that identify the text, and the text without its last token · blank, token [B, W]: the log-probabilities of its paths
-    that end with a blank, and of those that end with its last token.
+    numbers that identify the text, and the text without its last token · blank, token [B, W]: the log-probabilities of its
+    paths that end with a blank, and of those that end with its last token.
     """
 
     tokens: Tensor
@@ -90,7 +90,7 @@ def prefix_beams(
         for name in after.__dataclass_fields__:
             old, new = getattr(beam, name), getattr(after, name)
             setattr(beam, name, torch.where(running.view(-1, *[1] * (new.dim() - 1)), new, old))
-    scores = (beam.total + bonus * beam.size).tolist()
+    scores = beam.total + bonus * beam.size
     found = zip(beam.tokens.tolist(), beam.size.tolist(), scores, strict=True)
     return [
         [Hypothesis(score, text[:size]) for text, size, score in zip(*row, strict=True) if score > NEVER][:best]
