@@ -175,17 +175,18 @@ def measure(options: argparse.Namespace, name: str) -> None:
 
 def latency(translator: Translator, lines: Sequence[str], count: int, **decoding: Any) -> tuple[float, float]:
     """Milliseconds per sentence one by one, the median of `count`, and sentences per second of all at once, after a warm-up."""
-    times = []
-    for line in [*lines[:count], *lines[:count], *lines[:count]]:  # recorded when a size comes for the second time
+    predictor = translator.translation_predictor("a benchmark", **decoding)
+
+    def seconds(texts: Sequence[str]) -> float:
         began = time.perf_counter()
-        translator.translate(line, **decoding)
-        times.append(time.perf_counter() - began)
-    together = []
-    for _ in range(3):
-        began = time.perf_counter()
-        translator.translate(lines, **decoding)
-        together.append(time.perf_counter() - began)
-    return 1000 * statistics.median(times[-count:]), len(lines) / min(together)
+        for _ in predictor.predict(map(predictor.parse, texts), together=True):
+            pass
+        return time.perf_counter() - began
+
+    # Work is recorded when a size comes for the second time.
+    alone = [seconds([line]) for line in [*lines[:count], *lines[:count], *lines[:count]]]
+    together = [seconds(lines) for _ in range(4)]
+    return 1000 * statistics.median(alone[-count:]), len(lines) / min(together)
 
 
 def latencies(options: argparse.Namespace) -> list[Row]:

@@ -17,7 +17,7 @@ from weft.models.canvases import LengthPlan
 from weft.objectives.ctc import best_alignment
 from weft.objectives.parallel import glance, mask_some
 from weft.search.ctc import collapse
-from weft.search.writing import path_logits
+from weft.search.writing import path_logits, path_states
 from weft.tasks.base import Setting
 from weft.tasks.parallel import ParallelTranslationTask, opened, with_fertilities
 
@@ -106,8 +106,8 @@ def test_a_glance_at_a_path_shows_tokens_of_the_best_alignment() -> None:
     decoder, written = opened(model, batch)
     with torch.no_grad():
         shown = task._glance(decoder, model.encode(batch.source), written, torch.tensor(1.0))
-        logits, lengths = path_logits(decoder, model.encode(batch.source))
-        truth = best_alignment(logits, lengths, written.labels, written.lengths, blank=BLANK)
+        hidden, lengths = path_states(decoder, model.encode(batch.source))
+        truth = best_alignment(path_logits(decoder, hidden), lengths, written.labels, written.lengths, blank=BLANK)
     for row, target in enumerate(TARGETS):
         assert collapse(truth[row].tolist(), BLANK) == target
         visible = shown[row] != BLANK

@@ -91,11 +91,8 @@ def prefix_beams(
             old, new = getattr(beam, name), getattr(after, name)
             setattr(beam, name, torch.where(running.view(-1, *[1] * (new.dim() - 1)), new, old))
     scores = beam.total + bonus * beam.size
-    found = zip(beam.tokens.tolist(), beam.size.tolist(), scores, strict=True)
-    return [
-        [Hypothesis(score, text[:size]) for text, size, score in zip(*row, strict=True) if score > NEVER][:best]
-        for row in found
-    ]
+    found = zip(*(each[:, :best].tolist() for each in (beam.tokens, beam.size, scores)), strict=True)
+    return [[Hypothesis(score, text[:size]) for text, size, score in zip(*row, strict=True) if score > NEVER] for row in found]
 
 
 def _advance(beam: Prefixes, own: Tensor, blank: Tensor, values: Tensor, likely: Tensor, bonus: float) -> Prefixes:

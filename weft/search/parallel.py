@@ -25,7 +25,7 @@ from weft.search.methods import Search, ranked
 from weft.search.tables import Hypothesis, Tables
 from weft.search.terms import Book
 from weft.search.walking import walk_paths
-from weft.search.writing import Hashes, Writing, path_logits, stepwise, write
+from weft.search.writing import Hashes, Writing, path_logits, path_states, stepwise, write
 
 POSITIONS = {"cpu": 1 << 13, "cuda": 1 << 14}
 """Positions whose logits are computed together."""
@@ -159,7 +159,8 @@ class CtcSearch(ParallelSearch):
         stepping: Stepping,
     ) -> list[list[Hypothesis]]:
         if stepwise(constraints):
-            found = walk_paths(*path_logits(decoder, source), decoder.blank, constraints)
+            hidden, lengths = path_states(decoder, source)
+            found = walk_paths(path_logits(decoder, hidden), lengths, decoder.blank, constraints)
         else:
             path, scores, lengths = stepping.opening("ctc", lambda given: _best(decoder, given), source)
             found = texts_of(path, scores, lengths, blank=decoder.blank)
@@ -192,19 +193,29 @@ class CtcBeamSearch(ParallelSearch):
         constraints: Sequence[Constraint],
         stepping: Stepping,
     ) -> list[list[Hypothesis]]:
-        logits, lengths = stepping.opening("ctc_beam", lambda given: path_logits(decoder, given), source)
-        size = max(1, POSITIONS["cpu"] // logits.size(1))
+        hidden, lengths = stepping.opening("states", lambda given: path_states(decoder, given), source)
         found: list[list[Hypothesis]] = []
-        for some, counts in zip(logits.split(size), lengths.split(size), strict=True):
-            found += prefix_beams(some, counts, blank=decoder.blank, width=self.width(best), best=best, bonus=self.length_bonus)
+        for some, counts in zip(*_parts(hidden, lengths), strict=True):
+            logits = path_logits(decoder, some)
+            found += prefix_beams(
+                logits, counts, blank=decoder.blank, width=self.width(best), best=best, bonus=self.length_bonus
+            )
         most = limits.longest.tolist()
         return [[normalised(text, longest) for text in texts] for texts, longest in zip(found, most, strict=True)]
 
 
 def _best(decoder: ParallelDecoder, source: Encoded) -> tuple[Tensor, Tensor, Tensor]:
     """The most probable paths, their log-probabilities and their lengths."""
-    logits, lengths = path_logits(decoder, source)
-    return *best_paths(logits, lengths), lengths
+    hidden, lengths = path_states(decoder, source)
+    parts = zip(*_parts(hidden, lengths), strict=True)
+    paths, scores = zip(*(best_paths(path_logits(decoder, some), counts) for some, counts in parts), strict=True)
+    return torch.cat(paths), torch.cat(scores), lengths
+
+
+def _parts(hidden: Tensor, lengths: Tensor) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
+    """Rows whose logits are computed together, within the limit of positions."""
+    size = max(1, POSITIONS.get(hidden.device.type, POSITIONS["cpu"]) // max(1, hidden.size(1)))
+    return hidden.split(size), lengths.split(size)
 
 
 def _chunks(canvases: Sequence[Canvas], groups: int, device: str) -> list[Sequence[Canvas]]:

@@ -41,13 +41,18 @@ class Writing:
     passes: list[Tensor] = field(default_factory=list)
 
 
-def path_logits(decoder: ParallelDecoder, source: Encoded) -> tuple[Tensor, Tensor]:
-    """Logits [G, T, V] of paths, without special tokens, and the lengths [G] of the paths."""
+def path_states(decoder: ParallelDecoder, source: Encoded) -> tuple[Tensor, Tensor]:
+    """The decoder's output [G, T, D] on canvases that hold paths, and the lengths [G] of the paths."""
     canvas = decoder.plan.known(source, torch.empty(0), 0)
     blanks = torch.full_like(canvas.layout.positions, decoder.blank)
-    logits = decoder.logits(decoder.features(blanks, decoder.open(source, canvas), canvas.layout).hidden).float()
+    return decoder.features(blanks, decoder.open(source, canvas), canvas.layout).hidden, canvas.layout.lengths
+
+
+def path_logits(decoder: ParallelDecoder, hidden: Tensor) -> Tensor:
+    """Logits [G, T, V] of paths, without special tokens."""
+    logits = decoder.logits(hidden).float()
     logits[..., : UNK + 1] = NEVER
-    return logits, canvas.layout.lengths
+    return logits
 
 
 def write(
