@@ -89,7 +89,9 @@ def test_refining_masks_the_least_sure_tokens() -> None:
         best, chosen = logits.log_softmax(-1).max(-1)
         for place in masked:
             tokens[place], scores[place] = int(chosen[place]), float(best[place])
-        assert writing.passes[iteration][0].tolist() == tokens
+        written, new = writing.passes[iteration]
+        assert written[0].tolist() == tokens
+        assert new[0].nonzero()[:, 0].tolist() == sorted(masked)
     assert writing.logp[0].tolist() == pytest.approx(scores, abs=1e-5)
 
 

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 import tiny
+from serving import running
 
 from weft import api
 from weft.errors import ConfigError
+from weft.explain.page import document
 from weft.inference.terms import Terms
+from weft.serve.models import Models, Place
 from weft.translator import Translator, load
 
 RECIPES = {
@@ -61,6 +65,45 @@ def test_attention_has_a_row_for_each_token(runs: dict[str, Path], name: str) ->
     assert all(weights.shape[1:] == (len(found.ids), len(found.source_tokens)) for weights in cross)
 
 
+def test_explain_shows_what_each_pass_wrote(runs: dict[str, Path]) -> None:
+    """The first pass writes everything, later ones less, and the last one leaves the translation."""
+    search = {"kind": "refine", "iterations": 3, "lengths": 2}
+    found = opened(runs, "nat-mask-predict").explain(TEXTS[2], search=search)
+    assert len(found.passes) == 3
+    assert all(found.passes[0].written)
+    written = [sum(each.written) for each in found.passes]
+    assert written[0] > written[1] > written[2]
+    assert found.passes[-1].tokens == found.target.tokens
+    for before, after in pairwise(found.passes):
+        rows = zip(before.tokens, after.tokens, after.written, strict=True)
+        assert all(old == new for old, new, changed in rows if not changed)
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_explain_shows_attention_among_all_target_tokens(runs: dict[str, Path], name: str) -> None:
+    found = opened(runs, name).explain(TEXTS[2], target="g f")
+    assert [each.use for each in found.maps] == ["cross", "encoder", "target"]
+    for each in found.maps:
+        rows, columns = found.sides(each)
+        assert each.weights.shape[1:] == (len(rows.tokens), len(columns.tokens))
+    assert found.passes and not found.tree
+    assert document(found)["passes"]
+
+
+def test_a_path_is_shown_with_its_blanks(runs: dict[str, Path]) -> None:
+    translator = opened(runs, "nat-ctc")
+    for search in ("ctc", "ctc_beam"):
+        (path,) = translator.explain(TEXTS[2], target="g f", search=search).passes
+        assert len(path.tokens) == 2 * 7 and all(path.written)  # two positions for each of six words and the end
+
+
+def test_a_server_answers_with_it(runs: dict[str, Path]) -> None:
+    models = Models([Place((str(runs["nat-ctc"]),), ("en", "de"))], device="cpu")
+    expected = [each.text for each in opened(runs, "nat-ctc").translate(TEXTS)]
+    with running(models) as server:
+        assert [each["text"] for each in server.translate(TEXTS)] == expected
+
+
 def test_int8_translates(runs: dict[str, Path]) -> None:
     assert len(opened(runs, "nat-ctc").translate(TEXTS, precision="int8")) == 3
 
@@ -101,7 +144,6 @@ def test_what_does_not_fit_is_refused(runs: dict[str, Path], weft: tiny.Shell) -
     ]:
         with pytest.raises(ConfigError, match=says):
             translator.translate("a b", **options)
-    weft.fails("explain", runs["nat-length"], "a b", "--device", "cpu", says=["does not support tracing"])
     data = ("--data", tiny.generated("reverse", 60), "--out", runs["nat-ctc"].parent / "x")
     weft.fails("train", "nat-ctc", *data, "--set", "task=translation", says=["set task: parallel_translation"])
     weft.fails("train", "transformer-tiny", *data, "--set", "task=parallel_translation", says=["writes all tokens at once"])

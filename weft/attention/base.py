@@ -16,6 +16,8 @@ from weft.errors import ConfigError, DataError
 from weft.state import State
 
 Use = Literal["encoder", "causal", "cross"]
+View = Literal["encoder", "causal", "cross", "target"]
+"""What attention weights show: the use of a mechanism, or target, if all target tokens see each other."""
 
 
 @dataclass(frozen=True)
@@ -34,6 +36,10 @@ class Site:
     dropout: float = 0.0
     predicts: bool = False
     side: Literal["source", "target"] = "source"
+
+    @property
+    def view(self) -> View:
+        return "target" if self.side == "target" and self.use == "encoder" else self.use
 
     @property
     def memory_dim(self) -> int:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from weft.attention.base import Use
+from weft.attention.base import View
 from weft.attention.core.recording import first_row, record
 from weft.batch import BOS, EOS, Source
 from weft.inference.predictor import Weights
@@ -22,11 +22,12 @@ from weft.objectives.ctc import best_alignment
 
 @dataclass
 class Forced:
-    """logp [T, V]: log-probabilities of all tokens at every position · weights [H, T, S] and use of each layer that has any."""
+    """logp [T, V]: log-probabilities of all tokens at every position · weights [H, T, S] of each layer that has any, and what
+    they show."""
 
     logp: Tensor
     weights: dict[str, Weights]
-    uses: dict[str, Use]
+    uses: dict[str, View]
 
 
 @torch.inference_mode()
@@ -59,12 +60,13 @@ def _force_at_once(model: Model, decoder: ParallelDecoder, source: Sequence[int]
     if decoder.plan.holds == "path":
         places = _places(logits, canvas.layout.lengths, target, decoder.blank)
     weights, uses = first_row(model, tape)
-    modules = dict(model.named_modules())
-    # A map among target tokens would be mistaken for one among source tokens.
-    kept = {name: each for name, each in weights.items() if (modules[name].site.side, uses[name]) != ("target", "encoder")}
     rows = places.cpu().numpy()
-    kept = {name: each[:, rows] if uses[name] == "cross" else each for name, each in kept.items()}
-    return Forced(logits[0, places].float().log_softmax(-1), kept, {name: uses[name] for name in kept})
+    for name, use in uses.items():
+        if use != "encoder":
+            weights[name] = weights[name][:, rows]
+        if use == "target":
+            weights[name] = weights[name][..., rows]
+    return Forced(logits[0, places].float().log_softmax(-1)[:, : decoder.blank], weights, uses)  # the blank is no token
 
 
 def _places(logits: Tensor, lengths: Tensor, target: Sequence[int], blank: int) -> Tensor:

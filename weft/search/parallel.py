@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
 import torch
@@ -22,13 +23,24 @@ from weft.search.constraints import Constraint
 from weft.search.ctc import best_paths, prefix_beams, texts_of
 from weft.search.loop import EAGER, Stepping
 from weft.search.methods import Search, ranked
-from weft.search.tables import Hypothesis, Tables
+from weft.search.tables import Hypothesis, Pass, Tables
 from weft.search.terms import Book
 from weft.search.walking import walk_paths
 from weft.search.writing import Hashes, Writing, path_logits, path_states, stepwise, write
 
 POSITIONS = {"cpu": 1 << 13, "cuda": 1 << 14}
 """Positions whose logits are computed together."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a search is asked for: texts within these limits, the `best` of each source, and with `trace` their passes."""
+
+    limits: Limits
+    best: int
+    constraints: Sequence[Constraint]
+    stepping: Stepping
+    trace: bool
 
 
 class ParallelSearch(Search):
@@ -61,22 +73,14 @@ class ParallelSearch(Search):
         **options: Any,
     ) -> tuple[list[list[Hypothesis]], Tables | None]:
         """The texts of each source, best first. What belongs to one token after the other is refused before, or ignored."""
-        limits, constraints, stepping = options["limits"], options.get("constraints", ()), options.get("stepping", EAGER)
+        constraints, stepping = options.get("constraints", ()), options.get("stepping", EAGER)
+        asked = Request(options["limits"], best, constraints, stepping, options.get("trace", False))
         with torch.inference_mode():
-            return [
-                ranked(each)[:best] for each in self.texts(self.watched(decoder), source, limits, best, constraints, stepping)
-            ], None
+            found = self.texts(self.watched(decoder), source, asked)
+        return [ranked(each)[:best] for each in found], None
 
     @abstractmethod
-    def texts(
-        self,
-        decoder: ParallelDecoder,
-        source: Encoded,
-        limits: Limits,
-        best: int,
-        constraints: Sequence[Constraint],
-        stepping: Stepping,
-    ) -> list[list[Hypothesis]]:
+    def texts(self, decoder: ParallelDecoder, source: Encoded, asked: Request) -> list[list[Hypothesis]]:
         """The texts of each source, in any order."""
 
 
@@ -88,7 +92,7 @@ class OnePassSearch(ParallelSearch):
     """
 
     kind = "one_pass"
-    accepts = frozenset({"n_best", "avoid"})
+    accepts = frozenset({"n_best", "avoid", "trace"})
     holds = frozenset({"text", "ended"})
     iterations = 1
 
@@ -98,27 +102,20 @@ class OnePassSearch(ParallelSearch):
     def width(self, n_best: int) -> int:
         return max(self.lengths, n_best)
 
-    def texts(
-        self,
-        decoder: ParallelDecoder,
-        source: Encoded,
-        limits: Limits,
-        best: int,
-        constraints: Sequence[Constraint],
-        stepping: Stepping,
-    ) -> list[list[Hypothesis]]:
-        count = self.width(best) if decoder.plan.several else 1
+    def texts(self, decoder: ParallelDecoder, source: Encoded, asked: Request) -> list[list[Hypothesis]]:
+        limits, groups = asked.limits, source.memory.size(0)
+        count = self.width(asked.best) if decoder.plan.several else 1
         canvases = decoder.plan.propose(source, count, limits.longest, Hashes(self.seed, limits.ids))
-        groups = source.memory.size(0)
         found: list[list[Hypothesis]] = [[] for _ in range(groups)]
         for some in _chunks(canvases, groups, source.memory.device.type):
             canvas = joined(some)
             rows = torch.arange(groups, device=source.memory.device).repeat(len(some))
             many = chosen_rows(source, rows) if len(some) > 1 else source
-            writing = write(decoder, many, canvas, self.iterations, limits.shortest[rows], constraints, rows)
-            ended = decoder.plan.holds == "ended"
-            most = limits.longest[rows].tolist()
-            for row, text in enumerate(_texts(writing, canvas, most, ended=ended)):
+            writing = write(decoder, many, canvas, self.iterations, limits.shortest[rows], asked.constraints, rows)
+            if not asked.trace:
+                writing.passes.clear()
+            texts = _texts(writing, canvas, limits.longest[rows].tolist(), ended=decoder.plan.holds == "ended")
+            for row, text in enumerate(texts):
                 found[row % groups].append(text)
         return found
 
@@ -143,28 +140,20 @@ class CtcSearch(ParallelSearch):
 
     kind = "ctc"
     instead = "set decode.search: ctc_beam for several texts, or use a model that writes one token after the other"
-    accepts = frozenset({"avoid"})
+    accepts = frozenset({"avoid", "trace"})
     holds = frozenset({"path"})
 
     def __init__(self) -> None:
         """There is nothing to set."""
 
-    def texts(
-        self,
-        decoder: ParallelDecoder,
-        source: Encoded,
-        limits: Limits,
-        best: int,
-        constraints: Sequence[Constraint],
-        stepping: Stepping,
-    ) -> list[list[Hypothesis]]:
-        if stepwise(constraints):
+    def texts(self, decoder: ParallelDecoder, source: Encoded, asked: Request) -> list[list[Hypothesis]]:
+        if stepwise(asked.constraints):
             hidden, lengths = path_states(decoder, source)
-            found = walk_paths(path_logits(decoder, hidden), lengths, decoder.blank, constraints)
+            path, scores = walk_paths(path_logits(decoder, hidden), lengths, decoder.blank, asked.constraints)
         else:
-            path, scores, lengths = stepping.opening("ctc", lambda given: _best(decoder, given), source)
-            found = texts_of(path, scores, lengths, blank=decoder.blank)
-        return [[normalised(text, most)] for text, most in zip(found, limits.longest.tolist(), strict=True)]
+            path, scores, lengths = asked.stepping.opening("ctc", lambda given: _best(decoder, given), source)
+        found = [[text] for text in texts_of(path, scores, lengths, blank=decoder.blank)]
+        return _finished(found, asked, path, lengths)
 
 
 class CtcBeamSearch(ParallelSearch):
@@ -175,7 +164,8 @@ class CtcBeamSearch(ParallelSearch):
     """
 
     kind = "ctc_beam"
-    accepts = frozenset({"n_best"})
+    instead = "set decode.search: ctc to avoid terms, or use a model that writes one token after the other"
+    accepts = frozenset({"n_best", "trace"})
     holds = frozenset({"path"})
 
     def __init__(self, *, width: PositiveInt = 8, length_bonus: NonNegativeFloat = 0.0) -> None:
@@ -184,24 +174,16 @@ class CtcBeamSearch(ParallelSearch):
     def width(self, n_best: int) -> int:
         return max(self.beam, n_best)
 
-    def texts(
-        self,
-        decoder: ParallelDecoder,
-        source: Encoded,
-        limits: Limits,
-        best: int,
-        constraints: Sequence[Constraint],
-        stepping: Stepping,
-    ) -> list[list[Hypothesis]]:
-        hidden, lengths = stepping.opening("states", lambda given: path_states(decoder, given), source)
+    def texts(self, decoder: ParallelDecoder, source: Encoded, asked: Request) -> list[list[Hypothesis]]:
+        hidden, lengths = asked.stepping.opening("states", lambda given: path_states(decoder, given), source)
+        options = {"blank": decoder.blank, "width": self.width(asked.best), "best": asked.best}
         found: list[list[Hypothesis]] = []
+        paths = []
         for some, counts in zip(*_parts(hidden, lengths), strict=True):
             logits = path_logits(decoder, some)
-            found += prefix_beams(
-                logits, counts, blank=decoder.blank, width=self.width(best), best=best, bonus=self.length_bonus
-            )
-        most = limits.longest.tolist()
-        return [[normalised(text, longest) for text in texts] for texts, longest in zip(found, most, strict=True)]
+            found += prefix_beams(logits, counts, bonus=self.length_bonus, **options)
+            paths.append(logits.argmax(-1))
+        return _finished(found, asked, torch.cat(paths), lengths)
 
 
 def _best(decoder: ParallelDecoder, source: Encoded) -> tuple[Tensor, Tensor, Tensor]:
@@ -230,15 +212,22 @@ def _texts(writing: Writing, canvas: Canvas, longest: list[int], *, ended: bool)
     found = []
     lengths = canvas.layout.lengths.tolist()
     before = [0.0] * len(lengths) if canvas.logp is None else canvas.logp.tolist()
+    passes = [(tokens.tolist(), written.tolist()) for tokens, written in writing.passes]
     rows = zip(writing.tokens.tolist(), writing.logp.tolist(), lengths, longest, before, strict=True)
-    for tokens, logp, length, most, start in rows:
+    for row, (tokens, logp, length, most, start) in enumerate(rows):
         size = min(length, most)
         if ended and EOS in tokens[:size]:
             size = tokens.index(EOS) + 1
-        found.append(Hypothesis((start + sum(logp[:size])) / max(1, size), tokens[:size]))
+        own = [Pass(every[row][:length], written[row][:length]) for every, written in passes]
+        found.append(Hypothesis((start + sum(logp[:size])) / max(1, size), tokens[:size], own))
     return found
 
 
-def normalised(text: Hypothesis, longest: int) -> Hypothesis:
-    """A text of CTC with its log-probability per token, cut off after `longest` tokens."""
-    return Hypothesis(text.score / max(1, len(text.tokens)), text.tokens[:longest])
+def _finished(found: list[list[Hypothesis]], asked: Request, path: Tensor, lengths: Tensor) -> list[list[Hypothesis]]:
+    """Texts of CTC with their log-probability per token, cut off at the longest length; traced, with the best path [G, T]."""
+    rows = zip(path.tolist(), lengths.tolist(), strict=True) if asked.trace else ()
+    passes = [[Pass(symbols[:count], [True] * count)] for symbols, count in rows] or [[]] * len(found)
+    return [
+        [Hypothesis(text.score / max(1, len(text.tokens)), text.tokens[:longest], own) for text in texts]
+        for texts, longest, own in zip(found, asked.limits.longest.tolist(), passes, strict=True)
+    ]

@@ -14,8 +14,6 @@ from torch import Tensor
 
 from weft.batch import BOS, Layout
 from weft.search.constraints import NEVER, Constraint
-from weft.search.ctc import texts_of
-from weft.search.tables import Hypothesis
 from weft.state import select
 
 
@@ -43,10 +41,10 @@ def walk(logp: Tensor, constraints: Sequence[Constraint], owner: Tensor, kept: T
     return torch.stack(scores, 1), torch.stack(tokens, 1)
 
 
-def walk_paths(logits: Tensor, lengths: Tensor, blank: int, constraints: Sequence[Constraint]) -> list[Hypothesis]:
-    """The text of the most probable allowed path of each row (CTC). Blanks and repeated symbols add no token, so they are free.
+def walk_paths(logits: Tensor, lengths: Tensor, blank: int, constraints: Sequence[Constraint]) -> tuple[Tensor, Tensor]:
+    """The most probable allowed path of each row [B, T] (CTC), and its log-probability [B].
 
-    The blank is the last symbol.
+    Blanks and repeated symbols add no token, so they are free. The blank is the last symbol.
     """
     logp = logits.float().log_softmax(-1)
     rows, device = logp.size(0), logp.device
@@ -66,4 +64,4 @@ def walk_paths(logits: Tensor, lengths: Tensor, blank: int, constraints: Sequenc
         new = (chosen != blank) & (chosen != symbol)
         fed, symbol = chosen.where(new, BOS)[:, None], chosen
         path.append(chosen)
-    return texts_of(torch.stack(path, 1), scores, lengths, blank=blank)
+    return torch.stack(path, 1), scores

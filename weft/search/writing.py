@@ -34,11 +34,14 @@ class Hashes(Draw):
 
 @dataclass
 class Writing:
-    """Texts on a canvas: tokens [B, T] and their log-probabilities [B, T]; passes: the tokens after each pass."""
+    """Texts on a canvas: tokens [B, T] and their log-probabilities [B, T].
+
+    passes: the tokens after each pass, and which of them it wrote.
+    """
 
     tokens: Tensor
     logp: Tensor
-    passes: list[Tensor] = field(default_factory=list)
+    passes: list[tuple[Tensor, Tensor]] = field(default_factory=list)
 
 
 def path_states(decoder: ParallelDecoder, source: Encoded) -> tuple[Tensor, Tensor]:
@@ -89,7 +92,7 @@ def write(
             best, tokens = walk(logp[..., : decoder.blank], constraints, rows, kept)
         changed = masked if kept is None or not stepwise(constraints) else masked | ((tokens != writing.tokens) & layout.ok)
         writing.tokens, writing.logp = tokens.where(changed, writing.tokens), best.where(changed, writing.logp)
-        writing.passes.append(writing.tokens)
+        writing.passes.append((writing.tokens, changed))
     return writing
 
 
