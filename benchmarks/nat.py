@@ -33,7 +33,7 @@ import weft
 from weft.compare.processes import Failure, Processes, Stopped
 from weft.compare.trainings import Training, complete, records, train
 from weft.config.registry import build
-from weft.distillation import teach
+from weft.distillation import OpenedTeacher
 from weft.errors import WeftError
 from weft.evaluation.metrics import make_metrics, score
 from weft.tasks.base import Setting
@@ -283,7 +283,7 @@ class Benchmark:
             config = Student("nat-ctc", kind == "distilled", 1).training(self.options).config()
             folder = self.out / "prepared" / kind
             folder.mkdir(parents=True, exist_ok=True)
-            build("weft.tasks:TASKS", config.task, Setting(config, folder, teach=teach), where="task").prepare()
+            build("weft.tasks:TASKS", config.task, Setting(config, folder, teacher=OpenedTeacher()), where="task").prepare()
 
     def _student(self, student: Student) -> None:
         def work() -> None:

@@ -1,7 +1,8 @@
 """Sequence distillation (Kim & Rush 2016): a trained run, the teacher, translates the sources of training data.
 
 A student that trains on the teacher's translations instead of the references learns an easier task, because equal sources get
-equal words in equal order. Lines are not split into sentences, since a student learns from whole lines.
+equal words in equal order. Lines are not split into sentences, since a student learns from whole lines. The teacher also aligns
+pairs, for students that learn how many tokens each source token stands for.
 """
 
 from __future__ import annotations
@@ -21,10 +22,12 @@ from weft.data.cache import cache_folder
 from weft.data.formats import Pairs
 from weft.data.lines import file_digest
 from weft.errors import DataError
+from weft.inference.alignment import InkMeter, weights_of
 from weft.inference.resolve import changed
 from weft.inference.workers import cores
 from weft.runs.folder import MODEL
 from weft.runs.opening import run_config
+from weft.tasks.base import Align, Teacher
 from weft.translator import Translator, load
 
 WINDOW = 8192
@@ -105,14 +108,21 @@ def _identity(runs: Sequence[str | Path], pairs: Sequence[Pairs], options: dict[
     return hashlib.blake2b(key.encode(), digest_size=16).hexdigest()
 
 
-def teach(config: Config, pairs: Sequence[Pairs], out: Path, tell: Callable[[str], None]) -> None:
-    """Writes the distilled `pairs` of a run whose data.teacher is set into `out`. They are made once and kept in the cache."""
-    teacher = str(config.data.teacher)
-    folder = (Path(config.data.cache).expanduser() if config.data.cache else cache_folder()) / "distilled"
-    folder.mkdir(parents=True, exist_ok=True)
-    kept = folder / f"{_identity([teacher], pairs, WHOLE, '.jsonl')}.jsonl"
-    if not kept.exists():
-        tell(f"translating the training data with {teacher}")
-        distil([teacher], pairs, kept, device=config.train.device, tell=tell)
-    shutil.copyfile(kept, aside := out.with_name(out.name + ".part"))
-    aside.replace(out)
+class OpenedTeacher(Teacher):
+    """The run that data.teacher names, opened when it is needed."""
+
+    def translate(self, config: Config, pairs: Sequence[Pairs], out: Path, tell: Callable[[str], None]) -> None:
+        teacher = str(config.data.teacher)
+        folder = (Path(config.data.cache).expanduser() if config.data.cache else cache_folder()) / "distilled"
+        folder.mkdir(parents=True, exist_ok=True)
+        kept = folder / f"{_identity([teacher], pairs, WHOLE, '.jsonl')}.jsonl"
+        if not kept.exists():
+            tell(f"translating the training data with {teacher}")
+            distil([teacher], pairs, kept, device=config.train.device, tell=tell)
+        shutil.copyfile(kept, aside := out.with_name(out.name + ".part"))
+        aside.replace(out)
+
+    def aligner(self, config: Config) -> Align:
+        predictor = load([str(config.data.teacher)], device=config.train.device).translation_predictor("alignment")
+        source, target = InkMeter(predictor.source), InkMeter(predictor.target)
+        return lambda pairs: weights_of(predictor.model, source, target, pairs)

@@ -12,7 +12,8 @@ from parallel_models import BLANK, SOURCES, decoder_of, make, pairs
 
 from weft.batch import EOS, PAD, Source
 from weft.config.sections import load_config
-from weft.data.fertility import Lexicon
+from weft.data.fertility import Lexicon, linked
+from weft.inference.alignment import TokenWeights
 from weft.models.canvases import LengthPlan
 from weft.objectives.ctc import best_alignment
 from weft.objectives.parallel import glance, mask_some
@@ -134,6 +135,15 @@ def test_fertilities_of_a_corpus_follow_its_words() -> None:
     lexicon = Lexicon.count(Columns(), 40)  # type: ignore[arg-type]
     assert lexicon.fertilities(np.array([5, 4, 7, 8]), np.array([5, 15, 7, 17, 8, 18])).tolist() == [2, 0, 2, 2]
     assert lexicon.fertilities(np.array([9, 39]), np.array([38, 9])).sum() == 2, "unknown words are aligned as well"
+
+
+def test_weights_of_a_teacher_are_projected_to_other_tokens() -> None:
+    """The teacher reads words and links "ab" with "w" and "cd" with "xyz"; the student reads characters."""
+    teacher = TokenWeights(np.array([[0.1, 0.9, 0.0], [0.8, 0.2, 0.0]], np.float32), [(0, 3), (3, 4)], [(0, 2), (2, 4), (4, 4)])
+    letters = [(float(place), place + 1.0) for place in range(4)]
+    found = linked(teacher.between(letters, letters))
+    assert found[:2].sum() == 1 and found[2:].sum() == 3
+    assert linked(np.zeros((4, 2))).tolist() == [2, 2], "without weights, along the diagonal"
 
 
 def test_a_fertility_model_learns_tokens_and_fertilities() -> None:

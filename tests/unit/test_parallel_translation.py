@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import json
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import tiny
 from serving import running
 
 from weft import api
+from weft.data.fertility import FILE, Lexicon
 from weft.errors import ConfigError
 from weft.explain.page import document
 from weft.inference.terms import Terms
 from weft.serve.models import Models, Place
+from weft.tasks.text import DISTILLED
 from weft.translator import Translator, load
 
 RECIPES = {
@@ -123,6 +127,16 @@ def test_the_teacher_ranks_the_candidates(runs: dict[str, Path], reverse_run: Pa
             translator.translate(text, search="ctc_beam", rerank=alone).text
             == translator.translate(text, search="ctc_beam").text
         )
+
+
+def test_a_teacher_counts_fertilities(reverse_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its attention links each word with one word, and no alignment is counted from the corpus."""
+    monkeypatch.setattr(Lexicon, "count", lambda *_: pytest.fail("the teacher aligns"))
+    api.train("nat-fertility", out=tmp_path / "x", data=tiny.generated("reverse", 60), teacher=reverse_run, set=settings(1))
+    (found,) = np.load(tmp_path / "x" / FILE).values()
+    sources = sum(len(json.loads(line)["source"].split()) + 1 for line in (tmp_path / "x" / DISTILLED).open())
+    assert len(found) == sources
+    assert (found == 1).mean() > 0.6, "all but the end of each source, if the attention were perfect"
 
 
 def test_the_teachers_own_translation_always_wins(reverse_run: Path) -> None:

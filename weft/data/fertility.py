@@ -1,8 +1,9 @@
-"""Fertilities: how many target tokens each source token stands for, by an alignment that is counted from the corpus.
+"""Fertilities: how many target tokens each source token stands for.
 
-The alignment is IBM Model 2 with a prior that prefers the diagonal (Brown et al. 1993; Dyer et al. 2013): a target token at j/T
-is translated from a source token at i/S with probability ∝ t(target | source) · exp(−SHARP · |i/S − j/T|). Only the table t is
-learned. Fertilities are part of a run, because a resumed run has to learn from the same ones.
+A teacher's attention aligns the tokens. Without a teacher, an alignment is counted from the corpus, by IBM Model 2 with a prior
+that prefers the diagonal (Brown et al. 1993; Dyer et al. 2013): a target token at j/T is translated from a source token at i/S
+with probability ∝ t(target | source) · exp(−SHARP · |i/S − j/T|). Only the table t is learned. Fertilities are part of a run,
+because a resumed run has to learn from the same ones.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,7 +25,13 @@ PAIRS = 100_000
 SHARP = 4.0
 UNSEEN = 1e-9
 
+WINDOW = 256
+"""Pairs that are aligned together."""
+NEAR = 1e-3
+
 Ids = NDArray[np.int64]
+Count = Callable[[Sequence[tuple[Ids, Ids]]], list[Ids]]
+"""The fertilities of the source tokens of some pairs."""
 
 
 @dataclass(frozen=True)
@@ -55,6 +63,10 @@ class Lexicon:
             chance = expected / np.bincount(source, expected)[source]
         return Lexicon(keys, chance, targets)
 
+    def __call__(self, pairs: Sequence[tuple[Ids, Ids]]) -> list[Ids]:
+        """The fertilities of each pair."""
+        return [self.fertilities(*pair) for pair in pairs]
+
     def fertilities(self, source: Ids, target: Ids) -> Ids:
         """[S]: how many of the target tokens are aligned with each source token. Each is aligned with one."""
         cells = source[None] * self.targets + target[:, None]
@@ -69,27 +81,34 @@ def tokens_of(corpus: Corpus, row: int) -> tuple[Ids, Ids]:
     return source, target
 
 
-def attach(run: Path, corpora: Sequence[Corpus], align: Callable[[], Lexicon]) -> None:
+def attach(run: Path, corpora: Sequence[Corpus], fertilities: Callable[[], Count]) -> None:
     """Gives the corpora a column of fertilities, one per entry of the column `source`; EOS stands for nothing.
 
-    They are saved in the run. If they are not there yet, they are counted by `align()`.
+    They are saved in the run. Those that are not there yet are counted by `fertilities()`.
     """
     file = run / FILE
     saved = dict(np.load(file)) if file.exists() else {}
-    if not saved.keys() >= {corpus.folder.name for corpus in corpora}:
-        aligner = align()
-        saved = {corpus.folder.name: _counted(corpus, aligner) for corpus in corpora}
+    if missing := [corpus for corpus in corpora if corpus.folder.name not in saved]:
+        count = fertilities()
+        saved |= {corpus.folder.name: _counted(corpus, count) for corpus in missing}
         np.savez(file, allow_pickle=False, **saved)
     for corpus in corpora:
         corpus.values[COLUMN], corpus.offsets[COLUMN] = saved[corpus.folder.name], corpus.offsets["source"]
 
 
-def _counted(corpus: Corpus, aligner: Lexicon) -> NDArray[np.uint16]:
-    counts = np.zeros(len(corpus.values["source"]), np.uint16)
-    for row, begin in enumerate(np.asarray(corpus.offsets["source"][:-1]).astype(np.int64)):
-        each = aligner.fertilities(*tokens_of(corpus, row))
-        counts[begin : begin + len(each)] = each
-    return counts
+def _counted(corpus: Corpus, count: Count) -> NDArray[np.uint16]:
+    found, begins = np.zeros(len(corpus.values["source"]), np.uint16), corpus.offsets["source"]
+    for first in range(0, len(corpus), WINDOW):
+        rows = range(first, min(first + WINDOW, len(corpus)))
+        for row, each in zip(rows, count([tokens_of(corpus, row) for row in rows]), strict=True):
+            begin = int(begins[row])
+            found[begin : begin + len(each)] = each
+    return found
+
+
+def linked(weights: NDArray[Any]) -> Ids:
+    """[S]: how many target tokens have their largest weight [T, S] at each source token; among equals, near the diagonal."""
+    return np.bincount((weights + NEAR * _prior(*weights.shape)).argmax(1), minlength=weights.shape[1])
 
 
 def _prior(target: int, source: int) -> NDArray[np.float64]:

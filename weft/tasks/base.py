@@ -20,27 +20,39 @@ from weft.data.formats import Pairs
 from weft.data.pairs import random_pairs
 from weft.errors import ConfigError, RunError
 from weft.evaluation.metrics import Metric
+from weft.inference.alignment import TokenWeights
 from weft.inference.predictor import Predictor
 from weft.inference.resolve import Resolved
 from weft.models.base import Network, Sizes
 from weft.models.composing import build_encoder_decoder
 
 Share = Annotated[float, Field(ge=0, lt=1)]
-Teach = Callable[[Config, Sequence[Pairs], Path, Callable[[str], None]], None]
-"""Writes training pairs, translated by the run that data.teacher names, into a file; the last argument receives messages."""
+Align = Callable[[Sequence[tuple[str, str]]], list[TokenWeights | None]]
+"""The attention of another run between the tokens of each pair of texts, if it has any. All pairs are one batch."""
+
+
+class Teacher(ABC):
+    """What another run, the one that data.teacher names, does for a student."""
+
+    @abstractmethod
+    def translate(self, config: Config, pairs: Sequence[Pairs], out: Path, tell: Callable[[str], None]) -> None:
+        """Writes the pairs with its translations as targets into `out`. They are made once and kept in the cache."""
+
+    @abstractmethod
+    def aligner(self, config: Config) -> Align: ...
 
 
 @dataclass(frozen=True)
 class Setting:
     """What a task is built for: the configuration and folder of a run, and a function that receives progress messages.
 
-    teach: translates training data with another run, where one may be opened.
+    teacher: opens another run, where that is possible.
     """
 
     config: Config
     run: Path
     tell: Callable[[str], None] = lambda message: None
-    teach: Teach | None = None
+    teacher: Teacher | None = None
 
 
 @dataclass
@@ -97,7 +109,7 @@ class Task(ABC):
     inference: Literal["search", "continue", "forward"] = "search"
 
     def __init__(self, setting: Setting) -> None:
-        self.config, self.run, self.tell, self.teach = setting.config, setting.run, setting.tell, setting.teach
+        self.config, self.run, self.tell, self.teacher = setting.config, setting.run, setting.tell, setting.teacher
         if self.config.data.teacher and not self.distils:
             raise ConfigError("data.teacher: only tasks that translate learn from the translations of another run; remove it")
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -13,8 +14,9 @@ from torch import Tensor
 from weft.batch import EOS, PAD, Batch, FertilityBatch, PairBatch
 from weft.data.batching import spread
 from weft.data.corpus import Corpus, Rows
-from weft.data.fertility import COLUMN, Lexicon, attach
+from weft.data.fertility import COLUMN, Count, Ids, Lexicon, attach, linked
 from weft.errors import ConfigError, RunError
+from weft.inference.alignment import InkMeter
 from weft.models.base import Encoded, Model, Network, Sizes
 from weft.models.canvas import ParallelDecoder
 from weft.models.composing import build_encoder_decoder
@@ -98,12 +100,27 @@ class ParallelTranslationTask(TranslationTask):
         sizes = super().prepare()
         if self.fertile:
             corpora = [self.train, *([self.valid] if self.valid else [])]
-            attach(self.run, corpora, self._align)
+            attach(self.run, corpora, self._fertilities)
         return sizes
 
-    def _align(self) -> Lexicon:
+    def _fertilities(self) -> Count:
+        """Counts fertilities by the attention of the teacher, or without one by an alignment of the training data."""
         self.tell("aligning the training data")
-        return Lexicon.count(self.train, self.target.size)
+        if not self.config.data.teacher or self.teacher is None:
+            return Lexicon.count(self.train, self.target.size)
+        align, source, target = self.teacher.aligner(self.config), InkMeter(self.source), InkMeter(self.target)
+
+        def count(pairs: Sequence[tuple[Ids, Ids]]) -> list[Ids]:
+            texts = [(self.source.decode(ids.tolist()), self.target.decode(other.tolist())) for ids, other in pairs]
+            found = []
+            for (ids, other), (before, after), each in zip(pairs, texts, align(texts), strict=True):
+                weights = np.zeros((len(other), len(ids)))
+                if each is not None:
+                    weights += each.between(target(other.tolist(), after), source(ids.tolist(), before))
+                found.append(linked(weights))
+            return found
+
+        return count
 
     def collate(self, corpus: Corpus, rows: Rows, **layout: Any) -> PairBatch:
         batch = super().collate(corpus, rows, **layout)

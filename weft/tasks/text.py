@@ -92,9 +92,9 @@ class TextTask(Task):
         """The training pairs with the teacher's translations as targets: those saved in the run, or made now."""
         file = self.run / DISTILLED
         if not file.exists():
-            if self.teach is None:
+            if self.teacher is None:
                 raise ConfigError(f"data.teacher: {file} is missing, and no other run can be opened here; train the run again")
-            self.teach(self.config, train, file, self.tell)
+            self.teacher.translate(self.config, train, file, self.tell)
         return open_pairs(str(file))
 
     def learn(self, train: list[Pairs]) -> None:
