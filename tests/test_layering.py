@@ -1,10 +1,10 @@
 """Imports go one way. Walks the source with ast, so that imports inside functions count too.
 
 From the bottom: errors, access and version, the registry, batch, state and kernels, layers, attention, mixers, pooling, models,
-search and objectives, inference, tasks, runs, explain, training and translator, fitting, api, serve, bench, compare, cli. Three
-packages know almost nothing, and only packages from inference upwards may import them: data, evaluation and config (whose
-registry is open to all). The contract suite, weft_contract, may import anything; only
-weft.contract, which runs it, may import it.
+search and objectives, inference, tasks, runs, explain, training, translator and distillation, fitting, api, serve, bench,
+compare, cli. Three packages know almost nothing, and only packages from inference upwards may import them: data, evaluation and
+config (whose registry is open to all). The contract suite, weft_contract, may import anything; only weft.contract, which runs
+it, may import it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ LADDER = (
     {"tasks"},
     {"runs"},
     {"explain"},
-    {"training", "translator"},
+    {"training", "translator", "distillation"},
     {"fitting"},
     {"api"},
     {"serve"},
@@ -98,15 +98,15 @@ def problem(importer: tuple[str, ...], imported: tuple[str, ...]) -> str | None:
         return None
     if not may_import(room(importer), room(imported)):
         return f"{room(importer)} must not know {room(imported)}"
-    if imported[0] == "models" and imported[1:2] not in ((), ("base",)):
+    if imported[0] == "models" and imported[1:2] not in ((), ("base",), ("canvas",)):
         if (
             importer[0] == "models"
             and importer != imported
-            and imported[1] not in ("blocks", "composing", "fronts", "language")
+            and imported[1] not in ("blocks", "canvas", "composing", "fronts", "language")
         ):
             return "a model family imports another"
         if importer[0] in ("search", "objectives"):
-            return f"{importer[0]} must know no model family, only models.base"
+            return f"{importer[0]} must know no model family, only models.base and models.canvas"
     return None
 
 

@@ -229,6 +229,13 @@ class PairBatch(Batch):
 
 
 @dataclass(frozen=True)
+class FertilityBatch(PairBatch):
+    """Sources and targets, and how many target tokens each source token stands for, [B, S]."""
+
+    fertilities: Tensor
+
+
+@dataclass(frozen=True)
 class LabelBatch(Batch):
     """Sources, each with a label [B]; `NO_LABEL` in rows that only fill up the batch."""
 

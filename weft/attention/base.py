@@ -16,6 +16,8 @@ from weft.errors import ConfigError, DataError
 from weft.state import State
 
 Use = Literal["encoder", "causal", "cross"]
+View = Literal["encoder", "causal", "cross", "target"]
+"""What attention weights show: the use of a mechanism, or target, if all target tokens see each other."""
 
 
 @dataclass(frozen=True)
@@ -23,7 +25,8 @@ class Site:
     """The place a mechanism is built for: what the model decides, as opposed to the options that a user sets.
 
     dim is the width of queries and outputs, memory the width of the attended source (cross use only), and dropout the share of
-    weights dropped in training. predicts: the model predicts from `Attention.predicting`, not from the whole state.
+    weights dropped in training. predicts: the model predicts from `Attention.predicting`, not from the whole state. side: whose
+    tokens attend; a decoder that writes all tokens at once has encoder use on the target side.
     """
 
     use: Use
@@ -32,6 +35,11 @@ class Site:
     memory: int | None = None
     dropout: float = 0.0
     predicts: bool = False
+    side: Literal["source", "target"] = "source"
+
+    @property
+    def view(self) -> View:
+        return "target" if self.side == "target" and self.use == "encoder" else self.use
 
     @property
     def memory_dim(self) -> int:

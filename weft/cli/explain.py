@@ -14,7 +14,7 @@ from weft.cli.output import opened, tell, warn
 from weft.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
-    from weft.attention.base import Use
+    from weft.attention.base import View
     from weft.explain.explanation import Explanation
 
 PICTURES = (".png", ".svg", ".pdf")
@@ -64,7 +64,8 @@ def explain(
             )
         from weft.explain.picture import draw, view_of
 
-        uses: dict[What, Use] = {What.cross: "cross", What.encoder: "encoder", What.decoder: "causal"}
+        own: View = "target" if found[0].views("target") else "causal"
+        uses: dict[What, View] = {What.cross: "cross", What.encoder: "encoder", What.decoder: own}
         draw(view_of(found[0], uses[look], layer=layer, head=chosen, words=words), output, warn=warn)
     else:
         from weft.explain.page import page

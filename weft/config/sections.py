@@ -46,6 +46,9 @@ class DataSection(Section):
     )
     valid: list[str] = Field(default=[], description="validation data, in the same formats")
     hold_out: int = Field(default=0, ge=0, description="pairs of the training data to hold out and validate on; 0: none")
+    teacher: str | None = Field(
+        default=None, description="run whose translations replace the targets of the training data (sequence distillation)"
+    )
     tokenizer: Annotated[Part, Among("weft.data:TOKENIZERS")] = Field(
         default={"kind": "bpe"}, description="how text is split into tokens"
     )
@@ -178,6 +181,8 @@ class Config(Section):
         located: dict[str, Any] = {f"data.{key}": [absolute(spec, here) for spec in specs] for key, specs in changes.items()}
         if self.data.cache:
             located["data.cache"] = absolute_path(self.data.cache, here)
+        if self.data.teacher:
+            located["data.teacher"] = absolute_path(self.data.teacher, here)
         if run := self.decode.rerank.get("run"):
             located["decode.rerank.run"] = absolute_path(run, here)
         return self.replaced(located)

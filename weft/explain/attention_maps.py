@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from weft.attention.base import Facts, Use
+from weft.attention.base import Facts, View
 from weft.config.registry import find_table
-from weft.explain.explanation import AttentionMap
+from weft.explain.explanation import SIDES, AttentionMap
 from weft.explain.influence import mixer_influence, observed, source_influence
 from weft.explain.text import Weights
 from weft.inference.teacher_forcing import Forced, force
@@ -21,7 +21,7 @@ from weft.models.base import Model
 AT_MOST_ONE = "{kind}: the weights of a row sum to one or less"
 MECHANISM = "{kind} has no weights to show; this is how far its output at each row moves when the token of a column is removed"
 WHOLE_MODEL = "not weights, but the change of each token's log-probability when a source token is replaced by <unk>"
-ORDER = ("cross", "encoder", "causal")
+ORDER = ("cross", "encoder", "causal", "target")
 PART = re.compile(r"\.(?:encoders|decoders)\.(\d+)\.")
 
 
@@ -35,8 +35,8 @@ class Slot:
     layer: int
 
     @property
-    def use(self) -> Use:
-        return self.part.site.use
+    def use(self) -> View:
+        return self.part.site.view
 
     @property
     def title(self) -> str:
@@ -62,7 +62,7 @@ def find_slots(model: Model) -> list[Slot]:
     for name, module in model.named_modules():
         if isinstance(module, Facts) and not any(name.startswith(f"{outer.name}.") for outer in slots):
             part = PART.search(name)
-            stack = (int(part[1]) + 1 if part else None, module.site.use)
+            stack = (int(part[1]) + 1 if part else None, module.site.view)
             layers[stack] += 1
             slots.append(Slot(name, module, stack[0], layers[stack]))
     return slots
@@ -80,7 +80,8 @@ def find_maps(
     inputs: dict[str, Tensor] = {}
     with observed(mixers, lambda name, x, _: inputs.update({name: x})):
         forced = force(model, source, target)
-    counts = {"encoder": (len(source), len(source)), "cross": (len(target), len(source)), "causal": (len(target),) * 2}
+    texts = {"source": len(source), "target": len(target), "previous target": len(target)}
+    counts = {use: (texts[rows], texts[columns]) for use, (rows, columns) in SIDES.items()}
     maps = []
     for slot in slots:
         rows, columns = counts[slot.use]
@@ -93,6 +94,8 @@ def find_maps(
             maps.append(AttentionMap(slot.name, slot.title, slot.kind, slot.use, "weights", weights, note, aligned))
     recorded = {each.name for each in maps}
     whole = not any(each.use == "cross" for each in maps) if influence is None else influence
+    if model.decoder.parallel:
+        return forced, sorted(maps, key=lambda each: ORDER.index(each.use))
     weightless = [slot for slot in slots if slot.name not in recorded]
     mixing = [slot for slot in weightless if slot.name in inputs]
     maps += [slot.influence(mixer_influence(mixers[slot.name], inputs[slot.name])) for slot in mixing]

@@ -12,23 +12,30 @@ from torch import Tensor
 from weft.batch import BOS, EOS, PAD, UNK
 from weft.data.copying import Numbering
 from weft.data.tokenizer import Tokenizer
-from weft.errors import DataError
+from weft.errors import ConfigError, DataError
 from weft.explain.attention_maps import find_maps, find_slots
-from weft.explain.explanation import Candidate, DecodingStep, Explanation, Node
+from weft.explain.explanation import Candidate, DecodingStep, Explanation, Node, WritingPass
 from weft.explain.influence import observed
-from weft.explain.text import make_side, shown
+from weft.explain.text import Side, make_side, shown
 from weft.explain.tree import BeamTree
 from weft.inference.reading import Piece
 from weft.inference.translation import TranslationPredictor
 from weft.models.base import Model
+from weft.models.canvas import ParallelDecoder
 from weft.models.pointer import PointerDecoder
-from weft.search.tables import Tables
+from weft.search.tables import Pass, Tables
 
 OPTIONS = 5
 """Number of likeliest tokens listed at each step."""
 
 CONTINUATIONS = 12
 """Maximum number of steps of a given target for which the model's own continuation is computed."""
+
+
+BLANK = "·"
+"""How a position is shown that holds no token."""
+
+AT_ONCE = "the decoder writes all tokens at once; probabilities and attention are those of a first pass over blanks"
 
 
 def explain(
@@ -41,9 +48,10 @@ def explain(
     """
     model, piece = predictor.model, read(predictor, text)
     predictor.resolved.search.check(["trace"])
+    if influence and model.decoder.parallel:
+        raise ConfigError("influence is measured for models that write one token after the other; leave out --influence")
     (found,), tables = predictor.search([piece], trace=True)
-    assert tables is not None, "a search that accepts traces has tables"
-    if target is None and not found:
+    if target is None and not (found and found[0].ids):
         raise DataError("the search found no translation to explain; increase decode.max_length")
     ids = found[0].ids if target is None else read_target(predictor, target, piece)
     copying = {name: part.gate for name, part in model.named_modules() if isinstance(part, PointerDecoder)}
@@ -53,18 +61,19 @@ def explain(
     named = predictor.target.named(piece.words)
     steps = _steps(forced.logp, ids, named, list(gates.values()))
     score = sum(step.logp for step in steps) / len(ids) ** predictor.resolved.search.length_penalty
-    if target is not None:
+    if target is not None and not model.decoder.parallel:
         steps = _continuations(predictor, piece, ids, forced.logp, steps)
     return Explanation(
         run=run,
         model=type(model).__name__,
         source=make_side(*given_ids(predictor.source, text)),
-        target=make_side(named, ids) if target is None else make_side(*given_ids(predictor.target, target, piece.words)),
+        target=_target_side(predictor, piece, ids, target),
         score=found[0].score if target is None else score,
         steps=steps,
         maps=maps,
         best=found,
-        tree=_tree(predictor, piece, tables, named),
+        tree=[] if tables is None else _tree(predictor, piece, tables, named),
+        passes=_passes(predictor, found[0].passes) if found else [],
         forced=target is not None,
         notes=[*_unknown_words(predictor, text), *_without_attention(model)],
     )
@@ -86,6 +95,9 @@ def read(predictor: TranslationPredictor, text: str) -> Piece:
 def read_target(predictor: TranslationPredictor, target: str, piece: Piece) -> list[int]:
     """Encodes a given target, including EOS. Words that can only be copied get the ids they have in the source."""
     ids = [*Numbering(predictor.target, piece.words).find(target, predictor.target.encode(target)), EOS]
+    decoder = predictor.model.decoder
+    if isinstance(decoder, ParallelDecoder) and decoder.plan.holds != "ended":
+        ids.pop()  # the canvas ends where the text ends
     limit = predictor.model.max_target
     if limit is not None and len(ids) > limit:
         raise DataError(f"the target has {len(ids):,} tokens, but the model has {limit:,} positions; give a shorter target")
@@ -97,6 +109,24 @@ def given_ids(tokenizer: Tokenizer, text: str, words: Sequence[str] = ()) -> tup
     numbering = Numbering(tokenizer, words)
     ids = [*numbering.encode(text), EOS]
     return tokenizer.named(numbering.words), ids
+
+
+def _target_side(predictor: TranslationPredictor, piece: Piece, ids: list[int], target: str | None) -> Side:
+    """The target as it is shown: as the search wrote it or, if it was given, with its unknown words."""
+    if target is None or predictor.model.decoder.parallel:
+        return make_side(predictor.target.named(piece.words), ids)
+    return make_side(*given_ids(predictor.target, target, piece.words))
+
+
+def _passes(predictor: TranslationPredictor, passes: Sequence[Pass]) -> list[WritingPass]:
+    """The passes of a decoder that writes all tokens at once, in words."""
+    size = predictor.target.size
+    return [
+        WritingPass(
+            [shown(predictor.target.tokens([token])[0]) if token < size else BLANK for token in each.tokens], each.written
+        )
+        for each in passes
+    ]
 
 
 def _steps(logp: Tensor, ids: Sequence[int], names: Tokenizer, gates: Sequence[Tensor]) -> list[DecodingStep]:
@@ -155,5 +185,7 @@ def _without_attention(model: Model) -> list[str]:
         "causal": f"{type(model.decoder).__name__} has no self-attention; its state holds the previous tokens",
         "cross": f"{type(model.decoder).__name__} has no attention to the source; influence is shown instead",
     }
+    if model.decoder.parallel:
+        return [AT_ONCE]
     uses = {slot.use for slot in find_slots(model)}
     return [note for use, note in notes.items() if use not in uses]

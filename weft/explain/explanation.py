@@ -6,13 +6,18 @@ from dataclasses import dataclass, field
 from html import escape
 from typing import Literal
 
-from weft.attention.base import Use
+from weft.attention.base import View
 from weft.explain.text import Side, Weights, fed, join_words, numbered
 from weft.inference.joining import Translation
 
 How = Literal["weights", "influence"]
 Fate = Literal["kept", "finished", "dropped"]
-SIDES = {"encoder": ("source", "source"), "cross": ("target", "source"), "causal": ("target", "previous target")}
+SIDES = {
+    "encoder": ("source", "source"),
+    "cross": ("target", "source"),
+    "causal": ("target", "previous target"),
+    "target": ("target", "target"),
+}
 """The texts along the rows and columns of a map, by its use."""
 
 
@@ -20,16 +25,16 @@ SIDES = {"encoder": ("source", "source"), "cross": ("target", "source"), "causal
 class AttentionMap:
     """Attention weights of one layer. Rows are queries, columns are keys.
 
-    use: encoder (source tokens to source tokens), causal (target tokens to earlier ones) or cross (target tokens to source
-    tokens) · weights [H, rows, columns] · how: the mechanism's own weights, or influence if it has none: how much removing a
-    column's token changes each row, divided by the sum of the row · note: a remark for the reader · aligned: whether columns
-    are tokens, as opposed to slots that the mechanism builds from them.
+    use: encoder (source tokens to source tokens), causal (target tokens to earlier ones), cross (target tokens to source
+    tokens) or target (target tokens to all others) · weights [H, rows, columns] · how: the mechanism's own weights, or
+    influence if it has none: how much removing a column's token changes each row, divided by the sum of the row · note: a
+    remark for the reader · aligned: whether columns are tokens, as opposed to slots that the mechanism builds from them.
     """
 
     name: str
     title: str
     kind: str
-    use: Use
+    use: View
     how: How
     weights: Weights
     note: str = ""
@@ -85,13 +90,22 @@ class Node:
     best: bool = False
 
 
+@dataclass(frozen=True)
+class WritingPass:
+    """One pass of a decoder that writes all tokens at once: the symbols at all positions, and which of them it wrote."""
+
+    tokens: list[str]
+    written: list[bool]
+
+
 @dataclass
 class Explanation:
     """A sentence, its translation, and how the model arrived at it.
 
     score: the log-probability divided by lengthᵅ, as in the search · maps: every attention and mixer, cross-attention first ·
-    best: the n best translations of the search · tree: all hypotheses of a beam search · forced: whether the target was given
-    · notes: remarks for the reader · languages: codes of the source and target language, if they are known.
+    best: the n best translations of the search · tree: all hypotheses of a beam search · passes: what a decoder that writes all
+    tokens at once wrote in each pass · forced: whether the target was given · notes: remarks for the reader · languages: codes
+    of the source and target language, if they are known.
     """
 
     run: str
@@ -103,11 +117,12 @@ class Explanation:
     maps: list[AttentionMap]
     best: list[Translation]
     tree: list[Node] = field(default_factory=list)
+    passes: list[WritingPass] = field(default_factory=list)
     forced: bool = False
     notes: list[str] = field(default_factory=list)
     languages: tuple[str, str] = ("", "")
 
-    def views(self, use: Use) -> list[AttentionMap]:
+    def views(self, use: View) -> list[AttentionMap]:
         """Returns the maps of one use, the lowest layer first."""
         return [each for each in self.maps if each.use == use]
 

@@ -51,7 +51,10 @@ def document(explanation: Explanation) -> dict[str, Any]:
         about = {name: getattr(each, name) for name in ("title", "kind", "use", "how", "note")}
         maps.append({**about, "rows": rows, "columns": columns, "shape": each.weights.shape, "data": packed(each.weights)})
     return {
-        **{name: _plain(getattr(explanation, name)) for name in ("run", "model", "forced", "score", "notes", "steps", "tree")},
+        **{
+            name: _plain(getattr(explanation, name))
+            for name in ("run", "model", "forced", "score", "notes", "steps", "tree", "passes")
+        },
         "languages": explanation.languages,
         "sides": {name: {**vars(side), "tokens": [shown(token) for token in side.tokens]} for name, side in sides.items()},
         "maps": maps,

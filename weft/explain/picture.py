@@ -16,7 +16,7 @@ from typing import IO, TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from weft.attention.base import Use
+from weft.attention.base import View as Shown
 from weft.batch import BOS, SPECIALS
 from weft.errors import ConfigError
 from weft.explain.explanation import SIDES, Explanation
@@ -58,7 +58,7 @@ class View:
 
 
 def view_of(
-    explanation: Explanation, use: Use = "cross", *, layer: int | None = None, head: Head = "mean", words: bool = False
+    explanation: Explanation, use: Shown = "cross", *, layer: int | None = None, head: Head = "mean", words: bool = False
 ) -> View:
     """Returns one heat map of an explanation. `layer` and `head` count from 1; the default layer is the mean of all."""
     maps = explanation.views(use)
@@ -107,6 +107,7 @@ def views(prediction: Prediction) -> list[View]:
         ("encoder", _mean(prediction, "encoder"), source, source, SIDES["encoder"]),
         ("cross", _mean(prediction, "cross"), target, source, SIDES["cross"]),
         ("decoder", _mean(prediction, "causal"), target, fed, SIDES["causal"]),
+        ("target", _mean(prediction, "target"), target, target, SIDES["target"]),
         ("pooling", pooled, vectors, source, ("vector", "source")),
     ]
     return [
@@ -212,7 +213,7 @@ def elided(name: str) -> str:
     return name if len(name) <= LONGEST else f"{name[:kept]}…{name[-kept + 1 :]}"
 
 
-def _mean(prediction: Prediction, use: Use) -> Weights | None:
+def _mean(prediction: Prediction, use: Shown) -> Weights | None:
     """[rows, columns]: the mean over the layers of one use and their heads. None without layers or if their shapes differ."""
     layers = [weights.mean(0) for name, weights in prediction.attention.items() if prediction.uses.get(name) == use]
     if not layers or len({layer.shape for layer in layers}) > 1:

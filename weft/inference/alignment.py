@@ -8,16 +8,23 @@ from __future__ import annotations
 
 import unicodedata
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from itertools import pairwise, takewhile
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
-from weft.batch import UNK
+from weft.attention.base import Attended, Attention
+from weft.attention.core.recording import observe
+from weft.batch import BOS, EOS, UNK, Layout, Source
 from weft.data.spelling import is_letter
 from weft.data.tokenizer import RESERVED, Tokenizer
+from weft.inference.predictor import pad
 from weft.inference.projection import Span
 from weft.inference.teacher_forcing import Forced
+from weft.models.base import Model
 
 Weights = NDArray[np.float32]
 Ink = tuple[float, float]
@@ -73,6 +80,78 @@ def usual_layer(count: int) -> int:
     In trained Transformers the mean over heads aligns best in the penultimate layer (Garg et al. 2019).
     """
     return max(0, count - 2)
+
+
+@dataclass(frozen=True)
+class TokenWeights:
+    """Attention weights [T, S] between the tokens of a pair, and the ranges of ink of these tokens."""
+
+    weights: Weights
+    target: Sequence[Ink]
+    source: Sequence[Ink]
+
+    def between(self, target: Sequence[Ink], source: Sequence[Ink]) -> Weights:
+        """The weights between the tokens of other tokenizers."""
+        return between_units(self.weights, (self.target, self.source), (target, source))
+
+
+@torch.inference_mode()
+def weights_of(model: Model, source: InkMeter, target: InkMeter, pairs: Sequence[tuple[str, str]]) -> list[TokenWeights | None]:
+    """The weights of the cross-attention that aligns best, of each pair of texts; None for a pair that the model cannot read.
+
+    The targets are given, not searched for. All pairs are one batch.
+    """
+    ids = [
+        [[*each, EOS] for each in meter.tokenizer.encode_batch([pair[side] for pair in pairs])]
+        for side, meter in enumerate((source, target))
+    ]
+    limits = model.max_source, model.max_target
+    fits = [
+        place
+        for place, row in enumerate(zip(*ids))
+        if all(most is None or len(each) <= most for each, most in zip(row, limits))
+    ]
+    found: list[TokenWeights | None] = [None] * len(pairs)
+    rows = [[side[place] for place in fits] for side in ids]
+    attended = _attended(model, *rows) if fits else None
+    if attended is None:
+        return found
+    for place, weights in zip(fits, attended.cpu().numpy(), strict=True):
+        inks = [meter(side[place], text) for meter, side, text in zip((source, target), ids, pairs[place])]
+        found[place] = TokenWeights(weights[: len(inks[1]), : len(inks[0])], inks[1], inks[0])
+    return found
+
+
+def _attended(model: Model, sources: Sequence[list[int]], targets: Sequence[list[int]]) -> Tensor | None:
+    """[B, T, S]: the mean over heads of one layer's attention to the source; None if it has no weight for each token."""
+    layers = [part for part in model.modules() if isinstance(part, Attention) and part.site.use == "cross"]
+    if not layers:
+        return None
+    seen: list[Attended] = []
+    block, labels = (pad(rows).to(model.device) for rows in (sources, targets))
+    layouts = [Layout.padded([len(row) for row in rows]).to(model.device) for rows in (sources, targets)]
+    fed = torch.cat([torch.full_like(labels[:, :1], BOS), labels[:, :-1]], 1)
+    with observe(layers[usual_layer(len(layers))], seen.append):
+        model(Source(block, layouts[0]), fed, layouts[1])
+    steps = [each.weights for each in seen if each.weights is not None]
+    if not steps or steps[0].size(-1) != block.size(1):
+        return None
+    return torch.cat(steps, 2).float().mean(1)
+
+
+@dataclass
+class InkMeter:
+    """Measures the ink of tokens. Most have the same ink in every text, so they are measured once."""
+
+    tokenizer: Tokenizer
+    known: dict[int, int] = field(default_factory=dict)
+
+    def __call__(self, ids: Sequence[int], text: str) -> list[Ink]:
+        """The range of ink of each token of a text."""
+        for token in set(ids) - self.known.keys():
+            self.known[token] = ink(self.tokenizer.decode([token])) if token >= RESERVED else 0
+        sizes = [self.known[token] for token in ids]
+        return _ranges(sizes) if sum(sizes) == ink(text) else source_ink(self.tokenizer, ids, text)
 
 
 def token_texts(tokenizer: Tokenizer, ids: Sequence[int]) -> list[str]:

@@ -13,6 +13,7 @@ from weft.data.sentences import join_texts
 from weft.inference.predictor import Prediction, Weights
 from weft.inference.projection import Run
 from weft.inference.reading import Piece
+from weft.search.tables import Pass
 
 CELLS = 1 << 22
 """The most weights per layer that the attention of several pieces is joined to; `parts` has the weights in any case."""
@@ -23,12 +24,13 @@ class Translation(Prediction):
     """A translation. Its score is that of the search, such as the log-probability divided by lengthᵅ, or of the reranker.
 
     parts: the translations of its sentences, if there are several · source: the text that was read · runs: the text in parts
-    that are markup and parts that are not, if the source has marks.
+    that are markup and parts that are not, if the source has marks · passes: see `Hypothesis`.
     """
 
     parts: list[Translation] = field(default_factory=list)
     source: str = ""
     runs: list[Run] = field(default_factory=list)
+    passes: list[Pass] = field(default_factory=list)
 
     def document(self) -> dict[str, Any]:
         """Plain data, for JSON. It has the translations of several sentences one by one as well."""

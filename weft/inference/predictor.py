@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from weft.attention.base import Use
+from weft.attention.base import View
 from weft.batch import PAD, power_of_two
 from weft.errors import DataError
 from weft.inference.resolve import Resolved
@@ -41,8 +41,8 @@ class Prediction:
     """An output as text.
 
     score: see the subclass · ids: as the model wrote them, EOS included · tokens, source_tokens: for display · attention:
-    weights [heads, tokens, attended tokens] per layer, if the input requests them · uses: the use that each of these layers
-    declares (encoder, causal or cross) · alternatives: the rest of the n best.
+    weights [heads, tokens, attended tokens] per layer, if the input requests them · uses: what each of these layers
+    shows (encoder, causal, cross or target) · alternatives: the rest of the n best.
     """
 
     text: str
@@ -52,7 +52,7 @@ class Prediction:
     source_tokens: list[str] = field(default_factory=list)
     attention: dict[str, Weights] = field(default_factory=dict)
     alternatives: list[Any] = field(default_factory=list)
-    uses: dict[str, Use] = field(default_factory=dict)
+    uses: dict[str, View] = field(default_factory=dict)
 
     def document(self) -> dict[str, Any]:
         """Plain data, for JSON."""

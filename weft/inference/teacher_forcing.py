@@ -11,28 +11,70 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from weft.attention.base import Use
+from weft.attention.base import View
 from weft.attention.core.recording import first_row, record
-from weft.batch import BOS, Source
+from weft.batch import BOS, EOS, Source
 from weft.inference.predictor import Weights
 from weft.models.base import Model
+from weft.models.canvas import ParallelDecoder
+from weft.objectives.ctc import best_alignment
 
 
 @dataclass
 class Forced:
-    """logp [T, V]: log-probabilities of all tokens at every position · weights [H, T, S] and use of each layer that has any."""
+    """logp [T, V]: log-probabilities of all tokens at every position · weights [H, T, S] of each layer that has any, and what
+    they show."""
 
     logp: Tensor
     weights: dict[str, Weights]
-    uses: dict[str, Use]
+    uses: dict[str, View]
 
 
 @torch.inference_mode()
 def force(model: Model, source: Sequence[int], target: Sequence[int]) -> Forced:
-    """Feeds `target` to the decoder. Both are ids as the model reads and writes them."""
+    """Feeds `target` to the decoder. Both are ids as the model reads and writes them.
+
+    A decoder that writes all tokens at once reads blanks instead, as in its first pass.
+    """
     device = model.device
+    if isinstance(model.decoder, ParallelDecoder):
+        return _force_at_once(model, model.decoder, source, target)
     fed = torch.tensor([[BOS, *target[:-1]]], device=device)
     with record(model) as tape:
         encoded = model.encode(Source(torch.tensor([list(source)], device=device)))
         logits = model.decoder(fed, model.decoder.start(encoded)).logits
     return Forced(logits[0].float().log_softmax(-1), *first_row(model, tape))
+
+
+def _force_at_once(model: Model, decoder: ParallelDecoder, source: Sequence[int], target: Sequence[int]) -> Forced:
+    """The first pass of a decoder over blanks. Of a path of CTC, the positions that write the tokens of the target."""
+    device, size = model.device, max(1, len(target))
+    with record(model) as tape:
+        encoded = model.encode(Source(torch.tensor([list(source)], device=device)))
+        evenly = torch.arange(size, device=device) * encoded.memory.size(1) // size
+        fertilities = evenly.bincount(minlength=encoded.memory.size(1))[None]
+        canvas = decoder.plan.known(encoded, torch.tensor([size], device=device), size, fertilities)
+        blanks = torch.full_like(canvas.layout.positions, decoder.blank)
+        logits = decoder.logits(decoder.features(blanks, decoder.open(encoded, canvas), canvas.layout).hidden)
+    places = torch.arange(len(target), device=device)
+    if decoder.plan.holds == "path":
+        places = _places(logits, canvas.layout.lengths, target, decoder.blank)
+    weights, uses = first_row(model, tape)
+    rows = places.cpu().numpy()
+    for name, use in uses.items():
+        if use != "encoder":
+            weights[name] = weights[name][:, rows]
+        if use == "target":
+            weights[name] = weights[name][..., rows]
+    return Forced(logits[0, places].float().log_softmax(-1)[:, : decoder.blank], weights, uses)  # the blank is no token
+
+
+def _places(logits: Tensor, lengths: Tensor, target: Sequence[int], blank: int) -> Tensor:
+    """[T]: the first position of each token in the best path of the target, or even places if it has no path."""
+    tokens = torch.tensor([[token for token in target if token != EOS]], device=logits.device, dtype=torch.long)
+    path = best_alignment(logits, lengths, tokens, torch.tensor([tokens.size(1)], device=logits.device), blank=blank)[0]
+    before = torch.cat([path.new_full((1,), blank), path[:-1]])
+    found = ((path != blank) & (path != before)).nonzero()[:, 0]
+    if len(found) == len(target):
+        return found
+    return torch.arange(len(target), device=logits.device) * logits.size(1) // max(1, len(target))

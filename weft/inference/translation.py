@@ -283,10 +283,13 @@ class TranslationPredictor(Predictor[TranslationInput, Translation]):
         ids = [*piece.prefix, *(narrow.tokens(hypothesis.tokens) if narrow else hypothesis.tokens)]
         source, target = self.source.named(piece.words), self.target.named(piece.words)
         text = target.decode([token for token in ids if token != EOS])
-        return Translation(text, hypothesis.score, ids, target.tokens(ids), source.tokens(piece.ids), source=piece.text)
+        names = target.tokens(ids), source.tokens(piece.ids)
+        return Translation(text, hypothesis.score, ids, *names, source=piece.text, passes=hypothesis.passes)
 
     def log_likelihoods(self, source: str, targets: Sequence[str]) -> list[tuple[float, int]]:
         """See `Scorer`. Texts longer than the model's positions are cut off; the targets are scored in their own batch."""
+        if self.model.decoder.parallel:
+            raise ConfigError("decode.rerank: a model that writes all tokens at once cannot score texts; name another run")
         pieces = self.pieces(source)
         if not pieces or not targets:
             return [(0.0, 1)] * len(targets)

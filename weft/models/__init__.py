@@ -29,4 +29,12 @@ DECODERS = {
     "convs2s": "weft.models.convs2s:ConvS2SDecoder",
     "bytenet": "weft.models.bytenet:ByteNetDecoder",
     "rnn": "weft.models.rnn:RecurrentDecoder",
+    "parallel": "weft.models.parallel:ParallelTransformerDecoder",
+}
+
+CANVASES = {
+    "ratio": "weft.models.canvases:RatioPlan",
+    "length": "weft.models.canvases:LengthPlan",
+    "fertility": "weft.models.canvases:FertilityPlan",
+    "upsampled": "weft.models.canvases:UpsampledPlan",
 }

@@ -201,11 +201,14 @@ class Unread:
 
 
 class DecoderLayer(nn.Module):
-    """Token mixing over the target, cross-attention to the source, then the feed-forward network."""
+    """Token mixing over the target, cross-attention to the source, then the feed-forward network.
 
-    def __init__(self, block: Block, mixer: Mixer, cross: Attention) -> None:
+    causal: tokens see only those before them; otherwise the whole target.
+    """
+
+    def __init__(self, block: Block, mixer: Mixer, cross: Attention, *, causal: bool = True) -> None:
         super().__init__()
-        self.mixer, self.cross, self.network = mixer, cross, block.network(causal=True)
+        self.mixer, self.cross, self.network = mixer, cross, block.network(causal=causal)
         self.project = nn.Identity() if cross.context_width == block.dim else nn.Linear(cross.context_width, block.dim)
         self.around_mixer, self.around_cross, self.around_network = Residual(block), Residual(block), Residual(block)
 

@@ -5,4 +5,8 @@ SEARCHES = {
     "beam": "weft.search.methods:BeamSearch",
     "sample": "weft.search.methods:SampleSearch",
     "noisy": "weft.search.methods:NoisySearch",
+    "one_pass": "weft.search.parallel:OnePassSearch",
+    "refine": "weft.search.parallel:RefineSearch",
+    "ctc": "weft.search.parallel:CtcSearch",
+    "ctc_beam": "weft.search.parallel:CtcBeamSearch",
 }

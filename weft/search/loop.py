@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -21,6 +21,8 @@ from weft.search.coverage import Covered
 from weft.search.native import open_native
 from weft.search.tables import Hypothesis, Tables, read_back
 from weft.state import State, grow, select
+
+T = TypeVar("T")
 
 ROOM = 16
 """Stores grow by this many tokens on a CPU. They double on a GPU, where every size needs its own graph."""
@@ -150,7 +152,7 @@ class Step:
 class Stepping:
     """How the parts of a search are run: here eagerly; `Recorded` captures them once per size and replays them."""
 
-    def opening(self, key: Hashable, work: Callable[[Given], Running], given: Given) -> Running:
+    def opening(self, key: Hashable, work: Callable[[Any], T], given: Any) -> T:
         """The result of `work(given)`; equal keys mean equal work."""
         return work(given)
 

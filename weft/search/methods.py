@@ -41,25 +41,29 @@ FEATURES = {
 class Search(ABC):
     """A way to find texts for encoded sources: one token after the other, chosen by `chooser`, unless `find` is overridden.
 
-    kind: its name in the table · accepts: the features of `FEATURES` that it supports.
+    kind: its name in the table · accepts: the features of `FEATURES` that it supports · instead: what to do about the others.
     """
 
     kind: ClassVar[str]
+    instead: ClassVar[str] = "set decode.search: beam"
     accepts: ClassVar[frozenset[str]]
     length_penalty: float = 0.0
     length_offset: float = 0.0
 
     def watched(self, decoder: Decoder) -> Decoder:
         """The decoder as this search needs it. Raises ConfigError if it cannot be searched in this way."""
+        if decoder.parallel:
+            raise ConfigError(
+                f"decode.search: {self.kind} writes one token after the other, but this model writes all at once; set it to "
+                "one_pass, refine, ctc or ctc_beam"
+            )
         return decoder
 
     def check(self, features: Iterable[str], where: str = "") -> None:
         """Raises ConfigError for the first feature that this search does not support."""
         for feature in features:
             if feature not in self.accepts:
-                raise ConfigError(
-                    f"{where}decode.search: {self.kind} does not support {FEATURES[feature]}; set decode.search: beam"
-                )
+                raise ConfigError(f"{where}decode.search: {self.kind} does not support {FEATURES[feature]}; {self.instead}")
 
     @abstractmethod
     def width(self, n_best: int) -> int:
@@ -128,6 +132,7 @@ class BeamSearch(Search):
         self.length_offset, self.coverage_penalty = length_offset, coverage_penalty
 
     def watched(self, decoder: Decoder) -> Decoder:
+        decoder = super().watched(decoder)
         return CoverageDecoder(decoder, self.coverage_penalty) if self.coverage_penalty else decoder
 
     def width(self, n_best: int) -> int:
@@ -221,7 +226,7 @@ class NoisySearch(Search):
         return False
 
     def watched(self, decoder: Decoder) -> Decoder:
-        return NoisyDecoder(decoder, self.scale, self.where, self.seed, self.decay)
+        return NoisyDecoder(super().watched(decoder), self.scale, self.where, self.seed, self.decay)
 
     def chooser(self, n_best: int, length_penalty: float | None = None) -> Chooser:
         raise ConfigError(
@@ -261,7 +266,7 @@ class NoisySearch(Search):
         with torch.inference_mode():
             logp = log_probabilities(decoder, many, [prefixes[row] for row in rows.tolist()], texts)
         scored = [Hypothesis(score / len(text) ** self.length_penalty, text) for score, text in zip(logp, texts, strict=True)]
-        return [_ranked(scored[row * chains : (row + 1) * chains])[:best] for row in range(first.size(0))], None
+        return [ranked(scored[row * chains : (row + 1) * chains])[:best] for row in range(first.size(0))], None
 
 
 def _rows(first: Tensor, layout: Layout | None) -> list[list[int]]:
@@ -270,7 +275,7 @@ def _rows(first: Tensor, layout: Layout | None) -> list[list[int]]:
     return [row[:length] for row, length in zip(first.tolist(), lengths, strict=True)]
 
 
-def _ranked(texts: list[Hypothesis]) -> list[Hypothesis]:
+def ranked(texts: list[Hypothesis]) -> list[Hypothesis]:
     """The best first, each text once."""
-    once = {tuple(each.tokens): each for each in texts}
-    return sorted(once.values(), key=lambda each: -each.score)
+    ordered = sorted(texts, key=lambda each: -each.score)
+    return list({tuple(each.tokens): each for each in reversed(ordered)}.values())[::-1]

@@ -5,7 +5,7 @@ Shapes: G sources · K hypotheses per source · T steps.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 
 import torch
 from torch import Tensor
@@ -13,12 +13,24 @@ from torch import Tensor
 from weft.search.choosers import FORFEIT, NEVER, Candidates, Choice, Found
 
 
+@dataclass(frozen=True)
+class Pass:
+    """A pass of a decoder that writes all tokens at once: the symbols at all positions, and which of them it wrote."""
+
+    tokens: list[int]
+    written: list[bool]
+
+
 @dataclass
 class Hypothesis:
-    """A text: its score, as the chooser defines it, and its tokens; the last one is EOS unless the text was cut off."""
+    """A text: its score, as the chooser defines it, and its tokens; the last one is EOS unless the text was cut off.
+
+    passes: of a traced search that writes all tokens at once.
+    """
 
     score: float
     tokens: list[int]
+    passes: list[Pass] = field(default_factory=list, compare=False)
 
 
 @dataclass

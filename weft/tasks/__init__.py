@@ -2,6 +2,7 @@
 
 TASKS = {
     "translation": "weft.tasks.translation:TranslationTask",
+    "parallel_translation": "weft.tasks.parallel:ParallelTranslationTask",
     "classification": "weft.tasks.classification:ClassificationTask",
     "language_model": "weft.tasks.language_model:LanguageModelTask",
 }

@@ -16,24 +16,43 @@ from weft.config.registry import build
 from weft.config.sections import Config
 from weft.data.batching import round_up
 from weft.data.cache import cache_folder
+from weft.data.formats import Pairs
 from weft.data.pairs import random_pairs
 from weft.errors import ConfigError, RunError
 from weft.evaluation.metrics import Metric
+from weft.inference.alignment import TokenWeights
 from weft.inference.predictor import Predictor
 from weft.inference.resolve import Resolved
 from weft.models.base import Network, Sizes
 from weft.models.composing import build_encoder_decoder
 
 Share = Annotated[float, Field(ge=0, lt=1)]
+Align = Callable[[Sequence[tuple[str, str]]], list[TokenWeights | None]]
+"""The attention of another run between the tokens of each pair of texts, if it has any. All pairs are one batch."""
+
+
+class Teacher(ABC):
+    """What another run, the one that data.teacher names, does for a student."""
+
+    @abstractmethod
+    def translate(self, config: Config, pairs: Sequence[Pairs], out: Path, tell: Callable[[str], None]) -> None:
+        """Writes the pairs with its translations as targets into `out`. They are made once and kept in the cache."""
+
+    @abstractmethod
+    def aligner(self, config: Config) -> Align: ...
 
 
 @dataclass(frozen=True)
 class Setting:
-    """What a task is built for: the configuration and folder of a run, and a function that receives progress messages."""
+    """What a task is built for: the configuration and folder of a run, and a function that receives progress messages.
+
+    teacher: opens another run, where that is possible.
+    """
 
     config: Config
     run: Path
     tell: Callable[[str], None] = lambda message: None
+    teacher: Teacher | None = None
 
 
 @dataclass
@@ -76,6 +95,7 @@ class Task(ABC):
     counts: what the count of a loss counts, and so the unit of training speed.
     commands: how to use a trained {run} on the command line, shown after training.
     bf16_weights: whether decoding in bf16 converts the weights too, or only the arithmetic.
+    distils: whether a teacher may translate the training data (data.teacher).
     inference: what a trained model does: search for texts of sources, continue texts without a source, or one forward pass.
     config: the configuration of the run. `prepare` may lower sizes in it to what the data allows; the run saves the result.
     """
@@ -85,10 +105,13 @@ class Task(ABC):
     counts: str = "target tokens"
     commands: Sequence[str] = ('weft predict {run} "an input"', "weft evaluate {run} --data FILES")
     bf16_weights: bool = True
+    distils: bool = False
     inference: Literal["search", "continue", "forward"] = "search"
 
     def __init__(self, setting: Setting) -> None:
-        self.config, self.run, self.tell = setting.config, setting.run, setting.tell
+        self.config, self.run, self.tell, self.teacher = setting.config, setting.run, setting.tell, setting.teacher
+        if self.config.data.teacher and not self.distils:
+            raise ConfigError("data.teacher: only tasks that translate learn from the translations of another run; remove it")
 
     @property
     def cache(self) -> Path:
@@ -187,6 +210,9 @@ class Task(ABC):
 
         The stream is the same for every process: the trainer takes the batches that belong to it.
         """
+
+    def begin(self, update: int) -> None:  # noqa: B027 — most tasks have no schedule
+        """Called before each update, outside of recorded work: sets the tensors from which that work reads a schedule."""
 
     @abstractmethod
     def losses(self, model: nn.Module, batch: Any, update: int) -> Iterator[Loss]:

@@ -21,6 +21,9 @@ from weft.errors import ConfigError
 from weft.models.base import Sizes
 from weft.tasks.base import Task
 
+DISTILLED = "distilled.jsonl"
+"""The training pairs that a teacher translated, in the folder of a run; a file for `--data` like any other."""
+
 PAUSE = 5.0
 """Seconds between messages about one piece of work."""
 
@@ -55,16 +58,22 @@ class TextTask(Task):
             train, held = self._hold_out(train)
             valid = valid or [held]
         self.references = valid
+        if data.teacher:
+            train = [self._distilled(train)]
         self.learn(train)
         sizes = self.reopen()
         if new and has_tokenizers(self.run) and self.source.learns:
-            self.limit("data.vocabulary", max(sizes.source, sizes.target))
+            self.limit("data.vocabulary", self.vocabulary(sizes))
         self.check(valid)
         self.train = self._read(train, "training")
         self.valid = self._read(valid, "validation") if valid else None
         if len(self.train) < self.config.train.batch_tokens:  # each row has at least one token
             self.limit("train.batch_tokens", len(self.train) * int(self.train.lengths.max()))
         return sizes
+
+    def vocabulary(self, sizes: Sizes) -> int:
+        """The size of the larger tokenizer."""
+        return max(sizes.source, sizes.target)
 
     def identity(self) -> str:
         return self.train.folder.name
@@ -78,6 +87,15 @@ class TextTask(Task):
             self.limit("data.hold_out", count)
             self.tell(f"held out {count:,} pairs for validation (seed {self.config.train.seed}): {self.run / HELD_OUT}")
         return train, held
+
+    def _distilled(self, train: list[Pairs]) -> Pairs:
+        """The training pairs with the teacher's translations as targets: those saved in the run, or made now."""
+        file = self.run / DISTILLED
+        if not file.exists():
+            if self.teacher is None:
+                raise ConfigError(f"data.teacher: {file} is missing, and no other run can be opened here; train the run again")
+            self.teacher.translate(self.config, train, file, self.tell)
+        return open_pairs(str(file))
 
     def learn(self, train: list[Pairs]) -> None:
         """Trains the tokenizers of a new run and saves them, so that resuming never changes them."""

@@ -29,6 +29,7 @@ from weft.inference.shortlist import FILE, Shortlist, cached_file
 from weft.inference.translation import TranslationPredictor
 from weft.models import MODELS
 from weft.models.base import Model, Network, Sizes
+from weft.models.composing import build_encoder_decoder
 from weft.models.ensemble import Ensemble
 from weft.objectives.attention_penalties import Penalties
 from weft.objectives.likelihoods import log_likelihoods
@@ -59,6 +60,7 @@ class TranslationTask(TextTask):
     """
 
     example = "source.txt,target.txt"
+    distils = True
 
     def __init__(
         self,
@@ -81,6 +83,7 @@ class TranslationTask(TextTask):
         texts = [Measure(metric.key(), metric.name, metric.higher_is_better) for metric in METRICS.values()]
         self.measures = (*texts, LOSS) if self.config.train.validate_bleu else (LOSS, *texts)
         self.smoothing = label_smoothing
+        self.quick: dict[str, Any] = {"search": "greedy", "rerank": "none", "n_best": 1}
         self.reinforce = Reinforce(reinforce_weight, entropy_weight, reinforce_discount, draws, reinforce_baseline)
         self._moving: Tensor | None = torch.zeros(()) if reinforce_baseline == "moving" else None
         weights = {"guided": guided_weight, "coverage": coverage_weight, "doubly_stochastic": doubly_stochastic_weight}
@@ -122,6 +125,12 @@ class TranslationTask(TextTask):
     def reopen(self) -> Sizes:
         self.source, self.target = load_tokenizers(self.run, self.config.data.tokenizer)
         return Sizes(self.source.size, self.target.size, self.source is self.target)
+
+    def build(self, spec: Mapping[str, Any], sizes: Sizes) -> Network:
+        model = build_encoder_decoder(spec, sizes)
+        if model.decoder.parallel:
+            raise ConfigError("task: this model writes all tokens at once; set task: parallel_translation")
+        return model
 
     def vocabularies(self) -> list[str]:
         return [self.source.digest(), self.target.digest()]
@@ -210,9 +219,8 @@ class TranslationTask(TextTask):
         assert isinstance(model, Model)
         total, count = 0.0, 0
         for batch in self.validation(model):
-            found = model(batch.source, batch.target, batch.target_layout)
-            nll = model.decoder.loss(found.hidden, batch.labels)[1]
-            total, count = total + float(nll), count + int(batch.target_layout.ok.sum())
+            nll, tokens = self.validation_loss(model, batch)
+            total, count = total + float(nll), count + int(tokens)
         scores = {"loss": total / max(1, count)}
         if self.config.train.validate_bleu and self.valid_pairs:
             hypotheses = self.translations(model)
@@ -222,10 +230,15 @@ class TranslationTask(TextTask):
             scores |= {each.key: each.value for each in results.values()}
         return scores
 
+    def validation_loss(self, model: Model, batch: PairBatch) -> tuple[Tensor, Tensor]:
+        """The negative log-likelihood of a batch, and the number of tokens it sums."""
+        found = model(batch.source, batch.target, batch.target_layout)
+        return model.decoder.loss(found.hidden, batch.labels)[1], batch.target_layout.ok.sum()
+
     def translations(self, model: torch.nn.Module) -> list[str]:
-        """Greedy translations of the validation text."""
+        """Translations of the validation text, by `quick` decoding."""
         assert isinstance(model, Network)
-        section = changed(self.config.decode, {"search": "greedy", "rerank": "none", "n_best": 1})
+        section = changed(self.config.decode, self.quick)
         predictor = self.predictor(model, resolve(section, model.device))
         inputs = (predictor.parse(source) for source, _ in self.valid_pairs)
         return [found.text for found in predictor.predict(inputs)]

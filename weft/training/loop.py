@@ -98,6 +98,7 @@ def fit(
         stream = stack.enter_context(closing(_prefetched(session, mine)))
         while not session.ended:
             update, data = progress.update + 1, next(stream)
+            task.begin(update)
             for index, batch in data.batches:
                 torch.manual_seed(seed_for(config.seed, *data.begin, index))
                 meter.add(backward(batch, update))

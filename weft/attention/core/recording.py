@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from weft.attention.base import Attended, Attention, Use
+from weft.attention.base import Attended, Attention, View
 
 Tape = dict[str, list[Tensor]]
 
@@ -54,7 +54,7 @@ def record(model: nn.Module) -> Iterator[Tape]:
         yield tape
 
 
-def first_row(model: nn.Module, tape: Tape) -> tuple[dict[str, NDArray[np.float32]], dict[str, Use]]:
-    """The weights [H, T, S] of the first row of the batch, and the use of each recorded attention. Keys are module names."""
+def first_row(model: nn.Module, tape: Tape) -> tuple[dict[str, NDArray[np.float32]], dict[str, View]]:
+    """The weights [H, T, S] of the first row of the batch, and what each recorded attention shows. Keys are module names."""
     weights = {name: np.asarray(torch.cat(steps, 2)[0].float().cpu()) for name, steps in tape.items()}
-    return weights, {name: module.site.use for name, module in model.named_modules() if name in tape}
+    return weights, {name: module.site.view for name, module in model.named_modules() if name in tape}

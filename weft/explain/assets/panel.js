@@ -1,6 +1,6 @@
 // The panel of one explanation: its texts, attention, n best translations and beam tree.
 
-const USES = { cross: "cross-attention", encoder: "encoder self-attention", causal: "decoder self-attention" };
+const USES = { cross: "cross-attention", encoder: "encoder self-attention", causal: "decoder self-attention", target: "decoder self-attention" };
 
 class Panel {
   constructor(explanation, settings) {
@@ -33,9 +33,10 @@ class Panel {
   }
 
   rest(tell) {
-    const { forced, tree, best } = this.explanation, parts = [];
+    const { forced, tree, best, passes } = this.explanation, parts = [];
     if (forced) parts.push(element("h3", {}, "Where the model would have differed"), continuations(this.explanation));
     if (best.length) parts.push(element("h3", {}, forced ? "The model's own translations" : "Best translations"), tableOf(["score", "translation"], best.map(({ text, score }) => [score, text])));
+    if (passes.length) return [...parts, element("h3", {}, "What was written in each pass"), ...writingPasses(passes)];
     parts.push(element("h3", {}, "Beam tree"));
     if (tree.length) parts.push(element("p", { class: "note" }, "Each column is a step, with the best hypothesis on top. Dashed hypotheses were dropped; point at one, or move to it with the arrow keys, to see why."), beamTree(this.explanation, tell));
     else parts.push(element("p", { class: "note" }, "There is no tree without a beam. The tokens above show what else was likely."));

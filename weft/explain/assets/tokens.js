@@ -40,3 +40,10 @@ function continuations(explanation) {
   if (!rows.length) return element("p", { class: "note" }, "Nowhere: every token is the model's most likely one.");
   return tableOf(["given", "probability", "most likely", "probability", "the model would have written"], rows);
 }
+
+// A row per pass of a decoder that writes all tokens at once. Tokens that it kept are faint; "·" is a blank.
+function writingPasses(passes) {
+  return passes.map(({ tokens, written }, i) => element("div", { class: "tokens", role: "group", "aria-label": `pass ${i + 1}` },
+    element("span", { class: "note" }, `${i + 1}`),
+    ...tokens.map((token, place) => element("bdi", { class: written[place] ? "token" : "token kept" }, token))));
+}
