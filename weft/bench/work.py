@@ -18,6 +18,7 @@ from weft.kernels.graphs import Compiler
 from weft.search.choosers import Limits
 from weft.search.constraints import Forbid
 from weft.search.loop import EAGER, generate
+from weft.search.native import encode
 from weft.search.recorded import Recorded, recorder_of
 from weft.training.compiling import compile_blocks
 from weft.training.distributed import World, sum_gradients
@@ -152,7 +153,7 @@ class SearchWork(Work):
             elif stepping is not None:
                 source = stepping.encode(model, self.source)
             else:
-                source = model.encode(self.source)
+                source = encode(model, self.source)
             generate(
                 model.decoder,
                 source,

@@ -6,7 +6,6 @@ works: the search then runs one operation at a time. Shapes: G sources · H head
 
 from __future__ import annotations
 
-import ctypes
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -15,9 +14,9 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from weft.kernels.structs import INT, POINTER, Kind, NativeLinear, NotPlanned, Op, ProgramStruct, native_linear, native_product
+from weft.kernels.structs import Kind, NativeLinear, NotPlanned, Op, native_linear, native_product
 
-__all__ = ["Draft", "Keys", "Maker", "NotPlanned", "Opening", "Program", "Register"]
+__all__ = ["Draft", "Keys", "Maker", "NotPlanned", "Opening", "Register"]
 
 Register = int
 """A vector per row, as a number."""
@@ -231,51 +230,3 @@ def _overrides(kind: type, planned: type) -> bool:
         and hasattr(planned, name)
         for name, value in vars(kind).items()
     )
-
-
-class Program:
-    """A finished plan. `hidden` is the width of its result."""
-
-    def __init__(self, draft: Draft) -> None:
-        self._draft, self.hidden = draft, draft.widths[draft.ops[-1].to]
-        widths = _share(draft.ops, draft.widths)
-        self._ops = (Op * len(draft.ops))(*draft.ops)
-        self._numbers = [(INT * len(each))(*each) for each in (widths, draft.cells, draft.held)]
-        self._tables: list[Tensor] = []
-        arrays: list[ctypes.Array[Any]] = [self._ops, *self._numbers]
-        places = [ctypes.cast(each, POINTER).value for each in arrays]
-        sizes = len(self._ops), len(widths), len(draft.cells), len(draft.held)
-        self.struct = ProgramStruct(*(each for pair in zip(places, sizes, strict=True) for each in pair))
-
-    def open(self, source: Any) -> tuple[list[Keys], list[Tensor | None]]:
-        """The keys that the program reads of encoded sources, and its first states; None: zeros."""
-        opening, draft = self._draft.opening(source), self._draft
-        states = [*opening.states, *[None] * (len(draft.held) - len(opening.states))]
-        return [read(memory) for read, memory in zip(draft.readers, opening.memories, strict=True)], states
-
-    def tables(self, length: int) -> list[Tensor]:
-        """The tables of positions, with at least `length` rows."""
-        if self._draft.tables and (not self._tables or len(self._tables[0]) < length):
-            size = 1 << (length - 1).bit_length()
-            self._tables = [make(max(size, 64)).float().contiguous() for make in self._draft.tables]
-        return self._tables
-
-
-def _share(ops: list[Op], widths: list[int]) -> list[int]:
-    """Lets results that are not needed at the same time share registers. Returns the widths of the registers that are left."""
-    last = {register: at for at, op in enumerate(ops) for register in (op.to, op.source, op.other)}
-    left: list[int] = []
-    free: dict[int, list[int]] = {}
-    place: dict[int, int] = {}
-    for at, op in enumerate(ops):
-        for register in {op.to, op.source, op.other} - place.keys():
-            spare = free.setdefault(widths[register], [])
-            if not spare:
-                spare.append(len(left))
-                left.append(widths[register])
-            place[register] = spare.pop()
-        for register in {op.to, op.source, op.other}:
-            if last[register] == at and at + 1 < len(ops):
-                free.setdefault(widths[register], []).append(place[register])
-        op.to, op.source, op.other = place[op.to], place[op.source], place[op.other]
-    return left

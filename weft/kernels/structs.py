@@ -36,7 +36,7 @@ class LinearStruct(ctypes.Structure):
 
 class Op(ctypes.Structure):
     _fields_ = (
-        *((name, INT) for name in ("kind", "to", "source", "other", "number", "heads", "width", "values", "past")),
+        *((name, INT) for name in ("kind", "to", "source", "other", "number", "heads", "width", "values", "past", "then")),
         ("value", ctypes.c_float), ("first", POINTER), ("second", POINTER), ("layer", LinearStruct),
     )  # fmt: skip
 

@@ -18,7 +18,8 @@ from torch import Tensor, nn
 
 from weft.batch import EOS, PAD, Layout, Source
 from weft.kernels.cpp import Kernels, used
-from weft.kernels.plan import Draft, Keys, NotPlanned, Program
+from weft.kernels.plan import Draft, Keys, NotPlanned
+from weft.kernels.program import Program
 from weft.kernels.structs import (
     INT,
     POINTER,

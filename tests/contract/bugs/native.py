@@ -62,8 +62,15 @@ NATIVE = [
         ("transformer-cross-linear-native",),
     ),
     Bug(
+        "a result is fused away although others read it",
+        "kernels.program",
+        "or readers[product.to] > 1",
+        "",
+        ("convs2s-native",),
+    ),
+    Bug(
         "registers are shared too early",
-        "kernels.plan",
+        "kernels.program",
         "if last[register] == at and at + 1 < len(ops):",
         "if at + 1 < len(ops):",
         ("transformer-native", "convs2s-native"),

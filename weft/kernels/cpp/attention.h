@@ -31,16 +31,18 @@ INLINE static inline void mix(const float* weights, int64_t begin, int64_t end, 
     constexpr int HELD = PARTS ? PARTS : 4;
     for (int64_t from = 0; from < width; from += 16 * HELD) {
         const int64_t left = width - from;
-        Floats found[HELD];
-        repeat<HELD>([&](auto p) INLINE { found[p] = Floats{}; });
-        for (int64_t s = begin; s < end; s++) {
+        Floats even[HELD], odd[HELD];  // two sums, since an addition waits for the one before it
+        repeat<HELD>([&](auto p) INLINE { even[p] = odd[p] = Floats{}; });
+        const auto add = [&](int64_t s, Floats* sums) INLINE {
             const float* v = value(s) + from;
             repeat<HELD>([&](auto p) INLINE {
-                if (PARTS || 16 * p < left) found[p] += weights[s] * (PARTS ? load(v + 16 * p) : load(v + 16 * p, left - 16 * p, 0));
+                if (PARTS || 16 * p < left) sums[p] += weights[s] * (PARTS ? load(v + 16 * p) : load(v + 16 * p, left - 16 * p, 0));
             });
-        }
+        };
+        for (int64_t s = begin; s + 1 < end; s += 2) add(s, even), add(s + 1, odd);
+        if ((end - begin) % 2) add(end - 1, even);
         repeat<HELD>([&](auto p) INLINE {
-            if (PARTS || 16 * p < left) store(out + from + 16 * p, found[p] * factor, PARTS ? 16 : left - 16 * p);
+            if (PARTS || 16 * p < left) store(out + from + 16 * p, (even[p] + odd[p]) * factor, PARTS ? 16 : left - 16 * p);
         });
     }
 }

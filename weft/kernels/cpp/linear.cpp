@@ -8,7 +8,6 @@
 
 namespace {
 
-constexpr int64_t CHUNK = 96;       // rows whose numbers stay in the cache while all panels are read
 constexpr int64_t SHARE = 1 << 18;  // products from which a second thread pays off
 
 typedef int8_t Bytes __attribute__((vector_size(16)));
@@ -51,17 +50,21 @@ void round_row(const float* x, int64_t inputs, int8_t* numbers, float* size, int
     *excess = 128 * total;
 }
 
-// Computes the outputs of one row from its sums.
-void write(const Rounded& x, int64_t row, const Linear& layer, int64_t panel, const int32_t* sums, float* y) {
-    const float size = x.size[row];
+// Computes the outputs of some rows from their sums [rows, WIDE].
+template <int ROWS>
+INLINE static inline void write(const Rounded& x, int64_t first, const Linear& layer, int64_t panel, const int32_t* sums,
+                                const After& after, float* y) {
     for (int64_t output = panel; output < std::min(panel + WIDE, layer.outputs); output += 16) {
         const int64_t left = layer.outputs - output;
-        Ints exact;
-        std::memcpy(&exact, sums + output - panel, sizeof exact);
         const Floats scale = load(layer.scale + output, left, 0.0f);
         const Floats bias = layer.bias ? load(layer.bias + output, left, 0.0f) : Floats{};
-        const Floats found = __builtin_convertvector(exact - x.excess[row], Floats) * scale * size + bias;
-        store(y + row * layer.outputs + output, found, left);
+        for (int r = 0; r < ROWS; r++) {
+            const int64_t row = first + r, place = row * layer.outputs + output;
+            Ints exact;
+            std::memcpy(&exact, sums + r * WIDE + output - panel, sizeof exact);
+            const Floats found = __builtin_convertvector(exact - x.excess[row], Floats) * scale * x.size[row] + bias;
+            store(y + place, after(found, place, left), left);
+        }
     }
 }
 
@@ -133,21 +136,21 @@ void tile(const Rounded& x, const int8_t* numbers, const uint8_t* weights, const
 
 }  // namespace
 
-void multiply_int8(const Linear& layer, const float* x, int64_t rows, float* y, int threads) {
-    const int64_t depth = fours(layer.inputs), most = std::min(rows, CHUNK);
+void multiply_int8(const Linear& layer, const float* x, int64_t rows, const After& after, float* y, int threads) {
+    const int64_t depth = fours(layer.inputs);
     const uint8_t* panels = static_cast<const uint8_t*>(layer.panels);
     thread_local std::vector<int8_t> numbers;
     thread_local std::vector<float> size;
     thread_local std::vector<int32_t> excess;
-    numbers.resize(most * depth);
-    size.resize(most);
-    excess.resize(most);
-    for (int64_t begin = 0; begin < rows; begin += CHUNK) {
-        const int64_t count = std::min(CHUNK, rows - begin);
+    in_chunks(rows, [&](int64_t begin, int64_t count) {
+        numbers.resize(count * depth);
+        size.resize(count);
+        excess.resize(count);
         for (int64_t r = 0; r < count; r++) {
             round_row(x + (begin + r) * layer.inputs, layer.inputs, numbers.data() + r * depth, &size[r], &excess[r]);
         }
         const Rounded rounded{numbers.data(), size.data(), excess.data(), depth};
+        const After then = after.from(begin, layer.outputs);
         float* into = y + begin * layer.outputs;
         const int crew = int(std::min<int64_t>(threads, 1 + count * depth * layer.outputs / SHARE));
 #pragma omp parallel for num_threads(crew) if (crew > 1)
@@ -157,14 +160,14 @@ void multiply_int8(const Linear& layer, const float* x, int64_t rows, float* y, 
                 const uint8_t* ahead = g < 2 ? panels + (panel + WIDE + g * WIDE / 2) * depth : panels + panel * depth;
                 alignas(64) int32_t sums[high * WIDE];
                 tile<high>(rounded, rounded.numbers + row * depth, panels + panel * depth, ahead, sums);
-                for (int r = 0; r < high; r++) write(rounded, row + r, layer, panel, sums + r * WIDE, into);
+                write<high>(rounded, row, layer, panel, sums, then, into);
             });
         }
-    }
+    });
 }
 
 // x [rows, inputs] → y [rows, outputs]; scale [outputs]; bias [outputs] or null.
 extern "C" void weft_linear(const float* x, int64_t rows, int64_t inputs, const uint8_t* panels, const float* scale,
                             const float* bias, int64_t outputs, float* y, int threads) {
-    multiply_int8(Linear{panels, scale, bias, inputs, outputs}, x, rows, y, threads);
+    multiply_int8(Linear{panels, scale, bias, inputs, outputs}, x, rows, After{}, y, threads);
 }

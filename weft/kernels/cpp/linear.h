@@ -14,11 +14,34 @@ struct Linear {
     int64_t inputs, outputs;
 };
 
-// x [rows, inputs] → y [rows, outputs]. A row of the result depends on that row of x alone.
-void multiply(const Linear& layer, const float* x, int64_t rows, float* y, int threads);
+// What is done with the outputs before they are stored: max(y, 0) or, with `add` [rows, outputs], (y + add) · scale.
+struct After {
+    bool relu = false;
+    const float* add = nullptr;
+    float scale = 1.0f;
 
-void multiply_int8(const Linear& layer, const float* x, int64_t rows, float* y, int threads);
-void multiply_float(const Linear& layer, const float* x, int64_t rows, float* y, int threads);
+    // The same for later rows.
+    After from(int64_t row, int64_t outputs) const { return {relu, add ? add + row * outputs : nullptr, scale}; }
+
+    INLINE Floats operator()(Floats y, int64_t place, int64_t left) const {
+        if (relu) return y < 0.0f ? Floats{} : y;  // NaN stays NaN
+        return add ? (y + load(add + place, left, 0.0f)) * scale : y;
+    }
+};
+
+// x [rows, inputs] → y [rows, outputs]. A row of the result depends on that row of x alone.
+void multiply(const Linear& layer, const float* x, int64_t rows, const After& after, float* y, int threads);
+
+void multiply_int8(const Linear& layer, const float* x, int64_t rows, const After& after, float* y, int threads);
+void multiply_float(const Linear& layer, const float* x, int64_t rows, const After& after, float* y, int threads);
+
+// Calls work(first row, count) for groups of nearly equal size, whose inputs stay in the cache while all panels are read.
+template <class Work>
+static inline void in_chunks(int64_t rows, Work work) {
+    constexpr int64_t CHUNK = 144;
+    const int64_t groups = (rows + CHUNK - 1) / CHUNK;
+    for (int64_t g = 0; g < groups; g++) work(rows * g / groups, rows * (g + 1) / groups - rows * g / groups);
+}
 
 // Calls work(rows as a constant, first row) for groups of at most HIGH rows, of nearly equal size.
 template <class Work>

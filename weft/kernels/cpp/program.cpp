@@ -2,7 +2,12 @@
 
 #include "elements.h"
 
+namespace {
+
 constexpr int64_t SHARE = 1 << 16;  // products from which a second thread pays off
+constexpr int64_t BLOCK = 144;      // tokens that are encoded together, so that their vectors stay in the cache
+
+}  // namespace
 
 Machine::Machine(const Program& program, const Inputs& inputs, int64_t sources, int64_t beams, int64_t room, int threads)
     : program_(program), inputs_(inputs), sources_(sources), beams_(beams), room_(room), threads_(threads),
@@ -44,7 +49,10 @@ void Machine::carry_out(const Op& op, const Rows& rows) {
                 norm(from + row * width, width, op.first, op.second, op.value, to + row * width);
             }
             return;
-        case LINEAR: return multiply(op.layer, from, count, to, threads_);
+        case LINEAR: {
+            const After after{op.then == RELU, op.then == ADD ? other : nullptr, op.value};
+            return multiply(op.layer, from, count, after, to, threads_);
+        }
         case ADD:
             for (int64_t i = 0; i < all; i++) to[i] = (from[i] + other[i]) * op.value;
             return;
@@ -170,13 +178,20 @@ void Machine::reorder(int64_t source, const int64_t* parents, int64_t length) {
 // Encodes sequences, one after the other: tokens and positions [count], where each sequence begins at position 0 → out [count, D].
 extern "C" void weft_encode(const Program* program, const float* const* tables, const int64_t* tokens,
                             const int64_t* positions, int64_t count, float* out, int threads) {
-    Rows rows;
-    int64_t source = -1;
-    for (int64_t row = 0; row < count; row++) {
-        source += positions[row] == 0;
-        rows.add(source, 0, tokens[row], positions[row]);
+    std::vector<int64_t> begins;  // of blocks of whole sequences
+    for (int64_t row = 0, first = 0; row < count; row++) {
+        if (positions[row] == 0) first = row;
+        if (begins.empty() || (row - begins.back() >= BLOCK && first > begins.back())) begins.push_back(first);
     }
-    Machine machine(*program, Inputs{nullptr, tables, nullptr, nullptr}, count, 1, 0, threads);
-    const float* found = machine.run(rows);
-    std::copy_n(found, count * program->widths[program->ops[program->count - 1].to], out);
+    begins.push_back(count);
+    const int64_t blocks = int64_t(begins.size()) - 1, width = program->widths[program->ops[program->count - 1].to];
+    const int crew = int(std::min<int64_t>(threads, blocks));
+#pragma omp parallel for num_threads(crew) if (crew > 1) schedule(dynamic)
+    for (int64_t block = 0; block < blocks; block++) {
+        const int64_t begin = begins[block], end = begins[block + 1];
+        Rows rows;
+        for (int64_t row = begin; row < end; row++) rows.add(row - positions[row], 0, tokens[row], positions[row]);
+        Machine machine(*program, Inputs{nullptr, tables, nullptr, nullptr}, end - begin, 1, 0, crew > 1 ? 1 : threads);
+        std::copy_n(machine.run(rows), (end - begin) * width, out + begin * width);
+    }
 }

@@ -23,6 +23,7 @@ struct Op {
     int64_t values;               // width of a head's values, or of the second vector that is joined
     int64_t past;                 // attention: tokens that a query sees before and including itself, and in an encoder after, 0:
                                   // all; a window: the distance of its tokens
+    int64_t then;                 // the kind of the operation that a linear layer does with its outputs, RELU or ADD; 0: none
     float value;                  // ε of a norm, or the scale of embeddings, sums or scores
     const float *first, *second;  // tables: of embeddings, gain and shift of a norm, or the last layer of a score
     Linear layer;

@@ -76,7 +76,7 @@ class Search {
             offset_[source] = rows;
             if (!task_.done[source]) rows += each;
         }
-        multiply(task_.output, hidden_.data(), rows, logits_.data(), int(task_.threads));
+        multiply(task_.output, hidden_.data(), rows, After{}, logits_.data(), int(task_.threads));
         const int crew = int(std::min<int64_t>(task_.threads, 1 + rows * size / SHARE));
 #pragma omp parallel for num_threads(crew) if (crew > 1) schedule(dynamic)
         for (int64_t source = 0; source < task_.sources; source++) {
