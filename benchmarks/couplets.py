@@ -4,8 +4,8 @@
 
 DIR holds train.tsv and dev.tsv: a first line, a tab, a second line of the same length. The recipe is trained once per seed on
 train.tsv, for a fixed number of steps; dev.tsv is only scored. Perplexity is per character, the end of the line included. The
-other scores are described in `weft/evaluation/couplets.py`. Cells have one figure per seed. The floor writes, for each character,
-the one that answers it most often in training. OUT/examples.md shows every hundredth line of dev.tsv, written with all rules.
+other scores are described in `weft/evaluation/couplets.py`. Cells have one figure per seed. The floor writes, for each
+character, the one that answers it most often in training. OUT/examples.md has twenty lines of dev.tsv, written with all rules.
 """
 
 from __future__ import annotations
