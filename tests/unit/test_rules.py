@@ -115,9 +115,10 @@ def test_every_text_has_the_length_of_its_source() -> None:
     for options in ({}, {"search": "sample"}, {"search": "greedy"}, {"max_length": 2, "min_length": 30}):
         assert [len(text) for text in texts(predictor(**options), *lines)] == [len(line) for line in lines]
     assert [len(text) for text in texts(predictor(rules=[]), *lines)] != [len(line) for line in lines]
-    # A line with more characters than the model has positions is written in parts.
-    positions = {"position": "learned", "max_length": 8}
-    assert len(texts(predictor(model=positions), "山水花月风云山水花月风云")[0].replace(" ", "")) == 12
+    # A line with more characters than the model has positions is written in parts, each to its end.
+    found = predictor(model={"position": "learned", "max_length": 8})
+    (whole,) = found.predict([found.parse("山水花月风云人" * 2)])
+    assert len(whole.text.replace(" ", "")) == 14 and whole.score > -100
 
 
 def test_unknown_characters_differ_and_punctuation_may_be_shared() -> None:
@@ -131,8 +132,9 @@ def test_unknown_characters_differ_and_punctuation_may_be_shared() -> None:
 def test_repeats_of_a_prefix_are_mirrored() -> None:
     (text,) = texts(predictor(), "天地天地", prefix="山天")
     assert text == "山天山天"
-    (text,) = texts(predictor(), "天地", prefix="山水花月")
-    assert text == "山水花月"
+    assert texts(predictor(), "天地", prefix="山水花月") == ["山水花月"]
+    (text,) = texts(predictor(), "天地天", prefix="龙")
+    assert len(text) == 2, "what an unknown character of the prefix was is not known, so nothing is repeated"
 
 
 def test_what_cannot_follow_rules_is_refused() -> None:
