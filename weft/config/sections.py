@@ -139,6 +139,11 @@ class DecodeSection(Section):
         default="auto", description="what translations repeat as it is; auto: [placeholders, urls, emails]"
     )
     min_length: int = Field(default=0, ge=0, description="fewest tokens of a translation")
+    rules: list[Literal["same_length", "mirror_repeats", "no_shared"]] = Field(
+        default=[],
+        description="what ties a translation to its source token by token: as many tokens, tokens repeated at the same places, "
+        "no token of the source except punctuation",
+    )
     n_best: PositiveInt = Field(default=1, description="answers per input; a beam search becomes as wide as this")
     no_repeat_ngram: int = Field(default=0, ge=0, description="never write a sequence of this many tokens twice; 0: off")
     batch_tokens: PositiveInt | Literal["auto"] = Field(

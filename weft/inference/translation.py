@@ -15,6 +15,7 @@ from weft.data.tokenizer import Tokenizer
 from weft.errors import ConfigError, DataError
 from weft.inference.carrying import Carrier, Marked, marked, untranslated
 from weft.inference.joining import Translation, best_first, join_parts
+from weft.inference.limits import check_rules, length_limits, make_rules, most_source
 from weft.inference.markup import has_words
 from weft.inference.predictor import Effort, Predictor, pad, refuse
 from weft.inference.projection import Mark
@@ -59,8 +60,8 @@ class TranslationPredictor(Predictor[TranslationInput, Translation]):
 
     `split` splits a line into sentences (decode.sentences). One with more tokens than `max_source` (the model's positions, or
     decode.max_source) is cut between words. The pieces are translated separately and joined. What decode.protect names comes
-    back as it is. `shortlist` holds the likely target tokens per source token, for decode.shortlist; lines with terms, and
-    traces, use the whole vocabulary.
+    back as it is. `shortlist` holds the likely target tokens per source token, for decode.shortlist; lines with terms, traces
+    and decode.rules use the whole vocabulary.
     """
 
     def __init__(
@@ -78,7 +79,7 @@ class TranslationPredictor(Predictor[TranslationInput, Translation]):
         self.source, self.target, self.shortlist = source, target, shortlist
         self.recorder = recorder_of(model)
         self.compiler = Compiler(self.warn) if resolved.section.compile else None
-        self.max_source = min(resolved.section.max_source, model.max_source or resolved.section.max_source)
+        self.max_source = most_source(resolved.section, model)
         resolved.search.watched(model.decoder)  # fails now if the search cannot work with this decoder
         if resolved.kernels is not None:
             prepare(model.decoder, self.warn)
@@ -96,6 +97,7 @@ class TranslationPredictor(Predictor[TranslationInput, Translation]):
         self.carrier = Carrier(model, source, target)
         if resolved.section.n_best > 1:
             resolved.search.check(["n_best"])
+        check_rules(resolved, source, target)
         if shortlist:
             resolved.search.check(["shortlist"])
             # Fails now if the model has no narrow output layer; otherwise it is prepared for all searches.
@@ -229,7 +231,8 @@ class TranslationPredictor(Predictor[TranslationInput, Translation]):
         missing = power_of_two(len(pieces)) - len(pieces) if self.rounds else 0
         rows = [*pieces, *(Piece([EOS], []) for _ in range(missing))]
         narrow = None
-        if self.shortlist is not None and not trace and not any(piece.terms for piece in pieces):
+        rules = make_rules(resolved.section, self.source, rows)
+        if self.shortlist is not None and not (trace or rules or any(piece.terms for piece in pieces)):
             narrow = self.shortlist.narrow([(row.ids, row.prefix) for row in rows], resolved.section.shortlist, device)
         prefixes = [[BOS, *(narrow.numbers(piece.prefix) if narrow else piece.prefix)] for piece in rows]
         lengths = [len(prefix) for prefix in prefixes]
@@ -239,7 +242,7 @@ class TranslationPredictor(Predictor[TranslationInput, Translation]):
         longest = max(lengths) + int(limits.longest.max())
         constraints: list[Constraint] = usual_constraints(resolved.section.no_repeat_ngram, longest)
         recorded = None
-        if self.recorder is not None and not (use or avoid or narrow):
+        if self.recorder is not None and not (use or avoid or narrow or rules):
             recorded = self.recorder.stepping(resolved.section.model_dump_json(), self.compiler)
         with resolved.arithmetic(next(self.model.parameters()).dtype, resolved.beams):
             decoder = self.model.decoder if narrow is None else NarrowedDecoder(self.model.decoder, narrow.ids)
@@ -250,7 +253,7 @@ class TranslationPredictor(Predictor[TranslationInput, Translation]):
                 first=pad(prefixes).to(device),
                 first_layout=Layout.padded(lengths).to(device) if len(set(lengths)) > 1 else None,
                 best=resolved.candidates,
-                constraints=[*constraints, *([Avoid(avoid)] if avoid else [])],
+                constraints=[*constraints, *rules, *([Avoid(avoid)] if avoid else [])],
                 required=use,
                 stepping=recorded or EAGER,
                 check=1 if trace else CHECK,
@@ -270,14 +273,7 @@ class TranslationPredictor(Predictor[TranslationInput, Translation]):
 
     def limits(self, pieces: list[Piece], real: int, narrow: Narrow | None = None) -> Limits:
         """Length limits per piece; pieces from number `real` on only pad the batch and end at once."""
-        section, most = self.resolved.section, self.model.max_target
-        longest = [min(section.max_length, int(section.max_ratio * len(piece.ids)) + 10) for piece in pieces]
-        if most is not None:
-            longest = [min(each, most - len(piece.prefix) - 1) for each, piece in zip(longest, pieces, strict=True)]
-        longest = [max(1, each) if k < real else 1 for k, each in enumerate(longest)]
-        shortest = [min(section.min_length, each - 1) for each in longest]
-        columns = [torch.tensor(each, device=self.model.device) for each in (longest, shortest, [p.seed for p in pieces])]
-        return Limits(columns[0], columns[1], columns[2], None if narrow is None else narrow.bias)
+        return length_limits(self.resolved.section, self.model, pieces, real, None if narrow is None else narrow.bias)
 
     def _translation(self, piece: Piece, hypothesis: Hypothesis, narrow: Narrow | None) -> Translation:
         ids = [*piece.prefix, *(narrow.tokens(hypothesis.tokens) if narrow else hypothesis.tokens)]

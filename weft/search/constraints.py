@@ -66,7 +66,7 @@ class NoRepeat:
         return [torch.full((rows, self.longest), -1, device=device), torch.zeros(rows, dtype=torch.long, device=device)]
 
     def __call__(self, logits: Tensor, tokens: Tensor, state: State, layout: Layout | None) -> tuple[Tensor, State]:
-        said, count = self._append(tokens, state, layout)
+        said, count = append(*state, tokens, layout)
         size = self.size
         windows = said.unfold(1, size, 1)
         if size > 1:
@@ -81,13 +81,15 @@ class NoRepeat:
         hits.scatter_(1, torch.where(again, banned, logits.size(1)), True)
         return logits.masked_fill(hits[:, :-1], NEVER), [said, count]
 
-    def _append(self, tokens: Tensor, state: State, layout: Layout | None) -> tuple[Tensor, Tensor]:
-        """Appends the tokens just fed. Padding is written to the last column, as −1."""
-        said, count = state
-        real = torch.ones_like(tokens, dtype=torch.bool) if layout is None else layout.ok
-        place = torch.where(real, count[:, None] + real.long().cumsum(1) - 1, self.longest - 1)
-        said = said.scatter(1, place, torch.where(real, tokens, -1))
-        return said, count + real.sum(1)
+
+def append(written: Tensor, count: Tensor, tokens: Tensor, layout: Layout | None) -> tuple[Tensor, Tensor]:
+    """Writes the tokens just fed [B, T] into written [B, N] at the places from count [B] on.
+
+    Padding, and tokens for which there is no place, go to the last column, as −1.
+    """
+    real, last = torch.ones_like(tokens, dtype=torch.bool) if layout is None else layout.ok, written.size(1) - 1
+    place = torch.where(real, count[:, None] + real.long().cumsum(1) - 1, last).clamp_max(last)
+    return written.scatter(1, place, torch.where(place < last, tokens, -1)), count + real.sum(1)
 
 
 def usual_constraints(no_repeat_ngram: int, longest: int) -> list[Constraint]:

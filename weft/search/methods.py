@@ -32,6 +32,7 @@ FEATURES = {
     "prefix": "a forced prefix",
     "use": "terms that must be used",
     "avoid": "terms to avoid",
+    "rules": "decode.rules",
     "shortlist": "decode.shortlist",
     "trace": "tracing",
 }
@@ -155,7 +156,7 @@ class GreedySearch(BeamSearch):
     """
 
     kind = "greedy"
-    accepts = frozenset({"prefix", "avoid", "shortlist", "trace"})
+    accepts = frozenset({"prefix", "avoid", "rules", "shortlist", "trace"})
 
     def __init__(self, *, length_penalty: float = 1.0) -> None:
         super().__init__(width=1, length_penalty=length_penalty)
