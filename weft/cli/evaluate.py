@@ -55,8 +55,9 @@ def evaluate(
 ) -> None:
     """Score a run on test data by the metrics of its task.
 
-    Translation: BLEU, chrF, TER (sacreBLEU), exact match, token accuracy. Classification: accuracy and macro F1. Language
-    models: loss, perplexity, bits per character; --set task.evaluation_memory=1024 and the like change how they read.
+    Translation: BLEU, chrF, TER (sacreBLEU), exact match, token accuracy. Classification: accuracy and macro F1. Captioning:
+    CIDEr-D and BLEU-4 against all captions of a picture. Language models: loss, perplexity, bits per character;
+    --set task.evaluation_memory=1024 and the like change how they read.
     """
     from weft.translator import load_trained
 
@@ -66,7 +67,7 @@ def evaluate(
     if not systems[run].task.metrics():
         _show_scores({name: system.score(data) for name, system in systems.items()}, data, as_json)
         return
-    pairs = _pairs(data)
+    pairs = systems[run].task.examples(data, warn)
     metrics = _metrics(systems[run], tokenize, lowercase, [target for _, target in pairs])
     found = _report(systems, " ".join(data), pairs, metrics, options, output, (test, samples))
     if as_json:
@@ -74,16 +75,6 @@ def evaluate(
     else:
         Console().print(found.table())
         typer.echo("\n".join(found.signatures()))
-
-
-def _pairs(data: Sequence[str]) -> list[tuple[str, str]]:
-    from weft.data.formats import open_pairs
-    from weft.data.headers import check_columns
-
-    sources = [open_pairs(spec) for spec in data]
-    for pairs in sources:
-        check_columns(pairs, warn)
-    return [pair for pairs in sources for pair in pairs]
 
 
 def _metrics(system: Trained, tokenize: str | None, lowercase: bool, references: Sequence[str]) -> list[Metric]:

@@ -7,7 +7,7 @@ import re
 import select
 import sys
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -39,10 +39,15 @@ class Input:
         return sum(1 for _ in read_lines(self.file)) if self.file is not None and self.file.is_file() else None
 
 
-def open_input(text: str | None) -> Input:
-    """The lines of the file `text`; if there is no such file, its own lines; those of standard input if it is None or `-`."""
-    if text in (None, "-"):
+def open_input(text: str | None, whole: Sequence[str] = ()) -> Input:
+    """The lines of the file `text`; if there is no such file, its own lines; those of standard input if it is None or `-`.
+
+    whole: suffixes of files that are one input each; their name is the line.
+    """
+    if text is None or text == "-":
         return _standard_input()
+    if text.lower().endswith(tuple(whole)) and whole:
+        return Input([text])
     if os.path.lexists(text):
         file = check_file(text)
         return Input(read_lines(file), file)

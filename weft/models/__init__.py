@@ -14,7 +14,8 @@ MODELS = {
 FRONTS = {
     "tokens": "weft.models.fronts:TokenFront",
     "frames": "weft.models.fronts:FrameFront",
-    "patches": "weft.models.fronts:PatchFront",
+    "patches": "weft.models.picture_fronts:PatchFront",
+    "convolutions": "weft.models.picture_fronts:ConvolutionFront",
 }
 
 ENCODERS = {
@@ -22,6 +23,7 @@ ENCODERS = {
     "convs2s": "weft.models.convs2s:ConvS2SEncoder",
     "bytenet": "weft.models.bytenet:ByteNetEncoder",
     "rnn": "weft.models.rnn:RecurrentEncoder",
+    "identity": "weft.models.identity:IdentityEncoder",
 }
 
 DECODERS = {

@@ -109,21 +109,3 @@ class FrameFront(Front):
             x = F.glu(layer(x.transpose(1, 2)), 1).transpose(1, 2)
             layout = None if layout is None else layout.shorten(2, x.size(1))
         return x, layout
-
-
-class PatchFront(Front):
-    """Square patches of images [G, C, H, W], each projected to a vector with a learned position (Dosovitskiy et al. 2021).
-
-    patch: side of a patch in pixels
-    max_patches: patches of the largest image
-    """
-
-    def __init__(self, site: FrontSite, *, patch: PositiveInt = 16, max_patches: PositiveInt = 1024) -> None:
-        super().__init__()
-        site.check("image", "patches")
-        self.project = nn.Conv2d(site.sizes.source, site.width, patch, stride=patch)
-        self.position = nn.Parameter(torch.randn(max_patches, site.width) * site.width**-0.5)
-
-    def forward(self, source: Source) -> tuple[Tensor, Layout | None]:
-        x = self.project(source.values).flatten(2).transpose(1, 2)
-        return x + self.position[: x.size(1)], None

@@ -3,5 +3,6 @@
 TASKS = {
     "translation": "weft.tasks.translation:TranslationTask",
     "classification": "weft.tasks.classification:ClassificationTask",
+    "captioning": "weft.tasks.captioning:CaptioningTask",
     "language_model": "weft.tasks.language_model:LanguageModelTask",
 }

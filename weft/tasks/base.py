@@ -76,6 +76,7 @@ class Task(ABC):
     counts: what the count of a loss counts, and so the unit of training speed.
     commands: how to use a trained {run} on the command line, shown after training.
     bf16_weights: whether decoding in bf16 converts the weights too, or only the arithmetic.
+    files: suffixes of files that are one input each, such as .jpg. Other files have an input per line.
     inference: what a trained model does: search for texts of sources, continue texts without a source, or one forward pass.
     config: the configuration of the run. `prepare` may lower sizes in it to what the data allows; the run saves the result.
     """
@@ -85,6 +86,7 @@ class Task(ABC):
     counts: str = "target tokens"
     commands: Sequence[str] = ('weft predict {run} "an input"', "weft evaluate {run} --data FILES")
     bf16_weights: bool = True
+    files: Sequence[str] = ()
     inference: Literal["search", "continue", "forward"] = "search"
 
     def __init__(self, setting: Setting) -> None:
@@ -151,6 +153,10 @@ class Task(ABC):
         The options are sacreBLEU's.
         """
         return []
+
+    def examples(self, data: Sequence[str], tell: Callable[[str], None] = lambda message: None) -> list[tuple[str, str]]:
+        """The inputs of some data, each with the reference for `metrics`; `tell` receives warnings."""
+        raise ConfigError(f"the task {self.config.task['kind']} has no references to compare predictions with")
 
     def score(self, model: nn.Module, data: Sequence[str]) -> dict[str, float]:
         """The scores of `evaluate` on other data."""

@@ -46,11 +46,11 @@ class TextTask(Task):
         data = self.config.data
         if not data.train:
             raise ConfigError(f"there is no training data: give --data {self.example}, or set data.train")
-        train, valid = [[open_pairs(spec) for spec in specs] for specs in (data.train, data.valid)]
+        train, valid = [[self.open(spec) for spec in specs] for specs in (data.train, data.valid)]
         new = not has_tokenizers(self.run)  # a run that is resumed keeps its data
         if new:
             for pairs in (*train, *valid):
-                check_columns(pairs, self.tell)
+                self.inspect(pairs)
         if data.hold_out:
             train, held = self._hold_out(train)
             valid = valid or [held]
@@ -65,6 +65,20 @@ class TextTask(Task):
         if len(self.train) < self.config.train.batch_tokens:  # each row has at least one token
             self.limit("train.batch_tokens", len(self.train) * int(self.train.lengths.max()))
         return sizes
+
+    def open(self, spec: str) -> Pairs:
+        """The examples that one string of the configuration names."""
+        return open_pairs(spec)
+
+    def inspect(self, pairs: Pairs) -> None:
+        """Raises DataError if new data is obviously not what the task needs; tells if it may not be."""
+        check_columns(pairs, self.tell)
+
+    def examples(self, data: Sequence[str], tell: Callable[[str], None] = lambda message: None) -> list[tuple[str, str]]:
+        opened = [self.open(spec) for spec in data]
+        for pairs in opened:
+            check_columns(pairs, tell)
+        return [pair for pairs in opened for pair in pairs]
 
     def identity(self) -> str:
         return self.train.folder.name
