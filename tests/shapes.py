@@ -8,18 +8,17 @@ from pathlib import Path
 from PIL import Image, ImageDraw
 
 COLOURS = {"red": (220, 40, 40), "green": (40, 200, 60), "blue": (50, 70, 230), "yellow": (230, 220, 40)}
-SHAPES = ("circle", "square", "bar")
-SIZE = 24
+SHAPES = ("square", "bar")
+SIZE = 16
 
 
 def draw(colour: str, shape: str, left: bool, seed: int) -> Image.Image:
     """A shape on a dark ground, in the left or the right half."""
     chance = random.Random(seed)
     picture = Image.new("RGB", (SIZE, SIZE), tuple(chance.randrange(40) for _ in range(3)))
-    x, y = (2 if left else 13) + chance.randrange(2), chance.randrange(3, 12)
-    box = {"circle": (x, y, x + 8, y + 8), "square": (x, y, x + 8, y + 8), "bar": (x + 3, y - 2, x + 5, y + 10)}[shape]
-    pen = ImageDraw.Draw(picture)
-    (pen.ellipse if shape == "circle" else pen.rectangle)(box, fill=COLOURS[colour])
+    x, y = (1 if left else 9) + chance.randrange(2), chance.randrange(2, 8)
+    box = (x, y, x + 5, y + 5) if shape == "square" else (x + 2, y - 2, x + 3, y + 7)
+    ImageDraw.Draw(picture).rectangle(box, fill=COLOURS[colour])
     return picture
 
 
