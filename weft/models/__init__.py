@@ -16,6 +16,7 @@ FRONTS = {
     "frames": "weft.models.fronts:FrameFront",
     "patches": "weft.models.picture_fronts:PatchFront",
     "convolutions": "weft.models.picture_fronts:ConvolutionFront",
+    "efficientnet": "weft.models.imagenet:EfficientNetFront",
 }
 
 ENCODERS = {

