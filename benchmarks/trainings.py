@@ -24,11 +24,10 @@ from weft.compare.processes import Failure, Processes, Stopped
 from weft.compare.trainings import Training, records, train
 from weft.config.registry import build
 from weft.config.sections import Config, load_config
-from weft.data.tokenizer import load_tokenizers
 from weft.errors import WeftError
 from weft.models.base import Model, Sizes
 from weft.models.composing import build_model
-from weft.runs.opening import run_config
+from weft.runs.opening import open_run
 from weft.tasks.base import Setting
 
 
@@ -104,9 +103,7 @@ class Sweep:
         outcome = Outcome(run)
         try:
             outcome.command = self._train(run)
-            config = run_config(self.out / run.name)  # which may have been chosen from the data
-            source, target = load_tokenizers(self.out / run.name, config.data.tokenizer)
-            outcome.parameters = count_parameters(config, Sizes(source.size, target.size, source is target))
+            outcome.parameters = open_run(self.out / run.name).model.count_parameters()
             outcome.seconds = _training_seconds(self.out / run.name)
             for test, pairs in run.tests.items():
                 outcome.scores[test] = self._evaluate(run, test, pairs)
@@ -135,10 +132,10 @@ class Sweep:
         return {name: metric["value"] for name, metric in metrics.items()}
 
 
-def count_parameters(config: Config, sizes: Sizes | None = None) -> int:
-    """Counts the parameters of the model in `config`, by default with the configured vocabulary size."""
+def count_parameters(config: Config) -> int:
+    """Counts the parameters of the model in `config`, with the configured vocabulary size."""
     vocabulary = config.data.vocabulary
-    sizes = sizes or Sizes(vocabulary, vocabulary, config.data.shared_vocabulary)
+    sizes = Sizes(vocabulary, vocabulary, config.data.shared_vocabulary)
     with torch.device("meta"):
         model: Model = build_model(config.model, sizes, where="model")
     return model.count_parameters()
@@ -181,10 +178,10 @@ def markdown(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
 
 
-def score_cell(outcome: Outcome, test: str, metric: str) -> str:
+def score_cell(outcome: Outcome, test: str, metric: str, digits: int = 2) -> str:
     """A score for a table; a dash if it is missing."""
     value = outcome.scores.get(test, {}).get(metric)
-    return "–" if value is None else f"{value:.2f}"
+    return "–" if value is None else f"{value:.{digits}f}"
 
 
 def report(out: Path, name: str, table: str, outcomes: Sequence[Outcome]) -> bool:
