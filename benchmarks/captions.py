@@ -1,10 +1,10 @@
 """Trains captioners on Flickr8k and prints one table, with floors and the control of shuffled pictures.
 
-    python benchmarks/captions.py DIR --out OUT [--at-once 6] [--minutes 9] [--only cnn,features] [--seeds 1,2] [--steps-scale 0.01]
+    python benchmarks/captions.py DIR --out OUT [--at-once 6] [--minutes 9] [--only cnn,features] [--seeds 1,2]
 
-DIR holds captions.train.tsv, captions.dev.tsv, images96.train.zip and images96.dev.zip. There is no validation, and no checkpoint is
-selected. Scores are CIDEr-D and BLEU-4 on the dev pictures with a beam of 5. "shuffled": each picture has the captions of
-another, so only what fits any picture scores. Floor: the best of some training captions, given to every picture.
+DIR holds captions.train.tsv, captions.dev.tsv, images96.train.zip and images96.dev.zip. There is no validation, and no
+checkpoint is selected. Scores are CIDEr-D and BLEU-4 on the dev pictures with a beam of 5. "shuffled": each picture has
+the captions of another, so only what fits any picture scores. Floor: the best of some training captions, given to all.
 """
 
 from __future__ import annotations
