@@ -105,6 +105,7 @@ class EfficientNetLite(nn.Module):
         """Takes the weights of the published model."""
         self.stem.fill(tensors, "_conv_stem", "_bn0")
         for number, block in enumerate(self.blocks):
+            assert isinstance(block, InvertedBlock)
             block.fill(tensors, f"_blocks.{number}")
         self.head.fill(tensors, "_conv_head", "_bn1")
 

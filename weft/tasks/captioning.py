@@ -67,7 +67,7 @@ class CaptioningTask(WritingTask):
     def open(self, spec: str) -> Pairs:
         return open_captions(spec, lowercase=self.lowercase)
 
-    def examples(self, data: Sequence[str], tell: Callable[[str], None]) -> list[tuple[str, str]]:
+    def examples(self, data: Sequence[str], tell: Callable[[str], None] = lambda message: None) -> list[tuple[str, str]]:
         """Each picture with all its captions, one per line."""
         return by_picture([self.open(spec) for spec in data])
 
