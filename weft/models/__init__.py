@@ -15,6 +15,7 @@ FRONTS = {
     "tokens": "weft.models.fronts:TokenFront",
     "frames": "weft.models.fronts:FrameFront",
     "patches": "weft.models.fronts:PatchFront",
+    "sentences": "weft.models.sentence_front:SentenceFront",
 }
 
 ENCODERS = {
