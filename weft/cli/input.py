@@ -13,12 +13,16 @@ from pathlib import Path
 
 from weft.cli.output import tell, warn
 from weft.data.lines import check_file, read_lines
+from weft.data.records import read_sources
 from weft.errors import DataError
 
 BLOCK = 1 << 16
 
 PATH = re.compile(r"\S*/\S*|\S+\.[A-Za-z][A-Za-z0-9]{0,4}|.*\.(txt|gz)")
 """What looks like the name of a file rather than like text."""
+
+JSON = re.compile(r"\.jsonl(\.gz)?$")
+"""The name of a file with a JSON object per line."""
 
 
 @dataclass(frozen=True)
@@ -40,12 +44,15 @@ class Input:
 
 
 def open_input(text: str | None) -> Input:
-    """The lines of the file `text`; if there is no such file, its own lines; those of standard input if it is None or `-`."""
+    """The lines of the file `text`; if there is no such file, its own lines; those of standard input if it is None or `-`.
+
+    A file of JSON lines gives the texts in them.
+    """
     if text in (None, "-"):
         return _standard_input()
     if os.path.lexists(text):
         file = check_file(text)
-        return Input(read_lines(file), file)
+        return Input(read_sources(file) if JSON.search(text) else read_lines(file), file)
     if PATH.fullmatch(text):
         raise DataError(
             f"{text}: there is no such file (looked for it in {Path(text).absolute().parent}). If this is a text and no file "
