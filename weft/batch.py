@@ -232,7 +232,7 @@ class PairBatch(Batch):
 
 @dataclass(frozen=True)
 class LabelBatch(Batch):
-    """Sources, each with a label [B]; `NO_LABEL` in rows that only fill up the batch."""
+    """Sources, each with a label [B], or with ones for its labels among zeros [B, C]; `NO_LABEL` in rows that only fill up."""
 
     source: Source
     labels: Tensor

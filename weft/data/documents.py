@@ -7,9 +7,10 @@ split into sentences by `weft.data.sentences`.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import accumulate, chain, pairwise
 
-from weft.batch import Layout, Source
+from weft.batch import EOS, Layout, Source
 from weft.data.batching import spread
 from weft.data.corpus import Rows
 from weft.data.sentences import split
@@ -25,19 +26,34 @@ def sentences_of(text: str, language: str | None = None) -> list[str]:
     return [sentence.strip() for sentence in found if sentence.strip()]
 
 
-def encode_documents(texts: Sequence[str], tokenizer: Tokenizer, language: str | None = None) -> list[Document]:
-    """The ids of each text. A sentence without any is left out."""
-    sentences = [sentences_of(text, language) for text in texts]
-    ids = iter(tokenizer.encode_batch(list(chain.from_iterable(sentences))))
-    found = [[each for each in (next(ids) for _ in some) if each] for some in sentences]
-    return [(list(chain.from_iterable(some)), [len(each) for each in some]) for some in found]
+@dataclass(frozen=True)
+class TextReader:
+    """Turns texts into token ids, as a whole with EOS at the end, or sentence by sentence.
 
+    longest: the most tokens of a text that are read · by_sentence: read sentences, those of this language.
+    """
 
-def cut_document(document: Document, longest: int) -> Document:
-    """The first `longest` ids of a document; the sentence at the end may be cut."""
-    ids, sizes = document
-    ends = [0, *(min(end, longest) for end in accumulate(sizes))]
-    return ids[:longest], [end - start for start, end in pairwise(ends) if end > start]
+    tokenizer: Tokenizer
+    longest: int
+    by_sentence: bool = False
+    language: str | None = None
+
+    def encode(self, texts: Sequence[str]) -> list[Document]:
+        """The ids of each text. Sentences without any are left out."""
+        if not self.by_sentence:
+            return [(ids, [len(ids)]) for ids in self.tokenizer.encode_batch(list(texts))]
+        sentences = [sentences_of(text, self.language) for text in texts]
+        ids = iter(self.tokenizer.encode_batch(list(chain.from_iterable(sentences))))
+        found = [[each for each in (next(ids) for _ in some) if each] for some in sentences]
+        return [(list(chain.from_iterable(some)), [len(each) for each in some]) for some in found]
+
+    def cut(self, document: Document) -> Document:
+        """The first `longest` ids of a text, as the model reads them; its last sentence may be cut. Nothing if it is empty."""
+        ids, sizes = document
+        if not self.by_sentence:
+            return ([*ids[: self.longest], EOS] if ids else []), []
+        ends = [0, *(min(end, self.longest) for end in accumulate(sizes))]
+        return ids[: self.longest], [end - start for start, end in pairwise(ends) if end > start]
 
 
 def document_source(ids: Rows, sizes: Rows, counts: Sequence[int] | Rows) -> Source:
