@@ -52,7 +52,7 @@ def open_input(text: str | None) -> Input:
         return _standard_input()
     if os.path.lexists(text):
         file = check_file(text)
-        return Input(read_sources(file) if JSON.search(text) else read_lines(file), file)
+        return Input(read_inputs(file), file)
     if PATH.fullmatch(text):
         raise DataError(
             f"{text}: there is no such file (looked for it in {Path(text).absolute().parent}). If this is a text and no file "
@@ -62,6 +62,11 @@ def open_input(text: str | None) -> Input:
         raise DataError("the text on the command line is not valid UTF-8; give it on standard input or in a file")
     warn("this is read as text, because there is no file of this name; for a file, check the name")
     return Input(text.split("\n"))
+
+
+def read_inputs(file: str | Path) -> Iterable[str]:
+    """The lines of a file, or the texts in its JSON lines."""
+    return read_sources(file) if JSON.search(str(file)) else read_lines(file)
 
 
 def _standard_input() -> Input:

@@ -23,8 +23,8 @@ from weft.data.labels import Labels, collate_labels, make_labelled, mark_labels,
 from weft.data.sentences import language_of
 from weft.data.tokenizer import RESERVED, has_tokenizers, load_tokenizers, save_tokenizers, train_tokenizer
 from weft.errors import DataError
-from weft.evaluation.label_metrics import LabelAccuracy, LabelMetric, MacroF1, MicroF1
-from weft.evaluation.metrics import score
+from weft.evaluation.label_metrics import LabelAccuracy, MacroF1, MicroF1
+from weft.evaluation.metrics import Metric, score
 from weft.inference.classification import ClassificationPredictor
 from weft.inference.resolve import Resolved
 from weft.models.base import Network, Sizes
@@ -55,7 +55,7 @@ class ClassificationTask(TextTask):
     """
 
     example = "texts.tsv (a text, a tab, a label)"
-    measures = (Measure("accuracy", "accuracy"), Measure("macro_f1", "macro F1"), LOSS)
+    measures: Sequence[Measure] = (Measure("accuracy", "accuracy"), Measure("macro_f1", "macro F1"), LOSS)
     sentences = (0,)
     counts = "texts"
     inference = "forward"
@@ -116,7 +116,7 @@ class ClassificationTask(TextTask):
     ) -> ClassificationPredictor:
         return ClassificationPredictor(model, self.reader, self.labels, resolved, threshold=self.threshold, warn=warn)
 
-    def metrics(self, *, tokenize: str | None = None, lowercase: bool = False) -> list[LabelMetric]:
+    def metrics(self, *, tokenize: str | None = None, lowercase: bool = False) -> list[Metric]:
         if self.labels.several:
             split = self.labels.split
             return [MicroF1(split), LabelAccuracy(split), MacroF1(self.labels.names, split)]
