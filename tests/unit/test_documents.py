@@ -89,6 +89,12 @@ def test_sentences_are_lines_or_found_by_rule() -> None:
     assert sentences_of(" \n ") == []
 
 
+def test_a_model_of_whole_texts_reads_sentences_as_one() -> None:
+    reader = TextReader(ByteTokenizer(), 9)
+    (ids, _), (other, _) = reader.encode(["a b\nc\n", "a b\nc"])
+    assert ids == ByteTokenizer().encode("a b c") and other == ByteTokenizer().encode("a b\nc")
+
+
 def test_a_corpus_keeps_the_sentences_and_cuts_the_last(tmp_path: Path) -> None:
     path = write(
         tmp_path / "d.jsonl",

@@ -6,13 +6,14 @@ split into sentences by `weft.data.sentences`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, chain, pairwise
 
 from weft.batch import EOS, Layout, Source
 from weft.data.batching import spread
 from weft.data.corpus import Rows
+from weft.data.pair_source import Pairs, combine
 from weft.data.sentences import split
 from weft.data.tokenizer import Tokenizer
 
@@ -24,6 +25,25 @@ def sentences_of(text: str, language: str | None = None) -> list[str]:
     """The sentences of a text (see the top of this file) without the blank ones."""
     found = text.split("\n") if "\n" in text else split(text, language or "")
     return [sentence.strip() for sentence in found if sentence.strip()]
+
+
+def whole(text: str) -> str:
+    """The text of a list of sentences, which ends in a line break, with spaces between them; any other text as it is."""
+    return " ".join(text.split("\n")).strip() if text.endswith("\n") else text
+
+
+class WholeTexts(Pairs):
+    """Pairs whose sources are `whole`, to train a tokenizer on: line breaks between sentences are no part of words."""
+
+    def __init__(self, pairs: Pairs) -> None:
+        super().__init__(pairs.name)
+        self.pairs = pairs
+
+    def __iter__(self) -> Iterator[tuple[str, str]]:
+        return ((whole(source), target) for source, target in self.pairs)
+
+    def digest(self) -> str:
+        return combine("whole", self.pairs.digest())
 
 
 @dataclass(frozen=True)
@@ -41,7 +61,7 @@ class TextReader:
     def encode(self, texts: Sequence[str]) -> list[Document]:
         """The ids of each text. Sentences without any are left out."""
         if not self.by_sentence:
-            return [(ids, [len(ids)]) for ids in self.tokenizer.encode_batch(list(texts))]
+            return [(ids, [len(ids)]) for ids in self.tokenizer.encode_batch([whole(text) for text in texts])]
         sentences = [sentences_of(text, self.language) for text in texts]
         ids = iter(self.tokenizer.encode_batch(list(chain.from_iterable(sentences))))
         found = [[each for each in (next(ids) for _ in some) if each] for some in sentences]

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from weft.batch import NO_LABEL, LabelBatch
 from weft.config.registry import Among, build
 from weft.data.corpus import Corpus, Rows
-from weft.data.documents import TextReader, document_source
+from weft.data.documents import TextReader, WholeTexts, document_source
 from weft.data.formats import Pairs
 from weft.data.labels import Labels, collate_labels, make_labelled, mark_labels, prepare_labels
 from weft.data.sentences import language_of
@@ -201,7 +201,9 @@ class ClassificationTask(TextTask):
                 "The label is the second column; write FILE.tsv#2,1 if it is the first."
             )
         self.tell(f"{len(labels.names):,} labels; training {data.tokenizer['kind']} tokenizer")
-        tokenizer = train_tokenizer(data.tokenizer, train, size=data.vocabulary, folder=self.cache)
+        tokenizer = train_tokenizer(
+            data.tokenizer, [WholeTexts(some) for some in train], size=data.vocabulary, folder=self.cache
+        )
         save_tokenizers(self.run, tokenizer, tokenizer)
         labels.save(self.run / LABELS)
 
