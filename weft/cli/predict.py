@@ -27,7 +27,8 @@ What = StrEnum("What", ["text", "html", "xliff"])
 def predict(
     run: str = RUN,
     text: str = typer.Argument(
-        None, help="File with one input per line, also .gz, or the text itself; default: standard input, line by line."
+        None,
+        help="File with one input per line, also .gz or JSON lines, or the text itself; default: standard input, line by line.",
     ),
     output: Path = OUTPUT,
     beam: int = BEAM,
