@@ -177,11 +177,13 @@ class Layout(TensorFields):
 class Source(TensorFields):
     """The input of a model: token ids [B, S], feature vectors [B, S, F], or images [B, C, H, W].
 
-    A layout of None means that every row is full.
+    A layout of None means that every row is full. If the inputs are documents, rows of `values` are sentences, and `documents`
+    is the layout of sentences in documents [B, sentences]; the sentences of all documents follow each other.
     """
 
     values: Tensor
     layout: Layout | None = None
+    documents: Layout | None = None
 
     def repeat(self, times: int) -> Source:
         """Each row (of a padded batch) `times` times, one after the other."""
@@ -230,7 +232,7 @@ class PairBatch(Batch):
 
 @dataclass(frozen=True)
 class LabelBatch(Batch):
-    """Sources, each with a label [B]; `NO_LABEL` in rows that only fill up the batch."""
+    """Sources, each with a label [B], or with ones for its labels among zeros [B, C]; `NO_LABEL` in rows that only fill up."""
 
     source: Source
     labels: Tensor

@@ -14,12 +14,16 @@ from pathlib import Path
 from weft.access import NO_FILE, why_unreadable
 from weft.cli.output import tell, warn
 from weft.data.lines import check_file, read_lines
+from weft.data.records import read_sources
 from weft.errors import DataError
 
 BLOCK = 1 << 16
 
 PATH = re.compile(r"\S*/\S*|\S+\.[A-Za-z][A-Za-z0-9]{0,4}|.*\.(txt|gz)")
 """What looks like the name of a file rather than like text."""
+
+JSON = re.compile(r"\.jsonl(\.gz)?$")
+"""The name of a file with a JSON object per line."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +55,7 @@ def open_input(text: str | None, whole: Sequence[str] = ()) -> Input:
         return Input([text])
     if os.path.lexists(text):
         file = check_file(text)
-        return Input(read_lines(file), file)
+        return Input(read_inputs(file), file)
     if PATH.fullmatch(text):
         if why_unreadable(Path(text)) != NO_FILE:
             check_file(text)  # raises an error that says who may not enter which folder
@@ -63,6 +67,11 @@ def open_input(text: str | None, whole: Sequence[str] = ()) -> Input:
         raise DataError("the text on the command line is not valid UTF-8; give it on standard input or in a file")
     warn("this is read as text, because there is no file of this name; for a file, check the name")
     return Input(text.split("\n"))
+
+
+def read_inputs(file: str | Path) -> Iterable[str]:
+    """The lines of a file, or the texts in its JSON lines."""
+    return read_sources(file) if JSON.search(str(file)) else read_lines(file)
 
 
 def _standard_input() -> Input:

@@ -28,7 +28,7 @@ def predict(
     run: str = RUN,
     text: str = typer.Argument(
         None,
-        help="File with one input per line, also .gz, the text itself, or a picture; default: standard input, line by line.",
+        help="File with one input per line, also .gz or JSON lines, the text itself, or a picture; default: standard input, line by line.",
     ),
     output: Path = OUTPUT,
     beam: int = BEAM,

@@ -3,7 +3,7 @@
     dates     "Dienstag, 3. März 2026" → "2026-03-03", in forty languages with several formats each
     copy      "k d q" → "k d q"        reverse  "k d q" → "q d k"        sort  "k d q" → "d k q"
     addition  "417+85" → "502"
-    listops, recall, distant_copy: see `weft.data.longrange`
+    listops, recall, distant_copy, verdict: see `weft.data.longrange`
 
 Pair i depends only on the kind, the seed and i. A hash of the subject of a pair (the day, the letters, the numbers) decides
 whether the pair belongs to train, valid or test, so that these never share a subject, whatever the seeds.
@@ -22,7 +22,7 @@ from typing import Any, Literal, get_args
 from urllib.parse import parse_qsl
 
 from weft.config.registry import suggest
-from weft.data.longrange import distant_copy, listops, recall
+from weft.data.longrange import distant_copy, listops, recall, verdict
 from weft.errors import DataError
 
 Split = Literal["train", "valid", "test"]
@@ -48,8 +48,8 @@ ATTEMPTS = 1000
 class PairGenerator:
     """`count` pairs of the given kind, the same on every iteration.
 
-    longest   maximum number of symbols (copy, reverse, sort; default 10), of digits (addition; default 4) or of source
-              tokens (listops, recall, distant_copy); ignored for dates
+    longest   maximum number of symbols (copy, reverse, sort; default 10), of digits (addition; default 4), of source
+              tokens (listops, recall, distant_copy), or of sentences (verdict; default 8); ignored for dates
     shortest  minimum number of symbols (default 1) or of source tokens (default: a quarter of the maximum); ignored for
               dates and addition
     """
@@ -174,5 +174,6 @@ KINDS: dict[str, Callable[[Random, int, int], tuple[str, str, str]]] = {
     "listops": listops,
     "recall": recall,
     "distant_copy": distant_copy,
+    "verdict": verdict,
 }
 """kind → function that draws (subject, source, target), given the minimum and maximum length."""

@@ -17,6 +17,7 @@ FRONTS = {
     "patches": "weft.models.picture_fronts:PatchFront",
     "convolutions": "weft.models.picture_fronts:ConvolutionFront",
     "efficientnet": "weft.models.imagenet:EfficientNetFront",
+    "sentences": "weft.models.sentence_front:SentenceFront",
 }
 
 ENCODERS = {

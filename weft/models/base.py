@@ -19,8 +19,8 @@ from weft.layers.embedding import EmbeddingTables, embedding_table
 from weft.layers.readout import linear_loss, output_layer, rows_of, smoothed_loss
 from weft.state import State
 
-Reads = Literal["tokens", "frames", "image"]
-"""Kinds of source: token ids [B, S], feature vectors [B, S, F], pixels [B, C, H, W]."""
+Reads = Literal["tokens", "frames", "image", "sentences"]
+"""Kinds of source: token ids [B, S], feature vectors [B, S, F], pixels [B, C, H, W], documents of sentences (see `Source`)."""
 
 
 @dataclass(frozen=True)

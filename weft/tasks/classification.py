@@ -1,25 +1,30 @@
-"""Classification: a label for each text, cross-entropy, scored by loss, accuracy and macro-averaged F1."""
+"""Classification: a label for each text, or any number of them, scored by loss, accuracy and F1."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
+import torch
 import torch.nn.functional as F
-from pydantic import NonNegativeFloat
-from torch import nn
+from pydantic import Field, NonNegativeFloat
+from torch import Tensor, nn
 
 from weft.batch import NO_LABEL, LabelBatch
 from weft.config.registry import Among, build
 from weft.data.corpus import Corpus, Rows
+from weft.data.documents import TextReader, WholeTexts, document_source
 from weft.data.formats import Pairs
-from weft.data.labels import Labels, collate_labels, make_labelled, prepare_labels
+from weft.data.labels import Labels, collate_labels, make_labelled, mark_labels, prepare_labels
+from weft.data.sentences import language_of
 from weft.data.tokenizer import RESERVED, has_tokenizers, load_tokenizers, save_tokenizers, train_tokenizer
 from weft.errors import DataError
-from weft.evaluation.metrics import LabelAccuracy, MacroF1, Metric, score
+from weft.evaluation.label_metrics import LabelAccuracy, MacroF1, MicroF1
+from weft.evaluation.metrics import Metric, score
 from weft.inference.classification import ClassificationPredictor
 from weft.inference.resolve import Resolved
 from weft.models.base import Network, Sizes
@@ -29,6 +34,10 @@ from weft.tasks.base import LOSS, Loss, Measure, Setting, Share
 from weft.tasks.text import TextTask
 
 LABELS = "labels.json"
+USUAL = 20
+"""Words of a made-up sentence."""
+
+Probability = Annotated[float, Field(gt=0, lt=1)]
 
 
 class ClassificationTask(TextTask):
@@ -37,13 +46,16 @@ class ClassificationTask(TextTask):
     Texts are cut after data.max_length tokens.
 
     pooling: how the encoder's vectors become one
+    by_sentence: read texts sentence by sentence, for the front `sentences` (hierarchical attention)
+    multi_label: a text has any number of labels, separated by commas, and each label has a probability of its own
+    threshold: with multi_label, labels that are more probable than this are given
     label_smoothing: share of the probability that is spread evenly over the labels
     dropout: share of the pooled vector that is dropped
     diversity_weight: penalty on hops of a self-attentive pooling that attend to the same tokens (Lin et al. 2017)
     """
 
     example = "texts.tsv (a text, a tab, a label)"
-    measures = (Measure("accuracy", "accuracy"), Measure("macro_f1", "macro F1"), LOSS)
+    measures: Sequence[Measure] = (Measure("accuracy", "accuracy"), Measure("macro_f1", "macro F1"), LOSS)
     sentences = (0,)
     counts = "texts"
     inference = "forward"
@@ -57,10 +69,15 @@ class ClassificationTask(TextTask):
         label_smoothing: Share = 0.0,
         dropout: Share = 0.1,
         diversity_weight: NonNegativeFloat = 0.0,
+        by_sentence: bool = False,
+        multi_label: bool = False,
+        threshold: Probability = 0.5,
     ) -> None:
         super().__init__(setting)
         self.pooling, self.smoothing, self.dropout, self.diversity = pooling, label_smoothing, dropout, diversity_weight
-        self.labels: Labels = Labels()
+        self.by_sentence, self.threshold, self.labels = by_sentence, threshold, Labels(several=multi_label)
+        if multi_label:
+            self.measures = (Measure("micro_f1", "micro F1"), *self.measures)
 
     def check(self, valid: list[Pairs]) -> None:
         for pairs in valid:
@@ -68,8 +85,20 @@ class ClassificationTask(TextTask):
 
     def reopen(self) -> Sizes:
         self.source, _ = load_tokenizers(self.run, self.config.data.tokenizer)
-        self.labels = Labels.load(self.run / LABELS)
-        return Sizes(self.source.size)
+        self.labels = Labels.load(self.run / LABELS, several=self.labels.several)
+        return self._sizes(self.source.size)
+
+    def outline(self) -> Sizes:
+        return self._sizes(8)
+
+    def _sizes(self, source: int) -> Sizes:
+        return Sizes(source, reads="sentences" if self.by_sentence else "tokens")
+
+    @property
+    def reader(self) -> TextReader:
+        data = self.config.data
+        language = language_of(data.source_language, data.train) if self.by_sentence else None
+        return TextReader(self.source, data.max_length, self.by_sentence, language)
 
     def build(self, spec: Mapping[str, Any], sizes: Sizes) -> Network:
         encoder = build_encoder(spec, sizes)
@@ -80,42 +109,63 @@ class ClassificationTask(TextTask):
         return [self.source.digest(), *self.labels.names]
 
     def join(self, models: Sequence[Network]) -> Network:
-        return Vote(models)
+        return Vote(models, self.labels.several)
 
     def predictor(
         self, model: Network, resolved: Resolved, warn: Callable[[str], None] | None = None
     ) -> ClassificationPredictor:
-        longest = self.config.data.max_length
-        return ClassificationPredictor(model, self.source, self.labels, resolved, longest=longest, warn=warn)
+        return ClassificationPredictor(model, self.reader, self.labels, resolved, threshold=self.threshold, warn=warn)
 
     def metrics(self, *, tokenize: str | None = None, lowercase: bool = False) -> list[Metric]:
+        if self.labels.several:
+            split = self.labels.split
+            return [MicroF1(split), LabelAccuracy(split), MacroF1(self.labels.names, split)]
         return [LabelAccuracy(), MacroF1(self.labels.names)]
 
     def collate(
         self, corpus: Corpus, rows: Rows, *, packed: bool = False, budget: int = 0, rounded: bool = False
     ) -> LabelBatch:
-        return collate_labels(corpus, rows, budget=budget, rounded=rounded)
+        return collate_labels(corpus, rows, self.labels, budget=budget, rounded=rounded)
 
     def losses(self, model: nn.Module, batch: LabelBatch, update: int) -> Iterator[Loss]:
         judged, labels = model(batch.source), batch.labels
-        total = F.cross_entropy(judged.logits, labels, ignore_index=NO_LABEL, label_smoothing=self.smoothing, reduction="sum")
-        right, real = (judged.logits.argmax(-1) == labels).sum(), labels != NO_LABEL
+        total, said = self._loss(judged.logits, labels, self.smoothing), self._choose(judged.logits)
+        right, real = said == labels, labels != NO_LABEL
+        if self.labels.several:
+            right, real = right.all(-1), real[:, 0]
         if "diversity" in judged.extras:
             total = total + self.diversity * judged.extras["diversity"].where(real, 0.0).sum()
-        yield Loss(total, real.sum(), {"accuracy": 100 * right})
+        yield Loss(total, real.sum(), {"accuracy": 100 * right.sum()})
+
+    def _loss(self, logits: Tensor, labels: Tensor, smoothing: float = 0.0) -> Tensor:
+        """The cross-entropy, summed over texts and, if there are several, over labels."""
+        if not self.labels.several:
+            return F.cross_entropy(logits, labels, ignore_index=NO_LABEL, label_smoothing=smoothing, reduction="sum")
+        goal = labels.to(logits.dtype) * (1 - smoothing) + smoothing / 2
+        each = F.binary_cross_entropy_with_logits(logits, goal, reduction="none")
+        return torch.where(labels == NO_LABEL, 0.0, each).sum()
+
+    def _choose(self, logits: Tensor) -> Tensor:
+        """The label that is given [B], or ones for those that are [B, C]."""
+        return (logits.sigmoid() > self.threshold).long() if self.labels.several else logits.argmax(-1)
 
     def evaluate(self, model: nn.Module) -> dict[str, float]:
         if self.valid is None:
             return {}
-        total, said, true = 0.0, [], []
+        total, said, true = 0.0, list[str](), list[str]()
         for batch in self.validation(model):
             logits = model(batch.source).logits.float()
-            total += F.cross_entropy(logits, batch.labels, reduction="sum").item()
-            said += logits.argmax(-1).tolist()
-            true += batch.labels.tolist()
-        names = self.labels.names
-        found = score([names[label] for label in said], [names[label] for label in true], self.metrics())
+            total += self._loss(logits, batch.labels).item()
+            said += self._names(self._choose(logits))
+            true += self._names(batch.labels)
+        found = score(said, true, self.metrics())
         return {"loss": total / len(true), **{each.key: each.value for each in found.values()}}
+
+    def _names(self, labels: Tensor) -> list[str]:
+        """The labels of each text as the data has them."""
+        if self.labels.several:
+            return [self.labels.join(row.nonzero()[:, 0].tolist()) for row in labels.cpu()]
+        return [self.labels.names[label] for label in labels.tolist()]
 
     @property
     def typical_length(self) -> int:
@@ -126,16 +176,24 @@ class ClassificationTask(TextTask):
         return facts | ({} if self.valid is None else {"validation texts": len(self.valid)})
 
     def made_up(self, length: int, sizes: Sizes, rows: int = 1, *, packed: bool = False, rounded: bool = False) -> LabelBatch:
-        """Random texts with the first label."""
+        """Random texts with the first label; sentences have about `USUAL` words."""
         words = np.random.default_rng(length).integers(RESERVED, max(RESERVED + 1, sizes.source), rows * length)
         labels, lengths = np.zeros(rows, np.int64), np.full(rows, length)
-        return make_labelled(words, labels, lengths, budget=rows * length, rounded=rounded)
+        if self.labels.several:
+            labels = mark_labels(labels, np.ones(rows, np.int64), max(1, len(self.labels)))
+        batch = make_labelled(words, labels, lengths, budget=rows * length, rounded=rounded and not self.by_sentence)
+        if not self.by_sentence:
+            return batch
+        sizes_of = [len(part) for part in np.array_split(np.arange(length), -(-length // USUAL))]
+        source = document_source(words, np.tile(sizes_of, rows), [len(sizes_of)] * rows)
+        return replace(batch, source=source)
 
     def learn(self, train: list[Pairs]) -> None:
         """Collects the labels as well."""
         if has_tokenizers(self.run) and (self.run / LABELS).exists():
             return
-        data, labels = self.config.data, Labels(label for _, label in chain.from_iterable(train))
+        data = self.config.data
+        labels = Labels((label for _, label in chain.from_iterable(train)), several=self.labels.several)
         if len(labels.names) < 2:
             found = f"only the label {labels.names[0]!r}" if labels.names else "no label"
             raise DataError(
@@ -143,18 +201,18 @@ class ClassificationTask(TextTask):
                 "The label is the second column; write FILE.tsv#2,1 if it is the first."
             )
         self.tell(f"{len(labels.names):,} labels; training {data.tokenizer['kind']} tokenizer")
-        tokenizer = train_tokenizer(data.tokenizer, train, size=data.vocabulary, folder=self.cache)
+        tokenizer = train_tokenizer(
+            data.tokenizer, [WholeTexts(some) for some in train], size=data.vocabulary, folder=self.cache
+        )
         save_tokenizers(self.run, tokenizer, tokenizer)
         labels.save(self.run / LABELS)
 
     def encode(self, pairs: list[Pairs], *, training: bool, folder: Path, progress: Callable[[int], None]) -> Corpus:
-        data = self.config.data
         return prepare_labels(
             pairs,
-            self.source,
+            self.reader,
             self.labels,
             folder=folder,
-            max_length=data.max_length,
-            drop_duplicates=data.drop_duplicates and training,
+            drop_duplicates=self.config.data.drop_duplicates and training,
             progress=progress,
         )
