@@ -64,7 +64,7 @@ def predict(
             raise ConfigError(f"--format {format}: a document has no --prefix, --n-best and --json; leave them out")
         document = _document(text, given.file)
         return _write_translated(trained, document, format, None if known is None else known.terms, options, output)
-    lines, terms = given.lines, None
+    lines, terms = trained.task.inputs(given.file) if given.file is not None else given.lines, None
     if known is not None:
         lines, again = tee(lines)
         terms = map(known.terms, again)
@@ -78,7 +78,7 @@ def predict(
 
 
 def _line(found: Prediction, as_json: bool) -> str:
-    return json.dumps(found.document(), ensure_ascii=False) if as_json else " ".join(found.text.splitlines())
+    return json.dumps(found.document(), ensure_ascii=False) if as_json else found.lines()
 
 
 def _document(text: str | None, file: Path | None) -> str:

@@ -3,5 +3,6 @@
 TASKS = {
     "translation": "weft.tasks.translation:TranslationTask",
     "classification": "weft.tasks.classification:ClassificationTask",
+    "tagging": "weft.tasks.tagging:TaggingTask",
     "language_model": "weft.tasks.language_model:LanguageModelTask",
 }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -16,6 +16,7 @@ from weft.config.registry import build
 from weft.config.sections import Config
 from weft.data.batching import round_up
 from weft.data.cache import cache_folder
+from weft.data.formats import Pairs, open_pairs, read_lines
 from weft.data.pairs import random_pairs
 from weft.errors import ConfigError, RunError
 from weft.evaluation.metrics import Metric
@@ -144,6 +145,18 @@ class Task(ABC):
     def predictor(self, model: Network, resolved: Resolved, warn: Callable[[str], None] | None = None) -> Predictor[Any, Any]:
         """A trained model that answers inputs."""
         raise ConfigError("this task has no predictor: its models can be trained and scored, but not used on inputs")
+
+    def open(self, spec: str) -> Pairs:
+        """The data that `spec` names, as pairs of an input and its reference."""
+        return open_pairs(spec)
+
+    def inputs(self, file: Path) -> Iterable[str]:
+        """The inputs in a file: its lines."""
+        return read_lines(file)
+
+    def remarks(self, pairs: Pairs) -> list[str]:
+        """What a user should know about data on which models are scored, such as the score of a simple baseline."""
+        return []
 
     def metrics(self, *, tokenize: str | None = None, lowercase: bool = False) -> list[Metric]:
         """Metrics that compare predictions with references, line by line; none if the task is scored by `score` only.
