@@ -18,7 +18,7 @@ import weft
 from weft import api
 from weft.batch import TagBatch
 from weft.config.registry import build
-from weft.data.lexicon import Lexicon
+from weft.data.lexicon import Lexicon, Vocabulary
 from weft.data.tagged import join_words, open_tagged, split_tags, split_words
 from weft.data.tagged_corpus import make_tagged
 from weft.errors import ConfigError, DataError
@@ -253,9 +253,9 @@ def test_columns_are_chosen_by_number(tmp_path: Path) -> None:
 
 
 def test_the_lexicon_knows_frequent_words_and_usual_tags(tmp_path: Path) -> None:
-    sentences = ["The\tX\nthe\tY\ncat\tN", "the\tY\ndog\tN\nThe\tY"]
-    Lexicon.count(sentences, least=2, lowercase=True, most=100).save(tmp_path / "words.json")
-    lexicon = Lexicon.load(tmp_path / "words.json", least=2, lowercase=True, most=100)
+    sentences = ["The\tX\nthe\tY\ncat\tN\nAnn\tP", "the\tY\ndog\tN\nThe\tY\na\tY"]
+    Lexicon.count(sentences, Vocabulary(2, True, 100)).save(tmp_path / "words.json")
+    lexicon = Lexicon.load(tmp_path / "words.json", Vocabulary(2, True, 100))
     assert lexicon.find(["THE", "cat", "bird"]) == [4, 3, 3]
-    assert [lexicon.guess(word) for word in ("the", "The", "bird")] == ["Y", "X", "N"]
-    assert Lexicon.load(tmp_path / "words.json", least=1, lowercase=False, most=6).find(["The", "the", "cat"]) == [4, 5, 3]
+    assert [lexicon.guess(word) for word in ("the", "The", "bird", "Bob")] == ["Y", "X", "N", "P"]
+    assert Lexicon.load(tmp_path / "words.json", Vocabulary(1, False, 6)).find(["The", "the", "cat"]) == [4, 5, 3]

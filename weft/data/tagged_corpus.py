@@ -50,7 +50,7 @@ class Reading:
 
     def key(self) -> list[Any]:
         """Identifies everything that the ids depend on."""
-        return [self.tokenizer.digest(), list(self.lexicon.ids), self.lexicon.lowercase, self.whole, MOST_PIECES]
+        return [self.tokenizer.digest(), list(self.lexicon.ids), self.lexicon.vocabulary.lowercase, self.whole, MOST_PIECES]
 
 
 def prepare_tagged(

@@ -18,7 +18,7 @@ from weft.batch import NO_LABEL, TagBatch
 from weft.data.corpus import Corpus, Rows
 from weft.data.formats import Pairs
 from weft.data.labels import SHOWN, Labels
-from weft.data.lexicon import Lexicon
+from weft.data.lexicon import Lexicon, Vocabulary
 from weft.data.lines import read_lines
 from weft.data.tagged import Change, Spaced, join_tags, open_tagged, split_tags
 from weft.data.tagged_corpus import Reading, collate_tagged, make_tagged, prepare_tagged
@@ -80,7 +80,7 @@ class TaggingTask(TextTask):
         self.per_word, self.output, self.smoothing, self.dropout = per_word, output, label_smoothing, dropout
         self.scheme: Scheme | None = None if entities == "none" else entities
         most = self.config.data.vocabulary if per_word == "front" else 0  # otherwise words have no embeddings
-        self.vocabulary = {"least": least_count, "lowercase": lowercase, "most": most}
+        self.vocabulary = Vocabulary(least_count, lowercase, most)
         self.measures = (*ACCURACIES, LOSS) if self.scheme is None else (*SHARES, *ACCURACIES, LOSS)
         self.labels = Labels()
 
@@ -115,13 +115,13 @@ class TaggingTask(TextTask):
         spaced = [Spaced(some) for some in train]
         tokenizer = train_tokenizer(data.tokenizer, spaced, size=data.vocabulary, folder=self.cache)
         save_tokenizers(self.run, tokenizer, tokenizer)
-        Lexicon.count((text for _, text in chain.from_iterable(train)), **self.vocabulary).save(self.run / WORDS)
+        Lexicon.count((text for _, text in chain.from_iterable(train)), self.vocabulary).save(self.run / WORDS)
         labels.save(self.run / TAGS)
 
     def reopen(self) -> Sizes:
         self.source, _ = load_tokenizers(self.run, self.config.data.tokenizer)
         self.labels = Labels.load(self.run / TAGS)
-        self.lexicon = Lexicon.load(self.run / WORDS, **self.vocabulary)
+        self.lexicon = Lexicon.load(self.run / WORDS, self.vocabulary)
         self.reading = Reading(self.source, self.lexicon, self.per_word == "front")
         return self._sizes(self.lexicon.size, self.source.size)
 
@@ -201,7 +201,7 @@ class TaggingTask(TextTask):
         return {"loss": total / max(1, count), **{each.key: each.value for each in found.values()}}
 
     def metrics(self, *, tokenize: str | None = None, lowercase: bool = False) -> list[Metric]:
-        plain = [TagAccuracy(), UnknownAccuracy(self.lexicon.counts)]
+        plain: list[Metric] = [TagAccuracy(), UnknownAccuracy(self.lexicon.counts)]
         return plain if self.scheme is None else [EntityF1(), EntityPrecision(), EntityRecall(), *plain]
 
     def predictor(self, model: Network, resolved: Resolved, warn: Callable[[str], None] | None = None) -> TaggingPredictor:
