@@ -45,7 +45,7 @@ def predict(
     device: str = DEVICE,
     set: list[str] = DECODE_SET,
 ) -> None:
-    """Run a trained model on a file, a text, or standard input line by line: translations, labels, continuations."""
+    """Run a trained model on a file, a text, or standard input line by line: translations, labels, tags, continuations."""
     from weft.cli.input import open_input
     from weft.data.lines import check_file, read_lines
     from weft.inference.terms import read_glossary
