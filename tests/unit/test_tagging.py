@@ -129,12 +129,31 @@ def test_a_long_sentence_is_tagged_in_pieces(run: Path) -> None:
 
 
 def test_an_interrupted_run_ends_with_the_same_bits(files: tuple[Path, Path], tmp_path: Path) -> None:
-    short = {"train.steps": 6, "train.save_every": 3, "task.dropout": 0.2, "train.schedule": "inverse_sqrt"}
+    constant = {"kind": "constant", "rate": 0.01}
+    short = {"train.steps": 6, "train.save_every": 3, "task.dropout": 0.2, "train.schedule": constant}
     train(tmp_path / "whole", files[0], short)
     train(tmp_path / "parts", files[0], {**short, "train.steps": 3})
     api.train(out=tmp_path / "parts", resume=True, set={"train.steps": 6})
     whole, parts = (read_tensors(tmp_path / name / "model.safetensors") for name in ("whole", "parts"))
     assert all(torch.equal(value, parts[name]) for name, value in whole.items())
+
+
+def test_an_encoder_may_read_pieces_and_sentences_may_be_held_out(files: tuple[Path, Path], tmp_path: Path) -> None:
+    settings = {
+        "data.tokenizer": "bpe",
+        "data.vocabulary": 60,
+        "data.hold_out": 20,
+        "model": {"kind": "transformer", "dim": 16, "heads": 2, "feedforward": 32, "encoder_layers": 1},
+        "task": {"kind": "tagging", "per_word": "mean", "entities": "iob2"},
+        "train": {"steps": 2, "batch_tokens": 400, "best_by": "f1", "device": "cpu", "threads": 1, "tensorboard": False},
+    }
+    result = api.train("tagger", out=tmp_path / "run", data=str(files[0]), set=settings)
+    assert 0 <= result.scores["f1"] <= 100 and result.scores["loss"] < 5
+    api.train(out=tmp_path / "run", resume=True, set={"train.steps": 3})
+    tagger = weft.load(tmp_path / "run", device="cpu")
+    found = tagger.translate(["the bilking of", "a"])
+    assert [len(each.tags) for each in found if isinstance(each, Tagged)] == [3, 1]
+    assert len(list(tagger.task.open(str(tmp_path / "run" / "held-out.jsonl")))) == 20
 
 
 def batch(lengths: list[int], whole: bool, seed: int = 0) -> TagBatch:
