@@ -141,7 +141,7 @@ def test_an_interrupted_run_ends_with_the_same_bits(files: tuple[Path, Path], tm
 def test_an_encoder_may_read_pieces_and_sentences_may_be_held_out(files: tuple[Path, Path], tmp_path: Path) -> None:
     settings = {
         "data.tokenizer": "bpe",
-        "data.vocabulary": 60,
+        "data.vocabulary": 320,
         "data.hold_out": 20,
         "model": {"kind": "transformer", "dim": 16, "heads": 2, "feedforward": 32, "encoder_layers": 1},
         "task": {"kind": "tagging", "per_word": "mean", "entities": "iob2"},
