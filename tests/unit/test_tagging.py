@@ -153,6 +153,8 @@ def test_an_encoder_may_read_pieces_and_sentences_may_be_held_out(files: tuple[P
     tagger = weft.load(tmp_path / "run", device="cpu")
     found = tagger.translate(["the bilking of", "a"])
     assert [len(each.tags) for each in found if isinstance(each, Tagged)] == [3, 1]
+    seen = tagger.translate("the bilking", attention=True)
+    assert [weights.shape[1:] for weights in seen.attention.values()] == [(len(seen.source_tokens),) * 2]
     assert len(list(tagger.task.open(str(tmp_path / "run" / "held-out.jsonl")))) == 20
 
 

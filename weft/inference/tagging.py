@@ -7,7 +7,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from torch import Tensor
 
+from weft.attention.core.recording import first_row, record
+from weft.batch import TagBatch
 from weft.data.labels import Labels
 from weft.data.tagged import Change, join_tags, split_words
 from weft.data.tagged_corpus import Reading, make_tagged
@@ -45,11 +48,22 @@ class TagPart(Part):
         return self.width
 
 
-class TaggingPredictor(Predictor[str, Tagged]):
+@dataclass(frozen=True)
+class TaggingInput:
+    """A text whose words stand between spaces, or words that `weft.data.tagged.join_words` joined.
+
+    attention: whether to add attention weights.
+    """
+
+    text: str
+    attention: bool = False
+
+
+class TaggingPredictor(Predictor[TaggingInput, Tagged]):
     """A tagger with its tokenizer, lexicon and tags. A sentence is cut where it exceeds `longest` positions.
 
-    An input is a text, whose words stand between spaces, or words that `weft.data.tagged.join_words` joined. change: turns the
-    model's tags into those that are written. Of the decoding options it uses batch_tokens, precision and compile.
+    change: turns the model's tags into those that are written. Of the decoding options it uses batch_tokens, precision and
+    compile.
     """
 
     forks = False
@@ -68,17 +82,17 @@ class TaggingPredictor(Predictor[str, Tagged]):
         super().__init__(model, resolved, warn)
         self.reading, self.labels, self.change, self.longest = reading, labels, change, longest
 
-    def parse(self, line: str, **fields: Any) -> str:
-        refuse(fields, "a tagger gives one tag per word, so there is no prefix, no term and no attention; leave them out")
+    def parse(self, line: str, *, attention: bool = False, **fields: Any) -> TaggingInput:
+        refuse(fields, "a tagger gives one tag per word, so there is no prefix and no term; leave them out")
         if "\t" in line:
             raise DataError(
                 f"there is a tab in the text {line[:80]!r}; separate words by spaces, or give a table with a word per line as "
                 "a file whose name ends in .tsv"
             )
-        return line
+        return TaggingInput(line, attention)
 
-    def read(self, inputs: Sequence[str], first_line: int) -> list[list[TagPart]]:
-        return [self._parts(split_words(text), line) for line, text in enumerate(inputs, start=first_line)]
+    def read(self, inputs: Sequence[TaggingInput], first_line: int) -> list[list[TagPart]]:
+        return [self._parts(split_words(given.text), line) for line, given in enumerate(inputs, start=first_line)]
 
     def _parts(self, words: list[str], line: int) -> list[TagPart]:
         parts: list[TagPart] = []
@@ -95,21 +109,40 @@ class TaggingPredictor(Predictor[str, Tagged]):
         return parts
 
     def run(self, parts: list[TagPart], control: Control | None = None) -> list[tuple[list[str], float]]:
-        model: Tagger = self.model
+        lengths = [len(part.ids) for part in parts]
+        batch = self._batch(parts)
+        tags, values = (found.tolist() for found in self.model.best(self._scores(batch), batch.words))
+        names = self.labels.names
+        return [([names[tag] for tag in row[:count]], value) for row, count, value in zip(tags, lengths, values, strict=True)]
+
+    def _batch(self, parts: list[TagPart]) -> TagBatch:
         words = np.array([number for part in parts for number in part.ids])
         pieces = np.array([piece for part in parts for each in part.pieces for piece in each])
         sizes = np.array([len(each) for part in parts for each in part.pieces])
         lengths = np.array([len(part.ids) for part in parts])
-        batch = make_tagged(words, pieces, sizes, np.zeros_like(words), lengths, whole=self.reading.whole).to(model.device)
-        with self.resolved.arithmetic(next(model.parameters()).dtype):
-            scores = model(batch.source, batch.words, batch.starts)
-        tags, values = (found.tolist() for found in model.best(scores, batch.words))
-        names = self.labels.names
-        return [([names[tag] for tag in row[:count]], value) for row, count, value in zip(tags, lengths, values, strict=True)]
+        batch = make_tagged(words, pieces, sizes, np.zeros_like(words), lengths, whole=self.reading.whole)
+        return batch.to(self.model.device)
 
-    def join(self, given: str, parts: list[TagPart], results: list[tuple[list[str], float]]) -> Tagged:
+    def _scores(self, batch: TagBatch) -> Tensor:
+        model: Tagger = self.model
+        with self.resolved.arithmetic(next(model.parameters()).dtype):
+            scores: Tensor = model(batch.source, batch.words, batch.starts)
+        return scores
+
+    def join(self, given: TaggingInput, parts: list[TagPart], results: list[tuple[list[str], float]]) -> Tagged:
         if not results:
             return Tagged("", 0.0)
-        words = split_words(given)
+        words = split_words(given.text)
         tags = self.change([tag for found, _ in results for tag in found])
-        return Tagged(join_tags(words, tags), sum(value for _, value in results), tokens=tags, words=words, tags=tags)
+        found = Tagged(join_tags(words, tags), sum(value for _, value in results), tokens=tags, words=words, tags=tags)
+        if given.attention:
+            self._add_attention(found, parts[0])
+        return found
+
+    def _add_attention(self, found: Tagged, part: TagPart) -> None:
+        """Adds the weights of every layer that has any, over the words or pieces of a sentence (of its first part)."""
+        with record(self.model) as tape:
+            self._scores(self._batch([part]))
+        found.attention, found.uses = first_row(self.model, tape)
+        pieces = [piece for each in part.pieces for piece in each]
+        found.source_tokens = found.words[: len(part.ids)] if self.reading.whole else self.reading.tokenizer.tokens(pieces)
