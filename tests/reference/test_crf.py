@@ -34,9 +34,9 @@ def sentences(tags: int, seed: int = 1) -> tuple[Tensor, Tensor]:
 
 def score(made: LinearChain, emissions: Tensor, path: tuple[int, ...]) -> float:
     """The score of a path through the words of one row, from the formula."""
-    total = float(made.start[path[0]]) + float(made.end[path[-1]])
+    total = float(made.start.detach()[path[0]] + made.end.detach()[path[-1]])
     total += sum(float(emissions[place, tag]) for place, tag in enumerate(path))
-    return total + sum(float(made.moves[a, b]) for a, b in itertools.pairwise(path))
+    return total + sum(float(made.moves.detach()[a, b]) for a, b in itertools.pairwise(path))
 
 
 def paths(made: LinearChain, emissions: Tensor, length: int) -> dict[tuple[int, ...], float]:
