@@ -118,7 +118,6 @@ def _write_labels(labels: Sequence[LabelExplanation], output: Path, *, mixed: bo
 
 def _pairs(text: str | None, target: str | None, file: Path | None, targets: Path | None) -> list[tuple[str, str | None]]:
     """Sentences, each with a translation to explain or None. Blank lines of files are skipped."""
-    from weft.cli.input import read_inputs
     from weft.data.lines import read_lines
 
     if (text is None) == (file is None):
@@ -129,7 +128,7 @@ def _pairs(text: str | None, target: str | None, file: Path | None, targets: Pat
         return [(text, target)]
     if target is not None:
         raise ConfigError("--target goes with one sentence; give --targets FILE for a file of them")
-    lines = list(read_inputs(file or ""))
+    lines = list(read_lines(file or ""))
     given: list[str | None] = [None] * len(lines) if targets is None else list(read_lines(targets))
     if len(given) != len(lines):
         raise DataError(f"{targets} has {len(given):,} lines, and {file} has {len(lines):,}; there must be one for each")

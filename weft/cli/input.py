@@ -14,7 +14,6 @@ from pathlib import Path
 from weft.access import NO_FILE, why_unreadable
 from weft.cli.output import tell, warn
 from weft.data.lines import check_file, read_lines
-from weft.data.records import read_sources
 from weft.errors import DataError
 
 BLOCK = 1 << 16
@@ -22,40 +21,40 @@ BLOCK = 1 << 16
 PATH = re.compile(r"\S*/\S*|\S+\.[A-Za-z][A-Za-z0-9]{0,4}|.*\.(txt|gz)")
 """What looks like the name of a file rather than like text."""
 
-JSON = re.compile(r"\.jsonl(\.gz)?$")
-"""The name of a file with a JSON object per line."""
+Read = Callable[[Path], Iterable[str]]
 
 
 @dataclass(frozen=True)
 class Input:
-    """Lines of text.
+    """Lines of text, or other inputs.
 
-    file: where they come from, if that is a file · ready: whether the next line can be read without waiting; None: always ·
-    prompts: whether somebody types them.
+    file: where they come from, if that is a file · read: how to read it · ready: whether the next line can be read without
+    waiting; None: always · prompts: whether somebody types them.
     """
 
     lines: Iterable[str]
     file: Path | None = None
     ready: Callable[[], bool] | None = None
     prompts: bool = False
+    read: Read = read_lines
 
     def count(self) -> int | None:
-        """The number of lines, if they can be read twice."""
-        return sum(1 for _ in read_lines(self.file)) if self.file is not None and self.file.is_file() else None
+        """The number of inputs, if they can be read twice."""
+        return sum(1 for _ in self.read(self.file)) if self.file is not None and self.file.is_file() else None
 
 
-def open_input(text: str | None, whole: Sequence[str] = ()) -> Input:
-    """The lines of the file `text`; if there is no such file, its own lines; those of standard input if it is None or `-`.
+def open_input(text: str | None, read: Read = read_lines, whole: Sequence[str] = ()) -> Input:
+    """The inputs of the file `text`; if there is no such file, its own lines; those of standard input if it is None or `-`.
 
-    whole: suffixes of files that are one input each; their name is the line.
+    read: yields the inputs of a file · whole: suffixes of files that are one input each, which is their name.
     """
     if text is None or text == "-":
         return _standard_input()
-    if text.lower().endswith(tuple(whole)) and whole:
+    if whole and text.lower().endswith(tuple(whole)):
         return Input([text])
     if os.path.lexists(text):
         file = check_file(text)
-        return Input(read_inputs(file), file)
+        return Input(read(file), file, read=read)
     if PATH.fullmatch(text):
         if why_unreadable(Path(text)) != NO_FILE:
             check_file(text)  # raises an error that says who may not enter which folder
@@ -67,11 +66,6 @@ def open_input(text: str | None, whole: Sequence[str] = ()) -> Input:
         raise DataError("the text on the command line is not valid UTF-8; give it on standard input or in a file")
     warn("this is read as text, because there is no file of this name; for a file, check the name")
     return Input(text.split("\n"))
-
-
-def read_inputs(file: str | Path) -> Iterable[str]:
-    """The lines of a file, or the texts in its JSON lines."""
-    return read_sources(file) if JSON.search(str(file)) else read_lines(file)
 
 
 def _standard_input() -> Input:

@@ -18,6 +18,11 @@ SOURCES, TARGETS = ("source", "sentences", "text"), ("target", "label", "labels"
 """The keys that are looked for if nobody chose them, the first ones first."""
 
 
+def is_json(path: str | Path) -> bool:
+    """Whether a file has JSON lines, by its name."""
+    return str(path).removesuffix(".gz").endswith(".jsonl")
+
+
 def read_records(path: str | Path) -> Iterator[tuple[Any, str]]:
     """The value of each line that is not blank, and where it is."""
     empty = True

@@ -13,6 +13,7 @@ MODELS = {
 
 FRONTS = {
     "tokens": "weft.models.fronts:TokenFront",
+    "words": "weft.models.word_front:WordFront",
     "frames": "weft.models.fronts:FrameFront",
     "patches": "weft.models.picture_fronts:PatchFront",
     "convolutions": "weft.models.picture_fronts:ConvolutionFront",

@@ -3,6 +3,7 @@
 TASKS = {
     "translation": "weft.tasks.translation:TranslationTask",
     "classification": "weft.tasks.classification:ClassificationTask",
+    "tagging": "weft.tasks.tagging:TaggingTask",
     "captioning": "weft.tasks.captioning:CaptioningTask",
     "language_model": "weft.tasks.language_model:LanguageModelTask",
 }

@@ -71,7 +71,7 @@ class CaptioningTask(WritingTask):
         """Each picture with all its captions, one per line."""
         return by_picture([self.open(spec) for spec in data])
 
-    def inspect(self, pairs: Pairs) -> None:
+    def inspect(self, pairs: Pairs, tell: Callable[[str], None]) -> None:
         """Files may be called anything, so their names are not checked."""
 
     def outline(self) -> Sizes:

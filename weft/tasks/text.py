@@ -13,8 +13,7 @@ from torch import nn
 from weft.batch import Batch, Position
 from weft.data.batching import Batches, evaluation_batches
 from weft.data.corpus import Corpus, Rows
-from weft.data.formats import Pairs, open_pairs
-from weft.data.headers import check_columns
+from weft.data.formats import Pairs
 from weft.data.held_out import HELD_OUT, split
 from weft.data.tokenizer import Tokenizer, has_tokenizers
 from weft.errors import ConfigError
@@ -50,7 +49,7 @@ class TextTask(Task):
         new = not has_tokenizers(self.run)  # a run that is resumed keeps its data
         if new:
             for pairs in (*train, *valid):
-                self.inspect(pairs)
+                self.inspect(pairs, self.tell)
         if data.hold_out:
             train, held = self._hold_out(train)
             valid = valid or [held]
@@ -58,27 +57,13 @@ class TextTask(Task):
         self.learn(train)
         sizes = self.reopen()
         if new and has_tokenizers(self.run) and self.source.learns:
-            self.limit("data.vocabulary", max(sizes.source, sizes.target))
+            self.limit("data.vocabulary", max(sizes.source, sizes.target, sizes.pieces))
         self.check(valid)
         self.train = self._read(train, "training")
         self.valid = self._read(valid, "validation") if valid else None
         if len(self.train) < self.config.train.batch_tokens:  # each row has at least one token
             self.limit("train.batch_tokens", len(self.train) * int(self.train.lengths.max()))
         return sizes
-
-    def open(self, spec: str) -> Pairs:
-        """The examples that one string of the configuration names."""
-        return open_pairs(spec)
-
-    def inspect(self, pairs: Pairs) -> None:
-        """Raises DataError if new data is obviously not what the task needs; tells if it may not be."""
-        check_columns(pairs, self.tell)
-
-    def examples(self, data: Sequence[str], tell: Callable[[str], None] = lambda message: None) -> list[tuple[str, str]]:
-        opened = [self.open(spec) for spec in data]
-        for pairs in opened:
-            check_columns(pairs, tell)
-        return [pair for pairs in opened for pair in pairs]
 
     def identity(self) -> str:
         return self.train.folder.name
