@@ -19,6 +19,7 @@ from weft.cli.output import Counter, opened, warn
 if TYPE_CHECKING:
     from weft.evaluation.metrics import Metric
     from weft.evaluation.report import Evaluation
+    from weft.tasks.base import Task
     from weft.translator import Trained
 
 
@@ -66,7 +67,7 @@ def evaluate(
     if not systems[run].task.metrics():
         _show_scores({name: system.score(data) for name, system in systems.items()}, data, as_json)
         return
-    pairs = _pairs(data)
+    pairs = _pairs(systems[run].task, data)
     metrics = _metrics(systems[run], tokenize, lowercase, [target for _, target in pairs])
     found = _report(systems, " ".join(data), pairs, metrics, options, output, (test, samples))
     if as_json:
@@ -76,11 +77,10 @@ def evaluate(
         typer.echo("\n".join(found.signatures()))
 
 
-def _pairs(data: Sequence[str]) -> list[tuple[str, str]]:
-    from weft.data.formats import open_pairs
+def _pairs(task: Task, data: Sequence[str]) -> list[tuple[str, str]]:
     from weft.data.headers import check_columns
 
-    sources = [open_pairs(spec) for spec in data]
+    sources = [task.open(spec) for spec in data]
     for pairs in sources:
         check_columns(pairs, warn)
     return [pair for pairs in sources for pair in pairs]

@@ -12,13 +12,13 @@ from typing import Any
 import torch
 
 from weft.compare.growth import measure_growth
-from weft.data.formats import open_pairs
 from weft.evaluation.metrics import score
 from weft.evaluation.tokenization import choose_tokenization
 from weft.explain.picture import View, views
 from weft.fitting.speed import probe
 from weft.runs.device import autocast
 from weft.runs.opening import TrainedRun, open_run, run_config
+from weft.tasks.base import Task
 from weft.translator import Trained
 
 MOMENT = 1.5
@@ -73,8 +73,8 @@ def _predictions(run: TrainedRun, wanted: Wanted) -> dict[str, Any]:
     if not run.task.metrics():
         return {"test": _validated(run, wanted.test) if wanted.test else {}, "decoding": None, "views": []}
     translator = Trained(run.model, run.task, run.config)
-    test = _pairs(wanted.test)
-    valid = _pairs(run.config.data.valid, max(wanted.sentences, CANDIDATES))
+    test = _pairs(run.task, wanted.test)
+    valid = _pairs(run.task, run.config.data.valid, max(wanted.sentences, CANDIDATES))
     pairs = test or valid[: wanted.sentences]
     chosen = choose_tokenization(
         run.config.train.tokenize, run.config.data.target_language, [target for _, target in test or valid]
@@ -92,8 +92,8 @@ def _predictions(run: TrainedRun, wanted: Wanted) -> dict[str, Any]:
     }
 
 
-def _pairs(data: Sequence[str], most: int | None = None) -> list[tuple[str, str]]:
-    return list(islice((pair for spec in data for pair in open_pairs(spec)), most))
+def _pairs(task: Task, data: Sequence[str], most: int | None = None) -> list[tuple[str, str]]:
+    return list(islice((pair for spec in data for pair in task.open(spec)), most))
 
 
 def _decode(translator: Trained, sources: list[str]) -> tuple[list[str], float]:

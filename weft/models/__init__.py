@@ -7,6 +7,7 @@ MODELS = {
     "bytenet": "weft.models.bytenet:ByteNet",
     "rnn": "weft.models.rnn:RNN",
     "pointer": "weft.models.pointer:Pointer",
+    "memory_network": "weft.models.memory_network:MemoryNetworkFamily",
     "language_model": "weft.models.lm:LanguageModelFamily",
     "rnn_language_model": "weft.models.rnn_lm:RecurrentLanguageModelFamily",
 }

@@ -3,5 +3,6 @@
 TASKS = {
     "translation": "weft.tasks.translation:TranslationTask",
     "classification": "weft.tasks.classification:ClassificationTask",
+    "answering": "weft.tasks.answering:AnsweringTask",
     "language_model": "weft.tasks.language_model:LanguageModelTask",
 }

@@ -16,6 +16,7 @@ from weft.config.registry import build
 from weft.config.sections import Config
 from weft.data.batching import round_up
 from weft.data.cache import cache_folder
+from weft.data.formats import Pairs, open_pairs
 from weft.data.pairs import random_pairs
 from weft.errors import ConfigError, RunError
 from weft.evaluation.metrics import Metric
@@ -112,6 +113,10 @@ class Task(ABC):
     @abstractmethod
     def prepare(self) -> Sizes:
         """Makes the data ready and returns the sizes of the vocabularies. Called once, before anything else."""
+
+    def open(self, spec: str) -> Pairs:
+        """The data that `spec` names, as pairs of a text and its reference."""
+        return open_pairs(spec)
 
     def limit(self, path: str, possible: int) -> None:
         """Lowers a size of the configuration to what the data allows, and says so."""
