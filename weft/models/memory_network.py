@@ -94,7 +94,8 @@ class MemoryEncoder(Encoder):
         self.tables = nn.ModuleList(nn.Embedding(vocabulary, dim) for _ in range(count + (not adjacent)))
         self.times = nn.ParameterList(nn.Parameter(torch.empty(memory, dim)) for _ in range(count if temporal else 0))
         self.update = None if adjacent else nn.Linear(dim, dim, bias=False)
-        self.width, self.memory, self.position, self.empty, self.tying = dim, memory, position, empty, tying
+        self.width, self.hops, self.memory = dim, hops, memory
+        self.position, self.empty, self.tying = position, empty, tying
         for parameter in self.parameters():
             nn.init.normal_(parameter, std=STD)
 
@@ -138,7 +139,7 @@ class MemoryEncoder(Encoder):
 
         def bag(weights: Tensor) -> Tensor:
             summed = F.embedding_bag(flat, table, mode="sum", per_sample_weights=weights.flatten(0, 1))
-            return summed.view(*words.shape[:2], -1)
+            return summed.view(*words.shape[:2], self.width)
 
         if not self.position:
             return bag((words != 0).to(table.dtype))
