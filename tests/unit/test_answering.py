@@ -172,7 +172,7 @@ def test_the_score_of_evaluate_is_that_of_the_answers(run: Path) -> None:
 def test_resuming_gives_the_same_weights(tmp_path: Path) -> None:
     schedule = {"kind": "constant", "rate": 1e-2}
     settings = {**SETTINGS, "train.steps": 8, "task.linear_start": 3, "train.schedule": schedule, "train.keep_best": False}
-    data = {"data": stories(2, "train", 200)}
+    data = {"data": stories(2, "train", 200), "valid": stories(2, "valid", 20)}
     weft.train("memory-network", out=tmp_path / "whole", set=settings, **data)
     weft.train("memory-network", out=tmp_path / "parts", set={**settings, "train.steps": 4}, **data)
     weft.train(out=tmp_path / "parts", resume=True, set={"train.steps": 8})

@@ -4,6 +4,7 @@
     copy      "k d q" → "k d q"        reverse  "k d q" → "q d k"        sort  "k d q" → "d k q"
     addition  "417+85" → "502"
     listops, recall, distant_copy: see `weft.data.longrange`
+    bits_copy, bits_repeat, bits_recall: see `weft.data.bit_sequences`
     babi      "Mary went to the kitchen.⇥Where is Mary?" → "kitchen": see `weft.data.babi`
 
 Pair i depends only on the kind, the seed and i. A hash of the subject of a pair (the day, the letters, the numbers) decides
@@ -24,6 +25,7 @@ from urllib.parse import parse_qsl
 
 from weft.config.registry import suggest
 from weft.data.babi import draw_story
+from weft.data.bit_sequences import bits_copy, bits_recall, bits_repeat
 from weft.data.longrange import distant_copy, listops, recall
 from weft.errors import DataError
 
@@ -184,5 +186,8 @@ KINDS: dict[str, Callable[[Random, int, int], tuple[str, str, str]]] = {
     "listops": listops,
     "recall": recall,
     "distant_copy": distant_copy,
+    "bits_copy": bits_copy,
+    "bits_repeat": bits_repeat,
+    "bits_recall": bits_recall,
 }
 """kind → function that draws (subject, source, target), given the minimum and maximum length."""

@@ -15,6 +15,7 @@ MODELS = {
 FRONTS = {
     "tokens": "weft.models.fronts:TokenFront",
     "frames": "weft.models.fronts:FrameFront",
+    "vectors": "weft.models.fronts:VectorFront",
     "patches": "weft.models.fronts:PatchFront",
 }
 
@@ -23,6 +24,7 @@ ENCODERS = {
     "convs2s": "weft.models.convs2s:ConvS2SEncoder",
     "bytenet": "weft.models.bytenet:ByteNetEncoder",
     "rnn": "weft.models.rnn:RecurrentEncoder",
+    "ntm": "weft.models.ntm:TuringEncoder",
 }
 
 DECODERS = {

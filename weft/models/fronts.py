@@ -111,6 +111,18 @@ class FrameFront(Front):
         return x, layout
 
 
+class VectorFront(Front):
+    """Frames [G, S, F], each projected to a vector by itself."""
+
+    def __init__(self, site: FrontSite) -> None:
+        super().__init__()
+        site.check("frames", "vectors")
+        self.project = nn.Linear(site.sizes.source, site.width)
+
+    def forward(self, source: Source) -> tuple[Tensor, Layout | None]:
+        return self.project(source.values), source.layout
+
+
 class PatchFront(Front):
     """Square patches of images [G, C, H, W], each projected to a vector with a learned position (Dosovitskiy et al. 2021).
 

@@ -4,5 +4,6 @@ TASKS = {
     "translation": "weft.tasks.translation:TranslationTask",
     "classification": "weft.tasks.classification:ClassificationTask",
     "answering": "weft.tasks.answering:AnsweringTask",
+    "bits": "weft.tasks.bits:BitsTask",
     "language_model": "weft.tasks.language_model:LanguageModelTask",
 }
