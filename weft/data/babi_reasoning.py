@@ -58,7 +58,8 @@ def _fact(random: Random, place: str, side: str, other: str) -> str:
 
 def indefinite(random: Random) -> Story:
     """Task 10: whether a person is at a place, if facts may leave two places open."""
-    facts, known = [], {}
+    facts: list[str] = []
+    known: dict[str, list[str]] = {}
     for _ in range(random.randint(2, 10)):
         person = random.choice(PEOPLE)
         if random.random() < 0.4:
@@ -134,9 +135,8 @@ def sizes(random: Random) -> Story:
     for small, large in pairwise(order):
         facts.append(random.choice([f"The {large} is bigger than the {small}.", f"The {small} fits inside the {large}."]))
     random.shuffle(facts)
-    small, large = sorted(random.sample(range(len(order)), 2))
-    asked, other = (order[small], order[large]) if random.random() < 0.5 else (order[large], order[small])
-    fits = asked == order[small]
+    asked, other = random.sample(order, 2)
+    fits = order.index(asked) < order.index(other)
     if random.random() < 0.5:
         return facts, f"Does the {asked} fit in the {other}?", "yes" if fits else "no"
     return facts, f"Is the {asked} bigger than the {other}?", "no" if fits else "yes"

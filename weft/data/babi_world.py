@@ -191,7 +191,8 @@ def lists(random: Random) -> Story:
 
 def negation(random: Random) -> Story:
     """Task 9: whether a person is at a place, if facts may say where somebody no longer is."""
-    facts, known = [], {}
+    facts: list[str] = []
+    known: dict[str, tuple[str, bool]] = {}
     for _ in range(random.randint(2, 10)):
         person, place = random.choice(PEOPLE), random.choice(PLACES)
         if person in known and known[person][1] and random.random() < 0.4:

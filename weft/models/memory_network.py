@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, Literal
 
 import torch
@@ -191,11 +192,19 @@ class MemoryNetworkFamily(Family):
         temporal: bool = True,
         empty: Annotated[float, Field(ge=0, lt=1)] = 0.1,
     ) -> None:
-        self.options = {"dim": dim, "hops": hops, "memory": memory, "tying": tying}
-        self.options |= {"position": position, "temporal": temporal, "empty": empty}
+        self.make = partial(
+            MemoryEncoder,
+            dim=dim,
+            hops=hops,
+            memory=memory,
+            tying=tying,
+            position=position,
+            temporal=temporal,
+            empty=empty,
+        )
 
     def build_encoder(self, sizes: Sizes) -> MemoryEncoder:
-        return MemoryEncoder(sizes.source, **self.options)  # type: ignore[arg-type]
+        return self.make(sizes.source)
 
     def build(self, sizes: Sizes) -> MemoryNetwork:
         """A network whose answers are the last `sizes.target` ids; the task `answering` chooses them by their words."""
