@@ -160,7 +160,7 @@ class MemoryNetwork(Network):
             nn.init.normal_(self.output.weight, std=STD)
 
     def forward(self, source: Source, *, linear: bool = False) -> Answered:
-        """The logits of the answers. linear: hops without the softmax, at the start of training (section 5.1)."""
+        """The logits of the answers. linear: hops without the softmax, at the start of training (section 4.2)."""
         state, weights = self.encoder.look(source, linear=linear)
         if self.output is not None:
             return Answered(self.output(state), weights)
