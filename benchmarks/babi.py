@@ -2,8 +2,8 @@
 
     python benchmarks/babi.py --out OUT [--tasks 1 2 3] [--seeds 1 2 3] [--paper FILE] [--set KEY=VALUE]
 
-Of several seeds, the one with the best validation accuracy is tested. FILE has the number of a task, a tab and an accuracy in per
-cent on each line. Published figures are for bAbI's own files; the stories here are generated and differ in detail.
+Of several seeds, the one with the best validation accuracy is tested. FILE has the number of a task, a tab and an accuracy in
+per cent on each line. Published figures are for bAbI's own files; the stories here are generated and differ in detail.
 """
 
 from __future__ import annotations
