@@ -93,6 +93,8 @@ def test_a_recipe_takes_a_training_step(recipe: str, pairs: str, tmp_path: Path)
     if load_config(recipe).task["kind"] == "tagging":
         data = valid = str(tmp_path / "tags.tsv")
         Path(data).write_text("a\tO\nplace\tB-LOC\nof\tI-LOC\nhers\tI-LOC\n\nshe\tB-PER\nsat\tO\n\n" * 40)
+    if load_config(recipe).task["kind"] == "bits":
+        data = valid = "generated:bits_copy?count=20"
     result = weft.train(recipe, data=data, valid=valid, out=tmp_path / "run", set=small)
     assert result.update == 1
     assert (tmp_path / "run" / "model.safetensors").is_file()

@@ -7,6 +7,7 @@ MODELS = {
     "bytenet": "weft.models.bytenet:ByteNet",
     "rnn": "weft.models.rnn:RNN",
     "pointer": "weft.models.pointer:Pointer",
+    "memory_network": "weft.models.memory_network:MemoryNetworkFamily",
     "language_model": "weft.models.lm:LanguageModelFamily",
     "rnn_language_model": "weft.models.rnn_lm:RecurrentLanguageModelFamily",
 }
@@ -15,6 +16,7 @@ FRONTS = {
     "tokens": "weft.models.fronts:TokenFront",
     "words": "weft.models.word_front:WordFront",
     "frames": "weft.models.fronts:FrameFront",
+    "vectors": "weft.models.fronts:VectorFront",
     "patches": "weft.models.picture_fronts:PatchFront",
     "convolutions": "weft.models.picture_fronts:ConvolutionFront",
     "efficientnet": "weft.models.imagenet:EfficientNetFront",
@@ -27,6 +29,7 @@ ENCODERS = {
     "bytenet": "weft.models.bytenet:ByteNetEncoder",
     "rnn": "weft.models.rnn:RecurrentEncoder",
     "identity": "weft.models.identity:IdentityEncoder",
+    "ntm": "weft.models.ntm:TuringEncoder",
 }
 
 DECODERS = {

@@ -109,3 +109,15 @@ class FrameFront(Front):
             x = F.glu(layer(x.transpose(1, 2)), 1).transpose(1, 2)
             layout = None if layout is None else layout.shorten(2, x.size(1))
         return x, layout
+
+
+class VectorFront(Front):
+    """Frames [G, S, F], each projected to a vector by itself."""
+
+    def __init__(self, site: FrontSite) -> None:
+        super().__init__()
+        site.check("frames", "vectors")
+        self.project = nn.Linear(site.sizes.source, site.width)
+
+    def forward(self, source: Source) -> tuple[Tensor, Layout | None]:
+        return self.project(source.values), source.layout

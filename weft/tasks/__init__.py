@@ -5,5 +5,7 @@ TASKS = {
     "classification": "weft.tasks.classification:ClassificationTask",
     "tagging": "weft.tasks.tagging:TaggingTask",
     "captioning": "weft.tasks.captioning:CaptioningTask",
+    "answering": "weft.tasks.answering:AnsweringTask",
+    "bits": "weft.tasks.bits:BitsTask",
     "language_model": "weft.tasks.language_model:LanguageModelTask",
 }
