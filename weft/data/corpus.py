@@ -25,7 +25,7 @@ from weft.errors import DataError
 
 VERSION = 3
 CHUNK = 1 << 14
-"""Examples that are encoded at a time."""
+"""Examples that are encoded at a time, unless a task says otherwise."""
 
 Rows = NDArray[np.int64]
 Columns = dict[str, Sequence[Any]]
@@ -108,16 +108,17 @@ def prepare(
     folder: Path,
     unit: str = "pairs",
     progress: Callable[[int], None] | None = None,
+    chunk: int = CHUNK,
 ) -> Corpus:
     """The corpus of all examples, from the cache in `folder` if it is there, otherwise encoded now.
 
     key: plain data that identifies everything `encode` depends on · columns: the numpy type of an entry of each: "uint16" for
     ids, "(80,)float32" for frames · sized: the columns whose lengths batches are cut by · unit: what examples are called in
-    messages · progress: called with the number of examples read so far.
+    messages · progress: called with the number of examples read so far · chunk: examples that are encoded at a time.
     """
 
     def build(aside: Path) -> None:
-        report = _write(aside, chain.from_iterable(sources), encode, columns, sized, CorpusReport(unit), progress)
+        report = _write(aside, chain.from_iterable(sources), encode, columns, sized, CorpusReport(unit), progress, chunk)
         if not report.kept:
             names = ", ".join(some.name for some in sources)
             raise DataError(f"{names}: no {unit.removesuffix('s')} is left to train on. {report.describe()}")
@@ -134,6 +135,7 @@ def _write(
     sized: Sequence[str],
     report: CorpusReport,
     progress: Callable[[int], None] | None,
+    size: int,
 ) -> CorpusReport:
     ends, longest = dict.fromkeys(columns, 0), 0
     with ExitStack() as stack:
@@ -143,7 +145,7 @@ def _write(
         }
         for name in columns:
             files[f"{name}.offsets"].write(np.zeros(1, np.uint64).data)
-        while chunk := list(islice(examples, CHUNK)):
+        while chunk := list(islice(examples, size)):
             made, reasons = encode(chunk)
             counts = {name: np.fromiter(map(len, made[name]), np.int64, len(made[name])) for name in columns}
             for name, dtype in columns.items():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -118,7 +119,7 @@ def collate_pairs(corpus: Corpus, rows: Rows, *, packed: bool = False, budget: i
 
 
 def make_pairs(
-    source: NDArray[np.integer],
+    source: NDArray[Any],
     labels: NDArray[np.integer],
     lengths: Rows,
     rows: Rows | None = None,
@@ -127,7 +128,7 @@ def make_pairs(
     budget: int = 0,
     rounded: bool = False,
 ) -> PairBatch:
-    """A batch of pairs, given all source tokens, all labels, and the lengths [n, 2] of both sides."""
+    """A batch of pairs, given all source tokens or frames, all labels, and the lengths [n, 2] of both sides."""
     target = np.roll(labels, 1)
     target[lengths[:, 1].cumsum() - lengths[:, 1]] = BOS
     above, below = lay_out(lengths, packed=packed, budget=budget, rounded=rounded)

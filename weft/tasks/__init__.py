@@ -3,5 +3,6 @@
 TASKS = {
     "translation": "weft.tasks.translation:TranslationTask",
     "classification": "weft.tasks.classification:ClassificationTask",
+    "transcription": "weft.tasks.transcription:TranscriptionTask",
     "language_model": "weft.tasks.language_model:LanguageModelTask",
 }

@@ -16,6 +16,7 @@ from weft.config.registry import build
 from weft.config.sections import Config
 from weft.data.batching import round_up
 from weft.data.cache import cache_folder
+from weft.data.formats import Pairs, open_pairs
 from weft.data.pairs import random_pairs
 from weft.errors import ConfigError, RunError
 from weft.evaluation.metrics import Metric
@@ -77,6 +78,7 @@ class Task(ABC):
     commands: how to use a trained {run} on the command line, shown after training.
     bf16_weights: whether decoding in bf16 converts the weights too, or only the arithmetic.
     inference: what a trained model does: search for texts of sources, continue texts without a source, or one forward pass.
+    files: whether inputs are names of files, such as sound, instead of texts.
     config: the configuration of the run. `prepare` may lower sizes in it to what the data allows; the run saves the result.
     """
 
@@ -86,6 +88,7 @@ class Task(ABC):
     commands: Sequence[str] = ('weft predict {run} "an input"', "weft evaluate {run} --data FILES")
     bf16_weights: bool = True
     inference: Literal["search", "continue", "forward"] = "search"
+    files: bool = False
 
     def __init__(self, setting: Setting) -> None:
         self.config, self.run, self.tell = setting.config, setting.run, setting.tell
@@ -112,6 +115,10 @@ class Task(ABC):
     @abstractmethod
     def prepare(self) -> Sizes:
         """Makes the data ready and returns the sizes of the vocabularies. Called once, before anything else."""
+
+    def open_pairs(self, spec: str) -> Pairs:
+        """The pairs of inputs and references that `spec` names, to train on or to score with."""
+        return open_pairs(spec)
 
     def limit(self, path: str, possible: int) -> None:
         """Lowers a size of the configuration to what the data allows, and says so."""

@@ -13,7 +13,7 @@ from torch import nn
 from weft.batch import Batch, Position
 from weft.data.batching import Batches, evaluation_batches
 from weft.data.corpus import Corpus, Rows
-from weft.data.formats import Pairs, open_pairs
+from weft.data.formats import Pairs
 from weft.data.headers import check_columns
 from weft.data.held_out import HELD_OUT, split
 from weft.data.tokenizer import Tokenizer, has_tokenizers
@@ -46,7 +46,7 @@ class TextTask(Task):
         data = self.config.data
         if not data.train:
             raise ConfigError(f"there is no training data: give --data {self.example}, or set data.train")
-        train, valid = [[open_pairs(spec) for spec in specs] for specs in (data.train, data.valid)]
+        train, valid = [[self.open_pairs(spec) for spec in specs] for specs in (data.train, data.valid)]
         new = not has_tokenizers(self.run)  # a run that is resumed keeps its data
         if new:
             for pairs in (*train, *valid):
@@ -58,7 +58,7 @@ class TextTask(Task):
         self.learn(train)
         sizes = self.reopen()
         if new and self.source.learns:
-            self.limit("data.vocabulary", max(sizes.source, sizes.target))
+            self.limit("data.vocabulary", max(sizes.source if sizes.reads == "tokens" else 0, sizes.target))
         self.check(valid)
         self.train = self._read(train, "training")
         self.valid = self._read(valid, "validation") if valid else None
