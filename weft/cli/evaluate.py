@@ -55,8 +55,9 @@ def evaluate(
 ) -> None:
     """Score a run on test data by the metrics of its task.
 
-    Translation: BLEU, chrF, TER (sacreBLEU), exact match, token accuracy. Classification: accuracy and macro F1. Language
-    models: loss, perplexity, bits per character; --set task.evaluation_memory=1024 and the like change how they read.
+    Translation: BLEU, chrF, TER (sacreBLEU), exact match, token accuracy. Classification: accuracy and macro F1. Transcription:
+    word and character error rates. Language models: loss, perplexity, bits per character; --set task.evaluation_memory=1024
+    and the like change how they read.
     """
     from weft.translator import load_trained
 
@@ -66,7 +67,7 @@ def evaluate(
     if not systems[run].task.metrics():
         _show_scores({name: system.score(data) for name, system in systems.items()}, data, as_json)
         return
-    pairs = _pairs(data)
+    pairs = _pairs(systems[run], data)
     metrics = _metrics(systems[run], tokenize, lowercase, [target for _, target in pairs])
     found = _report(systems, " ".join(data), pairs, metrics, options, output, (test, samples))
     if as_json:
@@ -76,11 +77,10 @@ def evaluate(
         typer.echo("\n".join(found.signatures()))
 
 
-def _pairs(data: Sequence[str]) -> list[tuple[str, str]]:
-    from weft.data.formats import open_pairs
+def _pairs(system: Trained, data: Sequence[str]) -> list[tuple[str, str]]:
     from weft.data.headers import check_columns
 
-    sources = [open_pairs(spec) for spec in data]
+    sources = [system.task.open_pairs(spec) for spec in data]
     for pairs in sources:
         check_columns(pairs, warn)
     return [pair for pairs in sources for pair in pairs]

@@ -20,19 +20,23 @@ BLOCK = 1 << 16
 PATH = re.compile(r"\S*/\S*|\S+\.[A-Za-z][A-Za-z0-9]{0,4}|.*\.(txt|gz)")
 """What looks like the name of a file rather than like text."""
 
+MEDIA = frozenset({".wav", ".jpg", ".jpeg", ".png"})
+"""Suffixes of files that are one input each, for models that read sound or pictures, and no list of inputs."""
+
 
 @dataclass(frozen=True)
 class Input:
     """Lines of text.
 
     file: where they come from, if that is a file · ready: whether the next line can be read without waiting; None: always ·
-    prompts: whether somebody types them.
+    prompts: whether somebody types them · media: the only line is the name of a file that is no text.
     """
 
     lines: Iterable[str]
     file: Path | None = None
     ready: Callable[[], bool] | None = None
     prompts: bool = False
+    media: bool = False
 
     def count(self) -> int | None:
         """The number of lines, if they can be read twice."""
@@ -45,6 +49,8 @@ def open_input(text: str | None) -> Input:
         return _standard_input()
     if os.path.lexists(text):
         file = check_file(text)
+        if file.suffix.lower() in MEDIA:
+            return Input([text], media=True)
         return Input(read_lines(file), file)
     if PATH.fullmatch(text):
         raise DataError(

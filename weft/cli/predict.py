@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from enum import StrEnum
 from itertools import tee
 from pathlib import Path
@@ -14,9 +14,11 @@ import typer
 
 from weft.cli.options import BEAM, DECODE_SET, DEVICE, FAST, OUTPUT, RUN, decode_options, runs
 from weft.cli.output import Counter, opened, warn, write_line
+from weft.data.listed import listed
 from weft.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
+    from weft.cli.input import Input
     from weft.inference.predictor import Prediction
     from weft.inference.terms import Terms
     from weft.translator import Trained
@@ -27,7 +29,9 @@ What = StrEnum("What", ["text", "html", "xliff"])
 def predict(
     run: str = RUN,
     text: str = typer.Argument(
-        None, help="File with one input per line, also .gz, or the text itself; default: standard input, line by line."
+        None,
+        help="File with one input per line, also .gz, or the text itself; default: standard input, line by line. For models of "
+        "sound: a wav file, or a list of them.",
     ),
     output: Path = OUTPUT,
     beam: int = BEAM,
@@ -45,7 +49,7 @@ def predict(
     device: str = DEVICE,
     set: list[str] = DECODE_SET,
 ) -> None:
-    """Run a trained model on a file, a text, or standard input line by line: translations, labels, continuations."""
+    """Run a trained model on a file, a text, or standard input line by line: translations, labels, transcripts, …"""
     from weft.cli.input import open_input
     from weft.data.lines import check_file, read_lines
     from weft.inference.terms import read_glossary
@@ -64,7 +68,7 @@ def predict(
             raise ConfigError(f"--format {format}: a document has no --prefix, --n-best and --json; leave them out")
         document = _document(text, given.file)
         return _write_translated(trained, document, format, None if known is None else known.terms, options, output)
-    lines, terms = given.lines, None
+    lines, terms = _lines(given, trained), None
     if known is not None:
         lines, again = tee(lines)
         terms = map(known.terms, again)
@@ -75,6 +79,15 @@ def predict(
         for each in found:
             write_line(target, _line(each, as_json or bool(n_best)))
             counter.advance()
+
+
+def _lines(given: Input, trained: Trained) -> Iterable[str]:
+    """The inputs as the task reads them: lines of text, or names of files."""
+    if trained.task.files:
+        return listed(given.lines, given.file)
+    if given.media:
+        raise DataError(f"{next(iter(given.lines))}: this run reads lines of text; its task is {trained.config.task['kind']}")
+    return given.lines
 
 
 def _line(found: Prediction, as_json: bool) -> str:

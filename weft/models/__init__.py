@@ -14,6 +14,7 @@ MODELS = {
 FRONTS = {
     "tokens": "weft.models.fronts:TokenFront",
     "frames": "weft.models.fronts:FrameFront",
+    "pyramid": "weft.models.fronts:PyramidFront",
     "patches": "weft.models.fronts:PatchFront",
 }
 
