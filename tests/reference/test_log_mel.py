@@ -6,8 +6,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
-from weft.data.sound import LogMel
+from weft.data.sound import LogMel, resample
 
 STORED = Path(__file__).parents[1] / "fixtures" / "librosa_log_mel.npz"
 
@@ -19,6 +20,14 @@ def test_log_mel_equals_librosa(rate: int, mels: int) -> None:
     found = LogMel(rate, mels)(stored[f"sound_{rate}"])
     assert found.dtype == np.float32
     np.testing.assert_allclose(found, stored[f"mel_{rate}"], atol=2e-4)
+
+
+def test_features_are_exact_while_a_model_runs_in_half_precision() -> None:
+    sound = np.load(STORED)["sound_8000"]
+    with torch.autocast("cpu", torch.bfloat16):
+        inside = LogMel(8000)(sound), resample(sound, 8000, 6000)
+    np.testing.assert_array_equal(inside[0], LogMel(8000)(sound))
+    np.testing.assert_array_equal(inside[1], resample(sound, 8000, 6000))
 
 
 def test_a_single_sample_gives_one_frame() -> None:

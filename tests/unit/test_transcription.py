@@ -33,6 +33,7 @@ SETTINGS: dict[str, Any] = {
     "train.device": "cpu",
     "train.threads": 1,
     "train.steps": 70,
+    "train.precision": "float32",
     "train.batch_tokens": 1500,
     "train.schedule": {"kind": "cosine", "rate": 1e-2, "warmup": 10},
     "train.validate_every": 0,

@@ -87,6 +87,7 @@ def _reason(file: Path, error: Exception) -> str:
     return str(error) or type(error).__name__
 
 
+@torch.autocast("cpu", enabled=False)
 def resample(samples: Samples, old: int, new: int) -> Samples:
     """Band-limited interpolation by a Hann-windowed sinc filter, one phase of it for each new sample of a period."""
     shared = math.gcd(old, new)
@@ -132,6 +133,7 @@ class LogMel:
         """Samples between frames."""
         return max(1, round(self.rate * self.hop))
 
+    @torch.autocast("cpu", enabled=False)
     def __call__(self, samples: Samples) -> NDArray[np.float32]:
         """[T, M] with T = 1 + ⌊N / step⌋; frame t is centred on sample t · step, and there is silence around the sound."""
         length = max(1, round(self.rate * self.window))
