@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 
 import pytest
+import tones
 
 import weft
 from weft.config.sections import json_schema, load_config, recipe_summary, recipes, save_config
@@ -87,6 +88,8 @@ def test_a_recipe_takes_a_training_step(recipe: str, pairs: str, tmp_path: Path)
     if load_config(recipe).task["kind"] == "language_model":
         data, valid = pairs.split(",")[0], str(tmp_path / "valid.txt")
         Path(valid).write_text("a line of text\n" * 20)
+    if load_config(recipe).task["kind"] == "transcription":
+        data = valid = str(tones.recordings(tmp_path / "tones", 5))
     result = weft.train(recipe, data=data, valid=valid, out=tmp_path / "run", set=small)
     assert result.update == 1
     assert (tmp_path / "run" / "model.safetensors").is_file()

@@ -13,8 +13,9 @@ from weft.batch import Layout, PairBatch, Source
 from weft.data.augment import SpecAugment
 from weft.data.formats import open_pairs
 from weft.data.listed import ListedPairs, listed
-from weft.data.recordings import features
+from weft.data.recordings import count_unalignable, features, prepare_recordings
 from weft.data.sound import LogMel, read_wav, resample
+from weft.data.symbols import WordTokenizer
 from weft.errors import DataError
 
 
@@ -111,6 +112,22 @@ def test_the_digest_changes_with_the_sound(tmp_path: Path) -> None:
     assert pairs.digest() == before
     tones.write_wav(tmp_path / "a.wav", np.ones(10))
     assert pairs.digest() != before
+
+
+def test_recordings_that_ctc_cannot_align_are_counted(tmp_path: Path) -> None:
+    tokenizer = WordTokenizer()
+    tokenizer.train(["a b"], 10)
+    texts = {"a b": 2, "a a": 2, "a b b": 4, "b": 1, "b b a a": 5}
+    for number, (text, vectors) in enumerate(texts.items()):
+        tones.write_wav(tmp_path / f"{number}.wav", np.zeros(80 * (vectors - 1)) if vectors > 1 else np.zeros(1))
+    (tmp_path / "list.tsv").write_text("".join(f"{number}.wav\t{text}\n" for number, text in enumerate(texts)))
+    pairs = ListedPairs(open_pairs(str(tmp_path / "list.tsv")), tmp_path)
+    mel = LogMel(tones.RATE, 8, 0.025, 0.01)  # 40 samples between frames
+    corpus = prepare_recordings([pairs], tokenizer, mel, folder=tmp_path / "cache", max_length=50)
+    assert corpus.lengths[:, 0].tolist() == [3, 3, 7, 1, 9]
+    assert corpus.values["source"].shape == (23, 8)
+    assert count_unalignable(corpus, 1) == 0
+    assert count_unalignable(corpus, 2) == 2, "two vectors for a a, five for b b a a"
 
 
 def batch() -> PairBatch:

@@ -70,16 +70,16 @@ def run(tmp_path_factory: pytest.TempPathFactory, data: tuple[Path, Path]) -> Pa
 
 
 def test_ctc_alone_learns_the_tones(tmp_path: Path, data: tuple[Path, Path]) -> None:
-    """With a pyramid; the best model by word errors, which are better when lower."""
-    model = {**SETTINGS["model"], "front": {"kind": "pyramid", "layers": 1, "dim": 24}}
-    sets = {"model": model, "train__validate_every": 35, "train__best_by": "wer"}
-    result = train(tmp_path / "run", data, task__ctc_weight=1, train__steps=70, **sets)
-    assert result.scores["wer"] < 15
+    """The best model is the one with the fewest word errors."""
+    result = train(tmp_path / "run", data, task__ctc_weight=1, train__validate_every=35, train__best_by="wer")
+    assert result.scores["wer"] < 25
     assert "decoder" not in " ".join(read_tensors(tmp_path / "run" / "model.safetensors"))
 
 
 def test_a_resumed_run_equals_one_in_a_single_piece(tmp_path: Path, data: tuple[Path, Path]) -> None:
-    augmented = {"task__time_masks": 2, "task__frequency_masks": 1, "task__tempo": 0.1, "task__pitch": 0.05}
+    augmented: dict[str, Any] = {"task__time_masks": 2, "task__frequency_masks": 1, "task__tempo": 0.1, "task__pitch": 0.05}
+    pyramid = {**SETTINGS["model"], "front": {"kind": "pyramid", "layers": 2, "dim": 24}}
+    augmented |= {"model": pyramid, "task__ctc_weight": 0.5}
     for name, steps in (("whole", 6), ("parts", 3)):
         train(tmp_path / name, data, train__steps=steps, **augmented, train__schedule={"kind": "constant", "rate": 1e-3})
     library.train(out=tmp_path / "parts", resume=True, set={"train.steps": 6})
@@ -123,7 +123,7 @@ def test_the_command_line_reads_files_and_lists(
     (tmp_path / "list.txt").write_text("a.wav\nb.wav\n")
     assert weft("predict", str(run), "list.txt", "--json").count("low high low") == 2
     scores = json.loads(weft("evaluate", str(run), "--data", str(data[1]), "--json"))
-    assert {"WER", "CER", "exact"} <= {each["name"] for each in scores["scores"]}
+    assert scores["metrics"].keys() == {"WER", "CER", "exact"}
     (tmp_path / "bad.wav").write_text("no sound")
     weft.fails("predict", str(run), "bad.wav", says=["bad.wav: this is not a wav file"])
     weft.fails("predict", str(run), "c.wav", says=["c.wav: there is no such file"])

@@ -67,3 +67,17 @@ def prepare_recordings(
         progress=progress,
         chunk=CHUNK,
     )
+
+
+def count_unalignable(corpus: Corpus, shortens: int) -> int:
+    """Recordings whose text CTC cannot align: they have fewer vectors than tokens, counting repeated tokens twice.
+
+    shortens: frames per vector of the model.
+    """
+    frames, tokens = np.asarray(corpus.lengths, np.int64).T
+    ids, begins = np.asarray(corpus.values["target"]), np.asarray(corpus.offsets["target"]).astype(np.int64)
+    repeats = np.zeros(len(ids) + 1, np.int64)
+    repeats[2:] = ids[1:] == ids[:-1]  # EOS ends every row, so no row repeats the end of the one before
+    total = repeats.cumsum()
+    needed = tokens - 1 + total[begins[1:]] - total[begins[:-1]]
+    return int((-(-frames // shortens) < needed).sum())

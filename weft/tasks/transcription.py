@@ -20,7 +20,7 @@ from weft.data.corpus import Corpus, Rows
 from weft.data.formats import Pairs, open_pairs
 from weft.data.listed import ListedPairs
 from weft.data.pairs import collate_pairs, make_pairs
-from weft.data.recordings import prepare_recordings
+from weft.data.recordings import count_unalignable, prepare_recordings
 from weft.data.sound import LogMel, read_wav
 from weft.data.tokenizer import RESERVED, has_tokenizers, load_tokenizers, save_tokenizers, train_tokenizer
 from weft.evaluation.edits import CharacterErrorRate, WordErrorRate
@@ -126,10 +126,25 @@ class TranscriptionTask(TextTask):
         return Sizes(self.mel.mels, 8, reads="frames")
 
     def build(self, spec: Mapping[str, Any], sizes: Sizes) -> Network:
+        if not self.weight:
+            return build_encoder_decoder(spec, sizes)
         if self.weight == 1:
-            return CtcModel(build_encoder(spec, sizes), sizes.target)
+            encoder = build_encoder(spec, sizes)
+            self._tell_unalignable(encoder.shortens)
+            return CtcModel(encoder, sizes.target)
         model = build_encoder_decoder(spec, sizes)
-        return JointModel(model.encoder, model.decoder, sizes.target) if self.weight else model
+        self._tell_unalignable(model.encoder.shortens)
+        return JointModel(model.encoder, model.decoder, sizes.target)
+
+    def _tell_unalignable(self, shortens: int) -> None:
+        """Says how many training recordings are too short for their texts, once the data is there."""
+        count = count_unalignable(self.train, shortens) if hasattr(self, "train") else 0
+        if count:
+            self.tell(
+                f"warning: {count:,} of {len(self.train):,} training recordings have too few vectors for CTC to align their texts "
+                f"(one vector per {shortens} frames), and add nothing to its loss; shorten less in model.front, or use a "
+                "tokenizer with longer tokens"
+            )
 
     def vocabularies(self) -> list[str]:
         return [self.target.digest(), str(self.mel)]
