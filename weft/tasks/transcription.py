@@ -141,8 +141,8 @@ class TranscriptionTask(TextTask):
         count = count_unalignable(self.train, shortens) if hasattr(self, "train") else 0
         if count:
             self.tell(
-                f"warning: {count:,} of {len(self.train):,} training recordings have too few vectors for CTC to align their texts "
-                f"(one vector per {shortens} frames), and add nothing to its loss; shorten less in model.front, or use a "
+                f"warning: {count:,} of {len(self.train):,} training recordings have too few vectors for CTC to align their "
+                f"texts (one vector per {shortens} frames), and add nothing to its loss; shorten less in model.front, or use a "
                 "tokenizer with longer tokens"
             )
 
