@@ -14,7 +14,7 @@ from weft.data.augment import SpecAugment
 from weft.data.formats import open_pairs
 from weft.data.listed import ListedPairs, listed
 from weft.data.recordings import count_unalignable, features, prepare_recordings
-from weft.data.sound import LogMel, read_wav, resample
+from weft.data.sound import LogMel, read_wav, resample, wav_size
 from weft.data.symbols import WordTokenizer
 from weft.errors import DataError
 
@@ -71,6 +71,14 @@ def test_a_tone_is_the_same_tone_at_another_rate(old: int, new: int) -> None:
     assert abs(len(found) - len(wanted)) <= 1
     middle = slice(new // 50, len(wanted) - new // 50)
     np.testing.assert_allclose(found[middle], wanted[middle], atol=2e-3)
+
+
+@pytest.mark.parametrize(("count", "rate"), [(1, 4000), (39, 4000), (40, 4000), (1000, 11025), (7, 44100), (4001, 3000)])
+def test_the_head_of_a_file_tells_its_number_of_frames(count: int, rate: int, tmp_path: Path) -> None:
+    path = tones.write_wav(tmp_path / "a.wav", 0.1 * np.ones(count), rate)
+    assert wav_size(path) == (count, rate)
+    mel = LogMel(4000, 8)
+    assert mel.frames(count, rate) == len(features(path, mel))
 
 
 def test_frequencies_above_the_new_limit_vanish() -> None:

@@ -110,6 +110,8 @@ def test_both_together_rank_the_texts_of_both(run: Path, data: tuple[Path, Path]
     assert set(found[0.5]) <= {*found[0], *found[1]}
     with pytest.raises(ConfigError, match="cannot search the outputs of CTC"):
         trained.translate(name, search="sample")
+    with pytest.raises(ConfigError, match=r"task\.decode_ctc: 0\.5 needs a model that was trained by attention and CTC"):
+        library.load(run, device="cpu", set=["task.ctc_weight=1", "task.decode_ctc=0.5"])
 
 
 def test_the_command_line_reads_files_and_lists(

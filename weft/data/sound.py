@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import math
 import wave
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -50,15 +52,9 @@ def read_wav(path: str | Path) -> Sound:
     Raises DataError for a file that is missing, broken or empty.
     """
     file = check_file(path)
-    try:
-        with wave.open(str(file), "rb") as opened:
-            channels, width, rate, count, *_ = opened.getparams()
-            content = opened.readframes(count)
-    except (wave.Error, EOFError, OSError) as error:
-        raise DataError(
-            f"{file}: this is not a wav file of 8, 16, 24 or 32 bit integers (PCM): {_reason(file, error)}. Convert it, for "
-            f"example with `ffmpeg -i {file.name} -c:a pcm_s16le out.wav`."
-        ) from None
+    with _opened(file) as opened:
+        channels, width, rate, count, *_ = opened.getparams()
+        content = opened.readframes(count)
     whole = len(content) // (width * channels)
     if not count or not whole:
         raise DataError(f"{file}: there is no sound in this file: it has 0 samples. Remove it from the data.")
@@ -66,6 +62,24 @@ def read_wav(path: str | Path) -> Sound:
         raise DataError(f"{file}: the file is cut short: it has {whole:,} of {count:,} samples. Copy it again.")
     samples = _decode(content, width).reshape(-1, channels).mean(1, dtype=np.float32)
     return Sound(samples, rate)
+
+
+def wav_size(path: str | Path) -> tuple[int, int]:
+    """The number of samples of a wav file, and of samples per second, without reading its sound."""
+    with _opened(check_file(path)) as opened:
+        return opened.getnframes(), opened.getframerate()
+
+
+@contextmanager
+def _opened(file: Path) -> Iterator[wave.Wave_read]:
+    try:
+        with wave.open(str(file), "rb") as opened:
+            yield opened
+    except (wave.Error, EOFError, OSError) as error:
+        raise DataError(
+            f"{file}: this is not a wav file of 8, 16, 24 or 32 bit integers (PCM): {_reason(file, error)}. Convert it, for "
+            f"example with `ffmpeg -i {file.name} -c:a pcm_s16le out.wav`."
+        ) from None
 
 
 def _decode(content: bytes, width: int) -> Samples:
@@ -132,6 +146,10 @@ class LogMel:
     def step(self) -> int:
         """Samples between frames."""
         return max(1, round(self.rate * self.hop))
+
+    def frames(self, samples: int, rate: int) -> int:
+        """The number of frames of a sound with this many samples at this rate."""
+        return 1 + -(-samples * self.rate // rate) // self.step
 
     @torch.autocast("cpu", enabled=False)
     def __call__(self, samples: Samples) -> NDArray[np.float32]:

@@ -23,6 +23,7 @@ from weft.data.pairs import collate_pairs, make_pairs
 from weft.data.recordings import count_unalignable, prepare_recordings
 from weft.data.sound import LogMel, read_wav
 from weft.data.tokenizer import RESERVED, has_tokenizers, load_tokenizers, save_tokenizers, train_tokenizer
+from weft.errors import ConfigError
 from weft.evaluation.edits import CharacterErrorRate, WordErrorRate
 from weft.evaluation.metrics import ExactMatch, Metric, score
 from weft.inference.resolve import Resolved, changed, resolve
@@ -89,6 +90,11 @@ class TranscriptionTask(TextTask):
         pitch: Share = 0.0,
     ) -> None:
         super().__init__(setting)
+        if decode_ctc is not None and ctc_weight in (0, 1) and decode_ctc != ctc_weight:
+            raise ConfigError(
+                f"task.decode_ctc: {decode_ctc:g} needs a model that was trained by attention and CTC, and task.ctc_weight is "
+                f"{ctc_weight:g}; leave decode_ctc out"
+            )
         self.weight, self.smoothing = ctc_weight, label_smoothing
         self.decode_weight = ctc_weight if decode_ctc is None else decode_ctc
         self.mel = LogMel(rate, mels, window, hop)
@@ -152,8 +158,7 @@ class TranscriptionTask(TextTask):
     def predictor(
         self, model: Network, resolved: Resolved, warn: Callable[[str], None] | None = None
     ) -> TranscriptionPredictor:
-        weight = self.decode_weight if self.weight not in (0, 1) else self.weight
-        return TranscriptionPredictor(model, self.target, self.mel, resolved, weight=weight, warn=warn)
+        return TranscriptionPredictor(model, self.target, self.mel, resolved, weight=self.decode_weight, warn=warn)
 
     def metrics(self, *, tokenize: str | None = None, lowercase: bool = False) -> list[Metric]:
         return [WordErrorRate(), CharacterErrorRate(), ExactMatch()]
