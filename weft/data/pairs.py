@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Sized
 from pathlib import Path
 from typing import Any
 
@@ -64,8 +64,8 @@ class PairFilters:
         self.max_length, self.max_ratio = max_length, max_ratio
         self.seen = _Seen() if drop_duplicates else None
 
-    def __call__(self, texts: Texts, *sides: Sequence[Sequence[int]]) -> tuple[list[int], dict[str, int]]:
-        """The places of those pairs of a chunk that are kept; `sides` are their token ids."""
+    def __call__(self, texts: Texts, *sides: Sequence[Sized]) -> tuple[list[int], dict[str, int]]:
+        """The places of those pairs of a chunk that are kept; `sides` are their token ids or frames."""
         n = len(texts)
         sizes = np.array([np.fromiter(map(len, side), np.int64, n) for side in sides])
         blank = np.fromiter((not (pair[0].strip() and pair[1].strip()) for pair in texts), bool, n)

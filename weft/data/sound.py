@@ -85,7 +85,7 @@ def _opened(file: Path) -> Iterator[wave.Wave_read]:
 def _decode(content: bytes, width: int) -> Samples:
     """Integers of `width` bytes as numbers between −1 and 1."""
     if width == 1:  # the only width without a sign
-        return (np.frombuffer(content, np.uint8).astype(np.float32) - 128) / 128
+        return np.asarray((np.frombuffer(content, np.uint8).astype(np.float32) - 128) / 128, np.float32)
     if width == 3:  # shifted into the upper bytes of 32 bits
         packed = np.frombuffer(content, np.uint8).reshape(-1, 3)
         wide = np.zeros((len(packed), 4), np.uint8)
@@ -101,7 +101,6 @@ def _reason(file: Path, error: Exception) -> str:
     return str(error) or type(error).__name__
 
 
-@torch.autocast("cpu", enabled=False)
 def resample(samples: Samples, old: int, new: int) -> Samples:
     """Band-limited interpolation by a Hann-windowed sinc filter, one phase of it for each new sample of a period."""
     shared = math.gcd(old, new)
@@ -111,7 +110,8 @@ def resample(samples: Samples, old: int, new: int) -> Samples:
     filters = _filters(down, up, cutoff, width)
     count = -(-up * len(samples) // down)
     padded = F.pad(torch.from_numpy(samples)[None, None], (width, width + down))
-    found = F.conv1d(padded, filters[:, None], stride=down)[0]
+    with _exact():
+        found = F.conv1d(padded, filters[:, None], stride=down)[0]
     return np.ascontiguousarray(found.T.reshape(-1)[:count].numpy())
 
 
@@ -151,7 +151,6 @@ class LogMel:
         """The number of frames of a sound with this many samples at this rate."""
         return 1 + -(-samples * self.rate // rate) // self.step
 
-    @torch.autocast("cpu", enabled=False)
     def __call__(self, samples: Samples) -> NDArray[np.float32]:
         """[T, M] with T = 1 + ⌊N / step⌋; frame t is centred on sample t · step, and there is silence around the sound."""
         length = max(1, round(self.rate * self.window))
@@ -166,9 +165,14 @@ class LogMel:
             pad_mode="constant",
             return_complex=True,
         )
-        power = spectrum.abs().square()
-        bands = mel_bands(self.rate, self.fft, self.mels) @ power
+        with _exact():
+            bands = mel_bands(self.rate, self.fft, self.mels) @ spectrum.abs().square()
         return bands.clamp_min(FLOOR).log().T.contiguous().numpy()
+
+
+def _exact() -> torch.autocast:
+    """Features are computed in float32, even while a model runs in half precision."""
+    return torch.autocast("cpu", enabled=False)
 
 
 @cache

@@ -134,6 +134,7 @@ class PyramidFront(Front):
     def forward(self, source: Source) -> tuple[Tensor, Layout | None]:
         x, layout = source.values, source.layout
         for layer in self.layers:
+            assert isinstance(layer, RecurrentLayer)
             if layout is not None:  # a row may end with half a pair
                 x = torch.where(layout.ok[..., None], x, 0.0)
             x = F.pad(x, (0, 0, 0, x.size(1) % 2)).unflatten(1, (-1, 2)).flatten(2)
