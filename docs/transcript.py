@@ -20,7 +20,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "first-ten-minutes.md"
-PORT = "5000"
+PORT, HOME = "5000", "/home/me"
 BLOCK = re.compile(r"(<!-- output varies -->\n)?```console\n(.*?)```", re.DOTALL)
 SETTING_UP = re.compile(r"git clone |cd weft$|python3 -m venv |source |pip install ")
 """Commands that get and install weft. They are not run: weft is there."""
@@ -52,7 +52,7 @@ def steps(text: str) -> list[Step]:
 def run(wanted: Sequence[Step], base: Path, change: Callable[[str], str] = str) -> list[tuple[str, int]]:
     """Runs the commands in one shell, in a folder like a fresh checkout. Returns the output and the status of each.
 
-    `change` may replace a command by another one. The server gets a free port, which the outputs do not show.
+    `change` may replace a command by another one. The server gets a free port; the outputs show neither it nor the folder.
     """
     folder, programs = base / "weft", base / "programs"
     for made in (folder, programs):
@@ -65,10 +65,9 @@ def run(wanted: Sequence[Step], base: Path, change: Callable[[str], str] = str) 
     given = {**os.environ, "PATH": f"{programs}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT), "COLUMNS": "80"}
     commands = [change(step.command).replace(PORT, port) for step in wanted]
     subprocess.run(["bash", "-c", script(commands, port)], cwd=folder, env=given, timeout=1200, check=True)
-    return [
-        ((folder / f"{number}.out").read_text("utf-8").replace(port, PORT), int((folder / f"{number}.status").read_text()))
-        for number in range(len(commands))
-    ]
+    outputs = [(folder / f"{number}.out").read_text("utf-8") for number in range(len(commands))]
+    states = [int((folder / f"{number}.status").read_text()) for number in range(len(commands))]
+    return [(each.replace(port, PORT).replace(str(base), HOME), state) for each, state in zip(outputs, states, strict=True)]
 
 
 def script(commands: Sequence[str], port: str) -> str:

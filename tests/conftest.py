@@ -3,11 +3,22 @@
 from __future__ import annotations
 
 import fcntl
+import gc
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 import tiny
+import torch
+
+
+def pytest_collection_finish() -> None:
+    """Saves a sixth of the time of small tests."""
+    if not torch.cuda.is_available():
+        # Otherwise each call formats the stack for devices that are not there.
+        torch.manual_seed = torch.default_generator.manual_seed
+    gc.collect()
+    gc.freeze()  # modules and test items live until the end
 
 
 @pytest.fixture(scope="session")

@@ -29,7 +29,7 @@ def copied(reverse_run: Path, tmp_path: Path) -> Path:
         ("model.activation=gelu", "model.activation relu → gelu"),
         ("model.encoder_self=linear", "model.encoder_self full → linear"),
         ("data.tokenizer=characters", "data.tokenizer words → characters"),
-        ("data.vocabulary=50", "data.vocabulary 100 → 50"),
+        ("data.vocabulary=50", "data.vocabulary 30 → 50"),
         ("data.max_length=20", "data.max_length 256 → 20"),
         ("train.seed=7", "train.seed 1 → 7"),
         ("train.packed=true", "train.packed false → true"),
@@ -46,7 +46,7 @@ def test_all_refusals_come_at_once_and_an_edited_configuration_is_no_way_around(
     file = copied / "config.yaml"
     file.write_text(file.read_text().replace("heads: 2", "heads: 4"))
     said = weft.fails("train", "--resume", copied, "--set", "data.vocabulary=50", "train.steps=500")
-    assert "model.heads 2 → 4" in said and "data.vocabulary 100 → 50" in said
+    assert "model.heads 2 → 4" in said and "data.vocabulary 30 → 50" in said
     assert "train.steps" not in said
 
 

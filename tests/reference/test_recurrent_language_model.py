@@ -199,5 +199,5 @@ def test_models_that_do_not_read_the_third_part_refuse_it(model: dict[str, Any])
 
 
 def test_a_span_counts_back_in_the_same_text() -> None:
-    with pytest.raises(ConfigError, match="span counts back from a token of the same text"):
+    with pytest.raises(ConfigError, match="span: it counts back from a token of the same text"):
         build_model({"kind": "rnn", "attention": {"kind": "key_value", "span": 3}}, Sizes(VOCABULARY, VOCABULARY, shared=True))

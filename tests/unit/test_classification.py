@@ -123,7 +123,12 @@ def test_predictions_do_not_depend_on_the_batch(run: Path, files: tuple[Path, Pa
 
 
 def test_an_interrupted_run_ends_with_the_same_bits(files: tuple[Path, Path], tmp_path: Path) -> None:
-    short = {"train.steps": 12, "train.save_every": 6, "task.dropout": 0.2, "train.schedule": "inverse_sqrt"}
+    short = {
+        "train.steps": 12,
+        "train.save_every": 6,
+        "task.dropout": 0.2,
+        "train.schedule": {"kind": "inverse_sqrt", "warmup": 3},
+    }
     train(tmp_path / "whole", files[0], short)
     train(tmp_path / "parts", files[0], {**short, "train.steps": 6})
     api.train(out=tmp_path / "parts", resume=True, set={"train.steps": 12})

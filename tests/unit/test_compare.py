@@ -152,6 +152,8 @@ def test_the_speed_is_that_of_the_second_half() -> None:
     assert found.planned(13.0) == 50
     assert found.planned(1.0) == 1
     assert pace([line(4, 2.0)]) == Speed(0.0, 2.0)
+    held_up = [line(step, 0.5 * step + 9 * (step > 7)) for step in range(1, 10)]
+    assert pace(held_up).steps_a_second == pytest.approx(2.0)
 
 
 def test_a_command_that_fails_says_why_and_one_that_is_stopped_is_no_failure(

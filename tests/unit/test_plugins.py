@@ -70,7 +70,7 @@ def test_a_run_saves_an_installed_part_by_name_and_needs_it_again(
 def test_installed_parts_are_listed_with_their_package(
     install: Install, weft: tiny.Shell, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setenv("COLUMNS", "300")
     install("parts_of_ann", {"attention.gentle": "parts_of_ann:GentleAttention", "front.kind": "parts_of_ann:GentleAttention"})
     install("parts_of_bob", {"attention.broken": "no_such_module:Part", "search.broken": "parts_of_bob:Missing"})
     attentions = weft("list", "attentions")

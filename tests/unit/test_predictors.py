@@ -175,8 +175,11 @@ OLD = {
 }
 
 
+BEAM = {"kind": "beam", "length_offset": 0.0, "coverage_penalty": 0.0}
+
+
 def test_flat_keys_of_saved_runs_are_folded_in_silence(tmp_path: Path) -> None:
-    assert DecodeSection(**OLD).search == {"kind": "beam", "width": 7, "length_penalty": 0.6, "stop": "first"}
+    assert DecodeSection(**OLD).search == {**BEAM, "width": 7, "length_penalty": 0.6, "stop": "first"}
     drawn = DecodeSection(**{**OLD, "sample": True}).search
     assert drawn == {"kind": "sample", "temperature": 0.5, "top_k": 3, "top_p": 0.9, "seed": 4}
     save_config(load_config("transformer-tiny"), tmp_path / "new.yaml")

@@ -146,7 +146,7 @@ def _check(site: Site, parts: int, span: int) -> None:
             "and luong, and rnn_language_model; set parts: 2"
         )
     if span and site.use != "causal":
-        raise ConfigError("key_value: span counts back from a token of the same text; remove it in attention to a source")
+        raise ConfigError("span: it counts back from a token of the same text; remove it in attention to a source")
 
 
 def _spread(weights: Tensor, length: Tensor) -> Tensor:

@@ -29,6 +29,7 @@ NAMES = {
 
 EXAMPLES = {
     "train": [
+        "weft train auto --data train.en,train.de --out runs/a --time 20m",
         "weft train transformer-small --data train.en,train.de --valid val.en,val.de",
         "weft train my.yaml --data corpus.tsv#2,3 --valid val.csv#en,de --out runs/a",
         "weft train --resume runs/a",
@@ -60,6 +61,7 @@ EXAMPLES = {
     "average": ["weft average runs/a --last 5", "weft average runs/a --last 5 --out runs/mean"],
     "list": ["weft list", "weft list attentions"],
     "new": ["weft new my.yaml", "weft new my.yaml --recipe rnn-luong --set train.steps=2000"],
+    "doctor": ["weft doctor", "weft doctor --json"],
     "demo": ["weft demo", "weft demo --out runs/dates --set train.steps=500"],
 }
 """Examples by command. They are parsed in a test."""

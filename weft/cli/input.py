@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from weft.access import NO_FILE, why_unreadable
 from weft.cli.output import tell, warn
 from weft.data.lines import check_file, read_lines
 from weft.errors import DataError
@@ -53,6 +54,8 @@ def open_input(text: str | None) -> Input:
             return Input([text], media=True)
         return Input(read_lines(file), file)
     if PATH.fullmatch(text):
+        if why_unreadable(Path(text)) != NO_FILE:
+            check_file(text)  # raises an error that says who may not enter which folder
         raise DataError(
             f"{text}: there is no such file (looked for it in {Path(text).absolute().parent}). If this is a text and no file "
             "name, give it on standard input"

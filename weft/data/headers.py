@@ -48,7 +48,7 @@ def check_columns(pairs: Pairs, tell: Callable[[str], None]) -> None:
     source, target = (int(column) - 1 for column in pairs.chosen or ("1", "2"))
     if max(source, target) >= width or any(len(row) != width for row in rows):
         return  # reading the data says what is wrong
-    header = _header([rows[0][source], rows[0][target]])
+    header = _header([rows[0][source], rows[0][target]]) and not _recurs(rows, (source, target))
     names = [cell.strip() for cell in rows[0]]
     if any(_ids([row[place] for row in rows[header:]]) for place in (source, target)):
         advice = f"{pairs.path}#{names[-2]},{names[-1]}" if header else f"{pairs.path}#2,3"
@@ -67,6 +67,11 @@ def _say(text: str, advice: str, pairs: TablePairs, tell: Callable[[str], None],
 def _header(cells: list[str]) -> bool:
     """Whether these cells, all different, are names of columns."""
     return len(set(cells)) == len(cells) and all(map(_heading, cells))
+
+
+def _recurs(rows: list[list[str]], places: tuple[int, int]) -> bool:
+    """Whether a cell of the first row occurs again in its column, as a label may and the name of a column hardly does."""
+    return any(rows[0][place] in [row[place] for row in rows[1:]] for place in places)
 
 
 def _heading(cell: str) -> bool:

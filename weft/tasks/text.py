@@ -57,7 +57,7 @@ class TextTask(Task):
         self.references = valid
         self.learn(train)
         sizes = self.reopen()
-        if new and self.source.learns:
+        if new and has_tokenizers(self.run) and self.source.learns:
             self.limit("data.vocabulary", max(sizes.source if sizes.reads == "tokens" else 0, sizes.target))
         self.check(valid)
         self.train = self._read(train, "training")
