@@ -17,7 +17,8 @@ from pathlib import Path
 
 from trainings import Outcome, Run, add_options, common_settings, markdown, report, scale_steps, score_cell, select, sweep
 
-from weft.data.captions import by_picture, open_captions
+from weft.data.captions import by_picture
+from weft.data.listed import open_listed
 from weft.evaluation.captions import CaptionBleu, CiderD, words
 from weft.evaluation.metrics import score
 
@@ -68,8 +69,8 @@ def shuffle(folder: Path, out: Path) -> str:
 
 def floors(folder: Path) -> str:
     """The best constant caption by each metric, and a human caption against the others."""
-    texts = [text for _, text in by_picture([open_captions(data_of(folder, "dev"), lowercase=True)])]
-    known = [caption for _, caption in open_captions(data_of(folder, "train"), lowercase=True)]
+    texts = [text for _, text in by_picture([open_listed(data_of(folder, "dev"), lowercase=True)])]
+    known = [caption for _, caption in open_listed(data_of(folder, "train"), lowercase=True)]
     tried = random.Random(1).sample([caption for caption in known if 6 <= len(words(caption)) <= 13], CONSTANTS)
     metrics = [CiderD(), CaptionBleu()]
     constants = [(caption, score([caption] * len(texts), texts, metrics)) for caption in tried]

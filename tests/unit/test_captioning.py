@@ -19,7 +19,8 @@ import weft
 from weft.batch import Position, Source
 from weft.config.registry import build
 from weft.config.sections import load_config
-from weft.data.captions import by_picture, open_captions
+from weft.data.captions import by_picture
+from weft.data.listed import open_listed
 from weft.data.pictures import augment, read_picture
 from weft.errors import ConfigError, DataError
 from weft.models.base import Sizes
@@ -90,13 +91,13 @@ def test_the_commands(run: Path, data: Path, weft: tiny.Shell, tmp_path: Path) -
     assert colour in said and shape in said
     out = weft("evaluate", run, "--data", data / "valid/list.tsv", "--json")
     assert '"CIDEr-D"' in out and '"sentences": 40' in out
-    weft.fails("predict", run, "no-such.jpg", says=["no-such.jpg: there is no such picture"])
+    weft.fails("predict", run, "no-such.jpg", says=["no-such.jpg: there is no such file"])
     (tmp_path / "broken.png").write_bytes((data / "valid" / file).read_bytes()[:60])
     weft.fails("predict", run, tmp_path / "broken.png", says=["broken.png: the picture cannot be read"])
     (tmp_path / "text.jpg").write_text("not a picture")
     weft.fails("predict", run, tmp_path / "text.jpg", says=["text.jpg: this is not a picture"])
     (tmp_path / "list.tsv").write_text("gone.png\ta square\n")
-    weft.fails("evaluate", run, "--data", tmp_path / "list.tsv", says=["gone.png: there is no such picture"])
+    weft.fails("evaluate", run, "--data", tmp_path / "list.tsv", says=["gone.png: there is no such file"])
 
 
 def test_attention_covers_the_grid(run: Path, data: Path) -> None:
@@ -140,16 +141,16 @@ def test_a_zip_and_a_folder_give_the_same_pictures(data: Path, tmp_path: Path) -
         for path in (data / "valid").glob("*.png"):
             archive.write(path, path.name)
     shutil.copy(data / "valid/list.tsv", tmp_path / "list.tsv")
-    packed = by_picture([open_captions(f"{tmp_path}/photos.zip,{tmp_path}/list.tsv")])
-    plain = by_picture([open_captions(f"{data}/valid/list.tsv")])
+    packed = by_picture([open_listed(f"{tmp_path}/photos.zip,{tmp_path}/list.tsv")])
+    plain = by_picture([open_listed(f"{data}/valid/list.tsv")])
     assert len(packed) == 40
     for (one, captions), (two, others) in zip(packed, plain):
         assert captions == others and captions.count("\n") == 1
         assert np.array_equal(read_picture(one, 16), read_picture(two, 16))
     with pytest.raises(DataError, match=r"there is no gone\.png in"):
         read_picture(f"{tmp_path}/photos.zip/gone.png", 16)
-    with pytest.raises(DataError, match=r"'photos' is no list of captions"):
-        open_captions("photos")
+    with pytest.raises(DataError, match=r"'photos' is no list of files"):
+        open_listed("photos")
 
 
 def test_augmentation() -> None:

@@ -56,9 +56,10 @@ def evaluate(
 ) -> None:
     """Score a run on test data by the metrics of its task.
 
-    Translation: BLEU, chrF, TER (sacreBLEU), exact match, token accuracy. Classification: accuracy and macro F1. Tagging:
-    accuracy, also on unknown words, F1 of entities. Captioning: CIDEr-D and BLEU-4 against all captions of a picture. Language
-    models: loss, perplexity, bits per character; --set task.evaluation_memory=1024 and the like change how they read.
+    Translation: BLEU, chrF, TER (sacreBLEU), exact match, token accuracy. Classification, answering: accuracy, macro F1.
+    Tagging: accuracy, also on unknown words, F1 of entities. Captioning: CIDEr-D and BLEU-4 against all captions of a picture.
+    Transcription: word and character error rates. Language models: loss, perplexity, bits per character;
+    --set task.evaluation_memory=1024 and the like change how they read.
     """
     from weft.translator import load_trained
 

@@ -28,8 +28,8 @@ def predict(
     run: str = RUN,
     text: str = typer.Argument(
         None,
-        help="File with one input per line, also .gz or JSON lines, the text itself, a picture or a wav file; default: standard "
-        "input, line by line.",
+        help="File with one input per line, also .gz or JSON lines, the text itself, a picture or a wav file; default: "
+        "standard input, line by line.",
     ),
     output: Path = OUTPUT,
     beam: int = BEAM,
@@ -47,7 +47,7 @@ def predict(
     device: str = DEVICE,
     set: list[str] = DECODE_SET,
 ) -> None:
-    """Run a trained model on a file, a text, or standard input line by line: translations, labels, tags, captions, …"""
+    """Run a trained model on a file, a text, or standard input line by line: translations, labels, captions, transcripts, …"""
     from weft.cli.input import open_input
     from weft.data.lines import check_file, read_lines
     from weft.inference.terms import read_glossary

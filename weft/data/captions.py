@@ -1,15 +1,12 @@
 """Pictures with captions, as a corpus and as batches.
 
-    captions.tsv               a picture, a tab and a caption per line; pictures are relative to the folder of the list
-    photos.zip,captions.tsv    the pictures are in a .zip file, or in another folder
-
 A picture may have several lines, one per caption. The corpus of captions has the columns `target`, with EOS at the end, and
 `picture`, the row of its picture in another corpus.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from itertools import chain
 from pathlib import Path
 
@@ -19,47 +16,10 @@ import torch
 from weft.batch import BOS, EOS, PairBatch, Source
 from weft.data.batching import lay_out, spread
 from weft.data.corpus import Columns, Corpus, Rows, ids_below, prepare
-from weft.data.formats import open_pairs
-from weft.data.lines import check_file
-from weft.data.pair_source import Pairs, Texts, combine
+from weft.data.pair_source import Pairs, Texts
 from weft.data.pairs import PairFilters
 from weft.data.pictures import Pictures, Pixels, augment
 from weft.data.tokenizer import Tokenizer
-from weft.errors import DataError
-
-SUFFIXES = (".tsv", ".csv", ".jsonl")
-
-
-class CaptionPairs(Pairs):
-    """The lines of a list of captions: (path of a picture, caption). lowercase: captions are made lower case."""
-
-    def __init__(self, name: str, pairs: Pairs, folder: Path, *, lowercase: bool = False) -> None:
-        super().__init__(name)
-        self.pairs, self.folder, self.lowercase = pairs, folder, lowercase
-
-    def __iter__(self) -> Iterator[tuple[str, str]]:
-        for file, caption in self.pairs:
-            yield str(self.folder / file.strip()), caption.lower() if self.lowercase else caption
-
-    def digest(self) -> str:
-        return combine("captions", str(self.lowercase), self.pairs.digest())
-
-
-def open_captions(spec: str, *, lowercase: bool = False) -> CaptionPairs:
-    """Opens the list of captions that `spec` names (see the top of this file)."""
-    place, comma, rest = spec.partition(",")
-    path = spec.partition("#")[0]
-    if not path.removesuffix(".gz").endswith(SUFFIXES) or not Path(path).exists():
-        if not comma:
-            raise DataError(
-                f"{spec!r} is no list of captions. Give captions.tsv, with a picture, a tab and a caption per line, or "
-                "photos.zip,captions.tsv if the pictures are in a .zip file or in another folder"
-            )
-        folder = Path(place.strip())
-        if not folder.is_dir():
-            check_file(folder)
-        return CaptionPairs(spec, open_pairs(rest.strip()), folder.absolute(), lowercase=lowercase)
-    return CaptionPairs(spec, open_pairs(spec), Path(path).absolute().parent, lowercase=lowercase)
 
 
 def pictures_of(pairs: Sequence[Pairs]) -> Pictures:

@@ -5,19 +5,15 @@ Shapes: N pictures · S side of a picture in pixels.
 
 from __future__ import annotations
 
-import hashlib
-import io
-import os
-import zipfile
 from collections.abc import Callable, Iterator, Sequence
-from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from weft.data.corpus import Columns, Corpus, prepare
-from weft.data.lines import file_digest
+from weft.data.listed import content_digest, open_file
+from weft.data.pair_source import combine
 from weft.errors import DataError
 from weft.version import install
 
@@ -37,9 +33,8 @@ def read_picture(path: str, size: int) -> Pixels:
         from PIL import Image, ImageOps, UnidentifiedImageError
     except ImportError:
         raise DataError(f"{path}: reading pictures needs the package pillow: {install('images')}") from None
-    content = _bytes(path)
     try:
-        with Image.open(io.BytesIO(content)) as opened:
+        with open_file(path) as file, Image.open(file) as opened:
             upright = ImageOps.exif_transpose(opened).convert("RGB")
         square = ImageOps.fit(upright, (size, size), Image.Resampling.BICUBIC)
     except UnidentifiedImageError:
@@ -60,19 +55,8 @@ class Pictures:
         return iter(self.places)
 
     def digest(self) -> str:
-        """A hash of the contents, whatever the pictures are called. Inside a .zip, sizes and check sums are enough."""
-        found = hashlib.blake2b(digest_size=16)
-        for path in self.places:
-            archive, inside = _archive_of(path)
-            try:
-                if archive is None:
-                    found.update(file_digest(path).encode())
-                else:
-                    entry = _entry(archive, inside, path)
-                    found.update(f"{entry.CRC}:{entry.file_size}\n".encode())
-            except DataError as error:
-                raise DataError(f"{self.name}: a picture is missing: {error}") from None
-        return found.hexdigest()
+        """A hash of the contents, whatever the pictures are called."""
+        return combine(*map(content_digest, self.places))
 
 
 def prepare_pictures(pictures: Pictures, size: int, *, folder: Path, progress: Callable[[int], None] | None = None) -> Corpus:
@@ -113,45 +97,3 @@ def augment(pixels: Pixels, draw: np.random.Generator, *, flip: bool, crop: floa
         columns = np.where((turned < 0.5)[:, None], columns[:, ::-1], columns)
     found: Pixels = pixels[np.arange(count)[:, None, None], :, rows[:, :, None], columns[:, None, :]]
     return np.ascontiguousarray(found.transpose(0, 3, 1, 2))
-
-
-def _bytes(path: str) -> bytes:
-    archive, inside = _archive_of(path)
-    try:
-        if archive is None:
-            _check(path)
-            return Path(path).read_bytes()
-        return archive.read(_entry(archive, inside, path))
-    except (OSError, zipfile.BadZipFile, RuntimeError) as error:
-        raise DataError(f"{path}: the file cannot be read: {error}") from None
-
-
-def _check(path: str) -> None:
-    if os.path.isdir(path):
-        raise DataError(f"{path} is a folder; give a picture")
-    if not os.path.exists(path):
-        raise DataError(f"{path}: there is no such picture (looked for it in {Path(path).absolute().parent})")
-
-
-def _archive_of(path: str) -> tuple[zipfile.ZipFile | None, str]:
-    """The .zip file that a path leads into, and the name inside; None for a plain file."""
-    for parent in Path(path).parents:
-        if parent.suffix.lower() == ".zip" and parent.is_file():
-            try:
-                return _opened(str(parent), parent.stat().st_mtime_ns), Path(path).relative_to(parent).as_posix()
-            except (OSError, zipfile.BadZipFile) as error:
-                raise DataError(f"{parent}: the .zip file cannot be read: {error}") from None
-    return None, path
-
-
-@lru_cache(maxsize=8)
-def _opened(path: str, changed: int) -> zipfile.ZipFile:
-    """An open .zip file; `changed` makes a new entry if the file changes."""
-    return zipfile.ZipFile(path)
-
-
-def _entry(archive: zipfile.ZipFile, inside: str, path: str) -> zipfile.ZipInfo:
-    try:
-        return archive.getinfo(inside)
-    except KeyError:
-        raise DataError(f"{path}: there is no {inside} in {archive.filename}") from None

@@ -16,6 +16,7 @@ FRONTS = {
     "tokens": "weft.models.fronts:TokenFront",
     "words": "weft.models.word_front:WordFront",
     "frames": "weft.models.fronts:FrameFront",
+    "pyramid": "weft.models.fronts:PyramidFront",
     "vectors": "weft.models.fronts:VectorFront",
     "patches": "weft.models.picture_fronts:PatchFront",
     "convolutions": "weft.models.picture_fronts:ConvolutionFront",

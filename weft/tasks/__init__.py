@@ -7,5 +7,6 @@ TASKS = {
     "captioning": "weft.tasks.captioning:CaptioningTask",
     "answering": "weft.tasks.answering:AnsweringTask",
     "bits": "weft.tasks.bits:BitsTask",
+    "transcription": "weft.tasks.transcription:TranscriptionTask",
     "language_model": "weft.tasks.language_model:LanguageModelTask",
 }

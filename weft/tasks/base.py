@@ -19,6 +19,7 @@ from weft.data.cache import cache_folder
 from weft.data.formats import Pairs, open_pairs
 from weft.data.headers import check_columns
 from weft.data.lines import read_lines
+from weft.data.listed import open_listed, read_listed
 from weft.data.pairs import random_pairs
 from weft.data.records import is_json, read_sources
 from weft.errors import ConfigError, RunError
@@ -153,11 +154,12 @@ class Task(ABC):
 
     def open(self, spec: str) -> Pairs:
         """The data that `spec` names, as pairs of an input and its reference, to train on or to score with."""
-        return open_pairs(spec)
+        return open_listed(spec) if self.files else open_pairs(spec)
 
     def inspect(self, pairs: Pairs, tell: Callable[[str], None]) -> None:
         """Raises DataError if data is obviously not what the task needs; tells if it may not be."""
-        check_columns(pairs, tell)
+        if not self.files:
+            check_columns(pairs, tell)
 
     def examples(self, data: Sequence[str], tell: Callable[[str], None] = lambda message: None) -> list[tuple[str, str]]:
         """All inputs of some data, each with the reference for `metrics`; `tell` receives remarks about the data."""
@@ -167,7 +169,9 @@ class Task(ABC):
         return [pair for pairs in opened for pair in pairs]
 
     def inputs(self, file: Path) -> Iterable[str]:
-        """The inputs in a file: its lines, or the texts in its JSON lines."""
+        """The inputs in a file: its lines, or the texts in its JSON lines; for tasks that read files, those that it lists."""
+        if self.files:
+            return read_listed(file)
         return read_sources(file) if is_json(file) else read_lines(file)
 
     def metrics(self, *, tokenize: str | None = None, lowercase: bool = False) -> list[Metric]:

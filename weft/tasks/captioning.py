@@ -17,12 +17,12 @@ from weft.data.captions import (
     by_picture,
     collate_captions,
     make_captions,
-    open_captions,
     pictures_of,
     prepare_captions,
 )
 from weft.data.corpus import Corpus, Rows
 from weft.data.formats import Pairs
+from weft.data.listed import open_listed
 from weft.data.pictures import CHANNELS, SUFFIXES, prepare_pictures
 from weft.data.tokenizer import RESERVED, has_tokenizers, load_tokenizers, save_tokenizers, train_tokenizer
 from weft.evaluation.captions import CaptionBleu, CiderD
@@ -65,14 +65,11 @@ class CaptioningTask(WritingTask):
         self.pictures: dict[Path, Corpus] = {}
 
     def open(self, spec: str) -> Pairs:
-        return open_captions(spec, lowercase=self.lowercase)
+        return open_listed(spec, lowercase=self.lowercase)
 
     def examples(self, data: Sequence[str], tell: Callable[[str], None] = lambda message: None) -> list[tuple[str, str]]:
         """Each picture with all its captions, one per line."""
         return by_picture([self.open(spec) for spec in data])
-
-    def inspect(self, pairs: Pairs, tell: Callable[[str], None]) -> None:
-        """Files may be called anything, so their names are not checked."""
 
     def outline(self) -> Sizes:
         return Sizes(CHANNELS, 8, reads="image")

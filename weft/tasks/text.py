@@ -57,7 +57,8 @@ class TextTask(Task):
         self.learn(train)
         sizes = self.reopen()
         if new and has_tokenizers(self.run) and self.source.learns:
-            self.limit("data.vocabulary", max(sizes.source, sizes.target, sizes.pieces))
+            own = sizes.source if sizes.reads in ("tokens", "words", "sentences") else 0  # else features or channels
+            self.limit("data.vocabulary", max(own, sizes.target, sizes.pieces))
         self.check(valid)
         self.train = self._read(train, "training")
         self.valid = self._read(valid, "validation") if valid else None
