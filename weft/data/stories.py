@@ -122,7 +122,7 @@ def prepare_stories(
         kept = [(read_story(story), answer) for story, answer in texts if story.strip() and answer.strip()]
         columns: Columns = {
             "source": encode_stories([story for story, _ in kept], tokenizer, max_length),
-            "label": [[labels.find(answer)] for _, answer in kept],
+            "label": [labels.find(answer) for _, answer in kept],
         }
         return columns, {"with an empty side": len(texts) - len(kept)}
 

@@ -19,7 +19,8 @@ from weft.data.labels import Labels, collate_labels, make_labelled
 from weft.data.stories import open_stories, prepare_stories
 from weft.data.tokenizer import RESERVED, has_tokenizers, load_tokenizers, save_tokenizers, train_tokenizer
 from weft.errors import DataError
-from weft.evaluation.metrics import LabelAccuracy, Metric, score
+from weft.evaluation.label_metrics import LabelAccuracy
+from weft.evaluation.metrics import Metric, score
 from weft.inference.answering import AnsweringPredictor
 from weft.inference.resolve import Resolved
 from weft.models.base import Network, Sizes
@@ -99,7 +100,7 @@ class AnsweringTask(TextTask):
     def collate(
         self, corpus: Corpus, rows: Rows, *, packed: bool = False, budget: int = 0, rounded: bool = False
     ) -> LabelBatch:
-        return collate_labels(corpus, rows, budget=budget, rounded=rounded)
+        return collate_labels(corpus, rows, self.labels, budget=budget, rounded=rounded)
 
     def losses(self, model: nn.Module, batch: LabelBatch, update: int) -> Iterator[Loss]:
         if isinstance(model, MemoryNetwork):
