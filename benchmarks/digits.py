@@ -1,8 +1,9 @@
-"""Strings of spoken digits from the Free Spoken Digit Dataset, as data for transcription.
+"""Strings of spoken digits from the Free Spoken Digit Dataset: attention of several kinds, CTC, and both, on unseen recordings.
 
-    python benchmarks/digits.py FSDD OUT [--count 3000] [--seed 1]
-    weft train speech-digits --data OUT/train.tsv --valid OUT/valid.tsv --out RUN
-    for test in single test long unseen; do weft evaluate RUN --data OUT/$test.tsv; done
+    python benchmarks/digits.py FSDD --out OUT [--only joint,ctc] [--seeds 1,2] [--count 3000] [--at-once 10] [--minutes 9]
+
+Writes recordings and lists to OUT/data, which `weft train speech-digits --data OUT/data/train.tsv --valid OUT/data/valid.tsv`
+reads; trains every system; and prints the word errors on each list, and the share of single digits that are right.
 
 FSDD: a folder of files DIGIT_SPEAKER_TAKE.wav. A string has the digits of one speaker with gaps of random length between them.
 Takes do not cross the split: a recording that occurs in a training string occurs in no other list. The last speaker by name
@@ -19,6 +20,7 @@ occurs in `unseen` only.
 from __future__ import annotations
 
 import argparse
+import sys
 import wave
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -27,9 +29,34 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
+from trainings import (
+    Outcome,
+    Run,
+    add_options,
+    common_settings,
+    markdown,
+    report,
+    scale_steps,
+    score_cell,
+    select,
+    sweep,
+)
 
 from weft.data.sound import read_wav
 from weft.errors import DataError
+
+RECIPE = "speech-digits"
+TESTED = ("test", "long", "unseen", "single")
+ALONE = "task.ctc_weight=0"
+SYSTEMS: dict[str, tuple[str, tuple[str, ...]]] = {
+    "joint": ("location-aware attention and CTC", ()),
+    "ctc": ("CTC alone", ("task.ctc_weight=1",)),
+    "location": ("location-aware attention", (ALONE,)),
+    "monotonic": ("monotonic attention", (ALONE, "model.decoder.attention={kind: monotonic, hidden: 96}")),
+    "additive": ("additive attention", (ALONE, "model.decoder.attention={kind: additive, hidden: 96}")),
+    "pyramid": ("pyramid of LSTMs, location-aware attention and CTC", ("model.front={kind: pyramid, layers: 2, dim: 192}",)),
+}
+"""System → title, changes to the recipe."""
 
 NAMES = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
 VALID, TEST = 2, 3
@@ -130,17 +157,56 @@ def write(out: Path, name: str, made: Sequence[Sequence[Take]], draw: np.random.
     (out / f"{name}.tsv").write_text("".join(rows), "utf-8")
 
 
+def make_data(options: argparse.Namespace) -> Path:
+    """Writes all lists, unless they are there already, and returns their folder."""
+    folder: Path = options.out.absolute() / "data"
+    if not (folder / "unseen.tsv").exists():
+        parts, draw = split(takes(options.data)), np.random.default_rng(1)
+        for name, made in lists(parts, options.count, draw).items():
+            write(folder, name, made, draw)
+            print(f"{folder / name}.tsv: {len(made):,} recordings, {sum(map(len, made)):,} digits")
+    return folder
+
+
+def plan(name: str, seed: int, folder: Path, options: argparse.Namespace) -> Run:
+    sets = (*common_settings(options.out.absolute()), f"train.seed={seed}", *SYSTEMS[name][1], *options.set)
+    sets = (*sets, scale_steps(RECIPE, sets, options.steps_scale))
+    tests = {test: str(folder / f"{test}.tsv") for test in TESTED}
+    train, valid = str(folder / "train.tsv"), str(folder / "valid.tsv")
+    return Run(f"{name}-{seed}", RECIPE, train, sets, tests, valid=valid)
+
+
+def table(outcomes: Sequence[Outcome]) -> str:
+    """Floor: a transcript with the right number of digits, all alike, gets one of ten right."""
+    headings = ("system", "", "WER 3–7 digits", "WER 8–10", "WER unseen speaker", "single digits right, %", "seconds")
+    rows = [
+        (
+            each.run.name,
+            SYSTEMS[each.run.name.rpartition("-")[0]][0],
+            *(score_cell(each, test, "WER") for test in TESTED[:-1]),
+            score_cell(each, TESTED[-1], "exact"),
+            f"{each.seconds:.0f}",
+        )
+        for each in outcomes
+    ]
+    return markdown(headings, [*rows, ("*floor*", "the right number of digits, all alike", *["90"] * 3, "10", "")])
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data", type=Path, metavar="FSDD")
-    parser.add_argument("out", type=Path, metavar="OUT")
-    parser.add_argument("--count", type=int, default=3000, help="training strings")
-    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--count", type=int, default=3000, help="training strings (default 3,000)")
+    parser.add_argument("--seeds", default="1,2", help="seeds of each system (default 1,2)")
+    parser.add_argument("--prepare", action="store_true", help="only write OUT/data")
+    add_options(parser, at_once=2)
     options = parser.parse_args()
-    parts, draw = split(takes(options.data)), np.random.default_rng(options.seed)
-    for name, made in lists(parts, options.count, draw).items():
-        write(options.out, name, made, draw)
-        print(f"{options.out / name}.tsv: {len(made):,} recordings, {sum(map(len, made)):,} digits")
+    folder = make_data(options)
+    if options.prepare:
+        return
+    names = select(SYSTEMS, options.only)
+    runs = [plan(name, int(seed), folder, options) for seed in options.seeds.split(",") for name in names]
+    outcomes = sweep(runs, options)
+    sys.exit(report(options.out, "digits", table(outcomes), outcomes))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Neural Turing Machine, LSTM and Transformer on sequences of bit vectors, also longer ones than those of training.
 
-    python benchmarks/ntm.py --out OUT [--task copy] [--systems ntm lstm transformer] [--seeds 1 2 3] [--set KEY=VALUE]
+    python benchmarks/ntm.py --out OUT [--tasks copy,repeat,recall] [--only ntm] [--seeds 1,2,3] [--at-once 9] [--minutes 9]
 
 Prints the wrong bits in per cent, at the lengths of training and beyond. Guessing has 50 %.
 """
@@ -8,19 +8,31 @@ Prints the wrong bits in per cent, at the lengths of training and beyond. Guessi
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
+import json
+import sys
+from collections.abc import Sequence
 from typing import Any
 
-import weft
-from weft.translator import load_trained
+from trainings import (
+    Outcome,
+    Run,
+    add_options,
+    common_settings,
+    markdown,
+    report,
+    scale_steps,
+    score_cell,
+    select,
+    sweep,
+)
 
 RECIPE = "ntm-copy"
-TASKS: dict[str, tuple[int, str, dict[str, str]]] = {
-    "copy": (8, "", {"1–20": "", **{str(n): f"&shortest={n}&longest={n}" for n in (20, 40, 60)}}),
-    "repeat": (8, "", {"1–10": "", "20": "&shortest=20&longest=20"}),
-    "recall": (6, "", {"2–6": "", "12": "&shortest=12&longest=12"}),
+TASKS: dict[str, tuple[int, dict[str, str]]] = {
+    "copy": (8, {"1–20": "", **{str(n): f"&shortest={n}&longest={n}" for n in (20, 40, 60)}}),
+    "repeat": (8, {"1–10": "", "20": "&shortest=20&longest=20"}),
+    "recall": (6, {"2–6": "", "12": "&shortest=12&longest=12"}),
 }
-"""Task → bits of a vector, options of its training data, and the tests: name → options."""
+"""Task → bits of a vector, and the tests: name → options of the data."""
 
 SYSTEMS: dict[str, dict[str, Any]] = {
     "ntm": {"kind": "ntm", "dim": 100, "slots": 128, "slot_width": 20},
@@ -29,40 +41,46 @@ SYSTEMS: dict[str, dict[str, Any]] = {
 }
 
 
-def train(system: str, seed: int, options: argparse.Namespace) -> Path:
-    width, own, _ = TASKS[options.task]
-    run: Path = options.out / f"{options.task}-{system}-{seed}"
-    if not (run / "done").exists():
-        wishes = [f"train.seed={seed}", f"task.width={width}", "train.tensorboard=false", *options.set]
-        weft.train(
-            RECIPE,
-            out=run,
-            data=f"generated:bits_{options.task}?count={options.sequences}{own}",
-            valid=f"generated:bits_{options.task}?count=200&split=valid{own}",
-            set=[*wishes, f"model.encoder={SYSTEMS[system]}"],
-        )
-        (run / "done").touch()
-    return run
+def data(task: str, count: int, own: str = "") -> str:
+    return f"generated:bits_{task}?count={count}{own}"
+
+
+def plan(task: str, system: str, seed: int, options: argparse.Namespace) -> Run:
+    width, tests = TASKS[task]
+    # Batches of few sizes are replayed as CUDA graphs; step by step, Python would be the slowest part.
+    own = (f"train.seed={seed}", f"task.width={width}", "train.rounded=true", "train.threads=1")
+    sets = (*common_settings(options.out.absolute()), *own, f"model.encoder={json.dumps(SYSTEMS[system])}", *options.set)
+    sets = (*sets, scale_steps(RECIPE, sets, options.steps_scale))
+    asked = {name: data(task, options.tested, f"&split=test{lengths}") for name, lengths in tests.items()}
+    valid = data(task, options.tested, "&split=valid")
+    return Run(f"{task}-{system}-{seed}", RECIPE, data(task, options.sequences), sets, asked, valid=valid)
+
+
+def table(outcomes: Sequence[Outcome]) -> str:
+    """A table per task, with a row per system and seed."""
+    tables = []
+    for task, (_, tests) in TASKS.items():
+        found = [each for each in outcomes if each.run.name.startswith(f"{task}-")]
+        rows = [
+            (each.run.name, *(score_cell(each, test, "bit_errors") for test in tests), f"{each.seconds:.0f}") for each in found
+        ]
+        tables += [markdown((f"{task}: wrong bits, %", *tests, "seconds"), rows)] if rows else []
+    return "\n".join(tables)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, required=True, help="folder for runs")
-    parser.add_argument("--task", choices=list(TASKS), default="copy", help="default: copy")
-    parser.add_argument("--systems", choices=list(SYSTEMS), nargs="+", default=list(SYSTEMS), help="default: all")
-    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3], help="seeds; default: 1 2 3")
-    parser.add_argument("--sequences", type=int, default=200_000, help="sequences to train on; default: 200,000")
-    parser.add_argument("--set", nargs="+", default=[], help="settings written over the recipe", metavar="KEY=VALUE")
+    parser.add_argument("--tasks", default="copy", help=f"of {', '.join(TASKS)} (default copy)")
+    parser.add_argument("--seeds", default="1,2,3", help="seeds, separated by commas (default 1,2,3)")
+    parser.add_argument("--sequences", type=int, default=200_000, help="sequences to train on (default 200,000)")
+    parser.add_argument("--tested", type=int, default=100, help="sequences of each test (default 100)")
+    add_options(parser, at_once=2)
     options = parser.parse_args()
-    options.out.mkdir(parents=True, exist_ok=True)
-    tests = TASKS[options.task][2]
-    print(f"| system | seed | {' | '.join(tests)} |\n|---|---:|{'---:|' * len(tests)}", flush=True)
-    for system in options.systems:
-        for seed in options.seeds:
-            trained = load_trained(train(system, seed, options))
-            data = [f"generated:bits_{options.task}?count=100&split=test{own}" for own in tests.values()]
-            wrong = [f"{trained.score(each)['bit_errors']:.2f}" for each in data]
-            print(f"| {system} | {seed} | {' | '.join(wrong)} |", flush=True)
+    names, tasks = select(SYSTEMS, options.only), select(TASKS, options.tasks)
+    seeds = [int(seed) for seed in options.seeds.split(",")]
+    runs = [plan(task, system, seed, options) for task in tasks for system in names for seed in seeds]
+    outcomes = sweep(runs, options)
+    sys.exit(report(options.out, "ntm", table(outcomes), outcomes))
 
 
 if __name__ == "__main__":

@@ -33,9 +33,9 @@ from weft.tasks.base import Setting
 
 @dataclass(frozen=True)
 class Run:
-    """One training: a recipe with changes, on `data`. tests: name → pairs to score, decoded with a beam of `beam`.
+    """One training: a recipe with changes, on `data`. tests: name → data to score, decoded with a beam of `beam`.
 
-    time: what `--time` says, if anything
+    time: what `--time` says, if anything · valid: validation data, if there is any.
     """
 
     name: str
@@ -45,10 +45,11 @@ class Run:
     tests: Mapping[str, str] = field(default_factory=dict)
     beam: int = 5
     time: str = ""
+    valid: str = ""
 
     @property
     def training(self) -> Training:
-        return Training(self.recipe, (self.data,), (), self.sets, self.time)
+        return Training(self.recipe, (self.data,), (self.valid,) if self.valid else (), self.sets, self.time)
 
     def config(self) -> Config:
         return self.training.config()
@@ -128,14 +129,16 @@ class Sweep:
             text = str(self.out / "texts" / f"{run.name}.{test}.txt")
             words = ["evaluate", str(self.out / run.name), "--data", pairs, "--beam", str(run.beam), "--json", "-o", text]
             file.write_text(self.processes(f"{run.name}.{test}", words), "utf-8")
-        metrics = json.loads(file.read_text("utf-8"))["metrics"]
-        return {name: metric["value"] for name, metric in metrics.items()}
+        found = json.loads(file.read_text("utf-8"))
+        if "metrics" not in found:  # the task compares no predictions with references
+            return next(iter(found["scores"].values()))
+        return {name: metric["value"] for name, metric in found["metrics"].items()}
 
 
-def count_parameters(config: Config) -> int:
-    """Counts the parameters of the model in `config`, with the configured vocabulary size."""
+def count_parameters(config: Config, sizes: Sizes | None = None) -> int:
+    """Counts the parameters of the model in `config`, by default with the configured vocabulary size."""
     vocabulary = config.data.vocabulary
-    sizes = Sizes(vocabulary, vocabulary, config.data.shared_vocabulary)
+    sizes = sizes or Sizes(vocabulary, vocabulary, config.data.shared_vocabulary)
     with torch.device("meta"):
         model: Model = build_model(config.model, sizes, where="model")
     return model.count_parameters()
@@ -221,4 +224,4 @@ def _training_seconds(folder: Path) -> float:
 
 
 def _describe(scores: Mapping[str, Mapping[str, float]]) -> str:
-    return " · ".join(f"{test}: BLEU {each['BLEU']:.2f}, exact {each['exact']:.2f}" for test, each in scores.items())
+    return " · ".join(f"{test}: {', '.join(f'{key} {some[key]:.2f}' for key in [*some][:2])}" for test, some in scores.items())

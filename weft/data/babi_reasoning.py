@@ -32,21 +32,22 @@ AGENTS = ("Sumit", "Yann", "Jason", "Antoine")
 
 
 def two_arguments(random: Random) -> Story:
-    """Task 4: two places on different sides of a third one."""
-    first, middle, last = random.sample(PLACES, 3)
-    one, two = random.sample(list(STEPS), 2)
-    facts = [_fact(random, first, one, middle), _fact(random, last, two, middle)]
-    random.shuffle(facts)
-    place, side = random.choice([(first, one), (last, two)])
+    """Task 4: a place beside another one, and a third place beside either of them."""
+    first, other, last = random.sample(PLACES, 3)
+    one = random.choice(list(STEPS))
+    beside, taken = random.choice([(other, one), (first, OPPOSITE[one])])
+    two = random.choice([side for side in STEPS if side != taken])
+    relations = (first, one, other), (last, two, beside)
+    place, side, known = random.choice(relations)
     question, answer = random.choice(
         [
-            (f"What is {side} of the {middle}?", place),
-            (f"What is the {place} {side} of?", middle),
-            (f"What is {OPPOSITE[side]} of the {place}?", middle),
-            (f"What is the {middle} {OPPOSITE[side]} of?", place),
+            (f"What is {side} of the {known}?", place),
+            (f"What is the {place} {side} of?", known),
+            (f"What is {OPPOSITE[side]} of the {place}?", known),
+            (f"What is the {known} {OPPOSITE[side]} of?", place),
         ]
     )
-    return facts, question, answer
+    return [f"The {a} is {side} of the {b}." for a, side, b in relations], question, answer
 
 
 def _fact(random: Random, place: str, side: str, other: str) -> str:
@@ -118,13 +119,14 @@ def induction(random: Random) -> Story:
 def positions(random: Random) -> Story:
     """Task 17: how two shapes lie to each other, from where both lie to a third one."""
     first, middle, last = random.sample(SHAPES, 3)
-    one, two = random.choice(list(SIDES)), random.choice(list(SIDES))
+    one = random.choice(list(SIDES))
+    two = random.choice([side for side in SIDES if _add(SIDES[one], SIDES[side]) != (0, 0)])
     facts = [f"The {first} is {one} the {middle}.", f"The {middle} is {two} the {last}."]
-    across, up = (a + b for a, b in zip(SIDES[one], SIDES[two], strict=True))
+    across, up = _add(SIDES[one], SIDES[two])
     pair, (right, over) = random.choice([((first, last), (across, up)), ((last, first), (-across, -up))])
-    true = [side for side, (x, y) in SIDES.items() if (x and x * right > 0) or (y and y * over > 0)]
-    false = [side for side in SIDES if side not in true]
-    side, answer = (random.choice(true), "yes") if true and random.random() < 0.5 else (random.choice(false), "no")
+    answer = random.choice(("yes", "no"))
+    sign = 1 if answer == "yes" else -1
+    side = random.choice([each for each, (x, y) in SIDES.items() if x * right * sign > 0 or y * over * sign > 0])
     return facts, f"Is the {pair[0]} {side} the {pair[1]}?", answer
 
 
@@ -147,8 +149,9 @@ def paths(random: Random) -> Story:
     places = random.sample(PLACES, 5)
     grid, near, ways = {places[0]: (0, 0)}, [], {}
     for place in places[1:]:
-        anchor, side = random.choice([(a, s) for a, at in grid.items() for s in STEPS if _beside(at, s) not in grid.values()])
-        grid[place] = _beside(grid[anchor], side)
+        free = [(a, s) for a, at in grid.items() for s in STEPS if _add(at, STEPS[s]) not in grid.values()]
+        anchor, side = random.choice(free)
+        grid[place] = _add(grid[anchor], STEPS[side])
         near.append(_fact(random, place, side, anchor))
         ways[anchor, place], ways[place, anchor] = side, OPPOSITE[side]
     random.shuffle(near)
@@ -157,8 +160,8 @@ def paths(random: Random) -> Story:
     return near, f"How do you go from the {start} to the {end}?", f"{one[0]},{two[0]}"
 
 
-def _beside(at: tuple[int, int], side: str) -> tuple[int, int]:
-    return at[0] + STEPS[side][0], at[1] + STEPS[side][1]
+def _add(at: tuple[int, int], step: tuple[int, int]) -> tuple[int, int]:
+    return at[0] + step[0], at[1] + step[1]
 
 
 def motivations(random: Random) -> Story:

@@ -101,17 +101,26 @@ def prepare_bits(pairs: Sequence[Pairs], width: int, *, folder: Path, progress: 
     return prepare(pairs, key, encode, columns, sized=sized, folder=folder, unit="sequences", progress=progress)
 
 
-def collate_bits(corpus: Corpus, rows: Rows) -> BitBatch:
+def collate_bits(corpus: Corpus, rows: Rows, *, budget: int = 0, rounded: bool = False) -> BitBatch:
+    """The sequences of some rows, laid out as `lay_out` does."""
     rows = np.asarray(rows, np.int64)
     (frames, lengths), (target, blanks) = corpus.gather("source", rows), corpus.gather("target", rows)
-    return make_bits(frames, target, lengths, blanks, rows)
+    return make_bits(frames, target, lengths, blanks, rows, budget=budget, rounded=rounded)
 
 
-def make_bits(frames: NDArray[Any], target: NDArray[Any], lengths: Rows, blanks: Rows, rows: Rows) -> BitBatch:
+def make_bits(
+    frames: NDArray[Any],
+    target: NDArray[Any],
+    lengths: Rows,
+    blanks: Rows,
+    rows: Rows,
+    *,
+    budget: int = 0,
+    rounded: bool = False,
+) -> BitBatch:
     """A batch, given all frames, all target channels, and the number of both in each row."""
-    (layout,) = lay_out(lengths[:, None])
-    place = layout.positions.numpy()
-    blank = (place >= (lengths - blanks)[:, None]) & (place < lengths[:, None])
-    labels = np.full((*place.shape, target.shape[1]), NOTHING, np.int64)
-    labels[blank] = target
+    (layout,) = lay_out(lengths[:, None], budget=budget, rounded=rounded)
+    labels = np.full((*layout.segments.shape, target.shape[1]), NOTHING, np.int64)
+    place = np.arange(labels.shape[1])
+    labels[: len(rows)][(place >= (lengths - blanks)[:, None]) & (place < lengths[:, None])] = target
     return BitBatch(torch.from_numpy(rows), Source(spread(frames, layout), layout), torch.from_numpy(labels))

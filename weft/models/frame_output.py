@@ -16,7 +16,8 @@ class FrameOutput(Network):
 
     def __init__(self, encoder: Encoder, outputs: int) -> None:
         super().__init__()
-        self.encoder, self.dim, self.max_source = encoder, encoder.width, encoder.max_source
+        self.encoder, self.dim = encoder, encoder.width
+        self.max_source, self.replays = encoder.max_source, encoder.replays
         self.output = nn.Linear(encoder.width, outputs)
 
     def forward(self, source: Source) -> Tensor:

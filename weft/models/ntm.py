@@ -66,6 +66,8 @@ class TuringEncoder(VectorEncoder):
     heads: number of read heads, and of write heads
     """
 
+    replays = True
+
     def __init__(
         self, *, dim: PositiveInt = 100, slots: PositiveInt = 128, slot_width: PositiveInt = 20, heads: PositiveInt = 1
     ) -> None:
@@ -80,8 +82,7 @@ class TuringEncoder(VectorEncoder):
     def read(self, x: Tensor, layout: Layout | None) -> Encoded:
         rows, heads, width = x.size(0), self.heads, self.slot_width
         memory = x.new_full((rows, self.slots, width), FIRST)
-        weights = F.one_hot(torch.zeros(2 * heads, dtype=torch.long, device=x.device), self.slots).to(x.dtype)
-        weights = weights.expand(rows, -1, -1)
+        weights = F.pad(x.new_ones(rows, 2 * heads, 1), (0, self.slots - 1))
         found = self.first_read.tanh().expand(rows, -1)
         state = x.new_zeros(rows, x.size(2)), x.new_zeros(rows, x.size(2))
         outputs = []

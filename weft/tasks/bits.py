@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 import torch.nn.functional as F
 from pydantic import PositiveInt
-from torch import nn
+from torch import Tensor, nn
 
 from weft.data.bits import NOTHING, BitBatch, collate_bits, make_bits, prepare_bits
 from weft.data.corpus import Corpus, Rows
@@ -35,6 +36,7 @@ class BitsTask(TextTask):
     sentences = (0,)
     counts = "bits"
     inference = "forward"
+    steady = True
 
     def __init__(self, setting: Setting, *, width: PositiveInt = 8) -> None:
         super().__init__(setting)
@@ -56,12 +58,12 @@ class BitsTask(TextTask):
         return prepare_bits(pairs, self.width, folder=folder, progress=progress)
 
     def collate(self, corpus: Corpus, rows: Rows, *, packed: bool = False, budget: int = 0, rounded: bool = False) -> BitBatch:
-        return collate_bits(corpus, rows)
+        return collate_bits(corpus, rows, budget=budget, rounded=rounded)
 
     def losses(self, model: nn.Module, batch: BitBatch, update: int) -> Iterator[Loss]:
         logits, real = model(batch.source), batch.labels != NOTHING
-        total = F.binary_cross_entropy_with_logits(logits[real], batch.labels[real].to(logits.dtype), reduction="sum")
-        yield Loss(total, real.sum(), {"bit_errors": 100 * ((logits > 0) != batch.labels)[real].sum()})
+        wrong = ((logits > 0) != batch.labels) & real
+        yield Loss(_cross_entropy(logits, batch.labels), real.sum(), {"bit_errors": 100 * wrong.sum()})
 
     def evaluate(self, model: nn.Module) -> dict[str, float]:
         if self.valid is None:
@@ -69,7 +71,7 @@ class BitsTask(TextTask):
         total, bits, wrong, exact, rows, channels = 0.0, 0, 0, 0, 0, 0
         for batch in self.validation(model):
             logits, real = model(batch.source).float(), batch.labels != NOTHING
-            total += F.binary_cross_entropy_with_logits(logits[real], batch.labels[real].float(), reduction="sum").item()
+            total += _cross_entropy(logits, batch.labels).item()
             missed = ((logits > 0) != batch.labels) & real
             wrong, bits = wrong + int(missed[..., :-1].sum()), bits + int(real[..., :-1].sum())
             exact, rows = exact + int((~missed.flatten(1).any(1)).sum()), rows + len(missed)
@@ -91,4 +93,11 @@ class BitsTask(TextTask):
         frames[:, length - blanks :] = 0
         target = draw.integers(0, 2, (rows * blanks, sizes.target))
         counts = np.full(rows, length), np.full(rows, blanks)
-        return make_bits(frames.reshape(-1, sizes.source), target, *counts, np.arange(rows))
+        frames, budget = frames.reshape(-1, sizes.source), rows * length
+        return make_bits(frames, target, *counts, np.arange(rows), budget=budget, rounded=rounded)
+
+
+def _cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
+    """The sum over all channels that are to be written."""
+    each = F.binary_cross_entropy_with_logits(logits, labels.to(logits.dtype), reduction="none")
+    return torch.where(labels == NOTHING, 0.0, each).sum()

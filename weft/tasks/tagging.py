@@ -160,10 +160,14 @@ class TaggingTask(TextTask):
                 f"warning: {pairs.name}: {sum(unseen.values()):,} words have a tag that does not occur in training, so they "
                 f"count as wrong: {shown}"
             )
+        scores = ", ".join(f"{name} {value:.1f}" for name, value in self.floor(texts).items())
+        tell(f"{pairs.name}: the most frequent tag of each word would have: {scores}")
+
+    def floor(self, texts: Sequence[str]) -> dict[str, float]:
+        """What the most frequent tag of each word scores on tagged sentences, by the names of metrics."""
         guesses = [join_tags(words, map(self.lexicon.guess, words)) for words, _ in map(split_tags, texts)]
         found = score(guesses, texts, self.metrics()).values()
-        scores = ", ".join(f"{each.name} {each.value:.1f}" for each in found if each.key in FLOORS)
-        tell(f"{pairs.name}: the most frequent tag of each word would have: {scores}")
+        return {each.name: each.value for each in found if each.key in FLOORS}
 
     def encode(self, pairs: list[Pairs], *, training: bool, folder: Path, progress: Callable[[int], None]) -> Corpus:
         data = self.config.data

@@ -1,6 +1,6 @@
 """Labels of documents and sentences, beside floors: the most frequent label, and linear models on TF-IDF.
 
-    python benchmarks/documents.py --out OUT [--movies DIR] [--agnews FILE.tsv] [--sst2 DIR] [--seeds 2] [--at-once 2]
+    python benchmarks/labels.py --out OUT [--movies DIR] [--agnews FILE.tsv] [--sst2 DIR] [--seeds 2] [--at-once 2]
 
 movies   train.jsonl.gz and dev.jsonl.gz with `sentences` and `label` (Pang & Lee 2004): hierarchical attention, and subwords
          of whole reviews
@@ -155,10 +155,10 @@ def main() -> None:
         sys.exit("there is nothing to train on; give --movies, --agnews or --sst2")
     rows = [*run(names, data, options), *floor_rows(data)]
     text = f"{about()}\n\n{table(rows)}"
-    (options.out / "documents.md").write_text(text, "utf-8")
+    (options.out / "labels.md").write_text(text, "utf-8")
     found = {"about": about(), "scores": [asdict(row) for row in rows]}
-    (options.out / "documents.json").write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n", "utf-8")
-    print(f"{text}\nwritten to {options.out / 'documents.md'} and .json")
+    (options.out / "labels.json").write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n", "utf-8")
+    print(f"{text}\nwritten to {options.out / 'labels.md'} and .json")
     sys.exit(sum(bool(row.seeds) for row in rows) < len(names))
 
 
