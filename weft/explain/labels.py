@@ -10,7 +10,8 @@ from html import escape
 from weft.errors import DataError
 from weft.explain.page import asset
 from weft.explain.text import Weights, right_to_left, shown
-from weft.inference.classification import ClassificationPredictor, Label
+from weft.inference.classification import ClassificationPredictor
+from weft.inference.labels import Label
 
 SHOWN = 10
 """The most labels whose probabilities are listed."""

@@ -3,55 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from torch import Tensor
 
 from weft.batch import EOS, Layout, Source
 from weft.data.labels import Labels
 from weft.data.stories import encode_stories, read_story
-from weft.data.tokenizer import RESERVED, Tokenizer
-from weft.inference.predictor import Part, Prediction, Predictor, pad, refuse
+from weft.data.tokenizer import Tokenizer
+from weft.inference.labels import NO_PREFIX, Label, LabelPredictor
+from weft.inference.predictor import Part, pad, refuse
 from weft.inference.resolve import Resolved
 from weft.models.base import Network
+from weft.models.memory_network import MemoryNetwork
 from weft.search.loop import Control
-
-
-@dataclass
-class Answer(Prediction):
-    """An answer: `score` is its log-probability. A blank line has none.
-
-    facts: the sentences of the story that the model could look at · hops: for each hop, the weight of each of these facts.
-    """
-
-    facts: list[str] = field(default_factory=list)
-    hops: list[list[float]] = field(default_factory=list)
-
-    def document(self) -> dict[str, Any]:
-        plain = super().document()
-        if self.hops:
-            looks = zip(self.facts, *self.hops, strict=True)
-            plain["facts"] = [{"fact": fact, "hops": [round(weight, 4) for weight in weights]} for fact, *weights in looks]
-        return plain
 
 
 @dataclass(frozen=True)
 class Question:
-    """The sentences of a story, the question last. attention: whether to add the weights of each hop."""
+    """The sentences of a story, the question last. attention: whether to add the weights of each hop as an array."""
 
     sentences: tuple[str, ...]
     attention: bool = False
 
 
-class AnsweringPredictor(Predictor[Question, Answer]):
-    """A model that answers questions, with its tokenizer and answers. It reads the latest `longest` tokens of a story.
-
-    Of the decoding options it uses batch_tokens, precision and n_best, the number of answers given.
-    """
-
-    forks = False
+class AnsweringPredictor(LabelPredictor[Question]):
+    """A model that answers questions. It reads the latest `longest` tokens of a story."""
 
     def __init__(
         self,
@@ -63,11 +41,11 @@ class AnsweringPredictor(Predictor[Question, Answer]):
         longest: int,
         warn: Callable[[str], None] | None = None,
     ) -> None:
-        super().__init__(model, resolved, warn)
-        self.source, self.labels, self.longest = source, labels, longest
+        super().__init__(model, labels, resolved, warn=warn)
+        self.source, self.longest = source, longest
 
     def parse(self, line: str, *, attention: bool = False, **fields: Any) -> Question:
-        refuse(fields, "an answer is not written word by word, so it has no prefix and no terms; leave them out")
+        refuse(fields, NO_PREFIX)
         return Question(tuple(read_story(line)), attention)
 
     def read(self, inputs: Sequence[Question], first_line: int) -> list[list[Part]]:
@@ -79,25 +57,19 @@ class AnsweringPredictor(Predictor[Question, Answer]):
                 self.warn(f"line {line}: the word {word!r} did not occur in training")
         return [[Part(ids)] if ids else [] for ids in encoded]
 
-    def run(self, parts: list[Part], control: Control | None = None) -> list[Answer]:
+    def run(self, parts: list[Part], control: Control | None = None) -> list[Label]:
         rows = [part.ids for part in parts]
-        logits, weights = self._answer(rows)
-        logp = logits.float().log_softmax(-1)
-        scores, places = (each.tolist() for each in logp.topk(min(self.resolved.section.n_best, logp.size(-1))))
-        names, results = self.labels.names, []
-        for number, (ids, logps, labels) in enumerate(zip(rows, scores, places, strict=True)):
-            pieces, pairs = self.source.tokens(ids), zip(logps, labels, strict=True)
-            best, *rest = (Answer(names[at], value, [at + RESERVED], [names[at]], pieces) for value, at in pairs)
-            best.alternatives = rest
-            if weights is not None:
+        judged = self.judge(Source(pad(rows), Layout.padded([len(ids) for ids in rows])))
+        results = [self.give(logits, self.source.tokens(ids)) for logits, ids in zip(judged.logits.float().cpu(), rows)]
+        if isinstance(self.model, MemoryNetwork) and judged.weights is not None:
+            for answer, ids, weights in zip(results, rows, judged.weights.float().cpu(), strict=True):
                 seen = min(ids.count(EOS) - 1, weights.size(-1))
-                best.hops = weights[number, :, :seen].flip(-1).tolist()
-            results.append(best)
+                answer.hops = weights[:, :seen].flip(-1).tolist()
         return results
 
-    def join(self, given: Question, parts: list[Part], results: list[Answer]) -> Answer:
+    def join(self, given: Question, parts: list[Part], results: list[Label]) -> Label:
         if not results:
-            return Answer("", 0.0)
+            return Label("", 0.0)
         (answer,) = results
         if answer.hops:
             seen = len(answer.hops[0])
@@ -105,9 +77,3 @@ class AnsweringPredictor(Predictor[Question, Answer]):
             if given.attention:
                 answer.attention["hops"] = np.asarray(answer.hops, np.float32)[:, None]
         return answer
-
-    def _answer(self, rows: list[list[int]]) -> tuple[Tensor, Tensor | None]:
-        device = self.model.device
-        with self.resolved.arithmetic(next(self.model.parameters()).dtype):
-            found = self.model(Source(pad(rows).to(device), Layout.padded([len(ids) for ids in rows]).to(device)))
-        return found.logits, found.weights

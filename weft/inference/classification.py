@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -11,42 +10,21 @@ from itertools import accumulate, chain, pairwise
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor, nn
-from torch.nn.functional import logsigmoid
 
 from weft.attention.core.recording import first_row, record
 from weft.batch import Layout, Source
 from weft.data.documents import TextReader, document_source
 from weft.data.labels import Labels
-from weft.data.tokenizer import RESERVED
-from weft.inference.predictor import Part, Prediction, Predictor, pad, refuse
+from weft.inference.labels import NO_PREFIX, Label, LabelPredictor
+from weft.inference.predictor import Part, pad, refuse
 from weft.inference.resolve import Resolved
 from weft.models.base import Network
-from weft.models.classifier import Judged
 from weft.pooling.base import Pooled, Pooling
 from weft.search.loop import Control
 
 POOLINGS = {"pooling": "pooling", "words": "encoder.front.pooling"}
 """What the weights of a pooling are called → the module of a classifier."""
-
-
-@dataclass
-class Label(Prediction):
-    """A label: `text` is its name and `score` its log-probability. A blank line has none.
-
-    If a text may have any number of labels, `text` joins their names by commas and `score` is the log-probability of this
-    choice. probabilities: of all labels, the likeliest first · sentences: the tokens of each sentence, if the model reads them.
-    """
-
-    probabilities: dict[str, float] = field(default_factory=dict)
-    sentences: list[list[str]] = field(default_factory=list)
-
-    def document(self) -> dict[str, Any]:
-        plain = super().document()
-        if self.probabilities:
-            plain["probabilities"] = {name: round(value, 6) for name, value in self.probabilities.items()}
-        return plain
 
 
 @dataclass(eq=False)
@@ -64,13 +42,8 @@ class ClassificationInput:
     attention: bool = False
 
 
-class ClassificationPredictor(Predictor[ClassificationInput, Label]):
-    """A classifier with its labels. `reader` says how it reads a text, and `threshold` which of several labels it gives.
-
-    Of the decoding options it uses batch_tokens, precision, compile and n_best, the number of labels given.
-    """
-
-    forks = False
+class ClassificationPredictor(LabelPredictor[ClassificationInput]):
+    """A classifier. `reader` says how it reads a text."""
 
     def __init__(
         self,
@@ -82,11 +55,11 @@ class ClassificationPredictor(Predictor[ClassificationInput, Label]):
         threshold: float = 0.5,
         warn: Callable[[str], None] | None = None,
     ) -> None:
-        super().__init__(model, resolved, warn)
-        self.reader, self.source, self.labels, self.threshold = reader, reader.tokenizer, labels, threshold
+        super().__init__(model, labels, resolved, threshold=threshold, warn=warn)
+        self.reader, self.source = reader, reader.tokenizer
 
     def parse(self, line: str, *, attention: bool = False, **fields: Any) -> ClassificationInput:
-        refuse(fields, "a label is not written word by word, so it has no prefix and no terms; leave them out")
+        refuse(fields, NO_PREFIX)
         return ClassificationInput(line, attention)
 
     def read(self, inputs: Sequence[ClassificationInput], first_line: int) -> list[list[TextPart]]:
@@ -99,38 +72,12 @@ class ClassificationPredictor(Predictor[ClassificationInput, Label]):
         return [[TextPart(ids, sizes=sizes)] if ids else [] for ids, sizes in cut]
 
     def run(self, parts: list[TextPart], control: Control | None = None) -> list[Label]:
-        logits = self._judge(parts).logits.float()
-        give = self._several if self.labels.several else self._single
-        results = [give(row) for row in logits.cpu()]
+        logits = self.judge(self._lay_out(parts)).logits.float().cpu()
+        results = [self.give(row, self.source.tokens(part.ids)) for row, part in zip(logits, parts, strict=True)]
         for label, part in zip(results, parts, strict=True):
-            for each in (label, *label.alternatives):
-                each.source_tokens = self.source.tokens(part.ids)
             ends = accumulate(part.sizes, initial=0)
             label.sentences = [label.source_tokens[start:end] for start, end in pairwise(ends)]
         return results
-
-    def _single(self, logits: Tensor) -> Label:
-        """The likeliest label, and as alternatives the next ones, `n_best` in all."""
-        names, logp = self.labels.names, logits.log_softmax(-1)
-        values, places = (each.tolist() for each in logp.sort(descending=True, stable=True))
-        pairs = list(zip(values, places, strict=True))
-        best, *rest = (
-            Label(names[at], value, [at + RESERVED], [names[at]]) for value, at in pairs[: self.resolved.section.n_best]
-        )
-        best.alternatives = rest
-        best.probabilities = {names[at]: math.exp(value) for value, at in pairs}
-        return best
-
-    def _several(self, logits: Tensor) -> Label:
-        """All labels whose probability exceeds the threshold."""
-        names, shares = self.labels.names, logits.sigmoid()
-        said = shares > self.threshold
-        score = torch.where(said, logsigmoid(logits), logsigmoid(-logits)).sum().item()
-        ids = said.nonzero()[:, 0].tolist()
-        label = Label(self.labels.join(ids), score, [at + RESERVED for at in ids], [names[at] for at in ids])
-        values, places = (each.tolist() for each in shares.sort(descending=True, stable=True))
-        label.probabilities = {names[at]: value for value, at in zip(values, places, strict=True)}
-        return label
 
     def join(self, given: ClassificationInput, parts: list[TextPart], results: list[Label]) -> Label:
         if not results:
@@ -145,16 +92,11 @@ class ClassificationPredictor(Predictor[ClassificationInput, Label]):
         Those of the pooling are under "pooling", and those of words in sentences [sentences, rows, words] under "words".
         """
         with record(self.model) as tape, record_poolings(self.model) as pooled:
-            self._judge([part])
+            self.judge(self._lay_out([part]))
         label.attention, label.uses = first_row(self.model, tape)
         for key, name in POOLINGS.items():
             if name in pooled:
                 label.attention[key] = np.asarray(pooled[name].float().cpu())
-
-    def _judge(self, parts: Sequence[TextPart]) -> Judged:
-        with self.resolved.arithmetic(next(self.model.parameters()).dtype):
-            judged: Judged = self.model(self._lay_out(parts).to(self.model.device))
-        return judged
 
     def _lay_out(self, parts: Sequence[TextPart]) -> Source:
         if self.reader.by_sentence:

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from weft.batch import EOS, Layout, Source
 from weft.models.base import Encoded, Encoder, Network, Sizes
+from weft.models.classifier import Judged
 from weft.models.composing import Family
 
 Tying = Literal["adjacent", "layer_wise"]
@@ -33,14 +34,6 @@ class Sentences:
 
     words: Tensor
     facts: Tensor
-
-
-@dataclass
-class Answered:
-    """logits [B, C] · weights [B, K, N]: how much each hop looked at each fact, the latest fact first."""
-
-    logits: Tensor
-    weights: Tensor | None = None
 
 
 def split_sentences(tokens: Tensor, layout: Layout | None, most: int) -> Sentences:
@@ -159,14 +152,17 @@ class MemoryNetwork(Network):
         if self.output is not None:
             nn.init.normal_(self.output.weight, std=STD)
 
-    def forward(self, source: Source, *, linear: bool = False) -> Answered:
-        """The logits of the answers. linear: hops without the softmax, at the start of training (section 4.2)."""
+    def forward(self, source: Source, *, linear: bool = False) -> Judged:
+        """The logits of the answers, and how much each hop looks at each fact [B, K, N], the latest fact first.
+
+        linear: hops without the softmax, at the start of training (section 4.2).
+        """
         state, weights = self.encoder.look(source, linear=linear)
         if self.output is not None:
-            return Answered(self.output(state), weights)
+            return Judged(self.output(state), weights)
         rows = self.encoder.tables[-1].weight
         assert isinstance(rows, Tensor)
-        return Answered(F.linear(state, rows[torch.tensor(self.answers, device=rows.device)]), weights)
+        return Judged(F.linear(state, rows[torch.tensor(self.answers, device=rows.device)]), weights)
 
 
 class MemoryNetworkFamily(Family):

@@ -2,45 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
-import torch
-import torch.nn.functional as F
 from pydantic import Field, NonNegativeFloat
-from torch import Tensor, nn
 
-from weft.batch import NO_LABEL, LabelBatch
+from weft.batch import LabelBatch
 from weft.config.registry import Among, build
-from weft.data.corpus import Corpus, Rows
+from weft.data.corpus import Corpus
 from weft.data.documents import TextReader, WholeTexts, document_source
 from weft.data.formats import Pairs
-from weft.data.labels import Labels, collate_labels, make_labelled, mark_labels, prepare_labels
+from weft.data.labels import make_labelled, mark_labels, prepare_labels
 from weft.data.sentences import language_of
-from weft.data.tokenizer import RESERVED, has_tokenizers, load_tokenizers, save_tokenizers, train_tokenizer
-from weft.errors import DataError
-from weft.evaluation.label_metrics import LabelAccuracy, MacroF1, MicroF1
-from weft.evaluation.metrics import Metric, score
+from weft.data.tokenizer import RESERVED
 from weft.inference.classification import ClassificationPredictor
 from weft.inference.resolve import Resolved
 from weft.models.base import Network, Sizes
 from weft.models.classifier import Classifier, Vote
 from weft.models.composing import build_encoder
-from weft.tasks.base import LOSS, Loss, Measure, Setting, Share
-from weft.tasks.text import TextTask
+from weft.tasks.base import Setting, Share
+from weft.tasks.labelling import LabelTask
 
-LABELS = "labels.json"
 USUAL = 20
 """Words of a made-up sentence."""
 
 Probability = Annotated[float, Field(gt=0, lt=1)]
 
 
-class ClassificationTask(TextTask):
+class ClassificationTask(LabelTask):
     """Text to label: an encoder, a pooling and a linear layer. The label is the second column of the data.
 
     Texts are cut after data.max_length tokens.
@@ -55,10 +47,7 @@ class ClassificationTask(TextTask):
     """
 
     example = "texts.tsv (a text, a tab, a label)"
-    measures: Sequence[Measure] = (Measure("accuracy", "accuracy"), Measure("macro_f1", "macro F1"), LOSS)
-    sentences = (0,)
     counts = "texts"
-    inference = "forward"
     steady = True
 
     def __init__(
@@ -73,26 +62,19 @@ class ClassificationTask(TextTask):
         multi_label: bool = False,
         threshold: Probability = 0.5,
     ) -> None:
-        super().__init__(setting)
-        self.pooling, self.smoothing, self.dropout, self.diversity = pooling, label_smoothing, dropout, diversity_weight
-        self.by_sentence, self.threshold, self.labels = by_sentence, threshold, Labels(several=multi_label)
-        if multi_label:
-            self.measures = (Measure("micro_f1", "micro F1"), *self.measures)
-
-    def check(self, valid: list[Pairs]) -> None:
-        for pairs in valid:
-            self.labels.check(pairs)
+        super().__init__(
+            setting, several=multi_label, threshold=threshold, smoothing=label_smoothing, diversity=diversity_weight
+        )
+        self.pooling, self.dropout, self.by_sentence = pooling, dropout, by_sentence
 
     def reopen(self) -> Sizes:
-        self.source, _ = load_tokenizers(self.run, self.config.data.tokenizer)
-        self.labels = Labels.load(self.run / LABELS, several=self.labels.several)
-        return self._sizes(self.source.size)
+        return replace(super().reopen(), reads=self.outline().reads)
 
     def outline(self) -> Sizes:
-        return self._sizes(8)
+        return Sizes(8, reads="sentences" if self.by_sentence else "tokens")
 
-    def _sizes(self, source: int) -> Sizes:
-        return Sizes(source, reads="sentences" if self.by_sentence else "tokens")
+    def texts(self, train: list[Pairs]) -> list[Pairs]:
+        return [WholeTexts(some) for some in train]
 
     @property
     def reader(self) -> TextReader:
@@ -103,10 +85,7 @@ class ClassificationTask(TextTask):
     def build(self, spec: Mapping[str, Any], sizes: Sizes) -> Network:
         encoder = build_encoder(spec, sizes)
         pooling = build("weft.pooling:POOLINGS", self.pooling, encoder.width, where="task.pooling")
-        return Classifier(encoder, pooling, max(1, len(self.labels.names)), self.dropout)
-
-    def vocabularies(self) -> list[str]:
-        return [self.source.digest(), *self.labels.names]
+        return Classifier(encoder, pooling, max(1, len(self.labels)), self.dropout)
 
     def join(self, models: Sequence[Network]) -> Network:
         return Vote(models, self.labels.several)
@@ -116,64 +95,9 @@ class ClassificationTask(TextTask):
     ) -> ClassificationPredictor:
         return ClassificationPredictor(model, self.reader, self.labels, resolved, threshold=self.threshold, warn=warn)
 
-    def metrics(self, *, tokenize: str | None = None, lowercase: bool = False) -> list[Metric]:
-        if self.labels.several:
-            split = self.labels.split
-            return [MicroF1(split), LabelAccuracy(split), MacroF1(self.labels.names, split)]
-        return [LabelAccuracy(), MacroF1(self.labels.names)]
-
-    def collate(
-        self, corpus: Corpus, rows: Rows, *, packed: bool = False, budget: int = 0, rounded: bool = False
-    ) -> LabelBatch:
-        return collate_labels(corpus, rows, self.labels, budget=budget, rounded=rounded)
-
-    def losses(self, model: nn.Module, batch: LabelBatch, update: int) -> Iterator[Loss]:
-        judged, labels = model(batch.source), batch.labels
-        total, said = self._loss(judged.logits, labels, self.smoothing), self._choose(judged.logits)
-        right, real = said == labels, labels != NO_LABEL
-        if self.labels.several:
-            right, real = right.all(-1), real[:, 0]
-        if "diversity" in judged.extras:
-            total = total + self.diversity * judged.extras["diversity"].where(real, 0.0).sum()
-        yield Loss(total, real.sum(), {"accuracy": 100 * right.sum()})
-
-    def _loss(self, logits: Tensor, labels: Tensor, smoothing: float = 0.0) -> Tensor:
-        """The cross-entropy, summed over texts and, if there are several, over labels."""
-        if not self.labels.several:
-            return F.cross_entropy(logits, labels, ignore_index=NO_LABEL, label_smoothing=smoothing, reduction="sum")
-        goal = labels.to(logits.dtype) * (1 - smoothing) + smoothing / 2
-        each = F.binary_cross_entropy_with_logits(logits, goal, reduction="none")
-        return torch.where(labels == NO_LABEL, 0.0, each).sum()
-
-    def _choose(self, logits: Tensor) -> Tensor:
-        """The label that is given [B], or ones for those that are [B, C]."""
-        return (logits.sigmoid() > self.threshold).long() if self.labels.several else logits.argmax(-1)
-
-    def evaluate(self, model: nn.Module) -> dict[str, float]:
-        if self.valid is None:
-            return {}
-        total, said, true = 0.0, list[str](), list[str]()
-        for batch in self.validation(model):
-            logits = model(batch.source).logits.float()
-            total += self._loss(logits, batch.labels).item()
-            said += self._names(self._choose(logits))
-            true += self._names(batch.labels)
-        found = score(said, true, self.metrics())
-        return {"loss": total / len(true), **{each.key: each.value for each in found.values()}}
-
-    def _names(self, labels: Tensor) -> list[str]:
-        """The labels of each text as the data has them."""
-        if self.labels.several:
-            return [self.labels.join(row.nonzero()[:, 0].tolist()) for row in labels.cpu()]
-        return [self.labels.names[label] for label in labels.tolist()]
-
     @property
     def typical_length(self) -> int:
         return min(256, self.config.data.max_length)
-
-    def describe(self) -> dict[str, Any]:
-        facts = {"ids": self.source.size, "labels": len(self.labels.names), "training texts": len(self.train)}
-        return facts | ({} if self.valid is None else {"validation texts": len(self.valid)})
 
     def made_up(self, length: int, sizes: Sizes, rows: int = 1, *, packed: bool = False, rounded: bool = False) -> LabelBatch:
         """Random texts with the first label; sentences have about `USUAL` words."""
@@ -187,25 +111,6 @@ class ClassificationTask(TextTask):
         sizes_of = [len(part) for part in np.array_split(np.arange(length), -(-length // USUAL))]
         source = document_source(words, np.tile(sizes_of, rows), [len(sizes_of)] * rows)
         return replace(batch, source=source)
-
-    def learn(self, train: list[Pairs]) -> None:
-        """Collects the labels as well."""
-        if has_tokenizers(self.run) and (self.run / LABELS).exists():
-            return
-        data = self.config.data
-        labels = Labels((label for _, label in chain.from_iterable(train)), several=self.labels.several)
-        if len(labels.names) < 2:
-            found = f"only the label {labels.names[0]!r}" if labels.names else "no label"
-            raise DataError(
-                f"{', '.join(some.name for some in train)}: there is {found}, and a classifier needs at least two. "
-                "The label is the second column; write FILE.tsv#2,1 if it is the first."
-            )
-        self.tell(f"{len(labels.names):,} labels; training {data.tokenizer['kind']} tokenizer")
-        tokenizer = train_tokenizer(
-            data.tokenizer, [WholeTexts(some) for some in train], size=data.vocabulary, folder=self.cache
-        )
-        save_tokenizers(self.run, tokenizer, tokenizer)
-        labels.save(self.run / LABELS)
 
     def encode(self, pairs: list[Pairs], *, training: bool, folder: Path, progress: Callable[[int], None]) -> Corpus:
         return prepare_labels(
