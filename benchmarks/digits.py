@@ -62,9 +62,6 @@ NAMES = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight",
 VALID, TEST = 2, 3
 """Takes of each digit and speaker that are kept for validation and for tests: the last ones."""
 
-TESTS = 300
-"""Strings per list other than that of training."""
-
 USUAL, LONG = (3, 7), (8, 10)
 GAP, NOISE = (0.05, 0.35), 2e-4
 """Seconds of a gap, and the standard deviation of the noise in it."""
@@ -115,16 +112,18 @@ def strings(some: Sequence[Take], count: int, lengths: tuple[int, int], draw: np
     return made
 
 
-def lists(parts: Mapping[str, Sequence[Take]], count: int, draw: np.random.Generator) -> dict[str, list[list[Take]]]:
-    """The strings of every list."""
+def lists(
+    parts: Mapping[str, Sequence[Take]], count: int, draw: np.random.Generator, tests: int = 300
+) -> dict[str, list[list[Take]]]:
+    """The strings of every list: `count` for training, `tests` for each other list."""
     alone = [[take] for take in parts["train"]]
     return {
         "train": strings(parts["train"], count, USUAL, draw) + alone,
-        "valid": strings(parts["valid"], TESTS, USUAL, draw),
-        "test": strings(parts["test"], TESTS, USUAL, draw),
+        "valid": strings(parts["valid"], tests, USUAL, draw),
+        "test": strings(parts["test"], tests, USUAL, draw),
         "single": [[take] for take in parts["test"]],
-        "long": strings(parts["test"], TESTS, LONG, draw),
-        "unseen": strings(parts["unseen"], TESTS, USUAL, draw),
+        "long": strings(parts["test"], tests, LONG, draw),
+        "unseen": strings(parts["unseen"], tests, USUAL, draw),
     }
 
 
@@ -162,7 +161,7 @@ def make_data(options: argparse.Namespace) -> Path:
     folder: Path = options.out.absolute() / "data"
     if not (folder / "unseen.tsv").exists():
         parts, draw = split(takes(options.data)), np.random.default_rng(1)
-        for name, made in lists(parts, options.count, draw).items():
+        for name, made in lists(parts, options.count, draw, options.tests).items():
             write(folder, name, made, draw)
             print(f"{folder / name}.tsv: {len(made):,} recordings, {sum(map(len, made)):,} digits")
     return folder
@@ -196,6 +195,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data", type=Path, metavar="FSDD")
     parser.add_argument("--count", type=int, default=3000, help="training strings (default 3,000)")
+    parser.add_argument("--tests", type=int, default=300, help="strings of each other list (default 300)")
     parser.add_argument("--seeds", default="1,2", help="seeds of each system (default 1,2)")
     parser.add_argument("--prepare", action="store_true", help="only write OUT/data")
     add_options(parser, at_once=2)

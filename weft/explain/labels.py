@@ -1,103 +1,90 @@
-"""Explains the label of a text: the weights of its sentences and words, as a self-contained HTML page."""
+"""What labels and tags are based on: the weights of sentences, words and facts, and probabilities."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from html import escape
 
-from weft.errors import DataError
-from weft.explain.page import asset
 from weft.explain.text import Weights, right_to_left, shown
-from weft.inference.classification import ClassificationPredictor
-from weft.inference.labels import Label
+from weft.inference.labels import Label, LabelPredictor
+from weft.inference.tagging import Tagged, TaggingPredictor
 
 SHOWN = 10
 """The most labels whose probabilities are listed."""
 
-
-@dataclass(frozen=True)
-class WeightedSentence:
-    """Words with their weights, which sum to 1 in a sentence, and the weight of the sentence; None: there are no weights."""
-
-    words: list[tuple[str, float | None]]
-    weight: float | None = None
+Weighted = list[tuple[str, float | None]]
+"""Words with their weights, which sum to 1 in a sentence; None: there are no weights."""
 
 
-@dataclass(frozen=True)
-class LabelExplanation:
-    """A text, its label, and the weights that the poolings of the model give to its sentences and words."""
-
-    run: str
-    label: Label
-    sentences: list[WeightedSentence]
-    notes: list[str] = field(default_factory=list)
-
-    def _repr_html_(self) -> str:
-        """Shows the page in a notebook, isolated from the notebook's styles."""
-        return (
-            f'<iframe srcdoc="{escape(label_page([self]))}" title="weft explain" '
-            'style="width:100%;height:30em;border:0" sandbox=""></iframe>'
-        )
+def label_body(predictor: LabelPredictor[object], label: Label, text: str) -> str:
+    """The probabilities of labels, and the weights of facts, or of sentences and words. Several pooled vectors are averaged."""
+    rows = "".join(
+        f"<tr><td>{escape(name)}</td><td>{share:.3f}</td><td>{_bar(share)}</td></tr>"
+        for name, share in list(label.probabilities.items())[:SHOWN]
+    )
+    parts = _facts(label, text) if label.hops else _sentences(label)
+    return f"<table>{rows}</table>\n{parts}\n"
 
 
-def explain_label(predictor: ClassificationPredictor, text: str, run: str = "") -> LabelExplanation:
-    """Explains the label of a text. Weights of several pooled vectors are averaged."""
-    (label,) = predictor.predict([predictor.parse(text, attention=True)])
-    if not label.source_tokens:
-        raise DataError("there is nothing to explain in an empty text; give a text or a document")
+def tags_body(predictor: TaggingPredictor, found: Tagged, text: str) -> str:
+    """Each word with its tag and the probability that its own scores give to this tag."""
+    rows = "".join(
+        f"<tr><td>{escape(word)}</td><td>{escape(tag)}</td><td>{share:.3f}</td><td>{_bar(share)}</td></tr>"
+        for word, tag, share in zip(found.words, found.tags, found.probabilities, strict=True)
+    )
+    note = "Probabilities are those of a word by itself; the tags are the best sequence." if predictor.model.chain else ""
+    return f"<table>{rows}</table>\n{_notes([note] if note else [])}"
+
+
+def _facts(label: Label, text: str) -> str:
+    """The facts of a story in order, with a bar for each hop."""
+    rows = "".join(
+        f"<tr><td>{escape(fact)}</td>{''.join(f'<td>{_bar(weight)} {weight:.3f}</td>' for weight in weights)}</tr>"
+        for fact, *weights in zip(label.facts, *label.hops, strict=True)
+    )
+    heads = "".join(f"<th>hop {number}</th>" for number in range(1, len(label.hops) + 1))
+    return f"<table><tr><th>fact</th>{heads}</tr>{rows}</table>\n<p>{escape(text)}</p>"
+
+
+def _sentences(label: Label) -> str:
+    """A bar shows the weight of a sentence, the shade of a word its own weight."""
     pooling, words = (_mean(label.attention.get(name)) for name in ("pooling", "words"))
     if label.sentences:
         upper = [None] * len(label.sentences) if pooling is None else pooling[0].tolist()
-        sentences = [
-            WeightedSentence(_pair(tokens, None if words is None else words[place]), upper[place])
+        lines = [
+            _sentence(_pair(tokens, None if words is None else words[place]), upper[place])
             for place, tokens in enumerate(label.sentences)
         ]
     else:
-        sentences = [WeightedSentence(_pair(label.source_tokens, None if pooling is None else pooling[0]))]
+        lines = [_sentence(_pair(label.source_tokens, None if pooling is None else pooling[0]), None)]
     missing = ["sentences"] * (bool(label.sentences) and pooling is None)
     missing += ["words"] * ((words if label.sentences else pooling) is None)
-    notes = [f"the pooling over {what} has no weights, so all {what} look alike" for what in missing]
-    return LabelExplanation(run, label, sentences, notes)
+    notes = _notes([f"the pooling over {what} has no weights, so all {what} look alike" for what in missing])
+    return f"{notes}<ol>{''.join(lines)}</ol>"
 
 
-def label_page(explanations: Sequence[LabelExplanation], title: str = "weft explain") -> str:
-    """An HTML page with one section per text. A bar shows the weight of a sentence, the shade of a word its own weight."""
-    return (
-        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">\n"
-        f"<title>{escape(title)}</title>\n<style>\n{asset('base.css')}{asset('labels.css')}</style>\n</head>\n<body>\n"
-        f"<header><h1>{escape(title)}</h1></header>\n<main>\n{''.join(map(_section, explanations))}</main>\n</body>\n</html>\n"
-    )
-
-
-def _section(each: LabelExplanation) -> str:
-    label = each.label
-    rows = "".join(
-        f'<tr><td>{escape(name)}</td><td>{share:.3f}</td><td><meter min="0" max="1" value="{share:.4f}"></meter></td></tr>'
-        for name, share in list(label.probabilities.items())[:SHOWN]
-    )
-    notes = "".join(f"<p class=note>{escape(note)}</p>" for note in each.notes)
-    sentences = "".join(map(_sentence, each.sentences))
-    heading = f"{escape(label.text) or '(no label)'} <small>{escape(each.run)}</small>"
-    return f"<section>\n<h2>{heading}</h2>\n<table>{rows}</table>\n{notes}\n<ol>{sentences}</ol>\n</section>\n"
-
-
-def _sentence(sentence: WeightedSentence) -> str:
+def _sentence(words: Weighted, weight: float | None) -> str:
     """A sentence; the words of one without weight stay pale, as √(sentence · word) does in Yang et al. 2016."""
-    share = 1.0 if sentence.weight is None else sentence.weight
-    words = " ".join(
+    share = 1.0 if weight is None else weight
+    spans = " ".join(
         f"<span>{escape(shown(word))}</span>"
-        if weight is None
-        else f'<span style="background:rgba(var(--heat),{math.sqrt(share) * weight:.3f})" title="{weight:.3f}">'
+        if own is None
+        else f'<span style="background:rgba(var(--heat),{math.sqrt(share) * own:.3f})" title="{own:.3f}">'
         f"{escape(shown(word))}</span>"
-        for word, weight in sentence.words
+        for word, own in words
     )
-    bar = "" if sentence.weight is None else f'<meter min="0" max="1" value="{share:.4f}"></meter><small>{share:.3f}</small>'
-    direction = ' dir="rtl"' if right_to_left(" ".join(word for word, _ in sentence.words)) else ""
-    return f"<li>{bar}<p{direction}>{words}</p></li>\n"
+    bar = "" if weight is None else f"{_bar(share)}<small>{share:.3f}</small>"
+    direction = ' dir="rtl"' if right_to_left(" ".join(word for word, _ in words)) else ""
+    return f"<li>{bar}<p{direction}>{spans}</p></li>\n"
+
+
+def _bar(share: float) -> str:
+    return f'<meter min="0" max="1" value="{share:.4f}"></meter>'
+
+
+def _notes(notes: Sequence[str]) -> str:
+    return "".join(f"<p class=note>{escape(note)}</p>\n" for note in notes)
 
 
 def _mean(weights: Weights | None) -> Weights | None:
@@ -108,6 +95,6 @@ def _mean(weights: Weights | None) -> Weights | None:
     return mean
 
 
-def _pair(tokens: Sequence[str], weights: Weights | None) -> list[tuple[str, float | None]]:
+def _pair(tokens: Sequence[str], weights: Weights | None) -> Weighted:
     values = [None] * len(tokens) if weights is None else weights[: len(tokens)].tolist()
     return list(zip(tokens, values, strict=True))

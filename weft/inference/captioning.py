@@ -10,25 +10,17 @@ from typing import Any
 import numpy as np
 import torch
 
-from weft.attention.core.recording import first_row, record
-from weft.batch import BOS, EOS, Source
+from weft.batch import Source
 from weft.data.pictures import Pixels, read_picture
 from weft.data.tokenizer import Tokenizer
-from weft.inference.predictor import Part, Prediction, Predictor, refuse
+from weft.inference.predictor import Part, Prediction, refuse
 from weft.inference.resolve import Resolved
+from weft.inference.writing import WritingPredictor
 from weft.models.base import Model
-from weft.search.choosers import Limits
-from weft.search.constraints import usual_constraints
 from weft.search.loop import Control
-from weft.search.tables import Hypothesis
 
 POSITIONS = 64
 """What a picture takes of the budget of a batch, in tokens."""
-
-
-@dataclass
-class Caption(Prediction):
-    """A caption. Its score is that of the search, such as the log-probability divided by lengthᵅ."""
 
 
 @dataclass(frozen=True)
@@ -55,8 +47,8 @@ class PicturePart(Part):
         return int.from_bytes(blake2b(self.pixels.tobytes(), digest_size=8).digest(), "little") >> 1
 
 
-class CaptionPredictor(Predictor[PictureInput, Caption]):
-    """A model with the tokenizer of captions and the side of its pictures."""
+class CaptionPredictor(WritingPredictor[PictureInput]):
+    """A model that describes pictures, which it reads with a side of `side` pixels."""
 
     forks = False
 
@@ -64,68 +56,35 @@ class CaptionPredictor(Predictor[PictureInput, Caption]):
         self,
         model: Model,
         tokenizer: Tokenizer,
-        size: int,
+        side: int,
         resolved: Resolved,
         warn: Callable[[str], None] | None = None,
     ) -> None:
-        super().__init__(model, resolved, warn)
-        self.tokenizer, self.size = tokenizer, size
-        resolved.search.watched(model.decoder)  # fails now if the search cannot work with this decoder
-        if resolved.section.n_best > 1:
-            resolved.search.check(["n_best"])
+        super().__init__(model, tokenizer, resolved, warn)
+        self.side = side
 
     def parse(self, line: str, *, attention: bool = False, **fields: Any) -> PictureInput:
         refuse(fields, "a picture has no such field; leave it out")
-        return PictureInput(line, attention)
+        return PictureInput(line.strip(), attention)
 
     def read(self, inputs: Sequence[PictureInput], first_line: int) -> list[list[PicturePart]]:
-        return [
-            [PicturePart([], pixels=read_picture(given.path.strip(), self.size))] if given.path.strip() else []
-            for given in inputs
-        ]
+        return [[PicturePart([], pixels=read_picture(given.path, self.side))] if given.path else [] for given in inputs]
 
-    def run(self, parts: list[PicturePart], control: Control | None = None) -> list[list[Caption]]:
-        resolved, device, most = self.resolved, self.model.device, self.model.max_target
-        section = resolved.section
-        longest = max(1, min(section.max_length, section.max_length if most is None else most - 1))
-        limits = [torch.full((len(parts),), each, device=device) for each in (longest, min(section.min_length, longest - 1))]
-        seeds = torch.tensor([part.seed for part in parts], device=device)
-        with resolved.arithmetic(next(self.model.parameters()).dtype, resolved.beams):
-            found, _ = resolved.search.find(
-                self.model.decoder,
-                self.model.encode(self._source(parts)),
-                limits=Limits(limits[0], limits[1], seeds),
-                first=torch.full((len(parts), 1), BOS, device=device),
-                best=resolved.candidates,
-                constraints=usual_constraints(section.no_repeat_ngram, longest + 1),
-                control=control,
-            )
-        return [[self._caption(each) for each in hypotheses] for hypotheses in found]
+    def run(self, parts: list[PicturePart], control: Control | None = None) -> list[list[Prediction]]:
+        longest = [self.resolved.section.max_length] * len(parts)
+        with self.resolved.arithmetic(next(self.model.parameters()).dtype, self.resolved.beams):
+            encoded = self.model.encode(self._source(parts))
+            found = self.find(encoded, longest, [part.seed for part in parts], self.resolved.candidates, control)
+        return [[self.write(each) for each in hypotheses] for hypotheses in found]
 
-    def join(self, given: PictureInput, parts: list[PicturePart], results: list[list[Caption]]) -> Caption:
-        if not results or not results[0]:
-            return Caption("", 0.0)
-        best, *rest = results[0]
-        best.alternatives = rest
-        if given.attention:
-            self._add_attention(best, parts[0])
-        return best
+    def join(self, given: PictureInput, parts: list[Any], results: list[list[Prediction]]) -> Prediction:
+        """Weights over the picture go row by row through its grid."""
+        caption = super().join(given, parts, results)
+        if given.attention and caption.ids:
+            places = self.add_attention(caption, self._source(parts)).memory.size(1)
+            side = int(places**0.5)
+            caption.source_tokens = [f"{place // side + 1},{place % side + 1}" for place in range(places)]
+        return caption
 
     def _source(self, parts: Sequence[PicturePart]) -> Source:
         return Source(torch.from_numpy(np.stack([part.pixels for part in parts])).to(self.model.device))
-
-    def _caption(self, hypothesis: Hypothesis) -> Caption:
-        ids = hypothesis.tokens
-        text = self.tokenizer.decode([token for token in ids if token != EOS])
-        return Caption(text, hypothesis.score, ids, self.tokenizer.tokens(ids))
-
-    @torch.inference_mode()
-    def _add_attention(self, caption: Caption, part: PicturePart) -> None:
-        """Adds the weights of every layer that has any; those over the picture go row by row through its grid."""
-        fed = torch.tensor([[BOS, *caption.ids[:-1]]], device=self.model.device)
-        with record(self.model) as tape:
-            encoded = self.model.encode(self._source([part]))
-            self.model.decoder.features(fed, self.model.decoder.start(encoded))
-        caption.attention, caption.uses = first_row(self.model, tape)
-        side = int(encoded.memory.size(1) ** 0.5)
-        caption.source_tokens = [f"{place // side + 1},{place % side + 1}" for place in range(encoded.memory.size(1))]

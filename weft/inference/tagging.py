@@ -23,10 +23,14 @@ from weft.search.loop import Control
 
 @dataclass
 class Tagged(Prediction):
-    """A tagged sentence: `text` has a word, a tab and its tag on each line, and `score` is the log-probability of the tags."""
+    """A tagged sentence: `text` has a word, a tab and its tag on each line, and `score` is the log-probability of the tags.
+
+    probabilities: of each tag, by the scores of its word alone.
+    """
 
     words: list[str] = field(default_factory=list)
     tags: list[str] = field(default_factory=list)
+    probabilities: list[float] = field(default_factory=list)
 
     def lines(self) -> str:
         """A blank line ends a sentence."""
@@ -108,12 +112,17 @@ class TaggingPredictor(Predictor[TaggingInput, Tagged]):
             self.warn(f"line {line} is tagged in {len(parts)} pieces, because the model reads {self.longest:,} positions")
         return parts
 
-    def run(self, parts: list[TagPart], control: Control | None = None) -> list[tuple[list[str], float]]:
-        lengths = [len(part.ids) for part in parts]
-        batch = self._batch(parts)
-        tags, values = (found.tolist() for found in self.model.best(self._scores(batch), batch.words))
-        names = self.labels.names
-        return [([names[tag] for tag in row[:count]], value) for row, count, value in zip(tags, lengths, values, strict=True)]
+    def run(self, parts: list[TagPart], control: Control | None = None) -> list[tuple[list[tuple[str, float]], float]]:
+        """The tags of each part with their probabilities, and the score of all."""
+        batch, names = self._batch(parts), self.labels.names
+        scores = self._scores(batch)
+        tags, values = self.model.best(scores, batch.words)
+        shares = scores.float().softmax(-1).gather(2, tags[..., None])[..., 0].tolist()
+        rows = [
+            [(names[tag], share) for tag, share, _ in zip(row, likely, part.ids, strict=False)]
+            for row, likely, part in zip(tags.tolist(), shares, parts, strict=True)
+        ]
+        return list(zip(rows, values.tolist(), strict=True))
 
     def _batch(self, parts: list[TagPart]) -> TagBatch:
         words = np.array([number for part in parts for number in part.ids])
@@ -129,12 +138,12 @@ class TaggingPredictor(Predictor[TaggingInput, Tagged]):
             scores: Tensor = model(batch.source, batch.words, batch.starts)
         return scores
 
-    def join(self, given: TaggingInput, parts: list[TagPart], results: list[tuple[list[str], float]]) -> Tagged:
+    def join(self, given: TaggingInput, parts: list[TagPart], results: list[tuple[list[tuple[str, float]], float]]) -> Tagged:
         if not results:
             return Tagged("", 0.0)
-        words = split_words(given.text)
-        tags = self.change([tag for found, _ in results for tag in found])
-        found = Tagged(join_tags(words, tags), sum(value for _, value in results), tokens=tags, words=words, tags=tags)
+        words, shares = split_words(given.text), [share for row, _ in results for _, share in row]
+        tags, score = self.change([tag for row, _ in results for tag, _ in row]), sum(value for _, value in results)
+        found = Tagged(join_tags(words, tags), score, tokens=tags, words=words, tags=tags, probabilities=shares)
         if given.attention:
             self._add_attention(found, parts[0])
         return found

@@ -2,43 +2,37 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any
 
+import numpy as np
 import torch
 
-from weft.batch import BOS, EOS, Layout, Source
-from weft.data.lines import check_file
+from weft.batch import EOS, Layout, Source
 from weft.data.recordings import Frames, features
 from weft.data.sound import LogMel, wav_size
 from weft.data.tokenizer import Tokenizer
 from weft.errors import ConfigError, DataError
-from weft.inference.predictor import Part, Prediction, Predictor, refuse
+from weft.inference.predictor import Part, Prediction, Weights, refuse
 from weft.inference.resolve import Resolved
-from weft.models.base import Encoded, Model
+from weft.inference.writing import WritingPredictor
+from weft.models.base import Encoded
 from weft.models.ctc import CtcModel, Emitted, JointModel
-from weft.search.choosers import Limits
-from weft.search.constraints import usual_constraints
+from weft.objectives.ctc import best_alignment
 from weft.search.ctc import best_paths, prefix_beams
 from weft.search.joint import rank_jointly
 from weft.search.loop import Control
 from weft.search.tables import Hypothesis
 
 
-@dataclass
-class Transcript(Prediction):
-    """What was said. Its score is that of the search; CTC gives log-probabilities of whole texts."""
-
-
 @dataclass(frozen=True)
 class Recording:
-    """A wav file to transcribe. stamp: its size and the time it was changed, so that another file is another input."""
+    """A wav file to transcribe. attention: whether to add attention weights, and the alignment of CTC."""
 
     path: str
-    stamp: tuple[int, int] = (0, 0)
+    attention: bool = False
 
 
 @dataclass(eq=False)
@@ -53,8 +47,8 @@ class Listed(Part):
         return self.frames
 
 
-class TranscriptionPredictor(Predictor[Recording, Transcript]):
-    """A model that listens, with the tokenizer of its texts.
+class TranscriptionPredictor(WritingPredictor[Recording]):
+    """A model that listens.
 
     weight: how much CTC counts when a text is chosen: 0 for attention alone, 1 for CTC alone; between them, the texts that both
     propose are ranked by both.
@@ -63,15 +57,15 @@ class TranscriptionPredictor(Predictor[Recording, Transcript]):
     def __init__(
         self,
         model: Any,
-        target: Tokenizer,
+        tokenizer: Tokenizer,
         mel: LogMel,
         resolved: Resolved,
         *,
         weight: float,
         warn: Callable[[str], None] | None = None,
     ) -> None:
-        super().__init__(model, resolved, warn)
-        self.target, self.mel, self.weight = target, mel, weight
+        super().__init__(model, tokenizer, resolved, warn)
+        self.mel, self.weight = mel, weight
         if weight and resolved.search.kind not in ("greedy", "beam"):
             raise ConfigError(
                 f"decode.search: {resolved.search.kind} cannot search the outputs of CTC; set decode.search: beam or greedy, "
@@ -79,19 +73,13 @@ class TranscriptionPredictor(Predictor[Recording, Transcript]):
             )
         if resolved.rerank is not None:
             raise ConfigError("decode.rerank: transcripts cannot be reranked; set decode.rerank: none")
-        if resolved.section.n_best > 1:
-            resolved.search.check(["n_best"])
-        if isinstance(model, Model):
-            resolved.search.watched(model.decoder)  # fails now if the search cannot work with this decoder
 
-    def parse(self, line: str, **fields: Any) -> Recording:
-        refuse(fields, "a recording has no such field")
-        path = str(check_file(line.strip()))
-        found = os.stat(path)
-        return Recording(path, (found.st_size, found.st_mtime_ns))
+    def parse(self, line: str, *, attention: bool = False, **fields: Any) -> Recording:
+        refuse(fields, "a recording has no such field; leave it out")
+        return Recording(line.strip(), attention)
 
     def read(self, inputs: Sequence[Recording], first_line: int) -> list[list[Listed]]:
-        return [[self._list(given.path)] for given in inputs]
+        return [[self._list(given.path)] if given.path else [] for given in inputs]
 
     def _list(self, path: str) -> Listed:
         frames, most = self.mel.frames(*wav_size(path)), self.model.max_source
@@ -102,20 +90,37 @@ class TranscriptionPredictor(Predictor[Recording, Transcript]):
             )
         return Listed([], path, frames)
 
-    def run(self, parts: list[Listed], control: Control | None = None) -> list[list[Transcript]]:
+    def run(self, parts: list[Listed], control: Control | None = None) -> list[list[Prediction]]:
         heard = [features(part.path, self.mel) for part in parts]
         with self.resolved.arithmetic(next(self.model.parameters()).dtype, self.resolved.beams):
             encoded = self.model.encode(self._source(heard))
             found = self._search(heard, encoded, control)
         best = self.resolved.section.n_best
-        return [[self._transcript(each) for each in some[:best]] for some in found]
+        return [[self.write(each) for each in some[:best]] for some in found]
 
-    def join(self, given: Recording, parts: list[Listed], results: list[list[Transcript]]) -> Transcript:
-        if not results or not results[0]:
-            return Transcript("", 0.0)
-        best, *rest = results[0]
-        best.alternatives = rest
-        return best
+    def join(self, given: Recording, parts: list[Any], results: list[list[Prediction]]) -> Prediction:
+        """The alignment of CTC is under "ctc": ones where a token is said, over the vectors of the encoder."""
+        transcript = super().join(given, parts, results)
+        if given.attention and transcript.ids:
+            encoded = self.add_attention(transcript, self._source([features(given.path, self.mel)]))
+            transcript.source_tokens = [str(number) for number in range(1, encoded.memory.size(1) + 1)]
+            if isinstance(self.model, CtcModel | JointModel):
+                transcript.attention["ctc"] = self._alignment(transcript.ids[:-1], self.model.ctc(encoded))
+        return transcript
+
+    @torch.inference_mode()
+    def _alignment(self, ids: list[int], emitted: Emitted) -> Weights:
+        """[1, T, S]: ones where the best path of a text says each of its tokens; none for EOS."""
+        counts, device = torch.tensor([len(ids)], device=self.model.device), self.model.device
+        said = torch.tensor([ids], device=device)
+        path = best_alignment(emitted.logits, emitted.lengths, said, counts, blank=emitted.blank)[0].tolist()
+        weights, place, before = np.zeros((1, len(ids) + 1, len(path)), np.float32), -1, emitted.blank
+        for time, token in enumerate(path):
+            place += token not in (emitted.blank, before)
+            before = token
+            if token != emitted.blank:
+                weights[0, place, time] = 1
+        return weights
 
     def _source(self, heard: Sequence[Frames]) -> Source:
         lengths, device = [len(frames) for frames in heard], self.model.device
@@ -155,32 +160,9 @@ class TranscriptionPredictor(Predictor[Recording, Transcript]):
 
     def _attend(self, heard: Sequence[Frames], encoded: Encoded, best: int, control: Control | None) -> list[list[Hypothesis]]:
         """The texts that the decoder finds."""
-        device, section = self.model.device, self.resolved.section
-        limits = self._limits(heard)
-        found, _ = self.resolved.search.find(
-            self.model.decoder,
-            encoded,
-            limits=limits,
-            first=torch.full((len(heard), 1), BOS, device=device),
-            best=best,
-            constraints=usual_constraints(section.no_repeat_ngram, 1 + int(limits.longest.max())),
-            control=control,
-        )
-        return found
-
-    def _limits(self, heard: Sequence[Frames]) -> Limits:
-        section, most, shortens = self.resolved.section, self.model.max_target, self.model.encoder.shortens
-        longest = [min(section.max_length, int(section.max_ratio * -(-len(frames) // shortens)) + 10) for frames in heard]
-        if most is not None:
-            longest = [max(1, min(each, most - 1)) for each in longest]
-        shortest = [min(section.min_length, each - 1) for each in longest]
-        columns = longest, shortest, [_name(frames) for frames in heard]
-        return Limits(*(torch.tensor(each, device=self.model.device) for each in columns))
-
-    def _transcript(self, hypothesis: Hypothesis) -> Transcript:
-        ids = hypothesis.tokens
-        text = self.target.decode([token for token in ids if token != EOS])
-        return Transcript(text, hypothesis.score, ids, self.target.tokens(ids))
+        shortens, ratio = self.model.encoder.shortens, self.resolved.section.max_ratio
+        longest = [int(ratio * -(-len(frames) // shortens)) + 10 for frames in heard]
+        return self.find(encoded, longest, [_name(frames) for frames in heard], best, control)
 
 
 def _name(frames: Frames) -> int:

@@ -14,7 +14,7 @@ from starlette.exceptions import HTTPException
 
 from weft.config.sections import Config
 from weft.errors import ConfigError
-from weft.explain.page import page
+from weft.explain.sections import explain_page
 from weft.inference.predictor import Prediction, Wanted
 from weft.inference.projection import Mark
 from weft.inference.terms import NO_TERMS, Terms
@@ -100,7 +100,7 @@ class Served:
         text, options = queries[0].text, dict(queries[0].options)
         if isinstance(queries[0], ExplanationQuery):
             found = self.translator.explain_sentences(text, run=self.name, **options)
-            return [Prediction(page(found, "weft"), 0.0)] * len(queries)
+            return [Prediction(explain_page(found, "weft"), 0.0)] * len(queries)
         predictor = self.translator.predictor(**options)
         inputs = [predictor.parse(query.text, **query.fields) for query in queries if isinstance(query, TranslationQuery)]
         return list(predictor.predict(inputs, together=True, wanted=wanted))
