@@ -117,4 +117,8 @@ def _majority(known: Sequence[tuple[str, str]], asked: Sequence[tuple[str, str]]
 
 
 def _labelled(file: str) -> list[tuple[str, str]]:
+    if ".jsonl" in file:
+        from weft.data.formats import open_pairs
+
+        return list(open_pairs(file))
     return [(text, label) for text, label in (line.rsplit("\t", 1) for line in Path(file).read_text("utf-8").splitlines())]

@@ -24,19 +24,18 @@ from weft.compare.processes import Failure, Processes, Stopped
 from weft.compare.trainings import Training, records, train
 from weft.config.registry import build
 from weft.config.sections import Config, load_config
-from weft.data.tokenizer import load_tokenizers
 from weft.errors import WeftError
 from weft.models.base import Model, Sizes
 from weft.models.composing import build_model
-from weft.runs.opening import run_config
+from weft.runs.opening import open_run
 from weft.tasks.base import Setting
 
 
 @dataclass(frozen=True)
 class Run:
-    """One training: a recipe with changes, on `data`. tests: name → pairs to score, decoded with a beam of `beam`.
+    """One training: a recipe with changes, on `data`. tests: name → data to score, decoded with a beam of `beam`.
 
-    time: what `--time` says, if anything
+    time: what `--time` says, if anything · valid: validation data, if there is any.
     """
 
     name: str
@@ -46,10 +45,11 @@ class Run:
     tests: Mapping[str, str] = field(default_factory=dict)
     beam: int = 5
     time: str = ""
+    valid: str = ""
 
     @property
     def training(self) -> Training:
-        return Training(self.recipe, (self.data,), (), self.sets, self.time)
+        return Training(self.recipe, (self.data,), (self.valid,) if self.valid else (), self.sets, self.time)
 
     def config(self) -> Config:
         return self.training.config()
@@ -104,9 +104,7 @@ class Sweep:
         outcome = Outcome(run)
         try:
             outcome.command = self._train(run)
-            config = run_config(self.out / run.name)  # which may have been chosen from the data
-            source, target = load_tokenizers(self.out / run.name, config.data.tokenizer)
-            outcome.parameters = count_parameters(config, Sizes(source.size, target.size, source is target))
+            outcome.parameters = open_run(self.out / run.name).model.count_parameters()
             outcome.seconds = _training_seconds(self.out / run.name)
             for test, pairs in run.tests.items():
                 outcome.scores[test] = self._evaluate(run, test, pairs)
@@ -131,8 +129,10 @@ class Sweep:
             text = str(self.out / "texts" / f"{run.name}.{test}.txt")
             words = ["evaluate", str(self.out / run.name), "--data", pairs, "--beam", str(run.beam), "--json", "-o", text]
             file.write_text(self.processes(f"{run.name}.{test}", words), "utf-8")
-        metrics = json.loads(file.read_text("utf-8"))["metrics"]
-        return {name: metric["value"] for name, metric in metrics.items()}
+        found = json.loads(file.read_text("utf-8"))
+        if "metrics" not in found:  # the task compares no predictions with references
+            return next(iter(found["scores"].values()))
+        return {name: metric["value"] for name, metric in found["metrics"].items()}
 
 
 def count_parameters(config: Config, sizes: Sizes | None = None) -> int:
@@ -181,10 +181,10 @@ def markdown(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
 
 
-def score_cell(outcome: Outcome, test: str, metric: str) -> str:
+def score_cell(outcome: Outcome, test: str, metric: str, digits: int = 2) -> str:
     """A score for a table; a dash if it is missing."""
     value = outcome.scores.get(test, {}).get(metric)
-    return "–" if value is None else f"{value:.2f}"
+    return "–" if value is None else f"{value:.{digits}f}"
 
 
 def report(out: Path, name: str, table: str, outcomes: Sequence[Outcome]) -> bool:
@@ -224,4 +224,4 @@ def _training_seconds(folder: Path) -> float:
 
 
 def _describe(scores: Mapping[str, Mapping[str, float]]) -> str:
-    return " · ".join(f"{test}: BLEU {each['BLEU']:.2f}, exact {each['exact']:.2f}" for test, each in scores.items())
+    return " · ".join(f"{test}: {', '.join(f'{key} {some[key]:.2f}' for key in [*some][:2])}" for test, some in scores.items())

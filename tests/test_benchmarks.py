@@ -41,6 +41,25 @@ def test_a_script_prints_its_usage(script: str, monkeypatch: pytest.MonkeyPatch,
     assert "usage" in capsys.readouterr().out
 
 
+def test_takes_and_speakers_of_spoken_digits_do_not_cross_the_split() -> None:
+    digits = importlib.import_module("digits")
+    found = [
+        digits.Take(digit, speaker, number, Path(f"{digit}_{speaker}_{number}.wav"))
+        for digit in range(10)
+        for speaker in ("ann", "bob", "zoe")
+        for number in range(5, 20)
+    ]
+    made = digits.lists(digits.split(found), 50, np.random.default_rng(1))
+    used = {name: {take for string in some for take in string} for name, some in made.items()}
+    assert {take.speaker for take in used["unseen"]} == {"zoe"}
+    assert not any(take.speaker == "zoe" for name in used if name != "unseen" for take in used[name])
+    assert not (used["train"] & (used["valid"] | used["test"] | used["long"] | used["single"]))
+    assert not (used["valid"] & (used["test"] | used["long"] | used["single"]))
+    assert all(len({take.speaker for take in string}) == 1 for some in made.values() for string in some)
+    assert {len(string) for string in made["long"]} == {8, 9, 10}
+    assert max(len(string) for string in made["train"]) == 7
+
+
 def test_subsets_of_the_data_are_contained_in_each_other(tmp_path: Path) -> None:
     fit = importlib.import_module("fit")
     (tmp_path / "multi30k").mkdir()

@@ -7,6 +7,8 @@ import re
 from pathlib import Path
 
 import pytest
+import shapes
+import tones
 
 import weft
 from weft.config.sections import json_schema, load_config, recipe_summary, recipes, save_config
@@ -87,6 +89,15 @@ def test_a_recipe_takes_a_training_step(recipe: str, pairs: str, tmp_path: Path)
     if load_config(recipe).task["kind"] == "language_model":
         data, valid = pairs.split(",")[0], str(tmp_path / "valid.txt")
         Path(valid).write_text("a line of text\n" * 20)
+    if load_config(recipe).task["kind"] == "captioning":
+        data = valid = str(shapes.write(tmp_path / "shapes", 12))
+    if load_config(recipe).task["kind"] == "tagging":
+        data = valid = str(tmp_path / "tags.tsv")
+        Path(data).write_text("a\tO\nplace\tB-LOC\nof\tI-LOC\nhers\tI-LOC\n\nshe\tB-PER\nsat\tO\n\n" * 40)
+    if load_config(recipe).task["kind"] == "bits":
+        data = valid = "generated:bits_copy?count=20"
+    if load_config(recipe).task["kind"] == "transcription":
+        data = valid = str(tones.recordings(tmp_path / "tones", 5))
     result = weft.train(recipe, data=data, valid=valid, out=tmp_path / "run", set=small)
     assert result.update == 1
     assert (tmp_path / "run" / "model.safetensors").is_file()

@@ -175,13 +175,15 @@ class Layout(TensorFields):
 
 @dataclass(frozen=True)
 class Source(TensorFields):
-    """The input of a model: token ids [B, S], feature vectors [B, S, F], or images [B, C, H, W].
+    """The input of a model: token ids [B, S], words [B, W, 1 + P], feature vectors [B, S, F], or images [B, C, H, W].
 
-    A layout of None means that every row is full.
+    A layout of None means that every row is full. If the inputs are documents, rows of `values` are sentences, and `documents`
+    is the layout of sentences in documents [B, sentences]; the sentences of all documents follow each other.
     """
 
     values: Tensor
     layout: Layout | None = None
+    documents: Layout | None = None
 
     def repeat(self, times: int) -> Source:
         """Each row (of a padded batch) `times` times, one after the other."""
@@ -237,9 +239,23 @@ class FertilityBatch(PairBatch):
 
 @dataclass(frozen=True)
 class LabelBatch(Batch):
-    """Sources, each with a label [B]; `NO_LABEL` in rows that only fill up the batch."""
+    """Sources, each with a label [B], or with ones for its labels among zeros [B, C]; `NO_LABEL` in rows that only fill up."""
 
     source: Source
+    labels: Tensor
+
+
+@dataclass(frozen=True)
+class TagBatch(Batch):
+    """Sentences with a tag for each word.
+
+    source: words [B, W, 1 + P] (the id of a word, then those of its pieces), or all pieces [B, S] · words: the layout of
+    words · starts: [B, W] where each word begins in a source of pieces · labels: [B, W], `NO_LABEL` on padding.
+    """
+
+    source: Source
+    words: Layout
+    starts: Tensor | None
     labels: Tensor
 
 

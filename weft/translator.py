@@ -33,6 +33,7 @@ from weft.tasks.text import TextTask
 
 if TYPE_CHECKING:
     from weft.explain.explanation import Explanation
+    from weft.explain.sections import Section
 
 Warn = Callable[[str], None]
 
@@ -183,20 +184,25 @@ class Translator(Trained):
 
     def explain(
         self, text: str, *, target: str | None = None, influence: bool | None = None, run: str = "", **options: Any
-    ) -> Explanation:
-        """Everything that can be seen of how one text is translated; a notebook shows it as a page.
+    ) -> Explanation | Section:
+        """Everything that can be seen of how one input is translated, labelled or described; a notebook shows it as a page.
 
         `target`: explain this translation instead of the model's own · `influence`: also how much each token depends on each
         source token · `run`: what the page calls the model · `options`: those of the section decode. Nothing is reranked.
         """
         check_text(text, "text")
         from weft.explain.explain import explain  # slow to import, and not needed to translate
+        from weft.explain.sections import explain_input
 
         options = {"rerank": "none", **options}
         if "n_best" not in options:
             section = changed(self.config.decode, options)
             options["n_best"] = max(section.n_best, section.search.get("width", 1))
-        predictor = self.translation_predictor("explain", **options)
+        predictor = self.predictor(**options)
+        if not isinstance(predictor, TranslationPredictor):
+            if target is not None:
+                raise ConfigError("a target can be given to runs that translate; leave it out")
+            return explain_input(predictor, text, run)
         count = 1 if target is not None else len(predictor.reader.sentences(text))
         if count > 1:
             raise DataError(
@@ -208,22 +214,20 @@ class Translator(Trained):
         found.model, found.languages = self.config.model["kind"], (data.source_language or "", data.target_language or "")
         return found
 
-    def explain_sentences(self, text: str, **settings: Any) -> list[Explanation]:
+    def explain_sentences(self, text: str, **settings: Any) -> list[Explanation | Section]:
         """An explanation for each part of a text that is translated by itself; `settings` are those of `explain`."""
-        given = settings.get("target") is not None or settings.get("sentences", self.config.decode.sentences) == "off"
-        reader = self.translation_predictor("explain", rerank="none").reader
-        sentences = [text] if given else [each.text for each in reader.sentences(text)]
-        return [self.explain(sentence, **{**settings, "sentences": "off"}) for sentence in sentences]
+        predictor, texts = self.predictor(rerank="none"), [text]
+        whole = settings.get("target") is not None or settings.get("sentences", self.config.decode.sentences) == "off"
+        if not whole and isinstance(predictor, TranslationPredictor):
+            texts = [each.text for each in predictor.reader.sentences(text)]
+        return [self.explain(each, **{**settings, "sentences": "off"}) for each in texts]
 
     def translation_predictor(self, purpose: str, **options: Any) -> TranslationPredictor:
-        """The predictor, for a purpose that needs translations. Raises ConfigError if the model gives labels."""
+        """The predictor, for a purpose that needs translations. Raises ConfigError if the model does not translate."""
         predictor = self.predictor(**options)
         if isinstance(predictor, TranslationPredictor):
             return predictor
-        raise ConfigError(
-            f"{purpose} needs a run that translates; the task {self.config.task['kind']} gives labels. "
-            "See translate(text, attention=True) for what a label is based on"
-        )
+        raise ConfigError(f"{purpose} needs a run that translates; the task of this one is {self.config.task['kind']}")
 
 
 class Generator(Trained):

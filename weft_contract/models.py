@@ -27,6 +27,9 @@ VOCABULARY = 19
 SOURCE, TARGET = (27, 5, 22, 1), (21, 30, 1, 24)
 """Source and target lengths of a small batch."""
 
+ONE_SIDED = {"language_model", "rnn_language_model", "memory_network"}
+"""Models that have no encoder, or write no text."""
+
 TABLES = {"base": "weft.models:MODELS", "encoder": "weft.models:ENCODERS", "decoder": "weft.models:DECODERS"}
 """Option of a model → the table of its parts."""
 
@@ -213,7 +216,7 @@ class DecoderSteps:
 
 
 def decoders() -> Iterator[DecoderEntry]:
-    for kind in (kind for kind in MODELS if not kind.endswith("language_model")):
+    for kind in (kind for kind in MODELS if kind not in ONE_SIDED):
         for variant, options in {"": {}, **VARIANTS.get(kind, {})}.items():
             yield DecoderEntry(kind, variant, options)
 

@@ -17,11 +17,12 @@ import weft
 from weft import api
 from weft.batch import EOS, Layout, Source
 from weft.config.sections import Config
+from weft.data.documents import TextReader
 from weft.data.formats import open_pairs
 from weft.data.labels import Labels, make_labelled, prepare_labels
 from weft.data.symbols import ByteTokenizer
 from weft.errors import ConfigError, DataError, RunError
-from weft.evaluation.metrics import LabelAccuracy, MacroF1
+from weft.evaluation.label_metrics import LabelAccuracy, MacroF1
 from weft.models.base import Sizes
 from weft.models.classifier import Classifier
 from weft.models.composing import build_encoder
@@ -192,7 +193,7 @@ def test_every_family_has_an_encoder_that_serves(kind: str) -> None:
 def test_labels_have_ids_in_order_whatever_their_order(tmp_path: Path) -> None:
     labels = Labels(["b", " a ", "b", "", "c d"])
     assert labels.names == ["a", "b", "c d"]
-    assert [labels.find(name) for name in ("a", "c d ", " b")] == [0, 2, 1]
+    assert [labels.find(name) for name in ("a", "c d ", " b")] == [[0], [2], [1]]
     labels.save(tmp_path / "labels.json")
     assert Labels.load(tmp_path / "labels.json").names == labels.names
     (tmp_path / "labels.json").write_text("{}")
@@ -204,7 +205,7 @@ def test_texts_are_cut_and_cut_texts_are_other_data(tmp_path: Path) -> None:
     (tmp_path / "texts.tsv").write_text("abcd\tyes\nab\tno\n")
     pairs, labels, corpora = [open_pairs(str(tmp_path / "texts.tsv"))], Labels(["yes", "no"]), []
     for longest in (2, 3):
-        corpora.append(prepare_labels(pairs, ByteTokenizer(), labels, folder=tmp_path / "cache", max_length=longest))
+        corpora.append(prepare_labels(pairs, TextReader(ByteTokenizer(), longest), labels, folder=tmp_path / "cache"))
         assert corpora[-1].row("source", 0).tolist() == [*ByteTokenizer().encode("abcd"[:longest]), EOS]
         assert [corpora[-1].row("label", row).tolist() for row in (0, 1)] == [[1], [0]]
         assert corpora[-1].lengths.tolist() == [[longest + 1], [3]]

@@ -19,6 +19,7 @@ from weft.cli.output import Counter, opened, warn
 if TYPE_CHECKING:
     from weft.evaluation.metrics import Metric
     from weft.evaluation.report import Evaluation
+    from weft.inference.predictor import Prediction
     from weft.translator import Trained
 
 
@@ -55,8 +56,10 @@ def evaluate(
 ) -> None:
     """Score a run on test data by the metrics of its task.
 
-    Translation: BLEU, chrF, TER (sacreBLEU), exact match, token accuracy. Classification: accuracy and macro F1. Language
-    models: loss, perplexity, bits per character; --set task.evaluation_memory=1024 and the like change how they read.
+    Translation: BLEU, chrF, TER (sacreBLEU), exact match, token accuracy. Classification, answering: accuracy, macro F1.
+    Tagging: accuracy, also on unknown words, F1 of entities. Captioning: CIDEr-D and BLEU-4 against all captions of a picture.
+    Transcription: word and character error rates. Language models: loss, perplexity, bits per character;
+    --set task.evaluation_memory=1024 and the like change how they read.
     """
     from weft.translator import load_trained
 
@@ -66,7 +69,7 @@ def evaluate(
     if not systems[run].task.metrics():
         _show_scores({name: system.score(data) for name, system in systems.items()}, data, as_json)
         return
-    pairs = _pairs(data)
+    pairs = systems[run].task.examples(data, warn)
     metrics = _metrics(systems[run], tokenize, lowercase, [target for _, target in pairs])
     found = _report(systems, " ".join(data), pairs, metrics, options, output, (test, samples))
     if as_json:
@@ -74,16 +77,6 @@ def evaluate(
     else:
         Console().print(found.table())
         typer.echo("\n".join(found.signatures()))
-
-
-def _pairs(data: Sequence[str]) -> list[tuple[str, str]]:
-    from weft.data.formats import open_pairs
-    from weft.data.headers import check_columns
-
-    sources = [open_pairs(spec) for spec in data]
-    for pairs in sources:
-        check_columns(pairs, warn)
-    return [pair for pairs in sources for pair in pairs]
 
 
 def _metrics(system: Trained, tokenize: str | None, lowercase: bool, references: Sequence[str]) -> list[Metric]:
@@ -112,16 +105,16 @@ def _report(
 
     sources, references = [source for source, _ in pairs], [target for _, target in pairs]
     with opened(output) if output else nullcontext() as written:
-        (name, texts), *others = [(name, _texts(name, system, sources, options)) for name, system in systems.items()]
+        (name, found), *others = [(name, _predict(name, system, sources, options)) for name, system in systems.items()]
         if written is not None:
-            written.writelines(f"{' '.join(line.splitlines())}\n" for line in texts)
+            written.writelines(f"{each.lines()}\n" for each in found)
     return report.evaluate(
-        texts,
+        [each.text for each in found],
         references,
         system=name,
         data=data,
         sources=sources if any(metric.name == "BLEU" for metric in metrics) else None,
-        baseline=report.Baseline(*others[0]) if others else None,
+        baseline=report.Baseline(others[0][0], [each.text for each in others[0][1]]) if others else None,
         metrics=metrics,
         test=test[0].value,
         samples=test[1],
@@ -139,12 +132,12 @@ def _show_scores(scores: dict[str, dict[str, float]], data: Sequence[str], as_js
     Console().print(table)
 
 
-def _texts(name: str, system: Trained, sources: Sequence[str], options: dict[str, Any]) -> list[str]:
+def _predict(name: str, system: Trained, sources: Sequence[str], options: dict[str, Any]) -> list[Prediction]:
     from weft.inference.workers import cores
 
     found = []
     with Counter(f"{name}: done", "sentences", total=len(sources)) as counter:
         for each in system.stream(sources, auto_workers=cores(), **options):
-            found.append(each.text)
+            found.append(each)
             counter.advance()
     return found

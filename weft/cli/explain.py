@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,7 @@ from weft.errors import ConfigError, DataError
 if TYPE_CHECKING:
     from weft.attention.base import View
     from weft.explain.explanation import Explanation
+    from weft.explain.sections import Section
 
 PICTURES = (".png", ".svg", ".pdf")
 
@@ -25,9 +27,9 @@ What = StrEnum("What", ["cross", "encoder", "decoder"])
 
 def explain(
     run: str = RUN,
-    text: str = typer.Argument(None, help="The sentence to explain; or give --file."),
+    text: str = typer.Argument(None, help="The sentence, or the picture or recording, to explain; or give --file."),
     target: str = typer.Option(None, "--target", help="Explain this translation instead, and where the model would differ."),
-    file: Path = typer.Option(None, "--file", help="A file of sentences instead of one."),
+    file: Path = typer.Option(None, "--file", help="A file of sentences instead of one, or of documents as JSON lines."),
     targets: Path = typer.Option(None, "--targets", help="A file with a translation for each sentence."),
     against: list[str] = typer.Option([], "--against", help="Another run to show next to it. Repeatable.", metavar="RUN"),
     output: Path = typer.Option(
@@ -46,70 +48,91 @@ def explain(
 ) -> None:
     """Show how a sentence is translated: attention, the probability of each token, what the search dropped and why.
 
-    Writes one page that needs no network, or one picture for a paper. Nothing is reranked.
+    Writes one page that needs no network, or one picture for a paper. Nothing is reranked. For other
+    tasks the page shows what the output is based on: the weights of sentences, words and facts, the probabilities of labels and
+    tags, attention over a picture, and over the spectrogram of a recording.
     """
     suffix = output.suffix.lower()
     if suffix not in (".html", *PICTURES):
         raise ConfigError(f"{output}: the file name decides what is written; end it in .html, {', '.join(PICTURES)}")
-    pairs = _pairs(text, target, file, targets)
-    if suffix in PICTURES and (len(pairs) > 1 or against):
-        raise ConfigError(f"{output}: a picture shows one sentence of one run; for more, write a page (-o page.html)")
     chosen = _head(head)
-    options = decode_options(set, beam=beam)
-    found = list(_explanations([run, *against], pairs, device, influence or None, options))
+    if suffix in PICTURES and against:
+        raise ConfigError(f"{output}: a picture shows one sentence of one run; for more, write a page (-o page.html)")
+    given = Given(text, target, file, targets)
+    found = _explanations([run, *against], given, device, influence or None, decode_options(set, beam=beam))
     if suffix in PICTURES:
+        from weft.explain.explanation import Explanation
+        from weft.explain.picture import draw, view_of
+
         if len(found) > 1:
             raise ConfigError(
                 f"{output}: a picture shows one sentence, and there are {len(found)}; write a page (-o page.html)"
             )
-        from weft.explain.picture import draw, view_of
-
+        if not isinstance(found[0], Explanation):
+            raise ConfigError(f"{output}: only translations are drawn as a picture; write a page (-o page.html)")
         own: View = "target" if found[0].views("target") else "causal"
         uses: dict[What, View] = {What.cross: "cross", What.encoder: "encoder", What.decoder: own}
         draw(view_of(found[0], uses[look], layer=layer, head=chosen, words=words), output, warn=warn)
     else:
-        from weft.explain.page import page
+        from weft.explain.sections import explain_page
 
+        page = explain_page(found)
         with opened(output) as written:
-            written.write(page(found))
+            written.write(page)
     tell(f"wrote {output}")
 
 
 def _explanations(
-    names: Sequence[str], pairs: Sequence[tuple[str, str | None]], device: str, influence: bool | None, options: dict[str, Any]
-) -> Iterator[Explanation]:
-    """One per sentence and run. Runs are loaded one after the other, so that only one is in memory."""
+    names: Sequence[str], given: Given, device: str, influence: bool | None, options: dict[str, Any]
+) -> list[Explanation | Section]:
+    """One per sentence and run. Runs are loaded one by one, so that only one is in memory."""
     from weft.translator import load
 
+    found: list[Explanation | Section] = []
     for name in names:
         translator = load(runs(name), device=device, warn=warn)
+        pairs = given.pairs(translator.task.inputs)
         for number, (text, target) in enumerate(pairs, start=1):
             try:
-                yield from translator.explain_sentences(text, target=target, influence=influence, run=name, **options)
+                found += translator.explain_sentences(text, target=target, influence=influence, run=name, **options)
             except DataError as error:
                 raise DataError(f"sentence {number}: {error}" if len(pairs) > 1 else str(error)) from None
+    return found
 
 
-def _pairs(text: str | None, target: str | None, file: Path | None, targets: Path | None) -> list[tuple[str, str | None]]:
-    """Sentences, each with a translation to explain or None. Blank lines of files are skipped."""
-    from weft.data.lines import read_lines
+@dataclass(frozen=True)
+class Given:
+    """What is to be explained: one input, or a file of them, with a translation for each or none."""
 
-    if (text is None) == (file is None):
-        raise ConfigError("give a sentence to explain, or a file of them with --file (one of the two)")
-    if text is not None:
-        if targets is not None:
+    text: str | None
+    target: str | None
+    file: Path | None
+    targets: Path | None
+
+    def __post_init__(self) -> None:
+        if (self.text is None) == (self.file is None):
+            raise ConfigError("give a sentence to explain, or a file of them with --file (one of the two)")
+        if self.text is not None and self.targets is not None:
             raise ConfigError("--targets goes with --file; give --target 'a translation' for one sentence")
-        return [(text, target)]
-    if target is not None:
-        raise ConfigError("--target goes with one sentence; give --targets FILE for a file of them")
-    lines = list(read_lines(file or ""))
-    given: list[str | None] = [None] * len(lines) if targets is None else list(read_lines(targets))
-    if len(given) != len(lines):
-        raise DataError(f"{targets} has {len(given):,} lines, and {file} has {len(lines):,}; there must be one for each")
-    pairs = [pair for pair in zip(lines, given, strict=True) if pair[0].strip()]
-    if not pairs:
-        raise DataError(f"{file}: there is no sentence in it")
-    return pairs
+        if self.file is not None and self.target is not None:
+            raise ConfigError("--target goes with one sentence; give --targets FILE for a file of them")
+
+    def pairs(self, read: Callable[[Path], Iterable[str]]) -> list[tuple[str, str | None]]:
+        """Inputs, each with a translation to explain or None; `read` yields those of a file. Blank ones are skipped."""
+        from weft.data.lines import check_file, read_lines
+
+        if self.text is not None:
+            return [(self.text, self.target)]
+        lines = list(read(check_file(self.file or "")))
+        given: list[str | None] = [None] * len(lines) if self.targets is None else list(read_lines(self.targets))
+        if len(given) != len(lines):
+            raise DataError(
+                f"{self.targets} has {len(given):,} lines, and {self.file} has {len(lines):,}; there must be one for each"
+            )
+        pairs = [pair for pair in zip(lines, given, strict=True) if pair[0].strip()]
+        if not pairs:
+            raise DataError(f"{self.file}: there is no sentence in it")
+        return pairs
 
 
 def _head(text: str) -> Any:

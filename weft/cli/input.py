@@ -7,7 +7,7 @@ import re
 import select
 import sys
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,32 +21,40 @@ BLOCK = 1 << 16
 PATH = re.compile(r"\S*/\S*|\S+\.[A-Za-z][A-Za-z0-9]{0,4}|.*\.(txt|gz)")
 """What looks like the name of a file rather than like text."""
 
+Read = Callable[[Path], Iterable[str]]
+
 
 @dataclass(frozen=True)
 class Input:
-    """Lines of text.
+    """Lines of text, or other inputs.
 
-    file: where they come from, if that is a file · ready: whether the next line can be read without waiting; None: always ·
-    prompts: whether somebody types them.
+    file: where they come from, if that is a file · read: how to read it · ready: whether the next line can be read without
+    waiting; None: always · prompts: whether somebody types them.
     """
 
     lines: Iterable[str]
     file: Path | None = None
     ready: Callable[[], bool] | None = None
     prompts: bool = False
+    read: Read = read_lines
 
     def count(self) -> int | None:
-        """The number of lines, if they can be read twice."""
-        return sum(1 for _ in read_lines(self.file)) if self.file is not None and self.file.is_file() else None
+        """The number of inputs, if they can be read twice."""
+        return sum(1 for _ in self.read(self.file)) if self.file is not None and self.file.is_file() else None
 
 
-def open_input(text: str | None) -> Input:
-    """The lines of the file `text`; if there is no such file, its own lines; those of standard input if it is None or `-`."""
-    if text in (None, "-"):
+def open_input(text: str | None, read: Read = read_lines, whole: Sequence[str] = ()) -> Input:
+    """The inputs of the file `text`; if there is no such file, its own lines; those of standard input if it is None or `-`.
+
+    read: yields the inputs of a file · whole: suffixes of files that are one input each, which is their name.
+    """
+    if text is None or text == "-":
         return _standard_input()
+    if whole and text.lower().endswith(tuple(whole)):
+        return Input([text])
     if os.path.lexists(text):
         file = check_file(text)
-        return Input(read_lines(file), file)
+        return Input(read(file), file, read=read)
     if PATH.fullmatch(text):
         if why_unreadable(Path(text)) != NO_FILE:
             check_file(text)  # raises an error that says who may not enter which folder

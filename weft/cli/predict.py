@@ -27,7 +27,9 @@ What = StrEnum("What", ["text", "html", "srt", "xliff"])
 def predict(
     run: str = RUN,
     text: str = typer.Argument(
-        None, help="File with one input per line, also .gz, or the text itself; default: standard input, line by line."
+        None,
+        help="File with one input per line, also .gz or JSON lines, the text itself, a picture or a wav file; default: "
+        "standard input, line by line.",
     ),
     output: Path = OUTPUT,
     beam: int = BEAM,
@@ -45,7 +47,7 @@ def predict(
     device: str = DEVICE,
     set: list[str] = DECODE_SET,
 ) -> None:
-    """Run a trained model on a file, a text, or standard input line by line: translations, labels, continuations."""
+    """Run a trained model on a file, a text, or standard input line by line: translations, labels, captions, transcripts, …"""
     from weft.cli.input import open_input
     from weft.data.lines import check_file, read_lines
     from weft.inference.terms import read_glossary
@@ -53,12 +55,12 @@ def predict(
     from weft.translator import load_trained
 
     options = decode_options(set, beam=beam, n_best=n_best, fast=fast or None)
-    given = open_input(text)
+    trained = load_trained(runs(run), device=device, warn=warn)
+    given = open_input(text, trained.task.inputs, trained.task.files)
     for read in filter(None, (given.file, prefix, glossary)):
         _keep_apart(check_file(read), output)
     total = given.count() if output is not None else None
     known = None if glossary is None else read_glossary(glossary)
-    trained = load_trained(runs(run), device=device, warn=warn)
     if format is not What.text:
         if prefix or n_best or as_json:
             raise ConfigError(f"--format {format}: a document has no --prefix, --n-best and --json; leave them out")
@@ -78,7 +80,7 @@ def predict(
 
 
 def _line(found: Prediction, as_json: bool) -> str:
-    return json.dumps(found.document(), ensure_ascii=False) if as_json else " ".join(found.text.splitlines())
+    return json.dumps(found.document(), ensure_ascii=False) if as_json else found.lines()
 
 
 def _document(text: str | None, file: Path | None) -> str:

@@ -5,14 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from weft.compare.growth import measure_growth
-from weft.data.formats import open_pairs
 from weft.evaluation.metrics import score
 from weft.evaluation.tokenization import choose_tokenization
 from weft.explain.picture import View, views
@@ -73,8 +71,8 @@ def _predictions(run: TrainedRun, wanted: Wanted) -> dict[str, Any]:
     if not run.task.metrics():
         return {"test": _validated(run, wanted.test) if wanted.test else {}, "decoding": None, "views": []}
     translator = Trained(run.model, run.task, run.config)
-    test = _pairs(wanted.test)
-    valid = _pairs(run.config.data.valid, max(wanted.sentences, CANDIDATES))
+    test = run.task.examples(wanted.test)
+    valid = run.task.examples(run.config.data.valid)[: max(wanted.sentences, CANDIDATES)]
     pairs = test or valid[: wanted.sentences]
     chosen = choose_tokenization(
         run.config.train.tokenize, run.config.data.target_language, [target for _, target in test or valid]
@@ -90,10 +88,6 @@ def _predictions(run: TrainedRun, wanted: Wanted) -> dict[str, Any]:
         # Weights are rounded to what a picture can show.
         "views": [{**asdict(view), "weights": view.weights.astype(float).round(3).tolist()} for view in maps],
     }
-
-
-def _pairs(data: Sequence[str], most: int | None = None) -> list[tuple[str, str]]:
-    return list(islice((pair for spec in data for pair in open_pairs(spec)), most))
 
 
 def _decode(translator: Trained, sources: list[str]) -> tuple[list[str], float]:

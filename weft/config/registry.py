@@ -22,7 +22,7 @@ import importlib
 import inspect
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import MISSING, dataclass, fields, is_dataclass
 from types import NoneType
 from typing import Annotated, Any, Literal, get_type_hints
 
@@ -151,7 +151,9 @@ def _options(part: Any, kind: str) -> type[Options]:
         if is_dataclass(hint):
             hints = get_type_hints(hint, include_extras=True)
             for each in fields(hint):
-                options[each.name] = (with_description(hint, each.name, hints[each.name]), each.default)
+                made = each.default_factory
+                default = each.default if made is MISSING else made()
+                options[each.name] = (with_description(hint, each.name, hints[each.name]), default)
         else:
             options[name] = (with_description(part, name, hint), default)
     title = "".join(word.capitalize() for word in kind.replace("-", "_").split("_"))

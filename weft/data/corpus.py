@@ -25,7 +25,7 @@ from weft.errors import DataError
 
 VERSION = 3
 CHUNK = 1 << 14
-"""Examples that are encoded at a time."""
+"""Examples that are encoded at a time, unless they are large."""
 
 Rows = NDArray[np.int64]
 Columns = dict[str, Sequence[Any]]
@@ -107,17 +107,18 @@ def prepare(
     sized: Sequence[str],
     folder: Path,
     unit: str = "pairs",
+    chunk: int = CHUNK,
     progress: Callable[[int], None] | None = None,
 ) -> Corpus:
     """The corpus of all examples, from the cache in `folder` if it is there, otherwise encoded now.
 
     key: plain data that identifies everything `encode` depends on · columns: the numpy type of an entry of each: "uint16" for
     ids, "(80,)float32" for frames · sized: the columns whose lengths batches are cut by · unit: what examples are called in
-    messages · progress: called with the number of examples read so far.
+    messages · chunk: examples that are encoded at a time · progress: called with the number of examples read so far.
     """
 
     def build(aside: Path) -> None:
-        report = _write(aside, chain.from_iterable(sources), encode, columns, sized, CorpusReport(unit), progress)
+        report = _write(aside, chain.from_iterable(sources), encode, columns, sized, CorpusReport(unit), chunk, progress)
         if not report.kept:
             names = ", ".join(some.name for some in sources)
             raise DataError(f"{names}: no {unit.removesuffix('s')} is left to train on. {report.describe()}")
@@ -133,6 +134,7 @@ def _write(
     columns: Mapping[str, str],
     sized: Sequence[str],
     report: CorpusReport,
+    size: int,
     progress: Callable[[int], None] | None,
 ) -> CorpusReport:
     ends, longest = dict.fromkeys(columns, 0), 0
@@ -143,7 +145,7 @@ def _write(
         }
         for name in columns:
             files[f"{name}.offsets"].write(np.zeros(1, np.uint64).data)
-        while chunk := list(islice(examples, CHUNK)):
+        while chunk := list(islice(examples, size)):
             made, reasons = encode(chunk)
             counts = {name: np.fromiter(map(len, made[name]), np.int64, len(made[name])) for name in columns}
             for name, dtype in columns.items():

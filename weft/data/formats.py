@@ -4,6 +4,7 @@
     pairs.tsv   pairs.tsv#3,1     tab-separated columns: the first two, or those with the given numbers or names
     pairs.csv   pairs.csv#en,de   comma-separated columns with quotes: `source` and `target`, or those given
     pairs.jsonl pairs.jsonl#en,de one JSON object per line: the keys `source` and `target`, or those given (a.b: b inside a)
+    docs.jsonl                    documents with labels: the keys `sentences` (a list) or `text`, and `label` (also a list)
     …each also as .gz
     hf:NAME[:CONFIG][@SPLIT]#SOURCE,TARGET         a Hugging Face dataset (needs `pip install 'weft-seq2seq[datasets]'`)
     generated:dates?count=20000&seed=1&split=test  one of the generators of `weft.data.generated`
@@ -13,7 +14,6 @@ Data is streamed line by line and can be read any number of times.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from itertools import zip_longest
 from pathlib import Path
@@ -23,6 +23,7 @@ from weft.data.generated import parse_generator
 from weft.data.lines import check_file, file_digest, read_lines
 from weft.data.mismatch import explain_mismatch
 from weft.data.pair_source import Pairs, Texts, combine
+from weft.data.records import SOURCES, TARGETS, find_key, read_records, text_at
 from weft.data.tables import CsvPairs, TsvPairs
 from weft.errors import DataError
 from weft.version import install
@@ -100,26 +101,15 @@ class JsonPairs(Pairs):
     def __init__(self, name: str, path: str, columns: tuple[str, str] | None) -> None:
         super().__init__(name)
         self.path = str(check_file(path))
-        self.keys = columns or ("source", "target")
+        self.keys = columns
 
     def __iter__(self) -> Iterator[tuple[str, str]]:
-        source, target = self.keys
-        empty = True
-        for number, line in enumerate(read_lines(self.path), start=1):
-            if not line.strip():
-                continue
-            where = f"{self.path}, line {number:,}"
-            try:
-                record = json.loads(line)
-            except ValueError as error:
-                raise DataError(f"{where}: not valid JSON ({error}): {line[:80]!r}.") from None
-            empty = False
-            yield _text(record, source, where), _text(record, target, where)
-        if empty:
-            raise DataError(f"{self.path} is empty.")
+        for record, where in read_records(self.path):
+            source, target = self.keys or (find_key(record, SOURCES), find_key(record, TARGETS))
+            yield text_at(record, source, where), text_at(record, target, where)
 
     def digest(self) -> str:
-        return combine("json", *self.keys, file_digest(self.path))
+        return combine("json", *(self.keys or ("source", "target")), file_digest(self.path))
 
 
 class HuggingFacePairs(Pairs):
@@ -156,7 +146,7 @@ class HuggingFacePairs(Pairs):
         for number, record in enumerate(self._load(), start=1):
             where = f"{self.name}, record {number:,}"
             empty = False
-            yield _text(record, source, where), _text(record, target, where)
+            yield text_at(record, source, where), text_at(record, target, where)
         if empty:
             raise DataError(f"{self.name} is empty.")
 
@@ -179,20 +169,3 @@ class GeneratedPairs(Pairs):
 
     def digest(self) -> str:
         return combine("generated", self.generator.digest())
-
-
-def _text(record: Any, key: str, where: str) -> str:
-    """The text at `key` of a record; dots in the key lead into nested records."""
-    if isinstance(record, dict) and isinstance(record.get(key), str):
-        return str(record[key])
-    value = record
-    for step in key.split("."):
-        if not isinstance(value, dict) or step not in value:
-            present = ", ".join(map(repr, value)) if isinstance(value, dict) else f"a {type(value).__name__}"
-            raise DataError(f"{where}: there is no {key!r}; found {present or 'nothing'}. Choose keys like pairs.jsonl#en,de.")
-        value = value[step]
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        return str(value)  # labels are often numbers
-    if not isinstance(value, str):
-        raise DataError(f"{where}: {key!r} must be text, not {value!r}.")
-    return value

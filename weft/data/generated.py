@@ -3,7 +3,9 @@
     dates     "Dienstag, 3. März 2026" → "2026-03-03", in forty languages with several formats each
     copy      "k d q" → "k d q"        reverse  "k d q" → "q d k"        sort  "k d q" → "d k q"
     addition  "417+85" → "502"
-    listops, recall, distant_copy: see `weft.data.longrange`
+    listops, recall, distant_copy, verdict: see `weft.data.longrange`
+    bits_copy, bits_repeat, bits_recall: see `weft.data.bit_sequences`
+    babi      "Mary went to the kitchen.⇥Where is Mary?" → "kitchen": see `weft.data.babi`
 
 Pair i depends only on the kind, the seed and i. A hash of the subject of a pair (the day, the letters, the numbers) decides
 whether the pair belongs to train, valid or test, so that these never share a subject, whatever the seeds.
@@ -22,7 +24,9 @@ from typing import Any, Literal, get_args
 from urllib.parse import parse_qsl
 
 from weft.config.registry import suggest
-from weft.data.longrange import distant_copy, listops, recall
+from weft.data.babi import draw_story
+from weft.data.bit_sequences import bits_copy, bits_recall, bits_repeat
+from weft.data.longrange import distant_copy, listops, recall, verdict
 from weft.errors import DataError
 
 Split = Literal["train", "valid", "test"]
@@ -48,10 +52,11 @@ ATTEMPTS = 1000
 class PairGenerator:
     """`count` pairs of the given kind, the same on every iteration.
 
-    longest   maximum number of symbols (copy, reverse, sort; default 10), of digits (addition; default 4) or of source
-              tokens (listops, recall, distant_copy); ignored for dates
+    longest   maximum number of symbols (copy, reverse, sort; default 10), of digits (addition; default 4), of source
+              tokens (listops, recall, distant_copy), or of sentences (verdict; default 8); ignored for dates
     shortest  minimum number of symbols (default 1) or of source tokens (default: a quarter of the maximum); ignored for
               dates and addition
+    task      number of the task, from 1 to 20 (babi only)
     """
 
     kind: str
@@ -60,14 +65,17 @@ class PairGenerator:
     split: Split = "train"
     longest: int = 0
     shortest: int = 0
+    task: int = 0
 
     def __post_init__(self) -> None:
-        if self.kind not in KINDS:
-            raise DataError(f"generated:{self.kind}: there is no such generator; {suggest(self.kind, KINDS)}.")
+        if self.kind not in (*KINDS, "babi"):
+            raise DataError(f"generated:{self.kind}: there is no such generator; {suggest(self.kind, (*KINDS, 'babi'))}.")
         if self.split not in get_args(Split):
             raise DataError(f"generated:{self.kind}: there is no split {self.split!r}; {suggest(self.split, get_args(Split))}.")
         if self.count < 1 or self.longest < 0 or self.shortest < 0:
             raise DataError(f"generated:{self.kind}: count must be at least 1, longest and shortest at least 0.")
+        if (self.task > 0) != (self.kind == "babi"):
+            raise DataError(f"generated:{self.kind}: `task` is the number of a task of babi, as in generated:babi?task=1.")
         if self.shortest > self.longest:
             raise DataError(f"generated:{self.kind}: longest must be at least shortest={self.shortest}.")
 
@@ -79,10 +87,14 @@ class PairGenerator:
 
     def pair(self, index: int) -> tuple[str, str]:
         """Pair number `index`, drawn repeatedly until its subject belongs to this split."""
-        random = Random(int.from_bytes(_hash(f"{self.kind} {self.seed} {index}")[:8], "little"))
+        kind = f"{self.kind}{self.task or ''}"
+        random = Random(int.from_bytes(_hash(f"{kind} {self.seed} {index}")[:8], "little"))
         for _ in range(ATTEMPTS):
-            subject, source, target = KINDS[self.kind](random, self.shortest, self.longest)
-            if split_of(f"{self.kind} {subject}") == self.split:
+            if self.task:
+                subject, source, target = draw_story(random, self.task)
+            else:
+                subject, source, target = KINDS[self.kind](random, self.shortest, self.longest)
+            if split_of(f"{kind} {subject}") == self.split:
                 return source, target
         raise DataError(f"generated:{self.kind}: no pair found for {self.split!r}; increase `longest`.")
 
@@ -174,5 +186,9 @@ KINDS: dict[str, Callable[[Random, int, int], tuple[str, str, str]]] = {
     "listops": listops,
     "recall": recall,
     "distant_copy": distant_copy,
+    "verdict": verdict,
+    "bits_copy": bits_copy,
+    "bits_repeat": bits_repeat,
+    "bits_recall": bits_recall,
 }
 """kind → function that draws (subject, source, target), given the minimum and maximum length."""

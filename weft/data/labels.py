@@ -1,8 +1,12 @@
-"""Texts with a label each, as a corpus and as batches: columns `source`, with EOS at the end, and `label`."""
+"""Texts with labels, as a corpus and as batches.
+
+Columns: `source`, the ids of a text; `label`, those of its labels; and, for documents, `sentences`, the number of ids of each.
+"""
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 from pathlib import Path
@@ -10,39 +14,63 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from weft.batch import EOS, NO_LABEL, LabelBatch, Source
+from weft.batch import NO_LABEL, LabelBatch, Source
 from weft.data.batching import lay_out, spread
 from weft.data.corpus import Columns, Corpus, Rows, ids_below, prepare
+from weft.data.documents import TextReader, document_source
 from weft.data.formats import Pairs, Texts
 from weft.data.pairs import PairFilters
-from weft.data.tokenizer import Tokenizer
 from weft.errors import DataError, RunError
 
 SHOWN = 10
 """The most labels that a message lists."""
 
+SEPARATOR = re.compile("[,\n]")
+"""Separates the labels of a text that has several."""
+
+NONE = ","
+"""What stands for no label where a text may have any number."""
+
 
 class Labels:
-    """The names of all labels in alphabetical order; a label's id is its place. White space around a name is ignored."""
+    """The names of all labels in alphabetical order; a label's id is its place. White space around a name is ignored.
 
-    def __init__(self, names: Iterable[str] = ()) -> None:
-        self.names = sorted({name.strip() for name in names} - {""})
+    texts: what the data has as labels · several: whether a text has any number of labels, separated by commas or line breaks.
+    """
+
+    def __init__(self, texts: Iterable[str] = (), *, several: bool = False) -> None:
+        self.several = several
+        self.names = sorted({name for text in texts for name in self.split(text)})
         self.ids = {name: number for number, name in enumerate(self.names)}
 
     def __len__(self) -> int:
         return len(self.names)
 
-    def find(self, name: str) -> int:
-        """The id of a label. Raises DataError for one that is not known."""
-        if name.strip() not in self.ids:
-            raise DataError(f"the label {name.strip()!r} does not occur in the training data; {self.describe()}")
-        return self.ids[name.strip()]
+    def split(self, text: str) -> list[str]:
+        """The names of labels in a text; none if it is blank."""
+        parts = SEPARATOR.split(text) if self.several else [text]
+        return [part.strip() for part in parts if part.strip()]
+
+    def find(self, text: str) -> list[int]:
+        """The ids of the labels in a text, each once. Raises DataError for one that is not known."""
+        names = self.split(text)
+        for name in names:
+            if "\n" in name:
+                listed = ", ".join(map(repr, name.split("\n")))
+                raise DataError(f"a text has several labels, {listed}; set task.multi_label: true")
+            if name not in self.ids:
+                raise DataError(f"the label {name!r} does not occur in the training data; {self.describe()}")
+        return sorted({self.ids[name] for name in names})
+
+    def join(self, ids: Iterable[int]) -> str:
+        """The labels with these ids, as `split` reads them."""
+        return ",".join(self.names[number] for number in ids)
 
     def check(self, pairs: Pairs) -> None:
-        """Raises DataError at the first pair whose label is not known. A blank label is none."""
+        """Raises DataError at the first pair with a label that is not known. A blank label is none."""
         for number, (_, label) in enumerate(pairs, start=1):
             try:
-                _ = label.strip() and self.find(label)
+                self.find(label)
             except DataError as error:
                 raise DataError(f"{pairs.name}, pair {number:,}: {error}") from None
 
@@ -55,9 +83,9 @@ class Labels:
         path.write_text(json.dumps({"labels": self.names}, ensure_ascii=False, indent=0), encoding="utf-8")
 
     @staticmethod
-    def load(path: Path) -> Labels:
+    def load(path: Path, *, several: bool = False) -> Labels:
         try:
-            return Labels(json.loads(path.read_text(encoding="utf-8"))["labels"])
+            return Labels(json.loads(path.read_text(encoding="utf-8"))["labels"], several=several)
         except FileNotFoundError:
             raise RunError(f"{path}: there is no such file") from None
         except (OSError, ValueError, KeyError, TypeError) as error:
@@ -66,32 +94,35 @@ class Labels:
 
 def prepare_labels(
     pairs: Sequence[Pairs],
-    tokenizer: Tokenizer,
+    reader: TextReader,
     labels: Labels,
     *,
     folder: Path,
-    max_length: int,
     drop_duplicates: bool = False,
     progress: Callable[[int], None] | None = None,
 ) -> Corpus:
     """The corpus of texts with their labels, from the cache in `folder` or tokenised now.
 
-    Texts are cut after `max_length` tokens. Left out are texts that are empty or have no label, and with `drop_duplicates`
-    texts that occurred before with the same label.
+    Texts are cut as `reader` does. Left out are texts that are empty, texts without a label (unless any number is allowed), and
+    with `drop_duplicates` texts that occurred before with the same labels.
     """
-    filters = PairFilters(max_length, None, drop_duplicates)
+    filters = PairFilters(reader.longest + 1, None, drop_duplicates)
 
     def encode(texts: Texts) -> tuple[Columns, dict[str, int]]:
-        sources = [ids[:max_length] for ids in tokenizer.encode_batch([text for text, _ in texts])]
-        found = [[labels.find(label)] if label.strip() else [] for _, label in texts]
-        kept, reasons = filters(texts, sources, found)
-        return {"source": [[*sources[i], EOS] for i in kept], "label": [found[i] for i in kept]}, reasons
+        found = [labels.find(label) for _, label in texts]
+        given = [(text, labels.join(ids) or NONE * labels.several) for (text, _), ids in zip(texts, found, strict=True)]
+        read = [reader.cut(each) for each in reader.encode([text for text, _ in texts])]
+        kept, reasons = filters(given, [ids for ids, _ in read])
+        columns: Columns = {"source": [read[i][0] for i in kept], "label": [found[i] for i in kept]}
+        return columns | ({"sentences": [read[i][1] for i in kept]} if reader.by_sentence else {}), reasons
 
+    sentences = {"sentences": ids_below(reader.longest + 1)} if reader.by_sentence else {}
+    more = [["by sentence", reader.language]] * reader.by_sentence + ["several"] * labels.several
     return prepare(
         pairs,
-        ["labels", tokenizer.digest(), labels.names, max_length, drop_duplicates],
+        ["labels", reader.tokenizer.digest(), labels.names, reader.longest, drop_duplicates, *more],
         encode,
-        {"source": ids_below(tokenizer.size), "label": ids_below(len(labels))},
+        {"source": ids_below(reader.tokenizer.size), "label": ids_below(len(labels)), **sentences},
         sized=["source"],
         folder=folder,
         unit="texts",
@@ -99,19 +130,33 @@ def prepare_labels(
     )
 
 
-def collate_labels(corpus: Corpus, rows: Rows, *, budget: int = 0, rounded: bool = False) -> LabelBatch:
-    """The texts of some rows with their labels, laid out as `lay_out` does."""
+def collate_labels(corpus: Corpus, rows: Rows, labels: Labels, *, budget: int = 0, rounded: bool = False) -> LabelBatch:
+    """The texts of some rows with their labels, laid out as `lay_out` does; documents of sentences are only padded."""
     rows = np.asarray(rows, dtype=np.int64)
-    (source, lengths), (labels, _) = corpus.gather("source", rows), corpus.gather("label", rows)
-    return make_labelled(source, labels, lengths, rows, budget=budget, rounded=rounded)
+    (ids, lengths), (found, counts) = corpus.gather("source", rows), corpus.gather("label", rows)
+    true = mark_labels(found, counts, len(labels)) if labels.several else found
+    if "sentences" not in corpus.values:
+        return make_labelled(ids, true, lengths, rows, budget=budget, rounded=rounded)
+    source = document_source(ids, *corpus.gather("sentences", rows))
+    return LabelBatch(torch.from_numpy(rows), source, torch.from_numpy(true.astype(np.int64)))
+
+
+def mark_labels(labels: Rows, counts: Rows, size: int) -> Rows:
+    """The labels of all texts, and their number per text, as ones among zeros [n, size]."""
+    marks = np.zeros((len(counts), size), np.int64)
+    marks[np.repeat(np.arange(len(counts)), counts), labels] = 1
+    return marks
 
 
 def make_labelled(
     source: Rows, labels: Rows, lengths: Rows, rows: Rows | None = None, *, budget: int = 0, rounded: bool = False
 ) -> LabelBatch:
-    """A batch of texts, given all their tokens, their labels [n] and their lengths [n]. Rows that only fill it up have none."""
+    """A batch of texts, given all their tokens, their labels [n] or marks [n, C], and their lengths [n].
+
+    Rows that only fill it up have the label `NO_LABEL`.
+    """
     (layout,) = lay_out(lengths[:, None], budget=budget, rounded=rounded)
-    filled = np.full(len(layout.segments), NO_LABEL, np.int64)
+    filled = np.full((len(layout.segments), *labels.shape[1:]), NO_LABEL, np.int64)
     filled[: len(labels)] = labels
     numbers = torch.arange(len(lengths)) if rows is None else torch.from_numpy(rows)
     return LabelBatch(numbers, Source(spread(source, layout), layout), torch.from_numpy(filled))

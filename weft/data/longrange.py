@@ -3,9 +3,10 @@
     listops       "[MAX 4 3 [MIN 2 3 ] 1 0 ]" → "4": nested operations on digits (Nangia & Bowman 2018), one of ten labels
     recall        "k 3 q 7 d 1 ? q" → "7": the value of a key (Graves et al. 2014), one of ten labels
     distant_copy  "k d q . . . . ?" → "k d q": the letters before a long gap
+    verdict       "d red k\\nblue q final\\nw blue" → "blue": the colour in the sentence with `final`, one of four labels
 
 A function draws the subject of a pair, its source and its target. Sources have `shortest` to `longest` tokens; 0 means the
-default length of the kind for `longest`, and a quarter of `longest` for `shortest`.
+default length of the kind for `longest`, and a quarter of `longest` for `shortest`. For verdicts, both count sentences.
 """
 
 from __future__ import annotations
@@ -32,6 +33,11 @@ ATTEMPTS = 100_000
 
 KEPT = 8
 """Maximum number of symbols to copy over the gap."""
+
+
+COLOURS = ("red", "green", "blue", "white")
+DECIDES = "final"
+"""The word that marks the deciding sentence of a verdict."""
 
 
 class _Expression:
@@ -104,3 +110,20 @@ def distant_copy(random: Random, shortest: int, longest: int) -> tuple[str, str,
     count = random.randint(min(longest, shortest or longest // 4), longest)
     gap = max(1, count - len(letters.split()) - 1)
     return letters, f"{letters} {'. ' * gap}?", letters
+
+
+def verdict(random: Random, shortest: int, longest: int) -> tuple[str, str, str]:
+    """A document of `shortest` to `longest` sentences, each with letters and a colour; one of them decides.
+
+    Which colours occur tells little, so that a model has to find the deciding sentence.
+    """
+    longest = longest or 8
+    count = random.randint(min(longest, shortest or longest // 4 or 1), longest)
+    deciding, colours = random.randrange(count), random.choices(COLOURS, k=count)
+    sentences = []
+    for place, colour in enumerate(colours):
+        words = [*random.choices(string.ascii_lowercase, k=random.randint(1, 4)), colour, *[DECIDES] * (place == deciding)]
+        random.shuffle(words)
+        sentences.append(" ".join(words))
+    text = "\n".join([*sentences, ""])
+    return text, text, colours[deciding]

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Sized
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -63,8 +64,8 @@ class PairFilters:
         self.max_length, self.max_ratio = max_length, max_ratio
         self.seen = _Seen() if drop_duplicates else None
 
-    def __call__(self, texts: Texts, *sides: Sequence[Sequence[int]]) -> tuple[list[int], dict[str, int]]:
-        """The places of those pairs of a chunk that are kept; `sides` are their token ids."""
+    def __call__(self, texts: Texts, *sides: Sequence[Sized]) -> tuple[list[int], dict[str, int]]:
+        """The places of those pairs of a chunk that are kept; `sides` are their token ids or frames."""
         n = len(texts)
         sizes = np.array([np.fromiter(map(len, side), np.int64, n) for side in sides])
         blank = np.fromiter((not (pair[0].strip() and pair[1].strip()) for pair in texts), bool, n)
@@ -118,7 +119,7 @@ def collate_pairs(corpus: Corpus, rows: Rows, *, packed: bool = False, budget: i
 
 
 def make_pairs(
-    source: NDArray[np.integer],
+    source: NDArray[Any],
     labels: NDArray[np.integer],
     lengths: Rows,
     rows: Rows | None = None,
@@ -127,7 +128,7 @@ def make_pairs(
     budget: int = 0,
     rounded: bool = False,
 ) -> PairBatch:
-    """A batch of pairs, given all source tokens, all labels, and the lengths [n, 2] of both sides."""
+    """A batch of pairs, given all source tokens or frames, all labels, and the lengths [n, 2] of both sides."""
     target = np.roll(labels, 1)
     target[lengths[:, 1].cumsum() - lengths[:, 1]] = BOS
     above, below = lay_out(lengths, packed=packed, budget=budget, rounded=rounded)

@@ -131,10 +131,10 @@ def train_tokenizers(
 
 
 def train_tokenizer(
-    spec: Mapping[str, Any] | str, pairs: Sequence[Pairs], *, size: int, folder: Path | None = None
+    spec: Mapping[str, Any] | str, pairs: Sequence[Pairs], *, size: int, folder: Path | None = None, side: int = 0
 ) -> Tokenizer:
-    """Trains a tokenizer for the sources only."""
-    return _find_or_train(spec, pairs, size, [(0,)], folder)[0]
+    """Trains a tokenizer for one side only: 0 for sources, 1 for targets."""
+    return _find_or_train(spec, pairs, size, [(side,)], folder)[0]
 
 
 def _find_or_train(

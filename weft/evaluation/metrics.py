@@ -1,4 +1,4 @@
-"""Metrics of texts and of labels, from 0 to 100 (TER may be higher). BLEU, chrF and TER are those of sacreBLEU.
+"""Metrics of texts, from 0 to 100 (TER may be higher). BLEU, chrF and TER are those of sacreBLEU.
 
 A metric is computed in two steps: counts for each sentence, and a value from their sums. Tests of significance can then
 resample the counts instead of the text. sacreBLEU is imported only where it is used, so that translating does not wait.
@@ -189,44 +189,6 @@ class TokenAccuracy(Metric):
     def value(self, sums: Counts) -> Counts:
         right, words = sums[..., 0], sums[..., 1]
         return 100 * np.where(words > 0, right / np.where(words > 0, words, 1), 1.0)
-
-
-class LabelAccuracy(ExactMatch):
-    """The share of texts with the right label. It is exact match under the name that is usual for labels."""
-
-    name = "accuracy"
-    signature = "labels equal to their reference|strip:yes"
-
-
-class MacroF1(Metric):
-    """The mean over labels of F₁ = 2 · correct / (predicted + true), for labels that were predicted or true."""
-
-    name = "macro F1"
-    signature = "mean of F1 over labels that occur"
-
-    def __init__(self, labels: Sequence[str]) -> None:
-        self.index = {label: number for number, label in enumerate(labels)}
-
-    def count(self, hypotheses: Sequence[str], references: Sequence[str]) -> Counts:
-        """[N, 3 · labels]: for each label, whether it was correct, predicted, true."""
-        counts = np.zeros((len(references), 3, len(self.index)))
-        for row, (ours, theirs) in enumerate(zip(hypotheses, references)):
-            predicted, true = self.index.get(ours.strip()), self.index.get(theirs.strip())
-            if true is None:
-                raise DataError(
-                    f"the label {theirs!r} of pair {row + 1:,} is not a label of the run; {suggest(theirs, self.index)}"
-                )
-            counts[row, 2, true] = 1
-            if predicted is not None:
-                counts[row, 1, predicted] = 1
-                counts[row, 0, true] = predicted == true
-        return counts.reshape(len(references), -1)
-
-    def value(self, sums: Counts) -> Counts:
-        correct, predicted, true = np.moveaxis(sums.reshape(*sums.shape[:-1], 3, -1), -2, 0)
-        occurs = predicted + true > 0
-        each = np.where(occurs, 2 * correct / np.maximum(predicted + true, 1), 0.0)
-        return np.asarray(100 * each.sum(-1) / np.maximum(occurs.sum(-1), 1))
 
 
 METRICS: dict[str, type[Metric]] = {"bleu": Bleu, "chrf": Chrf, "ter": Ter, "exact": ExactMatch, "accuracy": TokenAccuracy}

@@ -30,12 +30,12 @@ def page(explanations: Sequence[Explanation], title: str = "weft explain") -> st
     data = json.dumps([list(map(document, group)) for group in groups.values()], separators=(",", ":"), allow_nan=False)
     parts = {
         "title": escape(title),
-        "style": _asset("base.css") + _asset("page.css"),
-        "script": "\n".join(_asset(name) for name in SCRIPTS),
+        "style": asset("base.css") + asset("page.css"),
+        "script": "\n".join(asset(name) for name in SCRIPTS),
         # Without <, > and &, no tag can start in the script element.
         "data": data.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026"),
     }
-    before, *rest = _asset("page.html").split("{{")
+    before, *rest = asset("page.html").split("{{")
     return before + "".join(parts[name] + text for name, text in (piece.split("}}", 1) for piece in rest))
 
 
@@ -77,5 +77,6 @@ def _plain(value: Any) -> Any:
     return {name: _plain(each) for name, each in vars(value).items()} if is_dataclass(value) else value
 
 
-def _asset(name: str) -> str:
+def asset(name: str) -> str:
+    """The text of a file of the page."""
     return files("weft.explain").joinpath("assets", name).read_text("utf-8")

@@ -54,6 +54,10 @@ class Prediction:
     alternatives: list[Any] = field(default_factory=list)
     uses: dict[str, View] = field(default_factory=dict)
 
+    def lines(self) -> str:
+        """What is written to a text file, without the last line end: one line."""
+        return " ".join(self.text.splitlines())
+
     def document(self) -> dict[str, Any]:
         """Plain data, for JSON."""
         plain: dict[str, Any] = {"text": self.text, "score": round(self.score, 6), "tokens": self.tokens}

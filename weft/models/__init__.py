@@ -7,14 +7,21 @@ MODELS = {
     "bytenet": "weft.models.bytenet:ByteNet",
     "rnn": "weft.models.rnn:RNN",
     "pointer": "weft.models.pointer:Pointer",
+    "memory_network": "weft.models.memory_network:MemoryNetworkFamily",
     "language_model": "weft.models.lm:LanguageModelFamily",
     "rnn_language_model": "weft.models.rnn_lm:RecurrentLanguageModelFamily",
 }
 
 FRONTS = {
     "tokens": "weft.models.fronts:TokenFront",
+    "words": "weft.models.word_front:WordFront",
     "frames": "weft.models.fronts:FrameFront",
-    "patches": "weft.models.fronts:PatchFront",
+    "pyramid": "weft.models.fronts:PyramidFront",
+    "vectors": "weft.models.fronts:VectorFront",
+    "patches": "weft.models.picture_fronts:PatchFront",
+    "convolutions": "weft.models.picture_fronts:ConvolutionFront",
+    "efficientnet": "weft.models.imagenet:EfficientNetFront",
+    "sentences": "weft.models.sentence_front:SentenceFront",
 }
 
 ENCODERS = {
@@ -22,6 +29,8 @@ ENCODERS = {
     "convs2s": "weft.models.convs2s:ConvS2SEncoder",
     "bytenet": "weft.models.bytenet:ByteNetEncoder",
     "rnn": "weft.models.rnn:RecurrentEncoder",
+    "identity": "weft.models.identity:IdentityEncoder",
+    "ntm": "weft.models.ntm:TuringEncoder",
 }
 
 DECODERS = {

@@ -19,8 +19,8 @@ from weft.layers.embedding import EmbeddingTables, embedding_table
 from weft.layers.readout import linear_loss, output_layer, rows_of, smoothed_loss
 from weft.state import State
 
-Reads = Literal["tokens", "frames", "image"]
-"""Kinds of source: token ids [B, S], feature vectors [B, S, F], pixels [B, C, H, W]."""
+Reads = Literal["tokens", "words", "frames", "image", "sentences"]
+"""Kinds of source, with the shapes that `Source` describes."""
 
 
 @dataclass(frozen=True)
@@ -28,13 +28,14 @@ class Sizes:
     """The sizes that the data gives to a model.
 
     source: source vocabulary, features per frame, or channels of an image, depending on `reads` · target: target vocabulary ·
-    shared: whether source and target have one vocabulary.
+    shared: whether source and target have one vocabulary · pieces: vocabulary of the pieces of words.
     """
 
     source: int
     target: int = 0
     shared: bool = False
     reads: Reads = "tokens"
+    pieces: int = 0
 
 
 @dataclass
@@ -101,21 +102,21 @@ class Supports(nn.Module):
 
 
 class Component(Supports):
-    """A front, encoder or decoder.
-
-    max_length: the longest input it has positions for · repeated: layers of one kind, which share one compilation.
-    """
+    """A front, encoder or decoder. max_length: the longest input it has positions for · repeated: layers of one kind, which
+    share one compilation."""
 
     max_length: int | None = None
     repeated: Sequence[nn.Module] = ()
 
 
 class Encoder(Component, ABC):
-    """Encodes a source. width: of its memory · max_source: the longest source · shortens: source positions per vector."""
+    """Encodes a source. width: of its memory · max_source: the longest source · shortens: source positions per vector ·
+    aligned: the memory has one vector for each vector of the front, in order."""
 
     width: int
     max_source: int | None = None
     shortens: int = 1
+    aligned: bool = True
 
     @abstractmethod
     def forward(self, source: Source) -> Encoded:

@@ -137,6 +137,7 @@ class ByteNetEncoder(VectorEncoder):
     ) -> None:
         super().__init__()
         self.unfolding, self.dropout = Unfolding(unfold_ratio, unfold_extra), blocks.dropout
+        self.aligned = unfold_ratio == 1 and unfold_extra == 0
         self.blocks, self.norm = blocks.stack(sets, causal=False), nn.LayerNorm(blocks.dim)
         self.input_width = self.width = blocks.dim
 

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from weft.batch import Source
@@ -45,15 +46,25 @@ class Classifier(Network):
 
 
 class Vote(Network):
-    """An ensemble of classifiers over the same labels, which averages their probabilities."""
+    """An ensemble of classifiers over the same labels, which averages their probabilities.
 
-    def __init__(self, classifiers: Sequence[Network]) -> None:
+    several: whether each label has a probability of its own, because a text may have any number of labels.
+    """
+
+    def __init__(self, classifiers: Sequence[Network], several: bool = False) -> None:
         super().__init__()
-        self.classifiers = nn.ModuleList(classifiers)
+        self.classifiers, self.several = nn.ModuleList(classifiers), several
         self.dim = classifiers[0].dim
         self.max_source = least(*(each.max_source for each in classifiers))
 
     def forward(self, source: Source) -> Judged:
-        """The logits are log-probabilities."""
-        each = [classifier(source).logits.float().log_softmax(-1) for classifier in self.classifiers]
-        return Judged(torch.stack(each).logsumexp(0) - math.log(len(each)))
+        """The logits are log-probabilities; of several labels, those of the mean probabilities."""
+        each = torch.stack([classifier(source).logits.float() for classifier in self.classifiers])
+        if self.several:
+            return Judged(_mean(F.logsigmoid(each)) - _mean(F.logsigmoid(-each)))
+        return Judged(_mean(each.log_softmax(-1)))
+
+
+def _mean(logs: Tensor) -> Tensor:
+    """The logarithm of the mean over the first dimension."""
+    return logs.logsumexp(0) - math.log(len(logs))

@@ -19,6 +19,7 @@ from weft.batch import Layout, Source
 from weft.errors import ConfigError
 from weft.kernels.plan import Draft, Maker, NotPlanned, Register
 from weft.layers.embedding import NGramBag, embedding_table
+from weft.layers.recurrent import CellKind, RecurrentLayer
 from weft.models.base import Component, Reads, Sizes
 
 
@@ -117,19 +118,44 @@ class FrameFront(Front):
         return x, layout
 
 
-class PatchFront(Front):
-    """Square patches of images [G, C, H, W], each projected to a vector with a learned position (Dosovitskiy et al. 2021).
+class PyramidFront(Front):
+    """Frames [G, S, F] through bidirectional layers that each read pairs of vectors, as in Listen, Attend and Spell.
 
-    patch: side of a patch in pixels
-    max_patches: patches of the largest image
+    The pyramid of Chan et al. 2016; their layer without pairs is the encoder above it. The last of an odd number of vectors
+    is paired with zeros.
+
+    layers: how many; each halves the number of vectors
+    dim: width of the states, both directions together
+    cell: GRU or LSTM
     """
 
-    def __init__(self, site: FrontSite, *, patch: PositiveInt = 16, max_patches: PositiveInt = 1024) -> None:
+    def __init__(self, site: FrontSite, *, layers: PositiveInt = 2, dim: PositiveInt = 256, cell: CellKind = "lstm") -> None:
         super().__init__()
-        site.check("image", "patches")
-        self.project = nn.Conv2d(site.sizes.source, site.width, patch, stride=patch)
-        self.position = nn.Parameter(torch.randn(max_patches, site.width) * site.width**-0.5)
+        site.check("frames", "pyramid")
+        widths = [site.sizes.source, *[dim] * (layers - 1)]
+        self.layers = nn.ModuleList(RecurrentLayer(cell, 2 * width, dim, both=True) for width in widths)
+        self.project = nn.Linear(dim, site.width)
+        self.shortens = 2**layers
 
     def forward(self, source: Source) -> tuple[Tensor, Layout | None]:
-        x = self.project(source.values).flatten(2).transpose(1, 2)
-        return x + self.position[: x.size(1)], None
+        x, layout = source.values, source.layout
+        for layer in self.layers:
+            assert isinstance(layer, RecurrentLayer)
+            if layout is not None:  # a row may end with half a pair
+                x = torch.where(layout.ok[..., None], x, 0.0)
+            x = F.pad(x, (0, 0, 0, x.size(1) % 2)).unflatten(1, (-1, 2)).flatten(2)
+            layout = None if layout is None else layout.shorten(2, x.size(1))
+            x, _ = layer(x, layer.start(x.size(0)), layout)
+        return self.project(x), layout
+
+
+class VectorFront(Front):
+    """Frames [G, S, F], each projected to a vector by itself."""
+
+    def __init__(self, site: FrontSite) -> None:
+        super().__init__()
+        site.check("frames", "vectors")
+        self.project = nn.Linear(site.sizes.source, site.width)
+
+    def forward(self, source: Source) -> tuple[Tensor, Layout | None]:
+        return self.project(source.values), source.layout

@@ -97,6 +97,7 @@ class RecurrentDecoder(LinearDecoder):
     heads: attention heads, for attentions that have heads; they share the width
     attention_dropout: dropout rate of attention weights
     input_feeding: h̃ joins the next input, in the style luong
+    context_gate: multiply each context by a learned gate between 0 and 1, σ(w h) of the state that attends (Xu et al. 2015)
     bridge: the decoder's initial states. tanh: a learned projection of the encoder's last state; copy: the encoder's last
         states, layer by layer; zeros
     readout: between the states and the output layer. tanh; maxout over pairs, as Cho and Bahdanau have it; none, as Sutskever
@@ -116,6 +117,7 @@ class RecurrentDecoder(LinearDecoder):
         heads: PositiveInt = 1,
         attention_dropout: Rate = 0.0,
         input_feeding: bool = False,
+        context_gate: bool = False,
         bridge: BridgeKind = "tanh",
         readout: ReadoutKind = "tanh",
     ) -> None:
@@ -140,6 +142,7 @@ class RecurrentDecoder(LinearDecoder):
         self.bridge = Bridge(bridge, dim if style == "cho" else memory, self.stack)
         reads = {"fixed": 0, "cho": width + context, "bahdanau": width + context, "luong": context}
         self.readout = Readout(readout, _predicting(cross, dim) + reads[style], width)
+        self.gate = nn.Linear(dim, 1) if context_gate and cross is not None else None
         self.dim, self.hidden = dim, width
 
     def start(self, source: Encoded, *, room: int | None = None) -> RecurrentState:
@@ -193,7 +196,7 @@ class RecurrentDecoder(LinearDecoder):
         outputs, layers = self.stack(_join(x, context), state.layers, layout)
         if self.cross is not None:
             found = self.cross(outputs, look, layout=layout)
-            context, look, extras = found.context, found.state, found.extras
+            context, look, extras = self._gated(outputs, found.context), found.state, found.extras
         return Features(self._read(outputs, x, context), replace(state, layers=layers, look=look), extras)
 
     def _step_by_step(self, x: Tensor, state: RecurrentState, layout: Layout | None) -> Features:
@@ -227,7 +230,10 @@ class RecurrentDecoder(LinearDecoder):
         found = self.cross(query[:, None], look, layout=piece)
         for name, value in found.extras.items():
             extras.setdefault(name, []).append(value)
-        return found.context[:, 0], found.state
+        return self._gated(query, found.context[:, 0]), found.state
+
+    def _gated(self, query: Tensor, context: Tensor) -> Tensor:
+        return context if self.gate is None else torch.sigmoid(self.gate(query)) * context
 
     def _read(self, output: Tensor, embedded: Tensor, context: Tensor | None) -> Tensor:
         """h̃, from the inputs that the style gives to the output layer."""

@@ -14,7 +14,8 @@ from starlette.exceptions import HTTPException
 
 from weft.config.sections import Config
 from weft.errors import ConfigError
-from weft.explain.page import page
+from weft.explain.explanation import Explanation
+from weft.explain.sections import explain_page
 from weft.inference.predictor import Predictor
 from weft.inference.projection import Mark
 from weft.inference.terms import NO_TERMS, Terms
@@ -127,8 +128,9 @@ class Served:
         """The page that explains how a text is translated."""
         found = self.translator.explain_sentences(query.text, run=self.name, **dict(query.options))
         for each in found:
-            each.languages = (self.source, self.target)
-        return page(found, "weft")
+            if isinstance(each, Explanation):
+                each.languages = (self.source, self.target)
+        return explain_page(found, "weft")
 
     def count(self, text: str) -> int:
         """Returns the number of source tokens in a text, including EOS."""
@@ -206,6 +208,11 @@ class Models:
         named = zip(("source", "target"), place.languages or (), strict=False)
         sets = [f'data.{side}_language="{code}"' for side, code in named] + ["decode.fast=true"] * self.fast
         translator = load(place.folders, device=self.device, set=sets)
+        if translator.task.files:
+            raise ConfigError(
+                f"{place.folders[0]}: its task, {translator.config.task['kind']}, reads files, which a server does not accept; "
+                f"use weft predict {place.folders[0]} FILE"
+            )
         source, target = languages_of(translator.config)
         if place.languages is None and UNKNOWN in (source, target):
             self.tell(

@@ -4,5 +4,10 @@ TASKS = {
     "translation": "weft.tasks.translation:TranslationTask",
     "parallel_translation": "weft.tasks.parallel:ParallelTranslationTask",
     "classification": "weft.tasks.classification:ClassificationTask",
+    "tagging": "weft.tasks.tagging:TaggingTask",
+    "captioning": "weft.tasks.captioning:CaptioningTask",
+    "answering": "weft.tasks.answering:AnsweringTask",
+    "bits": "weft.tasks.bits:BitsTask",
+    "transcription": "weft.tasks.transcription:TranscriptionTask",
     "language_model": "weft.tasks.language_model:LanguageModelTask",
 }

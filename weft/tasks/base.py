@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -16,8 +16,12 @@ from weft.config.registry import build
 from weft.config.sections import Config
 from weft.data.batching import round_up
 from weft.data.cache import cache_folder
-from weft.data.formats import Pairs
+from weft.data.formats import Pairs, open_pairs
+from weft.data.headers import check_columns
+from weft.data.lines import read_lines
+from weft.data.listed import open_listed, read_listed
 from weft.data.pairs import random_pairs
+from weft.data.records import is_json, read_sources
 from weft.errors import ConfigError, RunError
 from weft.evaluation.metrics import Metric
 from weft.inference.alignment import TokenWeights
@@ -96,6 +100,7 @@ class Task(ABC):
     commands: how to use a trained {run} on the command line, shown after training.
     bf16_weights: whether decoding in bf16 converts the weights too, or only the arithmetic.
     distils: whether a teacher may translate the training data (data.teacher).
+    files: suffixes of files that are one input each, such as .jpg, for tasks that read files instead of texts.
     inference: what a trained model does: search for texts of sources, continue texts without a source, or one forward pass.
     config: the configuration of the run. `prepare` may lower sizes in it to what the data allows; the run saves the result.
     """
@@ -106,6 +111,7 @@ class Task(ABC):
     commands: Sequence[str] = ('weft predict {run} "an input"', "weft evaluate {run} --data FILES")
     bf16_weights: bool = True
     distils: bool = False
+    files: Sequence[str] = ()
     inference: Literal["search", "continue", "forward"] = "search"
 
     def __init__(self, setting: Setting) -> None:
@@ -167,6 +173,28 @@ class Task(ABC):
     def predictor(self, model: Network, resolved: Resolved, warn: Callable[[str], None] | None = None) -> Predictor[Any, Any]:
         """A trained model that answers inputs."""
         raise ConfigError("this task has no predictor: its models can be trained and scored, but not used on inputs")
+
+    def open(self, spec: str) -> Pairs:
+        """The data that `spec` names, as pairs of an input and its reference, to train on or to score with."""
+        return open_listed(spec) if self.files else open_pairs(spec)
+
+    def inspect(self, pairs: Pairs, tell: Callable[[str], None]) -> None:
+        """Raises DataError if data is obviously not what the task needs; tells if it may not be."""
+        if not self.files:
+            check_columns(pairs, tell)
+
+    def examples(self, data: Sequence[str], tell: Callable[[str], None] = lambda message: None) -> list[tuple[str, str]]:
+        """All inputs of some data, each with the reference for `metrics`; `tell` receives remarks about the data."""
+        opened = [self.open(spec) for spec in data]
+        for pairs in opened:
+            self.inspect(pairs, tell)
+        return [pair for pairs in opened for pair in pairs]
+
+    def inputs(self, file: Path) -> Iterable[str]:
+        """The inputs in a file: its lines, or the texts in its JSON lines; for tasks that read files, those that it lists."""
+        if self.files:
+            return read_listed(file)
+        return read_sources(file) if is_json(file) else read_lines(file)
 
     def metrics(self, *, tokenize: str | None = None, lowercase: bool = False) -> list[Metric]:
         """Metrics that compare predictions with references, line by line; none if the task is scored by `score` only.

@@ -24,6 +24,7 @@ from weft.objectives.ctc import alignable, best_alignment, ctc_loss
 from weft.objectives.parallel import glance, mask_some
 from weft.tasks.base import Loss, Setting, Share
 from weft.tasks.translation import TranslationTask
+from weft.tasks.writing import Objective
 
 
 @dataclass(frozen=True)
@@ -59,7 +60,7 @@ class ParallelTranslationTask(TranslationTask):
         glancing: Share = 0.0,
         glancing_end: Share = 0.0,
     ) -> None:
-        super().__init__(setting, label_smoothing=label_smoothing)
+        super().__init__(setting, objective=Objective(label_smoothing=label_smoothing))
         self.masking, self.glancing, self.glancing_end = masking, glancing, glancing_end
         self.quick = {"rerank": "none", "n_best": 1}
         canvas = self.config.model.get("decoder", {}).get("canvas", {})
@@ -85,7 +86,7 @@ class ParallelTranslationTask(TranslationTask):
         # The blank is one more token, the last one.
         return Sizes(sizes.source + sizes.shared, sizes.target + 1, sizes.shared)
 
-    def vocabulary(self, sizes: Sizes) -> int:
+    def vocabulary_size(self, sizes: Sizes) -> int:
         return max(self.source.size, self.target.size)
 
     def join(self, models: Sequence[Network]) -> Network:

@@ -14,7 +14,6 @@ from weft.batch import Batch, Position
 from weft.data.batching import Batches, evaluation_batches
 from weft.data.corpus import Corpus, Rows
 from weft.data.formats import Pairs, open_pairs
-from weft.data.headers import check_columns
 from weft.data.held_out import HELD_OUT, split
 from weft.data.tokenizer import Tokenizer, has_tokenizers
 from weft.errors import ConfigError
@@ -49,11 +48,11 @@ class TextTask(Task):
         data = self.config.data
         if not data.train:
             raise ConfigError(f"there is no training data: give --data {self.example}, or set data.train")
-        train, valid = [[open_pairs(spec) for spec in specs] for specs in (data.train, data.valid)]
+        train, valid = [[self.open(spec) for spec in specs] for specs in (data.train, data.valid)]
         new = not has_tokenizers(self.run)  # a run that is resumed keeps its data
         if new:
             for pairs in (*train, *valid):
-                check_columns(pairs, self.tell)
+                self.inspect(pairs, self.tell)
         if data.hold_out:
             train, held = self._hold_out(train)
             valid = valid or [held]
@@ -63,7 +62,7 @@ class TextTask(Task):
         self.learn(train)
         sizes = self.reopen()
         if new and has_tokenizers(self.run) and self.source.learns:
-            self.limit("data.vocabulary", self.vocabulary(sizes))
+            self.limit("data.vocabulary", self.vocabulary_size(sizes))
         self.check(valid)
         self.train = self._read(train, "training")
         self.valid = self._read(valid, "validation") if valid else None
@@ -71,9 +70,10 @@ class TextTask(Task):
             self.limit("train.batch_tokens", len(self.train) * int(self.train.lengths.max()))
         return sizes
 
-    def vocabulary(self, sizes: Sizes) -> int:
+    def vocabulary_size(self, sizes: Sizes) -> int:
         """The size of the larger tokenizer."""
-        return max(sizes.source, sizes.target)
+        own = sizes.source if sizes.reads in ("tokens", "words", "sentences") else 0  # else features or channels
+        return max(own, sizes.target, sizes.pieces)
 
     def identity(self) -> str:
         return self.train.folder.name

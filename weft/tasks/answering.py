@@ -1,0 +1,98 @@
+"""Answering: a story, a question about it and an answer; cross-entropy over the answers, scored by accuracy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from pydantic import NonNegativeInt
+from torch import nn
+
+from weft.batch import EOS, UNK, LabelBatch
+from weft.data.corpus import Corpus
+from weft.data.formats import Pairs
+from weft.data.labels import make_labelled
+from weft.data.stories import open_stories, prepare_stories
+from weft.data.tokenizer import RESERVED
+from weft.inference.answering import AnsweringPredictor
+from weft.inference.resolve import Resolved
+from weft.models.base import Network, Sizes
+from weft.models.classifier import Classifier, Judged
+from weft.models.composing import build_encoder
+from weft.models.memory_network import MemoryEncoder, MemoryNetwork
+from weft.pooling.mean_max import MeanPooling
+from weft.tasks.base import Setting
+from weft.tasks.labelling import LabelTask
+
+WORDS = 6
+"""Words of a typical sentence."""
+
+
+class AnsweringTask(LabelTask):
+    """A story and a question to an answer, one of those that occur in training.
+
+    The model is a memory network. Any other model with an encoder reads the story as one text and answers from the mean of its
+    memory. Of a story with more than data.max_length tokens, only the latest sentences are read.
+
+    linear_start: updates at the start of training in which the memory network has no softmax (Sukhbaatar et al. 2015)
+    """
+
+    example = "stories.jsonl (story, question and answer on each line)"
+    commands = ('weft predict {run} "A story. Its end. A question?"', "weft evaluate {run} --data FILES")
+    noun = "answer"
+    counts = "questions"
+
+    def __init__(self, setting: Setting, *, linear_start: NonNegativeInt = 0) -> None:
+        super().__init__(setting)
+        self.linear_start = linear_start
+
+    def open(self, spec: str) -> Pairs:
+        return open_stories(spec)
+
+    def reopen(self) -> Sizes:
+        super().reopen()
+        return Sizes(max(self.source.size, 1 + max(self.answers)), len(self.labels))
+
+    @property
+    def answers(self) -> list[int]:
+        """The id of each answer: that of the word it is, or one of its own behind the vocabulary."""
+        found, free = [], self.source.size
+        for ids in self.source.encode_batch(self.labels.names):
+            if len(ids) == 1 and ids[0] != UNK:
+                found.append(ids[0])
+            else:
+                found.append(free)
+                free += 1
+        return found
+
+    def build(self, spec: Mapping[str, Any], sizes: Sizes) -> Network:
+        encoder = build_encoder(spec, sizes)
+        if isinstance(encoder, MemoryEncoder):
+            return MemoryNetwork(encoder, self.answers if self.labels.names else [0])
+        return Classifier(encoder, MeanPooling(encoder.width), max(1, len(self.labels)))
+
+    def predictor(self, model: Network, resolved: Resolved, warn: Callable[[str], None] | None = None) -> AnsweringPredictor:
+        longest = self.config.data.max_length
+        return AnsweringPredictor(model, self.source, self.labels, resolved, longest=longest, warn=warn)
+
+    def judge(self, model: nn.Module, batch: LabelBatch, update: int) -> Judged:
+        if isinstance(model, MemoryNetwork):
+            return model(batch.source, linear=update <= self.linear_start)
+        return super().judge(model, batch, update)
+
+    @property
+    def typical_length(self) -> int:
+        return min(64, self.config.data.max_length)
+
+    def made_up(self, length: int, sizes: Sizes, rows: int = 1, *, packed: bool = False, rounded: bool = False) -> LabelBatch:
+        """Random stories with the first answer."""
+        words = np.random.default_rng(length).integers(RESERVED, max(RESERVED + 1, sizes.source), (rows, length))
+        words[:, WORDS::WORDS] = words[:, -1] = EOS
+        labels, lengths = np.zeros(rows, np.int64), np.full(rows, length)
+        return make_labelled(words.ravel(), labels, lengths, budget=rows * length, rounded=rounded)
+
+    def encode(self, pairs: list[Pairs], *, training: bool, folder: Path, progress: Callable[[int], None]) -> Corpus:
+        longest = self.config.data.max_length
+        return prepare_stories(pairs, self.source, self.labels, folder=folder, max_length=longest, progress=progress)

@@ -1,0 +1,138 @@
+"""Tasks that write a text for a source of any kind: cross-entropy with teacher forcing, and what may be added to it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Any
+
+import torch
+import torch.distributed as dist
+from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
+from torch import Tensor
+
+from weft.batch import PairBatch
+from weft.config.registry import Among, build
+from weft.models.base import Model
+from weft.objectives.attention_penalties import Penalties
+from weft.objectives.likelihoods import log_likelihoods
+from weft.objectives.reinforce import Baseline, Reinforce, moved
+from weft.objectives.scheduled_sampling import Sampling
+from weft.tasks.base import Loss, Setting, Share
+from weft.tasks.text import TextTask
+
+
+@dataclass(frozen=True)
+class Objective:
+    """What is minimised when a decoder writes a text.
+
+    label_smoothing: share of the probability that is spread evenly over the vocabulary
+    reinforce_weight: weight of REINFORCE for attention that samples (hard)
+    reinforce_discount: discount of the reward per later token; 1: all count in full, without bias; less: biased, but less noisy
+    entropy_weight: reward for the entropy of such an attention, per nat
+    reinforce_baseline: the reward that is expected: that of other samples, or a moving average (Xu et al. 2015)
+    draws: samples per sentence and step; from 2 on, the other samples of a sentence are its baseline
+    guided_weight: penalty on attention away from the diagonal (Tachibana et al. 2017)
+    guided_width: width of the diagonal that costs little, as a share of the sentence
+    coverage_weight: penalty on attending to the same source token again (See et al. 2017)
+    doubly_stochastic_weight: penalty on source tokens whose total attention is not one (Xu et al. 2015)
+    penalty_layers: the cross-attentions that these penalties apply to; 0: the first, −1: the last
+    sampling: what the decoder is fed in training: the true tokens, or some of its own predictions
+    """
+
+    label_smoothing: Share = 0.1
+    reinforce_weight: NonNegativeFloat = 1.0
+    reinforce_discount: Annotated[float, Field(ge=0, le=1)] = 0.5
+    entropy_weight: NonNegativeFloat = 0.01
+    reinforce_baseline: Baseline = "samples"
+    draws: PositiveInt = 1
+    guided_weight: NonNegativeFloat = 0.0
+    guided_width: PositiveFloat = 0.2
+    coverage_weight: NonNegativeFloat = 0.0
+    doubly_stochastic_weight: NonNegativeFloat = 0.0
+    penalty_layers: Annotated[list[int], Field(min_length=1)] = field(default_factory=lambda: [-1])
+    sampling: Annotated[dict[str, Any], Among("weft.objectives:SAMPLINGS")] = field(default_factory=lambda: {"kind": "none"})
+
+    @property
+    def penalties(self) -> Penalties:
+        weights = {
+            "guided": self.guided_weight,
+            "coverage": self.coverage_weight,
+            "doubly_stochastic": self.doubly_stochastic_weight,
+        }
+        return Penalties(weights, self.guided_width, self.penalty_layers)
+
+    @property
+    def reinforce(self) -> Reinforce:
+        return Reinforce(
+            self.reinforce_weight, self.entropy_weight, self.reinforce_discount, self.draws, self.reinforce_baseline
+        )
+
+
+class WritingTask(TextTask):
+    """A task whose models are an encoder and a decoder that writes the target token by token."""
+
+    def __init__(self, setting: Setting, *, objective: Objective) -> None:
+        super().__init__(setting)
+        self.smoothing, self.reinforce, self.penalties = objective.label_smoothing, objective.reinforce, objective.penalties
+        self._moving: Tensor | None = torch.zeros(()) if objective.reinforce_baseline == "moving" else None
+        self.sampling: Sampling = build("weft.objectives:SAMPLINGS", objective.sampling)
+        # Attention weights of a packed row would cover every pair of its sentences.
+        self.steady = self.sampling.steady and not any(self.penalties.weights.values())
+
+    def losses(self, model: torch.nn.Module, batch: PairBatch, update: int) -> Iterator[Loss]:
+        """One loss for each way of feeding the batch. A sentence counts once, however often it is sampled and fed."""
+        assert isinstance(model, Model)
+        drawn = self.reinforce.repeat(model, batch)
+        inputs = self.sampling.inputs(model, drawn, update)
+        for fed in inputs:
+            yield self._objective(model, drawn, fed, times=self.reinforce.draws * len(inputs))
+
+    def carried(self) -> dict[str, Tensor]:
+        return {} if self._moving is None else {f"baseline/{_process()}": self._moving.clone()}
+
+    def carry(self, tensors: Mapping[str, Tensor]) -> None:
+        found = tensors.get(f"baseline/{_process()}")
+        if self._moving is not None and found is not None:
+            self._moving = found.clone()
+
+    def _objective(self, model: Model, batch: PairBatch, fed: Tensor, times: int) -> Loss:
+        """The loss if the decoder is fed `fed`, with everything added to it, divided by `times`."""
+        with self.penalties.watching(model) as watched:
+            found = model(batch.source, fed, batch.target_layout)
+        total, nll = model.decoder.loss(found.hidden, batch.labels, self.smoothing)
+        ok, metrics = batch.target_layout.ok, {"nll": nll}
+        if "log_prob" in found.extras:
+            gained = log_likelihoods(model.decoder, found.hidden, batch.labels)
+            if self._moving is not None and self._moving.device != gained.device:
+                self._moving = self._moving.to(gained.device)
+            terms = found.extras["log_prob"], found.extras["entropy"]
+            total = total + self.reinforce.loss(gained, *terms, ok, self._moving)
+            if self._moving is not None:
+                # In place, because a recorded step reads it from there.
+                self._moving.copy_(moved(self._moving, gained, ok))
+            metrics["entropy"] = found.extras["entropy"].detach().where(ok, 0.0).sum()
+        for name, value in self.penalties.sums(watched, batch).items():
+            total = total + self.penalties.weights[name] * value
+            metrics[name] = value.detach()
+        if not self.sampling.steady:
+            metrics["true_inputs"] = ((fed == batch.target) & ok).sum()
+        return Loss(total / times, ok.sum() / times, {name: value / times for name, value in metrics.items()})
+
+    def mean_loss(self, model: Model) -> float:
+        """The negative log-likelihood per token of the validation targets."""
+        total, count = 0.0, 0
+        for batch in self.validation(model):
+            nll, tokens = self.validation_loss(model, batch)
+            total, count = total + float(nll), count + int(tokens)
+        return total / max(1, count)
+
+    def validation_loss(self, model: Model, batch: PairBatch) -> tuple[Tensor, Tensor]:
+        """The negative log-likelihood of a batch, and the number of tokens it sums."""
+        found = model(batch.source, batch.target, batch.target_layout)
+        return model.decoder.loss(found.hidden, batch.labels)[1], batch.target_layout.ok.sum()
+
+
+def _process() -> int:
+    """The number of this process among those that train together."""
+    return dist.get_rank() if dist.is_available() and dist.is_initialized() else 0
