@@ -97,7 +97,7 @@ SMALL = {
     "transcription": Small(
         _recordings,
         {
-            "task": {"kind": "transcription", "mels": 8, "tempo": 0.1},
+            "task": {"kind": "transcription", "mels": 8, "tempo": 0.1, "pitch": 0.1, "time_masks": 1, "frequency_masks": 1},
             "model": {
                 "kind": "composed",
                 "front": {"kind": "frames", "convolutions": 1, "channels": 8},
