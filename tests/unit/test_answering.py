@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 import tiny
-import torch
 
 import weft
 from weft.batch import EOS
@@ -19,7 +18,6 @@ from weft.data.generated import split_of
 from weft.data.stories import encode_stories, open_stories, read_story
 from weft.data.symbols import WordTokenizer
 from weft.errors import DataError
-from weft.runs.weights import read_tensors
 from weft.translator import load_trained
 
 SETTINGS: dict[str, Any] = {
@@ -167,18 +165,6 @@ def test_the_score_of_evaluate_is_that_of_the_answers(run: Path) -> None:
     pairs = list(open_pairs(data))
     right = sum(found.text == answer for found, (_, answer) in zip(trained.stream([s for s, _ in pairs]), pairs, strict=True))
     assert trained.score(data)["accuracy"] == pytest.approx(100 * right / len(pairs))
-
-
-def test_resuming_gives_the_same_weights(tmp_path: Path) -> None:
-    schedule = {"kind": "constant", "rate": 1e-2}
-    settings = {**SETTINGS, "train.steps": 8, "task.linear_start": 3, "train.schedule": schedule, "train.keep_best": False}
-    data = {"data": stories(2, "train", 200), "valid": stories(2, "valid", 20)}
-    weft.train("memory-network", out=tmp_path / "whole", set=settings, **data)
-    weft.train("memory-network", out=tmp_path / "parts", set={**settings, "train.steps": 4}, **data)
-    weft.train(out=tmp_path / "parts", resume=True, set={"train.steps": 8})
-    one, two = (read_tensors(tmp_path / name / "model.safetensors") for name in ("whole", "parts"))
-    assert one.keys() == two.keys()
-    assert all(torch.equal(one[name], two[name]) for name in one)
 
 
 def test_own_data_and_any_encoder(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

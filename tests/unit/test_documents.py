@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import random
+import re
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +24,7 @@ from weft.data.labels import Labels, collate_labels, make_labelled, mark_labels,
 from weft.data.symbols import ByteTokenizer
 from weft.errors import ConfigError, DataError
 from weft.evaluation.label_metrics import LabelAccuracy, MacroF1, MicroF1
-from weft.explain.labels import explain_label, label_page
-from weft.inference.classification import ClassificationPredictor
+from weft.explain.sections import Section
 from weft.models.base import Sizes
 from weft.models.classifier import Vote
 from weft.tasks.base import Setting
@@ -145,21 +145,18 @@ def test_a_page_shows_the_weights_of_sentences_and_words(run: Path, tmp_path: Pa
     page = (tmp_path / "page.html").read_text()
     assert page.count("<section>") == 2 and page.count("<li>") == 3 and page.count("<script") == 0
     assert "&lt;" in page and "<a>" not in page
-    weft.fails("explain", run, "the cat", "-o", tmp_path / "page.png", says=["explained on a page"])
-    weft.fails("explain", run, "a cat", "--target", "b", "-o", tmp_path / "page.html", says=["leave --target"])
-    weft.fails("explain", run, " ", "-o", tmp_path / "page.html", says=["nothing to explain in an empty text"])
+    weft.fails("explain", run, "the cat", "-o", tmp_path / "page.png", says=["only translations are drawn"])
+    weft.fails("explain", run, "a cat", "--target", "b", "-o", tmp_path / "page.html", says=["leave it out"])
+    weft.fails("explain", run, " ", "-o", tmp_path / "page.html", says=["nothing to explain in an empty input"])
 
 
 def test_an_explanation_has_the_weights_of_both_levels(run: Path) -> None:
-    predictor = weft.load(run, device="cpu").predictor()
-    assert isinstance(predictor, ClassificationPredictor)
-    found = explain_label(predictor, "the cat is a\nthe oak\n", run="here")
-    assert sum(each.weight or 0.0 for each in found.sentences) == pytest.approx(1, abs=1e-5)
-    for sentence, words in zip(found.sentences, (4, 2), strict=True):
-        assert len(sentence.words) == words
-        assert sum(weight or 0.0 for _, weight in sentence.words) == pytest.approx(1, abs=1e-5)
-    assert "0.000" not in label_page([found]).split("<ol>")[0] and not found.notes
-    assert "srcdoc" in found._repr_html_()
+    found = weft.load(run, device="cpu").explain("the cat is a\nthe oak\n", run="here")
+    assert isinstance(found, Section)
+    weights = [float(weight) for weight in re.findall(r'title="([\d.]+)"', found.body)]
+    shares = [float(share) for share in re.findall(r"<small>([\d.]+)</small>", found.body)]
+    assert [sum(weights[:4]), sum(weights[4:]), sum(shares)] == pytest.approx([1, 1, 1], abs=4e-3)
+    assert "note" not in found.body and "srcdoc" in found._repr_html_()
 
 
 def test_bad_documents_are_named(run: Path, tmp_path: Path, weft: tiny.Shell) -> None:

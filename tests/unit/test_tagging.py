@@ -27,7 +27,6 @@ from weft.layers.crf import LinearChain
 from weft.models.base import Sizes
 from weft.models.composing import build_encoder
 from weft.models.tagger import PerWord, Tagger
-from weft.runs.weights import read_tensors
 from weft.training.session import Result
 
 SETTINGS: dict[str, Any] = {
@@ -126,16 +125,6 @@ def test_a_long_sentence_is_tagged_in_pieces(run: Path) -> None:
     assert isinstance(found, Tagged)
     assert len(found.tags) == 3 * longest and found.tags.count("B-PLACE") >= longest - 6
     assert warned == [f"line 1 is tagged in 3 pieces, because the model reads {longest} positions"]
-
-
-def test_an_interrupted_run_ends_with_the_same_bits(files: tuple[Path, Path], tmp_path: Path) -> None:
-    constant = {"kind": "constant", "rate": 0.01}
-    short = {"train.steps": 6, "train.save_every": 3, "task.dropout": 0.2, "train.schedule": constant}
-    train(tmp_path / "whole", files[0], short)
-    train(tmp_path / "parts", files[0], {**short, "train.steps": 3})
-    api.train(out=tmp_path / "parts", resume=True, set={"train.steps": 6})
-    whole, parts = (read_tensors(tmp_path / name / "model.safetensors") for name in ("whole", "parts"))
-    assert all(torch.equal(value, parts[name]) for name, value in whole.items())
 
 
 def test_an_encoder_may_read_pieces_and_sentences_may_be_held_out(files: tuple[Path, Path], tmp_path: Path) -> None:

@@ -76,17 +76,6 @@ def test_ctc_alone_learns_the_tones(tmp_path: Path, data: tuple[Path, Path]) -> 
     assert "decoder" not in " ".join(read_tensors(tmp_path / "run" / "model.safetensors"))
 
 
-def test_a_resumed_run_equals_one_in_a_single_piece(tmp_path: Path, data: tuple[Path, Path]) -> None:
-    augmented: dict[str, Any] = {"task__time_masks": 2, "task__frequency_masks": 1, "task__tempo": 0.1, "task__pitch": 0.05}
-    pyramid = {**SETTINGS["model"], "front": {"kind": "pyramid", "layers": 2, "dim": 24}}
-    augmented |= {"model": pyramid, "task__ctc_weight": 0.5}
-    for name, steps in (("whole", 6), ("parts", 3)):
-        train(tmp_path / name, data, train__steps=steps, **augmented, train__schedule={"kind": "constant", "rate": 1e-3})
-    library.train(out=tmp_path / "parts", resume=True, set={"train.steps": 6})
-    one, two = (read_tensors(tmp_path / name / "model.safetensors") for name in ("whole", "parts"))
-    assert all(torch.equal(one[name], two[name]) for name in one)
-
-
 @pytest.mark.parametrize("weight", [0, 0.5, 1])
 @pytest.mark.parametrize("beam", [1, 3])
 def test_texts_do_not_depend_on_their_batch(run: Path, data: tuple[Path, Path], weight: float, beam: int) -> None:

@@ -105,12 +105,13 @@ class TranscriptionPredictor(WritingPredictor[Recording]):
             encoded = self.add_attention(transcript, self._source([features(given.path, self.mel)]))
             transcript.source_tokens = [str(number) for number in range(1, encoded.memory.size(1) + 1)]
             if isinstance(self.model, CtcModel | JointModel):
-                transcript.attention["ctc"] = self._alignment(transcript.ids[:-1], self.model.ctc(encoded))
+                transcript.attention["ctc"] = self._alignment(transcript.ids[:-1], encoded)
         return transcript
 
     @torch.inference_mode()
-    def _alignment(self, ids: list[int], emitted: Emitted) -> Weights:
+    def _alignment(self, ids: list[int], encoded: Encoded) -> Weights:
         """[1, T, S]: ones where the best path of a text says each of its tokens; none for EOS."""
+        emitted: Emitted = self.model.ctc(encoded)
         counts, device = torch.tensor([len(ids)], device=self.model.device), self.model.device
         said = torch.tensor([ids], device=device)
         path = best_alignment(emitted.logits, emitted.lengths, said, counts, blank=emitted.blank)[0].tolist()
