@@ -45,6 +45,16 @@ def test_one_worker_is_this_process() -> None:
         assert list(crew.run(["a", "b"])) == [("a", os.getpid()), ("b", os.getpid())]
 
 
+@pytest.mark.usefixtures("_two_threads")
+def test_single_jobs_start_no_process() -> None:
+    with Workers(2, lambda job: (os.getpid(), torch.get_num_threads())) as crew:
+        for job in ("a", "b"):
+            assert list(crew.run([job])) == [(job, (os.getpid(), 1))]
+        assert torch.get_num_threads() == 2 and not multiprocessing.active_children()
+        list(crew.run("cd"))
+        assert [pid != os.getpid() for _, (pid, _) in crew.run("e")] == [True]
+
+
 def test_an_error_in_a_worker_is_raised_here_and_all_of_them_end() -> None:
     def work(job: int) -> int:
         if job == 2:
@@ -58,7 +68,7 @@ def test_an_error_in_a_worker_is_raised_here_and_all_of_them_end() -> None:
 
 def test_a_worker_that_was_killed_is_an_error_that_says_what_to_do() -> None:
     with pytest.raises(WeftError, match=r"decode\.batch_tokens"), Workers(2, lambda job: os.kill(os.getpid(), job)) as crew:
-        list(crew.run([signal.SIGKILL]))
+        list(crew.run([signal.SIGKILL, signal.SIGKILL]))
     assert not multiprocessing.active_children()
 
 

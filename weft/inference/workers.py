@@ -13,6 +13,7 @@ import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
+from itertools import chain, islice
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from types import TracebackType
@@ -29,7 +30,7 @@ Result = TypeVar("Result")
 
 
 class Workers(Generic[Job, Result]):
-    """`count` processes that do `work`; with one, it is this process. Processes start with the first job.
+    """`count` processes that do `work`; with one, it is this process. So it is for single jobs before processes have started.
 
     Jobs and results are pickled; `work` itself is inherited.
     """
@@ -57,9 +58,15 @@ class Workers(Generic[Job, Result]):
         if self.count == 1:
             yield from ((job, self.work(job)) for job in jobs)
             return
+        waiting, busy = iter(jobs), dict[Connection, Job]()
+        if not self._ends:
+            ahead = list(islice(waiting, 2))
+            if len(ahead) < 2:
+                yield from ((job, self._here(job)) for job in ahead)
+                return
+            waiting = chain(ahead, waiting)
         while len(self._ends) < self.count:
             self._begin()
-        waiting, busy = iter(jobs), dict[Connection, Job]()
         idle: Sequence[Connection] = self._ends
         while True:
             for end, job in zip(idle, waiting, strict=False):
@@ -70,6 +77,15 @@ class Workers(Generic[Job, Result]):
             idle = [end for end in wait(list(busy)) if isinstance(end, Connection)]
             for end in idle:
                 yield busy.pop(end), self._result(end)
+
+    def _here(self, job: Job) -> Result:
+        """Does a job in this process, with one thread, as a worker would."""
+        threads = torch.get_num_threads()
+        torch.set_num_threads(1)
+        try:
+            return self.work(job)
+        finally:
+            torch.set_num_threads(threads)
 
     def _begin(self) -> None:
         context = multiprocessing.get_context("fork")
