@@ -14,10 +14,11 @@ from starlette.exceptions import HTTPException
 
 from weft.config.sections import Config
 from weft.errors import ConfigError
-from weft.explain.page import page
+from weft.explain.explanation import Explanation
 from weft.inference.predictor import Predictor
 from weft.inference.projection import Mark
 from weft.inference.terms import NO_TERMS, Terms
+from weft.inference.translation import TranslationPredictor
 from weft.serve.bounded import BoundedDict
 from weft.translator import Translator, load
 
@@ -123,9 +124,15 @@ class Served:
             self._maps.append(sum(weights.shape[0] for weights in attention.values()))
         return self._maps[0]
 
-    def explain(self, query: Query) -> str:
-        """The page that explains how a text is translated."""
-        return page(self.translator.explain_sentences(query.text, run=self.name, **dict(query.options)), "weft")
+    def sentences(self, text: str) -> list[str]:
+        """The parts of a text that are translated one by one."""
+        predictor = self.predictor(())
+        found = predictor.reader.sentences(text) if isinstance(predictor, TranslationPredictor) else []
+        return [each.text for each in found] or [text]
+
+    def explain(self, sentence: str, query: Query) -> Explanation:
+        """Explains how a sentence is translated, with the options of a query."""
+        return self.translator.explain(sentence, run=self.name, sentences="off", **dict(query.options))
 
     def count(self, text: str) -> int:
         """Returns the number of source tokens in a text, including EOS."""

@@ -9,32 +9,53 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
+from starlette.exceptions import HTTPException
+
+from weft.explain.explanation import Explanation
+from weft.explain.page import page
 from weft.inference.predictor import Effort, Part, Prediction, Predictor
 from weft.search.loop import Control
 from weft.serve.models import ExplanationQuery, Query, TranslationQuery
 
+EXPLAINED = 200
+"""Tokens of the longest sentence that is explained, since nothing can interrupt this."""
+
+
+@dataclass(eq=False)
+class Sentence(Part):
+    """A sentence to explain."""
+
+    text: str
+
 
 class ExplanationPredictor:
-    """Runs `weft explain` in the queue: a text is one part, and its prediction has the page as its text."""
+    """Runs `weft explain` in the queue: a sentence is one part, and the prediction has the page as its text."""
 
     def __init__(self, query: Query) -> None:
         self.query = query
 
-    def read(self, inputs: Sequence[Query], first_line: int) -> list[list[Part]]:
-        return [[Part([0] * query.model.count(query.text))] for query in inputs]
+    def read(self, inputs: Sequence[Query], first_line: int) -> list[list[Sentence]]:
+        read = [
+            [Sentence([0] * query.model.count(text), text) for text in query.model.sentences(query.text)] for query in inputs
+        ]
+        if (longest := max((part.size for parts in read for part in parts), default=0)) > EXPLAINED:
+            raise HTTPException(
+                400, f"a sentence of {longest} tokens is too long to be explained; at most {EXPLAINED} are allowed"
+            )
+        return read
 
-    def group(self, part: Part) -> Hashable:
+    def group(self, part: Sentence) -> Hashable:
         return self
 
-    def effort(self, part: Part) -> Effort:
+    def effort(self, part: Sentence) -> Effort:
         width = self.query.model.translator.config.decode.search.get("width", 1)
         return Effort(int(dict(self.query.options).get("beam") or width), part.size)
 
-    def run(self, parts: list[Part], control: Control | None = None) -> list[str]:
-        return [self.query.model.explain(self.query)] * len(parts)
+    def run(self, parts: list[Sentence], control: Control | None = None) -> list[Explanation]:
+        return [self.query.model.explain(part.text, self.query) for part in parts]
 
-    def join(self, given: Query, parts: list[Part], results: list[str]) -> Prediction:
-        return Prediction(results[0], 0.0)
+    def join(self, given: Query, parts: list[Sentence], results: list[Explanation]) -> Prediction:
+        return Prediction(page(results, "weft"), 0.0)
 
 
 @dataclass(eq=False)
@@ -143,6 +164,8 @@ def make_jobs(ticket: Ticket) -> list[Job]:
 
 def kind(reading: Reading, part: Part) -> Hashable:
     """What decides the time per row and step: the model, and the order of magnitude of the number of terms."""
+    if isinstance(part, Sentence):
+        return reading.query.model.name, "explanation"
     terms = getattr(part, "terms", None)
     return reading.query.model.name, (len(terms.use) + len(terms.avoid)).bit_length() if terms else 0
 
