@@ -34,27 +34,27 @@ class ExplanationPredictor:
     def __init__(self, query: Query) -> None:
         self.query = query
 
-    def read(self, inputs: Sequence[Query], first_line: int) -> list[list[Sentence]]:
-        read = [
-            [Sentence([0] * query.model.count(text), text) for text in query.model.sentences(query.text)] for query in inputs
+    def read(self, inputs: Sequence[Query], first_line: int) -> list[list[Part]]:
+        model = self.query.model
+        read: list[list[Part]] = [
+            [Sentence([0] * model.count(text), text) for text in model.sentences(query.text)] for query in inputs
         ]
-        if (longest := max((part.size for parts in read for part in parts), default=0)) > EXPLAINED:
-            raise HTTPException(
-                400, f"a sentence of {longest} tokens is too long to be explained; at most {EXPLAINED} are allowed"
-            )
+        longest = max(part.size for parts in read for part in parts)
+        if longest > EXPLAINED:
+            raise HTTPException(400, f"a sentence of {longest} tokens is too long to be explained; the limit is {EXPLAINED}")
         return read
 
-    def group(self, part: Sentence) -> Hashable:
-        return self
+    def group(self, part: Part) -> Hashable:
+        return part  # each is run alone
 
-    def effort(self, part: Sentence) -> Effort:
+    def effort(self, part: Part) -> Effort:
         width = self.query.model.translator.config.decode.search.get("width", 1)
         return Effort(int(dict(self.query.options).get("beam") or width), part.size)
 
-    def run(self, parts: list[Sentence], control: Control | None = None) -> list[Explanation]:
+    def run(self, parts: list[Any], control: Control | None = None) -> list[Explanation]:
         return [self.query.model.explain(part.text, self.query) for part in parts]
 
-    def join(self, given: Query, parts: list[Sentence], results: list[Explanation]) -> Prediction:
+    def join(self, given: Query, parts: list[Part], results: list[Explanation]) -> Prediction:
         return Prediction(page(results, "weft"), 0.0)
 
 
