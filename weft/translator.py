@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from copy import deepcopy
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
@@ -23,8 +22,7 @@ from weft.inference.resolve import Resolved, changed, resolve
 from weft.inference.terms import Terms
 from weft.inference.texts import check_text, check_texts
 from weft.inference.translation import TranslationPredictor
-from weft.kernels.cpp import Kernels
-from weft.layers.int8 import in_int8
+from weft.layers.int8 import in_precision
 from weft.models.base import Network
 from weft.runs.device import choose_device
 from weft.runs.opening import open_run
@@ -250,13 +248,6 @@ class Generator(Trained):
         assert isinstance(predictor, GenerationPredictor)
         prompts = [Prompt(prompt, tokens, draw) for draw in range(count)]
         return predictor.generate(prompts, hear) if hear else list(predictor.predict(prompts, together=True))
-
-
-def in_precision(model: Network, precision: str, kernels: Kernels | None = None) -> Network:
-    """A copy of the model with its weights in bf16 or int8; for float32, the model itself."""
-    if precision == "float32":
-        return model
-    return in_int8(model, kernels) if precision == "int8" else deepcopy(model).bfloat16()
 
 
 def load(

@@ -278,6 +278,16 @@ def test_the_explanation_page_is_sandboxed(served: Any) -> None:
     assert "text" in served.post("/v1/explain", status=422, model="reverse")["error"]
 
 
+def test_sentences_are_explained_in_turns(serve: Any) -> None:
+    shown = serve(window=0.0)
+    answer = shown.client.post("/v1/explain", json={"text": "a b c! d e f!", "model": "reverse"})
+    assert answer.status_code == 200 and "d e f" in answer.text
+    assert 'weft_batch_sentences_count{model="reverse"} 2' in shown.client.get("/metrics").text
+    refused = shown.post("/v1/explain", status=400, text="a " * 900, model="reverse")
+    assert "too long to be explained" in refused["error"]
+    assert shown.client.post("/v1/explain", json={"text": " ", "model": "reverse"}).status_code in (200, 400)
+
+
 def test_equal_explanations_may_be_requested_at_once(serve: Any) -> None:
     shown = serve(window=0.2)
     with ThreadPoolExecutor(3) as pool:

@@ -230,8 +230,7 @@ class TranslationPredictor(Predictor[TranslationInput, Translation]):
         # Recorded searches come in few sizes, so the batch is padded with empty pieces to a power of two.
         missing = power_of_two(len(pieces)) - len(pieces) if self.rounds else 0
         rows = [*pieces, *(Piece([EOS], []) for _ in range(missing))]
-        narrow = None
-        rules = make_rules(resolved.section, self.source, rows)
+        narrow, rules = None, make_rules(resolved.section, self.source, rows)
         if self.shortlist is not None and not (trace or rules or any(piece.terms for piece in pieces)):
             narrow = self.shortlist.narrow([(row.ids, row.prefix) for row in rows], resolved.section.shortlist, device)
         prefixes = [[BOS, *(narrow.numbers(piece.prefix) if narrow else piece.prefix)] for piece in rows]
@@ -241,6 +240,7 @@ class TranslationPredictor(Predictor[TranslationInput, Translation]):
         limits = self.limits(rows, len(pieces), narrow)
         longest = max(lengths) + int(limits.longest.max())
         constraints: list[Constraint] = usual_constraints(resolved.section.no_repeat_ngram, longest)
+        constraints += [*rules, *([Avoid(avoid)] if avoid else [])]
         recorded = None
         if self.recorder is not None and not (use or avoid or narrow or rules):
             recorded = self.recorder.stepping(resolved.section.model_dump_json(), self.compiler)
@@ -253,7 +253,7 @@ class TranslationPredictor(Predictor[TranslationInput, Translation]):
                 first=pad(prefixes).to(device),
                 first_layout=Layout.padded(lengths).to(device) if len(set(lengths)) > 1 else None,
                 best=resolved.candidates,
-                constraints=[*constraints, *rules, *([Avoid(avoid)] if avoid else [])],
+                constraints=constraints,
                 required=use,
                 stepping=recorded or EAGER,
                 check=1 if trace else CHECK,
@@ -295,8 +295,8 @@ class TranslationPredictor(Predictor[TranslationInput, Translation]):
         labels = pad(rows).to(self.model.device)
         block = torch.tensor([pieces[0].ids] * len(rows), device=self.model.device)
         layout = Layout.padded([len(row) for row in rows]).to(self.model.device)
+        fed = torch.cat([torch.full_like(labels[:, :1], BOS), labels[:, :-1]], 1)
         with self.resolved.arithmetic(next(self.model.parameters()).dtype):
-            fed = torch.cat([torch.full_like(labels[:, :1], BOS), labels[:, :-1]], 1)
             hidden = self.model(Source(block), fed, layout).hidden
             found = log_likelihoods(self.model.decoder, hidden, labels).sum(1).tolist()
         return [(score, len(row)) for score, row in zip(found, rows, strict=True)]

@@ -118,6 +118,13 @@ class Int8Recurrent(nn.Module):
 Part = TypeVar("Part", bound=nn.Module)
 
 
+def in_precision(model: Part, precision: str, kernels: Kernels | None = None) -> Part:
+    """A copy of the model with its weights in bf16 or int8; for float32, the model itself."""
+    if precision == "float32":
+        return model
+    return in_int8(model, kernels) if precision == "int8" else deepcopy(model).bfloat16()
+
+
 def in_int8(model: Part, kernels: Kernels | None = None) -> Part:
     """A copy of the model, on a CPU, with int8 linear layers; it shares all other tensors with the model.
 

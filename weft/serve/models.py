@@ -15,10 +15,11 @@ from starlette.exceptions import HTTPException
 from weft.config.sections import Config
 from weft.errors import ConfigError
 from weft.explain.explanation import Explanation
-from weft.explain.sections import explain_page
+from weft.explain.sections import Section
 from weft.inference.predictor import Predictor
 from weft.inference.projection import Mark
 from weft.inference.terms import NO_TERMS, Terms
+from weft.inference.translation import TranslationPredictor
 from weft.serve.bounded import BoundedDict
 from weft.translator import Translator, load
 
@@ -124,13 +125,18 @@ class Served:
             self._maps.append(sum(weights.shape[0] for weights in attention.values()))
         return self._maps[0]
 
-    def explain(self, query: Query) -> str:
-        """The page that explains how a text is translated."""
-        found = self.translator.explain_sentences(query.text, run=self.name, **dict(query.options))
-        for each in found:
-            if isinstance(each, Explanation):
-                each.languages = (self.source, self.target)
-        return explain_page(found, "weft")
+    def sentences(self, text: str) -> list[str]:
+        """The parts of a text that are translated one by one."""
+        predictor = self.predictor(())
+        found = predictor.reader.sentences(text) if isinstance(predictor, TranslationPredictor) else []
+        return [each.text for each in found] or [text]
+
+    def explain(self, sentence: str, query: Query) -> Explanation | Section:
+        """Explains what the model makes of a sentence, with the options of a query."""
+        found = self.translator.explain(sentence, run=self.name, sentences="off", **dict(query.options))
+        if isinstance(found, Explanation):
+            found.languages = (self.source, self.target)
+        return found
 
     def count(self, text: str) -> int:
         """Returns the number of source tokens in a text, including EOS."""

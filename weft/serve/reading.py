@@ -9,32 +9,53 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
+from starlette.exceptions import HTTPException
+
+from weft.explain.explanation import Explanation
+from weft.explain.sections import Section, explain_page
 from weft.inference.predictor import Effort, Part, Prediction, Predictor
 from weft.search.loop import Control
 from weft.serve.models import ExplanationQuery, Query, TranslationQuery
 
+EXPLAINED = 200
+"""Tokens of the longest sentence that is explained, since nothing can interrupt this."""
+
+
+@dataclass(eq=False)
+class Sentence(Part):
+    """A sentence to explain."""
+
+    text: str
+
 
 class ExplanationPredictor:
-    """Runs `weft explain` in the queue: a text is one part, and its prediction has the page as its text."""
+    """Runs `weft explain` in the queue: a sentence is one part, and the prediction has the page as its text."""
 
     def __init__(self, query: Query) -> None:
         self.query = query
 
     def read(self, inputs: Sequence[Query], first_line: int) -> list[list[Part]]:
-        return [[Part([0] * query.model.count(query.text))] for query in inputs]
+        model = self.query.model
+        read: list[list[Part]] = [
+            [Sentence([0] * model.count(text), text) for text in model.sentences(query.text)] for query in inputs
+        ]
+        longest = max(part.size for parts in read for part in parts)
+        if longest > EXPLAINED:
+            raise HTTPException(400, f"a sentence of {longest} tokens is too long to be explained; the limit is {EXPLAINED}")
+        return read
 
     def group(self, part: Part) -> Hashable:
-        return self
+        return part  # each is run alone
 
     def effort(self, part: Part) -> Effort:
         width = self.query.model.translator.config.decode.search.get("width", 1)
         return Effort(int(dict(self.query.options).get("beam") or width), part.size)
 
-    def run(self, parts: list[Part], control: Control | None = None) -> list[str]:
-        return [self.query.model.explain(self.query)] * len(parts)
+    def run(self, parts: list[Any], control: Control | None = None) -> list[Explanation | Section]:
+        return [self.query.model.explain(part.text, self.query) for part in parts]
 
-    def join(self, given: Query, parts: list[Part], results: list[str]) -> Prediction:
-        return Prediction(results[0], 0.0)
+    def join(self, given: Query, parts: list[Part], results: list[Explanation | Section]) -> Prediction:
+        return Prediction(explain_page(results, "weft"), 0.0)
 
 
 @dataclass(eq=False)
@@ -143,6 +164,8 @@ def make_jobs(ticket: Ticket) -> list[Job]:
 
 def kind(reading: Reading, part: Part) -> Hashable:
     """What decides the time per row and step: the model, and the order of magnitude of the number of terms."""
+    if isinstance(part, Sentence):
+        return reading.query.model.name, "explanation"
     terms = getattr(part, "terms", None)
     return reading.query.model.name, (len(terms.use) + len(terms.avoid)).bit_length() if terms else 0
 
