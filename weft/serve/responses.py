@@ -35,7 +35,9 @@ class TranslationDocument(BaseModel):
     score: float = Field(description="its log-probability, divided by its length as the length penalty says")
     tokens: list[str] = Field(description="its tokens")
     source_tokens: list[str] | None = Field(default=None, description="the tokens of the text")
-    alternatives: list[TranslationDocument] | None = Field(default=None, description="the next best translations, if n_best is above 1")
+    alternatives: list[TranslationDocument] | None = Field(
+        default=None, description="the next best translations, if n_best is above 1"
+    )
     alignment: AlignmentDocument | None = Field(default=None, description="on request, if the model attends to the text")
     attention: dict[str, list[list[list[float]]]] | None = Field(
         default=None, description="on request, by layer: the weights of each head, target token and source token"
