@@ -1,6 +1,6 @@
 """Imports go one way. Walks the source with ast, so that imports inside functions count too.
 
-From the bottom: errors, access and version, the registry, batch, state and kernels, layers, attention, mixers, pooling, models,
+From the bottom: errors, access, version and collecting, the registry, batch, state and kernels, layers, attention, mixers, pooling, models,
 search and objectives, inference, tasks, runs, explain, training and translator, fitting, api, serve, bench, compare, cli. Three
 packages know almost nothing, and only packages from inference upwards may import them: data, evaluation and config (whose
 registry is open to all). The contract suite, weft_contract, may import anything; only
@@ -18,7 +18,7 @@ import pytest
 PACKAGE = Path(__file__).parent.parent / "weft"
 
 LADDER = (
-    {"errors", "access", "version"},
+    {"errors", "access", "version", "collecting"},
     {"config.registry"},
     {"batch", "state", "kernels"},
     {"layers"},
