@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import gc
 import io
 import os
 import sys
@@ -32,10 +31,8 @@ from weft.cli import (
     train,
 )
 from weft.cli.help import Group, describe
+from weft.collecting import rarely
 from weft.errors import Interrupted, WeftError
-
-COLLECT = 50_000
-"""Objects between garbage collections. With Python's default, 700, collections take a sixth of the time of importing torch."""
 
 NO_MEMORY = "error: out of memory; lower train.batch_tokens or, for decoding, decode.batch_tokens and decode.max_length"
 
@@ -86,8 +83,8 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # weft writes UTF-8, whatever the locale is
             stream.reconfigure(encoding="utf-8")
-    gc.set_threshold(COLLECT)
-    status = run(sys.argv[1:])
+    with rarely():
+        status = run(sys.argv[1:])
     try:
         sys.stdout.flush()
     except OSError as error:

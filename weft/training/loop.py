@@ -15,6 +15,7 @@ from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 from torch.optim import Optimizer
 
 from weft.batch import Batch, Position
+from weft.collecting import rarely
 from weft.config.registry import build
 from weft.config.sections import TrainSection
 from weft.data.prefetch import prefetch
@@ -94,6 +95,7 @@ def fit(
 
     with ExitStack() as stack:
         stack.enter_context(session.memory_errors())
+        stack.enter_context(rarely())
         interrupts = stack.enter_context(Interrupts())
         stream = stack.enter_context(closing(_prefetched(session, mine)))
         while not session.ended:

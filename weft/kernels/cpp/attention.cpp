@@ -41,7 +41,7 @@ void attend(const float* q, int64_t stride, const Cells& cells, int64_t width, f
 
 }  // namespace
 
-// q: rows [H, D], `stride` numbers apart → out [G·K, H, D]. Fastest if D is a multiple of 16, at most 128.
+// q: rows [H, D], `stride` numbers apart → out [G·K, H, D]. Fastest if D is 32, 48 or 64.
 extern "C" void weft_attend(const float* q, int64_t stride, const float* k, const float* v, const int16_t* ancestry,
                             const int64_t* length, const float* bias, float* out, int64_t sources, int64_t rows,
                             int64_t heads, int64_t beams, int64_t room, int64_t width, int threads) {

@@ -4,8 +4,6 @@
 
 #include "elements.h"
 
-constexpr int64_t WIDEST_HEAD = 128;  // the most numbers of a head that are held in registers; it must be a multiple of 16
-
 // Makes weights of scores `begin` … `end` − 1, up to the factor that it returns, so that their softmax is weight · factor. A
 // query that sees no cell gets 0.
 INLINE static inline float soften(float* scores, int64_t begin, int64_t end) {
@@ -76,12 +74,10 @@ INLINE static inline void look(const float* q, int64_t width, int64_t values, fl
 // Calls work(constant) with the number of registers of a head, or with 0 for unusual widths, which take longer.
 template <class Work>
 void with_parts(int64_t width, Work work) {
-    switch (width % 16 || width > WIDEST_HEAD ? 0 : width / 16) {
-        case 1: return work(std::integral_constant<int, 1>());
-        case 2: return work(std::integral_constant<int, 2>());
-        case 3: return work(std::integral_constant<int, 3>());
-        case 4: return work(std::integral_constant<int, 4>());
-        case 8: return work(std::integral_constant<int, 8>());
+    switch (width) {
+        case 32: return work(std::integral_constant<int, 2>());
+        case 48: return work(std::integral_constant<int, 3>());
+        case 64: return work(std::integral_constant<int, 4>());
         default: return work(std::integral_constant<int, 0>());
     }
 }

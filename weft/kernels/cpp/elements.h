@@ -15,6 +15,15 @@ INLINE static inline Floats tanh_of(Floats x) {
     return x < 0.0f ? -size : size;
 }
 
+// x · Φ(x), with the error function of Abramowitz & Stegun, 7.1.26, which is right to 1.5 · 10⁻⁷.
+INLINE static inline Floats gelu_of(Floats x) {
+    const Floats size = larger(x, -x) * 0.70710678118654752f, t = 1.0f / (1.0f + 0.3275911f * size);
+    Floats p = all(1.061405429f);
+    for (const float factor : {-1.453152027f, 1.421413741f, -0.284496736f, 0.254829592f}) p = p * t + factor;
+    const Floats beyond = 0.5f * p * t * exp_below_zero(-size * size);  // Φ(−|x|)
+    return x * (x < 0.0f ? beyond : 1.0f - beyond);
+}
+
 // elu(x) + 1
 INLINE static inline Floats elu_plus_one(Floats x) {
     const Floats zero{};

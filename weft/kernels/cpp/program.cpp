@@ -66,9 +66,7 @@ void Machine::carry_out(const Op& op, const Rows& rows) {
         case RELU:
             for (int64_t i = 0; i < all; i++) to[i] = from[i] < 0 ? 0 : from[i];
             return;
-        case GELU:
-            for (int64_t i = 0; i < all; i++) to[i] = 0.5f * from[i] * (1 + std::erf(from[i] * 0.70710678118654752f));
-            return;
+        case GELU: return each(from, all, to, gelu_of);
         case TANH: return each(from, all, to, tanh_of);
         case SWIGLU:
         case GLU:
