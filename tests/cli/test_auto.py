@@ -41,8 +41,8 @@ def test_auto_needs_data_only(run: Path, weft: tiny.Shell) -> None:
     assert [line.split(" ")[0] for line in lines(weft.err)] == TOPICS
     config = load_config(run / "config.yaml")
     assert (config.model["dim"], config.train.steps, config.train.validate_every) == (32, 8, 3)
-    assert config.data.hold_out == 30 == len(list(open_pairs(str(run / "held-out.jsonl"))))
-    assert read_metadata(run / "model.safetensors")["weights"] == "ema", "30 pairs are too few to choose weights by"
+    assert config.data.hold_out == 25 == len(list(open_pairs(str(run / "held-out.jsonl"))))
+    assert read_metadata(run / "model.safetensors")["weights"] == "ema", "25 pairs are too few to choose weights by"
     weft("evaluate", run, "--data", run / "held-out.jsonl", "--device", "cpu", "--json")
     assert "BLEU" in json.loads(weft.out)["metrics"]
 
