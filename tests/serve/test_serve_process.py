@@ -127,7 +127,7 @@ def test_several_processes_share_a_socket_metrics_and_files(reverse_run: Path) -
         wait_for(lambda: len(children()) == 2 and children() != first)
         second = children()
         started.send_signal(signal.SIGTERM)
-        assert started.wait(30) == 0
+        assert started.wait(120) == 0
         wait_for(lambda: not any(Path(f"/proc/{child}/exe").exists() for child in second))
 
 
