@@ -105,7 +105,7 @@ class Batcher:
         cache = self.cache
         if missing:
             answers |= zip(missing, await self._decode(missing, client, cells), strict=True)
-        for query, answer in answers.items():
+        for query, answer in answers.items() if cache.size else ():
             if query.cached:
                 cache[query] = answer
         return [answers[query] for query in queries]
