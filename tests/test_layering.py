@@ -102,7 +102,7 @@ def problem(importer: tuple[str, ...], imported: tuple[str, ...]) -> str | None:
         if (
             importer[0] == "models"
             and importer != imported
-            and imported[1] not in ("blocks", "canvas", "composing", "fronts", "language", "picture_fronts")
+            and imported[1] not in ("blocks", "canvas", "classifier", "composing", "fronts", "language", "picture_fronts")
         ):
             return "a model family imports another"
         if importer[0] in ("search", "objectives"):

@@ -76,6 +76,7 @@ SMALL = {
             "task": {"kind": "tagging", "output": "crf", "entities": "bioes"},
             "model": {"kind": "composed", "front": {"kind": "words", "spelling_width": 8}, "encoder": RNN},
             "data.tokenizer": "characters",
+            "data.vocabulary": 400,
         },
         "she sat",
         "<tr><td>she</td><td>",
