@@ -158,6 +158,10 @@ def test_what_does_not_fit_is_refused(runs: dict[str, Path], weft: tiny.Shell) -
     ]:
         with pytest.raises(ConfigError, match=says):
             translator.translate("a b", **options)
+    with pytest.raises(ConfigError, match="does not support terms to avoid; set"):
+        opened(runs, "nat-ctc").translate("a b", search="ctc_beam", terms=Terms(avoid=("a",)))
+    with pytest.raises(ConfigError, match="leave out --influence"):
+        translator.explain("a b", influence=True)
     data = ("--data", tiny.generated("reverse", 60), "--out", runs["nat-ctc"].parent / "x")
     weft.fails("train", "nat-ctc", *data, "--set", "task=translation", says=["set task: parallel_translation"])
     weft.fails("train", "transformer-tiny", *data, "--set", "task=parallel_translation", says=["writes all tokens at once"])
