@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -218,6 +220,28 @@ def test_changed_weights_are_planned_again(kernels: Kernels, runs: list[int]) ->
             after = searched(model, Greedy())
     same(after, searched(model, Greedy()))
     assert before != after and runs == [4, 4]
+
+
+def test_replaced_parts_are_planned_again(kernels: Kernels) -> None:
+    model = made("pre")
+    with cpp.using(kernels):
+        before = native.planned(model.decoder)
+        assert native.planned(model.decoder) is before
+        model.decoder.layers[1].network = made("pre").decoder.layers[0].network
+        after = native.planned(model.decoder)
+        model.decoder.layers[0].network.up.weight = torch.nn.Parameter(torch.zeros(48, 32))
+        assert after is not before and native.planned(model.decoder) is not after
+
+
+@pytest.mark.parametrize("kind", ["pre", "bahdanau", "convs2s"])
+def test_a_plan_does_not_keep_its_model_alive(kernels: Kernels, kind: str) -> None:
+    model = made(kind)
+    with cpp.using(kernels):
+        searched(model, Greedy())
+    gone = weakref.ref(model.decoder)
+    del model
+    gc.collect()
+    assert gone() is None
 
 
 def test_sources_that_nobody_waits_for_are_stopped(kernels: Kernels, runs: list[int]) -> None:

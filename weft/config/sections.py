@@ -159,7 +159,7 @@ class DecodeSection(Section):
     compile: bool = Field(
         default=False,
         description="GPU: torch.compile the search, which takes seconds per batch size; CPU: compile C++ kernels once, which "
-        "takes three seconds and needs a C++ compiler",
+        "takes some seconds and needs a C++ compiler",
     )
     fast: bool = Field(default=False, description="settings that are faster and leave at least 99 % of the texts as they are")
 
