@@ -66,8 +66,7 @@ class NoRepeat:
         return [torch.full((rows, self.longest), -1, device=device), torch.zeros(rows, dtype=torch.long, device=device)]
 
     def __call__(self, logits: Tensor, tokens: Tensor, state: State, layout: Layout | None) -> tuple[Tensor, State]:
-        said, count = state
-        said, count = append(said, count, tokens, layout)
+        said, count = append(state[0], state[1], tokens, layout)
         size = self.size
         windows = said.unfold(1, size, 1)
         if size > 1:
