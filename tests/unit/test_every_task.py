@@ -22,7 +22,7 @@ from weft.errors import ConfigError
 from weft.explain.media import png
 from weft.explain.sections import Section, explain_page
 from weft.runs.weights import read_tensors
-from weft.serve.models import Models, Place, TranslationQuery
+from weft.serve.models import Models, Place
 from weft.tasks import TASKS
 
 RNN = {"kind": "rnn", "dim": 16, "dropout": 0.1}
@@ -161,7 +161,7 @@ def trained(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 
 
 def test_every_task_is_here_or_has_its_own_tests() -> None:
-    assert {*SMALL, "translation", "language_model"} == set(TASKS)
+    assert {*SMALL, "translation", "parallel_translation", "language_model"} == set(TASKS)
 
 
 def test_a_resumed_run_ends_with_the_same_bits(trained: Trained, tmp_path: Path) -> None:
@@ -203,8 +203,10 @@ def test_a_server_answers_texts_and_refuses_files(trained: Trained) -> None:
             Models([place])
         return
     (served,) = Models([place]).served
-    (found,) = served.answer([TranslationQuery(served, trained.input)], lambda place: True)
-    assert found.text
+    predictor = served.predictor(())
+    given = predictor.parse(trained.input)
+    (parts,) = predictor.read([given], 1)
+    assert predictor.join(given, parts, predictor.run(parts)).text
 
 
 def test_a_picture_is_a_png_file() -> None:
