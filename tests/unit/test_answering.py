@@ -146,9 +146,9 @@ def test_own_data_and_any_encoder(tmp_path: Path, capsys: pytest.CaptureFixture[
 
 
 def test_an_answer_unseen_in_training_is_refused(tmp_path: Path) -> None:
-    for name, answer in (("train", "x"), ("valid", "y")):
-        record = {"story": ["a b"], "question": "c", "answer": answer}
-        (tmp_path / f"{name}.jsonl").write_text(json.dumps(record) + "\n")
+    for name, answers in (("train", "xz"), ("valid", "y")):
+        records = [{"story": ["a b"], "question": "c", "answer": answer} for answer in answers]
+        (tmp_path / f"{name}.jsonl").write_text("".join(f"{json.dumps(record)}\n" for record in records))
     data = {"data": str(tmp_path / "train.jsonl"), "valid": str(tmp_path / "valid.jsonl")}
     with pytest.raises(DataError, match=r"valid.jsonl, pair 1: the label 'y' does not occur in the training data"):
         weft.train("memory-network", out=tmp_path / "run", set=SETTINGS, **data)
