@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import weakref
 from collections.abc import Iterator, Sequence
@@ -16,6 +17,7 @@ from weft.batch import BOS, PAD, UNK, Layout, Source
 from weft.kernels import cpp
 from weft.kernels.cpp import CannotBuild, Kernels
 from weft.kernels.plan import NotPlanned
+from weft.kernels.structs import MemoryStruct, Op
 from weft.layers.int8 import in_int8
 from weft.models.base import Model, NarrowedDecoder, Sizes
 from weft.models.composing import build_model
@@ -163,6 +165,12 @@ def test_every_kind_of_encoder_computes_the_same(kernels: Kernels, kind: str, pr
             torch.testing.assert_close(
                 found[row, :length], usual[row, :length], rtol=1e-3, atol=2e-2 * (precision == "int8") + 1e-4
             )
+
+
+def test_python_and_cpp_have_the_same_structs(kernels: Kernels) -> None:
+    size = kernels._library.weft_struct_size
+    size.argtypes, size.restype = (ctypes.c_int64,), ctypes.c_int64
+    assert [size(which) for which in range(3)] == [ctypes.sizeof(each) for each in (Op, MemoryStruct, native.TaskStruct)]
 
 
 def test_encoders_without_a_plan_still_work(kernels: Kernels) -> None:
