@@ -74,7 +74,7 @@ def found(
     encoded = model.encode(sources(rows, extent))
     first = torch.full((len(rows), 1), BOS)
     constraints = [*USUAL, *(more or [])]
-    asked = {"limits": limits(rows), "best": best, "constraints": constraints, "stepping": stepping}
+    asked: dict[str, Any] = {"limits": limits(rows), "best": best, "constraints": constraints, "stepping": stepping}
     return method.find(model.decoder, encoded, first=first, **asked)[0]
 
 

@@ -234,8 +234,10 @@ def _texts(writing: Writing, canvas: Canvas, longest: list[int], ended: bool, tr
 
 def _finished(found: list[list[Hypothesis]], asked: Request, path: Tensor, lengths: Tensor) -> list[list[Hypothesis]]:
     """Texts of CTC with their log-probability per token, cut off at the longest length; traced, with the best path [G, T]."""
-    rows = zip(path.tolist(), lengths.tolist(), strict=True) if asked.trace else ()
-    passes = [[Pass(symbols[:count], [True] * count)] for symbols, count in rows] or [[]] * len(found)
+    passes: list[list[Pass]] = [[] for _ in found]
+    if asked.trace:
+        rows = zip(path.tolist(), lengths.tolist(), strict=True)
+        passes = [[Pass(symbols[:count], [True] * count)] for symbols, count in rows]
     return [
         [Hypothesis(text.score / max(1, len(text.tokens)), text.tokens[:longest], own) for text in texts]
         for texts, longest, own in zip(found, asked.limits.longest.tolist(), passes, strict=True)
