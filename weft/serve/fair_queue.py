@@ -175,12 +175,21 @@ class FairQueue:
                     return True
         return False
 
-    def take(self, seconds: float, tokens: int) -> Batch:
-        """Removes the next batch: the job whose turn it is, and those that fit into the limits with it."""
+    def take(self, seconds: float, tokens: int, before: Batch | None = None) -> Batch:
+        """Removes the next batch: the job whose turn it is, and those that fit into the limits with it.
+
+        before: a running batch of one client. Only jobs of others may come before its end, only if they fit, and only until
+        they have got as much more than this client as the batch takes.
+        """
         batch, passed = Batch(), set[Ticket]()
+        if before is not None:
+            client = before.jobs[0].ticket.client
+            most = self._used[client] + self.pace.seconds(before.kind, before.rows, before.steps)
+            passed = {each for each in self._got if each.client == client or self._used[each.client] > most}
         while ticket := self._next(passed):
             job = next((job for job in ticket.jobs if not batch.jobs or job.group == batch.jobs[0].group), None)
-            if job is None or (batch.jobs and not self._fits(batch.grown(job), seconds, tokens)):
+            must = before is None and not batch.jobs
+            if job is None or not (must or self._fits(batch.grown(job), seconds, tokens)):
                 passed.add(ticket)  # it has nothing that fits
                 continue
             batch = batch.grown(job)
