@@ -211,8 +211,7 @@ class TranslationPredictor(Predictor[TranslationInput, Translation]):
         if text.literals and not masked:
             rest = [each for each in rest if repeated(text.literals, self.protected, each.text)]
         if given.marks or masked:
-            own = [piece for piece, _ in chosen]
-            kinds = self.protected if masked else ()
+            own, kinds = [piece for piece, _ in chosen], self.protected if masked else ()
             best, *rest = (self.carrier.carry(text, own, each, kinds, given.prefix) for each in (best, *rest))
         best.alternatives = rest
         return best
@@ -292,8 +291,7 @@ class TranslationPredictor(Predictor[TranslationInput, Translation]):
         numbering = Numbering(self.target, pieces[0].words)
         most = self.model.max_target and self.model.max_target - 1
         rows = [[*numbering.find(text, ids)[:most], EOS] for text, ids in zip(targets, self.target.encode_batch(list(targets)))]
-        labels = pad(rows).to(self.model.device)
-        block = torch.tensor([pieces[0].ids] * len(rows), device=self.model.device)
+        labels, block = (pad(some).to(self.model.device) for some in (rows, [pieces[0].ids] * len(rows)))
         layout = Layout.padded([len(row) for row in rows]).to(self.model.device)
         fed = torch.cat([torch.full_like(labels[:, :1], BOS), labels[:, :-1]], 1)
         with self.resolved.arithmetic(next(self.model.parameters()).dtype):
