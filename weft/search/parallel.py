@@ -121,12 +121,14 @@ class OnePassSearch(ParallelSearch):
         return found
 
     def _write(self, decoder: ParallelDecoder, source: Encoded, canvas: Canvas, rows: Tensor, asked: Request) -> Writing:
-        given = source, canvas, asked.limits.shortest[rows]
+        shortest, passes = asked.limits.shortest[rows], self.iterations
         if stepwise(asked.constraints):
-            return write(decoder, *given[:2], self.iterations, given[2], asked.constraints, rows)
-        return asked.stepping.opening(
-            ("write", self.iterations), lambda given: write(decoder, *given[:2], self.iterations, given[2]), given
-        )
+            return write(decoder, source, canvas, passes, shortest, asked.constraints, rows)
+
+        def work(given: tuple[Encoded, Canvas, Tensor]) -> Writing:
+            return write(decoder, given[0], given[1], passes, given[2])
+
+        return asked.stepping.opening(("write", passes), work, (source, canvas, shortest))
 
 
 class RefineSearch(OnePassSearch):
