@@ -121,14 +121,14 @@ class OnePassSearch(ParallelSearch):
         return found
 
     def _write(self, decoder: ParallelDecoder, source: Encoded, canvas: Canvas, rows: Tensor, asked: Request) -> Writing:
-        shortest = asked.limits.shortest[rows]
+        shortest, passes = asked.limits.shortest[rows], self.iterations
         if stepwise(asked.constraints):
-            return write(decoder, source, canvas, self.iterations, shortest, asked.constraints, rows)
+            return write(decoder, source, canvas, passes, shortest, asked.constraints, rows)
 
-        def opened(given: tuple[Encoded, Canvas, Tensor]) -> Writing:
-            return write(decoder, given[0], given[1], self.iterations, given[2])
+        def work(given: tuple[Encoded, Canvas, Tensor]) -> Writing:
+            return write(decoder, given[0], given[1], passes, given[2])
 
-        return asked.stepping.opening(("write", self.iterations), opened, (source, canvas, shortest))
+        return asked.stepping.opening(("write", passes), work, (source, canvas, shortest))
 
 
 class RefineSearch(OnePassSearch):
