@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from weft.compare.processes import Failure, Processes
+from weft.config.corpora import parse
 from weft.config.sections import Config, load_config
 from weft.fitting.auto import AUTO
 from weft.runs.folder import CONFIG, LOG
@@ -30,7 +31,7 @@ class Training:
     time: str = ""
 
     def config(self) -> Config:
-        given = {"data.train": list(self.data), "data.valid": list(self.valid)}
+        given = {"data.train": [*map(parse, self.data)], "data.valid": [*map(parse, self.valid)]}
         config = load_config(self.recipe, self.sets).replaced({key: files for key, files in given.items() if files})
         return config.absolute()
 

@@ -135,7 +135,7 @@ def languages_of(config: Config) -> tuple[str, str]:
     """Returns the languages from the configuration, else from the data files' suffixes (train.en,train.de), else `und`."""
     data, known = config.data, set(Locale("en").languages)
     pairs = set()
-    for spec in data.train:
+    for spec in data.files:
         suffixes = [Path(part.strip().removesuffix(".gz")).suffix.removeprefix(".") for part in spec.split(",")]
         pairs.add(tuple(suffixes) if len(suffixes) == 2 and set(suffixes) <= known else (UNKNOWN, UNKNOWN))
     guess = pairs.pop() if len(pairs) == 1 else (UNKNOWN, UNKNOWN)

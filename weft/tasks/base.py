@@ -214,6 +214,10 @@ class Task(ABC):
         """A hash of the prepared training data, by which a resumed run notices that it has changed; empty if unknown."""
         return ""
 
+    def seen(self, position: Position) -> str:
+        """How often each of several training corpora has been read before a position of the stream; empty if there is one."""
+        return ""
+
     def describe(self) -> dict[str, Any]:
         """Facts for the log, such as the number of training pairs."""
         return {}

@@ -12,6 +12,7 @@ from pydantic import NonNegativeInt, PositiveInt
 from torch import Tensor, nn
 
 from weft.batch import Position, TextBatch
+from weft.config.corpora import names
 from weft.data.text import Streams, Text, TextFile, in_streams, keeps_lines, read_text, windows
 from weft.data.tokenizer import RESERVED, Tokenizer, has_tokenizers, load_tokenizers, save_tokenizers, train_tokenizer
 from weft.errors import ConfigError
@@ -83,7 +84,11 @@ class LanguageModelTask(Task):
             raise ConfigError("there is no training text: give --data TEXT, or set data.train")
         if data.hold_out:
             raise ConfigError("data.hold_out: running text has no pairs to hold out; give --valid TEXT instead")
-        train, valid = ([TextFile(path) for path in paths] for paths in (data.train, data.valid))
+        if mixed := [spec for spec in (*data.train, *data.valid) if not isinstance(spec, str)]:
+            raise ConfigError(
+                f"data.train: running text is read in order, so {mixed[0].label} cannot be mixed in; name its files"
+            )
+        train, valid = ([TextFile(path) for path in names(paths)] for paths in (data.train, data.valid))
         if not has_tokenizers(self.run):
             self.tell(f"training {data.tokenizer['kind']} tokenizer")
             tokenizer = train_tokenizer(data.tokenizer, train, size=data.vocabulary, folder=self.cache)

@@ -15,10 +15,13 @@ from torch import Tensor
 
 from weft.access import why_unwritable
 from weft.batch import PairBatch
+from weft.config.corpora import TrainingCorpus, ValidationCorpus
 from weft.config.registry import Among, build, load
 from weft.data.corpus import Corpus, Rows
 from weft.data.formats import Pairs
-from weft.data.pairs import collate_pairs, prepare_pairs
+from weft.data.marks import marked
+from weft.data.noise import Noising
+from weft.data.pairs import SIDES, collate_pairs, prepare_pairs
 from weft.data.sentences import Counted, Splitter, count_sentences, language_of
 from weft.data.tokenizer import has_tokenizers, load_tokenizers, save_tokenizers, train_tokenizers
 from weft.errors import ConfigError, RunError
@@ -35,7 +38,8 @@ from weft.objectives.likelihoods import log_likelihoods
 from weft.objectives.reinforce import Baseline, Reinforce, moved
 from weft.objectives.scheduled_sampling import Sampling
 from weft.tasks.base import LOSS, Loss, Measure, Setting, Share
-from weft.tasks.text import TextTask
+from weft.tasks.corpora import make_noising, save_marks_of
+from weft.tasks.text import Direction, TextTask
 
 CHRF = Chrf.key()
 """`train.best_by` may call it chrf, as `weft evaluate` does."""
@@ -88,7 +92,8 @@ class TranslationTask(TextTask):
         self.sampling: Sampling = build("weft.objectives:SAMPLINGS", sampling)
         # Attention weights of a packed row would cover every pair of its sentences.
         self.steady = self.sampling.steady and not any(weights.values())
-        self.valid_pairs: list[tuple[str, str]] = []
+        self.valid_pairs: dict[str, list[tuple[str, str]]] = {}
+        self.tokenizes: dict[str, str] = {}
         self.tokenize = USUAL
 
     def prepare(self) -> Sizes:
@@ -101,13 +106,16 @@ class TranslationTask(TextTask):
         if options.tokenize != "auto":
             self._check_tokenize(options.tokenize)
         sizes = super().prepare()
-        self.valid_pairs = list(islice(chain.from_iterable(self.references), options.validate_sentences or None))
-        if options.validate_bleu and self.valid_pairs:
-            references = [target for _, target in self.valid_pairs]
-            chosen = choose_tokenization(options.tokenize, self.config.data.target_language, references)
-            self.tokenize = chosen.name
-            if chosen.note:
-                self.tell(chosen.note)
+        for direction in self.directions:
+            pairs = list(islice(chain.from_iterable(direction.pairs), options.validate_sentences or None))
+            self.valid_pairs[direction.label] = pairs
+            if options.validate_bleu and pairs:
+                references = [target for _, target in pairs]
+                chosen = choose_tokenization(options.tokenize, self.config.data.target_language, references)
+                self.tokenizes[direction.label] = chosen.name
+                if chosen.note:
+                    self.tell(chosen.note)
+        self.tokenize = next(iter(self.tokenizes.values()), USUAL)
         return sizes
 
     def _check_tokenize(self, name: str) -> None:
@@ -120,7 +128,7 @@ class TranslationTask(TextTask):
         return super().measure(CHRF if key == "chrf" else key)
 
     def reopen(self) -> Sizes:
-        self.source, self.target = load_tokenizers(self.run, self.config.data.tokenizer)
+        self.source, self.target = marked(self.run, *load_tokenizers(self.run, self.config.data.tokenizer))
         return Sizes(self.source.size, self.target.size, self.source is self.target)
 
     def vocabularies(self) -> list[str]:
@@ -143,7 +151,7 @@ class TranslationTask(TextTask):
     @property
     def source_language(self) -> str | None:
         """The source language, if the configuration or the suffix of the data files tells."""
-        return language_of(self.config.data.source_language, self.config.data.train)
+        return language_of(self.config.data.source_language, self.config.data.files)
 
     def metrics(self, *, tokenize: str | None = None, lowercase: bool = False) -> list[Metric]:
         return make_metrics(tokenize=tokenize or self.tokenize, lowercase=lowercase)
@@ -204,31 +212,41 @@ class TranslationTask(TextTask):
         return Loss(total / times, ok.sum() / times, {name: value / times for name, value in metrics.items()})
 
     def evaluate(self, model: torch.nn.Module) -> dict[str, float]:
-        """The loss per token on all validation pairs; BLEU, exact match and `train.best_by` of greedy texts on some of them."""
-        if self.valid is None:
-            return {}
+        """The loss per token on all validation pairs; BLEU, exact match and `train.best_by` of greedy texts on some of them.
+
+        Of several directions there are the scores of each, `bleu/de`, and their mean; the loss is that of all tokens.
+        """
         assert isinstance(model, Model)
+        found = [self._evaluate(model, direction) for direction in self.directions]
+        if len(found) < 2:
+            return found[0][0] if found else {}
+        scores = {key: sum(each[key] for each, _ in found) / len(found) for key in found[0][0]}
+        scores["loss"] = sum(each["loss"] * count for each, count in found) / sum(count for _, count in found)
+        named = zip(self.directions, found, strict=True)
+        return scores | {f"{key}/{one.label}": value for one, (each, _) in named for key, value in each.items()}
+
+    def _evaluate(self, model: Model, direction: Direction) -> tuple[dict[str, float], int]:
+        """The scores of one direction, and its number of tokens."""
         total, count = 0.0, 0
-        for batch in self.validation(model):
+        for batch in self.validation(model, [direction]):
             found = model(batch.source, batch.target, batch.target_layout)
             nll = model.decoder.loss(found.hidden, batch.labels)[1]
             total, count = total + float(nll), count + int(batch.target_layout.ok.sum())
-        scores = {"loss": total / max(1, count)}
-        if self.config.train.validate_bleu and self.valid_pairs:
-            hypotheses = self.translations(model)
-            references = [target for _, target in self.valid_pairs]
+        scores, pairs = {"loss": total / max(1, count)}, self.valid_pairs[direction.label]
+        if self.config.train.validate_bleu and pairs:
+            hypotheses = self.translations(model, [source for source, _ in pairs], direction.tag)
             keys = {"bleu", "exact", self.measure(self.config.train.best_by).key}
-            results = score(hypotheses, references, [metric for metric in self.metrics() if metric.key() in keys])
+            metrics = [metric for metric in self.metrics(tokenize=self.tokenizes[direction.label]) if metric.key() in keys]
+            results = score(hypotheses, [target for _, target in pairs], metrics)
             scores |= {each.key: each.value for each in results.values()}
-        return scores
+        return scores, count
 
-    def translations(self, model: torch.nn.Module) -> list[str]:
-        """Greedy translations of the validation text."""
+    def translations(self, model: torch.nn.Module, sources: Sequence[str], tag: str | None = None) -> list[str]:
+        """Greedy translations of validation text."""
         assert isinstance(model, Network)
-        section = changed(self.config.decode, {"search": "greedy", "rerank": "none", "n_best": 1})
+        section = changed(self.config.decode, {"search": "greedy", "rerank": "none", "n_best": 1, "tag": tag})
         predictor = self.predictor(model, resolve(section, model.device))
-        inputs = (predictor.parse(source) for source, _ in self.valid_pairs)
-        return [found.text for found in predictor.predict(inputs)]
+        return [found.text for found in predictor.predict(map(predictor.parse, sources))]
 
     def describe(self) -> dict[str, Any]:
         sizes = {"source vocabulary": self.source.size, "target vocabulary": self.target.size}
@@ -240,23 +258,42 @@ class TranslationTask(TextTask):
         if not has_tokenizers(self.run):
             self.tell(f"training {data.tokenizer['kind']} tokenizer, vocabulary {data.vocabulary:,}")
             tokenizers = train_tokenizers(data.tokenizer, train, size=data.vocabulary, shared=shared, folder=self.cache)
+            save_marks_of(data, self.run)
             save_tokenizers(self.run, *tokenizers)
-            target = language_of(data.target_language, data.train, 1)
+            target = language_of(data.target_language, data.files, 1)
             count_sentences(train, self.source_language, target).save(self.run)
 
     def encode(self, pairs: list[Pairs], *, training: bool, folder: Path, progress: Callable[[int], None]) -> Corpus:
-        data = self.config.data
+        part = (TrainingCorpus if training else ValidationCorpus)(files=[""])
+        return self.encode_part(part, pairs, progress)
+
+    def encode_part(self, part: ValidationCorpus, pairs: list[Pairs], progress: Callable[[int], None]) -> Corpus:
+        data, training = self.config.data, isinstance(part, TrainingCorpus)
+        own = part if isinstance(part, TrainingCorpus) else TrainingCorpus(files=part.files, tag=part.tag)
+        duplicates = data.drop_duplicates if own.drop_duplicates is None else own.drop_duplicates
         return prepare_pairs(
             pairs,
             self.source,
             self.target,
-            folder=folder,
-            max_length=data.max_length,
-            max_ratio=data.max_ratio if training else None,
-            drop_duplicates=data.drop_duplicates and training,
-            copying=load(MODELS, self.config.model["kind"]).copies,
+            folder=self.cache,
+            max_length=min(own.max_length or data.max_length, data.max_length),
+            max_ratio=(own.max_ratio or data.max_ratio) if training else None,
+            drop_duplicates=duplicates and training,
+            copying=self._copies,
+            tags=self.source.tags(part.tag),
+            texts=SIDES if own.noise.subword is not None else SIDES[:1] if own.noise.any else (),
             progress=progress,
         )
+
+    @property
+    def _copies(self) -> bool:
+        return bool(load(MODELS, self.config.model["kind"]).copies)
+
+    def noising(self, corpus: TrainingCorpus) -> Noising | None:
+        found = make_noising(corpus, self.source, self.target, self.config.data.max_length)
+        if found and self._copies:
+            raise ConfigError("data.train: a model that copies source words (model.kind: pointer) cannot read noise; remove it")
+        return found
 
 
 def _process() -> int:

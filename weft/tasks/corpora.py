@@ -1,0 +1,38 @@
+"""Tags and noise of the corpora of a translation task."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from weft.config.corpora import TrainingCorpus, ValidationCorpus, grouped, weighed
+from weft.config.sections import DataSection
+from weft.data.marks import BLANK, save_marks
+from weft.data.noise import Noiser, Noising, WordNoise
+from weft.data.tokenizer import Tokenizer
+from weft.errors import ConfigError
+
+
+def save_marks_of(data: DataSection, run: Path) -> None:
+    """Saves the tags of all corpora as tokens of their own and, if noise needs it, the blank."""
+    corpora, directions = weighed(data.train), grouped(data.valid, ValidationCorpus)
+    tags = dict.fromkeys(tag for part in (*corpora, *directions) for tag in part.tags)
+    if BLANK in tags:
+        raise ConfigError(f"data.train: the tag {BLANK} stands for words that noise has blanked out; choose another name")
+    marks = [*tags, *([BLANK] if any(corpus.noise.blank for corpus in corpora) else [])]
+    if marks:
+        save_marks(run, marks, needs_tag=all(corpus.tag for corpus in corpora))
+
+
+def make_noising(corpus: TrainingCorpus, source: Tokenizer, target: Tokenizer, longest: int) -> Noising | None:
+    """The noise of a corpus of pairs, if it has any. Words change in sources only. longest: the most tokens of a text."""
+    noise = corpus.noise
+    if not noise.any:
+        return None
+    words = WordNoise(noise.drop, noise.blank, noise.shuffle) if noise.drop or noise.blank or noise.shuffle else None
+    tags, blank = source.tags(corpus.tag), source.tags(BLANK)[0] if noise.blank else 0
+    if noise.subword is None:
+        noisers = {"source": Noiser(source, words, None, blank, tags)}
+    else:
+        above, below = (side.variants(noise.subword) for side in (source, target))
+        noisers = {"source": Noiser(source, words, above, blank, tags), "target": Noiser(target, None, below)}
+    return Noising(noisers, most=longest + len(tags) + 1)
