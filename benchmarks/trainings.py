@@ -24,6 +24,7 @@ from weft.compare.processes import Failure, Processes, Stopped
 from weft.compare.trainings import Training, records, train
 from weft.config.registry import build
 from weft.config.sections import Config, load_config
+from weft.data.marks import marked
 from weft.data.tokenizer import load_tokenizers
 from weft.errors import WeftError
 from weft.models.base import Model, Sizes
@@ -36,7 +37,7 @@ from weft.tasks.base import Setting
 class Run:
     """One training: a recipe with changes, on `data`. tests: name → pairs to score, decoded with a beam of `beam`.
 
-    time: what `--time` says, if anything
+    data: empty if `sets` name it · tags: the tag of each test that needs one · time: what `--time` says, if anything
     """
 
     name: str
@@ -46,10 +47,11 @@ class Run:
     tests: Mapping[str, str] = field(default_factory=dict)
     beam: int = 5
     time: str = ""
+    tags: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def training(self) -> Training:
-        return Training(self.recipe, (self.data,), (), self.sets, self.time)
+        return Training(self.recipe, (self.data,) if self.data else (), (), self.sets, self.time)
 
     def config(self) -> Config:
         return self.training.config()
@@ -105,7 +107,7 @@ class Sweep:
         try:
             outcome.command = self._train(run)
             config = run_config(self.out / run.name)  # which may have been chosen from the data
-            source, target = load_tokenizers(self.out / run.name, config.data.tokenizer)
+            source, target = marked(self.out / run.name, *load_tokenizers(self.out / run.name, config.data.tokenizer))
             outcome.parameters = count_parameters(config, Sizes(source.size, target.size, source is target))
             outcome.seconds = _training_seconds(self.out / run.name)
             for test, pairs in run.tests.items():
@@ -130,6 +132,7 @@ class Sweep:
         if not file.exists():
             text = str(self.out / "texts" / f"{run.name}.{test}.txt")
             words = ["evaluate", str(self.out / run.name), "--data", pairs, "--beam", str(run.beam), "--json", "-o", text]
+            words += ["--tag", run.tags[test]] if test in run.tags else []
             file.write_text(self.processes(f"{run.name}.{test}", words), "utf-8")
         metrics = json.loads(file.read_text("utf-8"))["metrics"]
         return {name: metric["value"] for name, metric in metrics.items()}

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from weft.config.corpora import TrainingCorpus, ValidationCorpus, grouped, weighed
 from weft.config.sections import DataSection
 from weft.data.marks import BLANK, save_marks
 from weft.data.noise import Noiser, Noising, WordNoise
+from weft.data.pairs import SIDES
 from weft.data.tokenizer import Tokenizer
 from weft.errors import ConfigError
 
@@ -21,6 +23,21 @@ def save_marks_of(data: DataSection, run: Path) -> None:
     marks = [*tags, *([BLANK] if any(corpus.noise.blank for corpus in corpora) else [])]
     if marks:
         save_marks(run, marks, needs_tag=all(corpus.tag for corpus in corpora))
+
+
+def part_options(part: ValidationCorpus, data: DataSection, source: Tokenizer) -> dict[str, Any]:
+    """How `prepare_pairs` reads an entry of data.train or data.valid: its tags, its filters, and what noise needs."""
+    tags = source.tags(part.tag)
+    if not isinstance(part, TrainingCorpus):
+        return {"tags": tags, "max_length": data.max_length}
+    noise, duplicates = part.noise, part.drop_duplicates
+    return {
+        "tags": tags,
+        "texts": SIDES if noise.subword is not None else SIDES[:1] if noise.any else (),
+        "max_length": min(part.max_length or data.max_length, data.max_length),
+        "max_ratio": part.max_ratio or data.max_ratio,
+        "drop_duplicates": data.drop_duplicates if duplicates is None else duplicates,
+    }
 
 
 def make_noising(corpus: TrainingCorpus, source: Tokenizer, target: Tokenizer, longest: int) -> Noising | None:

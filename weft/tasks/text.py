@@ -24,7 +24,7 @@ from weft.data.noise import Noising
 from weft.data.pair_source import combine
 from weft.data.tokenizer import Tokenizer, has_tokenizers
 from weft.errors import ConfigError
-from weft.models.base import Sizes
+from weft.models.base import Network, Sizes
 from weft.tasks.base import Task
 
 Part = TypeVar("Part", bound=ValidationCorpus)
@@ -120,6 +120,17 @@ class TextTask(Task):
     def noising(self, corpus: TrainingCorpus) -> Noising | None:
         """The noise of a training corpus, for tasks that have any."""
         return None
+
+    def check_length(self, model: Network, longest: int) -> None:
+        super().check_length(model, longest + self._most_tags)
+
+    def widest(self, longest: int) -> int:
+        return super().widest(longest + self._most_tags)
+
+    @property
+    def _most_tags(self) -> int:
+        """The most tags that a source begins with."""
+        return max((len(part.tags) for part in weighed(self.config.data.train)), default=0)
 
     def identity(self) -> str:
         parts = [self.train.identity]

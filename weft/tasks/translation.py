@@ -21,7 +21,7 @@ from weft.data.corpus import Corpus, Rows
 from weft.data.formats import Pairs
 from weft.data.marks import marked
 from weft.data.noise import Noising
-from weft.data.pairs import SIDES, collate_pairs, prepare_pairs
+from weft.data.pairs import collate_pairs, prepare_pairs
 from weft.data.sentences import Counted, Splitter, count_sentences, language_of
 from weft.data.tokenizer import has_tokenizers, load_tokenizers, save_tokenizers, train_tokenizers
 from weft.errors import ConfigError, RunError
@@ -35,10 +35,11 @@ from weft.models.base import Model, Network, Sizes
 from weft.models.ensemble import Ensemble
 from weft.objectives.attention_penalties import Penalties
 from weft.objectives.likelihoods import log_likelihoods
+from weft.objectives.r_drop import divergence
 from weft.objectives.reinforce import Baseline, Reinforce, moved
 from weft.objectives.scheduled_sampling import Sampling
 from weft.tasks.base import LOSS, Loss, Measure, Setting, Share
-from weft.tasks.corpora import make_noising, save_marks_of
+from weft.tasks.corpora import make_noising, part_options, save_marks_of
 from weft.tasks.text import Direction, TextTask
 
 CHRF = Chrf.key()
@@ -60,6 +61,8 @@ class TranslationTask(TextTask):
     doubly_stochastic_weight: penalty on source tokens whose total attention is not one (Xu et al. 2015)
     penalty_layers: the cross-attentions that these penalties apply to; 0: the first, −1: the last
     sampling: what the decoder is fed in training: the true tokens, or some of its own predictions
+    r_drop: weight of the divergence between two passes with different dropout (Liang et al. 2021), which take twice the time;
+        0: one pass
     """
 
     example = "source.txt,target.txt"
@@ -80,8 +83,10 @@ class TranslationTask(TextTask):
         doubly_stochastic_weight: NonNegativeFloat = 0.0,
         penalty_layers: Annotated[list[int], Field(min_length=1)] = [-1],  # noqa: B006
         sampling: Annotated[dict[str, Any], Among("weft.objectives:SAMPLINGS")] = {"kind": "none"},  # noqa: B006
+        r_drop: NonNegativeFloat = 0.0,
     ) -> None:
         super().__init__(setting)
+        self.r_drop = r_drop
         texts = [Measure(metric.key(), metric.name, metric.higher_is_better) for metric in METRICS.values()]
         self.measures = (*texts, LOSS) if self.config.train.validate_bleu else (LOSS, *texts)
         self.smoothing = label_smoothing
@@ -178,7 +183,13 @@ class TranslationTask(TextTask):
         drawn = self.reinforce.repeat(model, batch)
         inputs = self.sampling.inputs(model, drawn, update)
         for fed in inputs:
-            yield self._objective(model, drawn, fed, times=self.reinforce.draws * len(inputs))
+            times = self.reinforce.draws * len(inputs)
+            loss, hidden = self._objective(model, drawn, fed, times)
+            if self.r_drop:
+                other, again = self._objective(model, drawn, fed, times)
+                apart = divergence(model.decoder, hidden, again, drawn.target_layout.ok) / times
+                loss = loss.mean(other).plus("divergence", apart, self.r_drop / 2)
+            yield loss
 
     def carried(self) -> dict[str, Tensor]:
         return {} if self._moving is None else {f"baseline/{_process()}": self._moving.clone()}
@@ -188,8 +199,8 @@ class TranslationTask(TextTask):
         if self._moving is not None and found is not None:
             self._moving = found.clone()
 
-    def _objective(self, model: Model, batch: PairBatch, fed: Tensor, times: int) -> Loss:
-        """The loss if the decoder is fed `fed`, with everything added to it, divided by `times`."""
+    def _objective(self, model: Model, batch: PairBatch, fed: Tensor, times: int) -> tuple[Loss, Tensor]:
+        """The loss if the decoder is fed `fed`, with everything added to it, divided by `times`; and the hidden states."""
         with self.penalties.watching(model) as watched:
             found = model(batch.source, fed, batch.target_layout)
         total, nll = model.decoder.loss(found.hidden, batch.labels, self.smoothing)
@@ -209,7 +220,7 @@ class TranslationTask(TextTask):
             metrics[name] = value.detach()
         if not self.sampling.steady:
             metrics["true_inputs"] = ((fed == batch.target) & ok).sum()
-        return Loss(total / times, ok.sum() / times, {name: value / times for name, value in metrics.items()})
+        return Loss(total / times, ok.sum() / times, {name: value / times for name, value in metrics.items()}), found.hidden
 
     def evaluate(self, model: torch.nn.Module) -> dict[str, float]:
         """The loss per token on all validation pairs; BLEU, exact match and `train.best_by` of greedy texts on some of them.
@@ -268,21 +279,9 @@ class TranslationTask(TextTask):
         return self.encode_part(part, pairs, progress)
 
     def encode_part(self, part: ValidationCorpus, pairs: list[Pairs], progress: Callable[[int], None]) -> Corpus:
-        data, training = self.config.data, isinstance(part, TrainingCorpus)
-        own = part if isinstance(part, TrainingCorpus) else TrainingCorpus(files=part.files, tag=part.tag)
-        duplicates = data.drop_duplicates if own.drop_duplicates is None else own.drop_duplicates
+        chosen = part_options(part, self.config.data, self.source)
         return prepare_pairs(
-            pairs,
-            self.source,
-            self.target,
-            folder=self.cache,
-            max_length=min(own.max_length or data.max_length, data.max_length),
-            max_ratio=(own.max_ratio or data.max_ratio) if training else None,
-            drop_duplicates=duplicates and training,
-            copying=self._copies,
-            tags=self.source.tags(part.tag),
-            texts=SIDES if own.noise.subword is not None else SIDES[:1] if own.noise.any else (),
-            progress=progress,
+            pairs, self.source, self.target, folder=self.cache, copying=self._copies, progress=progress, **chosen
         )
 
     @property
