@@ -23,6 +23,7 @@ def train(
     valid: str | Sequence[str | Mapping[str, Any]] = (),
     out: str | Path | None = None,
     time: str | float | None = None,
+    teacher: str | Path | None = None,
     resume: bool = False,
     set: Mapping[str, Any] | Sequence[str] = (),
     tell: Callable[[str], None] = lambda message: None,
@@ -31,7 +32,8 @@ def train(
 
     `recipe` is the name of a recipe, a YAML file or a `Config`; "auto" chooses all sizes from the data. With `resume`, `out` is
     the run to continue. `time` is how long the whole call may take: "20m", "1h30m", or seconds. `set` overrides settings like
-    `--set`: {"train.steps": 500} or ["train.steps=500"]. `tell` receives messages before training starts.
+    `--set`: {"train.steps": 500} or ["train.steps=500"]. `teacher` is a run whose translations replace the targets of `data`.
+    `tell` receives messages before training starts.
     """
     seconds = seconds_of(time)
     sets = [f"{key}={document.scalar(value)}" for key, value in set.items()] if isinstance(set, Mapping) else list(set)
@@ -50,6 +52,8 @@ def train(
     given = {"data.train": data, "data.valid": valid}
     listed = {key: [some] if isinstance(some, str) else some for key, some in given.items() if some}
     config = config.replaced({key: [parse(each) for each in some] for key, some in listed.items()})
+    if teacher is not None:
+        config = config.replaced({"data.teacher": str(teacher)})
     choose = None if resume else chooser(recipe == AUTO, sets, seconds, tell)
     return train_run(config, Path(out) if out else free_folder(recipe), resume=resume, tell=tell, choose=choose)
 

@@ -16,6 +16,7 @@ from weft.cli import (
     bench,
     compare,
     demo,
+    distill,
     doctor,
     evaluate,
     explain,
@@ -50,6 +51,7 @@ app.command("align")(align.align)
 app.command("generate")(generate.generate)
 app.command("compare")(compare.compare)
 app.command("bench")(bench.bench)
+app.command("distill")(distill.distill)
 app.command("shortlist")(shortlist.shortlist)
 app.command("average")(average.average)
 app.command("list")(listing.list_parts)

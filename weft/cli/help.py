@@ -57,6 +57,10 @@ EXAMPLES = {
         "--data train.tsv --budget 500-steps --out runs/c",
     ],
     "bench": ["weft bench runs/a --batch 1 --beam 4", "weft bench transformer-small --profile profile.png"],
+    "distill": [
+        "weft distill runs/a --data train.en,train.de --out distilled.de",
+        "weft distill runs/a --data train.tsv --out distilled.jsonl --beam 5",
+    ],
     "shortlist": ["weft shortlist runs/a"],
     "average": ["weft average runs/a --last 5", "weft average runs/a --last 5 --out runs/mean"],
     "list": ["weft list", "weft list attentions"],

@@ -32,6 +32,13 @@ def train(
     time: str = typer.Option(
         None, "--time", help="How long the whole command may take, such as 20m or 1h30m; sets the number of steps."
     ),
+    teacher: Path = typer.Option(
+        None,
+        "--teacher",
+        help="Train on the translations of this run instead of the targets (sequence distillation).",
+        metavar="RUN",
+        autocompletion=completion.runs,
+    ),
     resume: Path = typer.Option(
         None, "--resume", help="Continue this run exactly where it stopped.", metavar="RUN", autocompletion=completion.runs
     ),
@@ -52,7 +59,9 @@ def train(
         raise ConfigError("--resume continues in the run's own folder; remove --out")
     folder = resume or out or api.free_folder(recipe)
     resumed = resume is not None
-    result = api.train(recipe or "", data=data, valid=valid, out=folder, time=time, resume=resumed, set=set, tell=tell)
+    result = api.train(
+        recipe or "", data=data, valid=valid, out=folder, time=time, teacher=teacher, resume=resumed, set=set, tell=tell
+    )
     if os.environ.get("RANK", "0") != "0":
         return  # one of several processes; only the first reports
     tell(f"\ndone: step {result.update:,}, {result.weights} weights in {folder}/model.safetensors")

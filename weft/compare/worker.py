@@ -99,6 +99,7 @@ def main(file: str) -> None:
 
 def _do(job: Job) -> Result:
     from weft.compare.measure import Wanted, measure
+    from weft.distillation import teach
     from weft.fitting.speed import probe, probe_seconds
     from weft.runs.opening import build_task
 
@@ -109,7 +110,7 @@ def _do(job: Job) -> Result:
         speed = probe(job.training.config().replaced({"data.valid": []}), probe_seconds(options["seconds"]))
         return {"steps": speed.planned(options["seconds"]), **asdict(speed)}
     with tempfile.TemporaryDirectory() as folder:
-        build_task(job.training.config(), Path(folder)).prepare()
+        build_task(job.training.config(), Path(folder), teach=teach).prepare()
     return {}
 
 

@@ -55,6 +55,9 @@ class DataSection(Section):
         description="corpora without weights are drawn in proportion to their pairs to the power of 1 / temperature",
     )
     hold_out: int = Field(default=0, ge=0, description="pairs of the training data to hold out and validate on; 0: none")
+    teacher: str | None = Field(
+        default=None, description="run whose translations replace the targets of the training data (sequence distillation)"
+    )
     tokenizer: Annotated[Part, Among("weft.data:TOKENIZERS")] = Field(
         default={"kind": "bpe"}, description="how text is split into tokens"
     )
@@ -195,6 +198,8 @@ class Config(Section):
         }
         if self.data.cache:
             located["data.cache"] = absolute_path(self.data.cache, here)
+        if self.data.teacher:
+            located["data.teacher"] = absolute_path(self.data.teacher, here)
         if run := self.decode.rerank.get("run"):
             located["decode.rerank.run"] = absolute_path(run, here)
         return self.replaced(located)

@@ -14,7 +14,7 @@ from weft.models.base import Network, Sizes
 from weft.runs.device import choose_device
 from weft.runs.folder import CONFIG, MODEL
 from weft.runs.weights import blank, load_weights
-from weft.tasks.base import Setting, Task
+from weft.tasks.base import Setting, Task, Teach
 
 
 @dataclass(frozen=True)
@@ -37,9 +37,11 @@ def run_config(folder: Path, sets: Sequence[str] = ()) -> Config:
     return load_config(folder / CONFIG, sets)
 
 
-def build_task(config: Config, folder: Path, tell: Callable[[str], None] = lambda message: None) -> Task:
+def build_task(
+    config: Config, folder: Path, tell: Callable[[str], None] = lambda message: None, teach: Teach | None = None
+) -> Task:
     """The task of a configuration, for a run in `folder`."""
-    task: Task = build("weft.tasks:TASKS", config.task, Setting(config, folder, tell), where="task")
+    task: Task = build("weft.tasks:TASKS", config.task, Setting(config, folder, tell, teach), where="task")
     return task
 
 

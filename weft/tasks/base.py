@@ -16,6 +16,7 @@ from weft.config.registry import build
 from weft.config.sections import Config
 from weft.data.batching import round_up
 from weft.data.cache import cache_folder
+from weft.data.formats import Pairs
 from weft.data.pairs import random_pairs
 from weft.errors import ConfigError, RunError
 from weft.evaluation.metrics import Metric
@@ -25,15 +26,21 @@ from weft.models.base import Network, Sizes
 from weft.models.composing import build_encoder_decoder
 
 Share = Annotated[float, Field(ge=0, lt=1)]
+Teach = Callable[[Config, Sequence[Pairs], Path, Callable[[str], None]], None]
+"""Writes training pairs, translated by the run that data.teacher names, into a file; the last argument receives messages."""
 
 
 @dataclass(frozen=True)
 class Setting:
-    """What a task is built for: the configuration and folder of a run, and a function that receives progress messages."""
+    """What a task is built for: the configuration and folder of a run, and a function that receives progress messages.
+
+    teach: translates training data with another run, where one may be opened.
+    """
 
     config: Config
     run: Path
     tell: Callable[[str], None] = lambda message: None
+    teach: Teach | None = None
 
 
 @dataclass
@@ -85,6 +92,7 @@ class Task(ABC):
     counts: what the count of a loss counts, and so the unit of training speed.
     commands: how to use a trained {run} on the command line, shown after training.
     bf16_weights: whether decoding in bf16 converts the weights too, or only the arithmetic.
+    distils: whether a teacher may translate the training data (data.teacher).
     inference: what a trained model does: search for texts of sources, continue texts without a source, or one forward pass.
     config: the configuration of the run. `prepare` may lower sizes in it to what the data allows; the run saves the result.
     """
@@ -94,10 +102,13 @@ class Task(ABC):
     counts: str = "target tokens"
     commands: Sequence[str] = ('weft predict {run} "an input"', "weft evaluate {run} --data FILES")
     bf16_weights: bool = True
+    distils: bool = False
     inference: Literal["search", "continue", "forward"] = "search"
 
     def __init__(self, setting: Setting) -> None:
-        self.config, self.run, self.tell = setting.config, setting.run, setting.tell
+        self.config, self.run, self.tell, self.teach = setting.config, setting.run, setting.tell, setting.teach
+        if self.config.data.teacher and not self.distils:
+            raise ConfigError("data.teacher: only tasks that translate learn from the translations of another run; remove it")
 
     @property
     def cache(self) -> Path:

@@ -27,6 +27,9 @@ from weft.errors import ConfigError
 from weft.models.base import Network, Sizes
 from weft.tasks.base import Task
 
+DISTILLED = "distilled.jsonl"
+"""The training pairs that a teacher translated, in the folder of a run; a file for `--data` like any other."""
+
 Part = TypeVar("Part", bound=ValidationCorpus)
 PAUSE = 5.0
 """Seconds between messages about one piece of work."""
@@ -77,6 +80,10 @@ class TextTask(Task):
             train, held = self._hold_out(train)
             valid, directions = (valid, directions) if valid else ([held], [self._untagged(held, corpora)])
         self.references = valid
+        if data.teacher:
+            if len(corpora) > 1:
+                raise ConfigError("data.teacher: several corpora cannot be distilled together; use `weft distill` for each")
+            train = [self._distilled(train)]
         self.learn(train)
         sizes = self.reopen()
         if new and has_tokenizers(self.run) and self.source.learns:
@@ -155,6 +162,15 @@ class TextTask(Task):
             self.limit("data.hold_out", count)
             self.tell(f"held out {count:,} pairs for validation (seed {self.config.train.seed}): {self.run / HELD_OUT}")
         return train, held
+
+    def _distilled(self, train: list[Pairs]) -> Pairs:
+        """The training pairs with the teacher's translations as targets: those saved in the run, or made now."""
+        file = self.run / DISTILLED
+        if not file.exists():
+            if self.teach is None:
+                raise ConfigError(f"data.teacher: {file} is missing, and no other run can be opened here; train the run again")
+            self.teach(self.config, train, file, self.tell)
+        return open_pairs(str(file))
 
     def learn(self, train: list[Pairs]) -> None:
         """Trains the tokenizers of a new run and saves them, so that resuming never changes them."""

@@ -66,6 +66,7 @@ class TranslationTask(TextTask):
     """
 
     example = "source.txt,target.txt"
+    distils = True
 
     def __init__(
         self,

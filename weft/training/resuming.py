@@ -38,6 +38,7 @@ FIXED = {
     "data.max_ratio": PAIRS,
     "data.drop_duplicates": PAIRS,
     "data.hold_out": PAIRS,
+    "data.teacher": "it wrote the training pairs",
     "data.temperature": PLACE,
     "train.seed": "the order of the data follows from it",
     "train.packed": PLACE,

@@ -11,6 +11,7 @@ from typing import TypeVar
 import torch
 
 from weft.config.sections import Config, load_config, save_config, save_schema
+from weft.distillation import teach
 from weft.errors import ConfigError, Interrupted, RunError
 from weft.kernels import modern
 from weft.models.base import Network
@@ -120,7 +121,7 @@ def prepare_run(
     if config.data.validates:
         task.measure(config.train.best_by)
     config = resolve_batches(config, outline, task, device)
-    task = build_task(config, out, tell)
+    task = build_task(config, out, tell, teach)
     sizes = task.prepare()
     config = task.config  # the data may have lowered some sizes
     tell("building the model")

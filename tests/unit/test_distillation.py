@@ -1,0 +1,91 @@
+"""A teacher translates training data: line for line, resumable, and once for all students."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import tiny
+
+from weft import api, distillation
+from weft.data.formats import open_pairs
+from weft.tasks.text import DISTILLED
+from weft.translator import Translator, load
+
+SOURCES = ["a b c", "d e f g", "", "b", "c a b d e", "g f", "e e e"]
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> str:
+    (tmp_path / "x.src").write_text("".join(f"{line}\n" for line in SOURCES))
+    (tmp_path / "x.tgt").write_text("t\n" * len(SOURCES))
+    return f"{tmp_path / 'x.src'},{tmp_path / 'x.tgt'}"
+
+
+def expected(run: Path) -> list[str]:
+    return [each.text for each in load(run, device="cpu").translate(SOURCES, sentences="off", beam=3)]
+
+
+def test_the_lines_are_those_of_translate(weft: tiny.Shell, reverse_run: Path, data: str, tmp_path: Path) -> None:
+    weft("distill", reverse_run, "--data", data, "--out", tmp_path / "x.out", "--beam", "3", "--device", "cpu")
+    assert (tmp_path / "x.out").read_text().splitlines() == expected(reverse_run)
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["x.out", "x.src", "x.tgt"]
+
+
+def test_an_interrupted_distillation_continues(
+    reverse_run: Path, data: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, pairs, told = tmp_path / "x.jsonl", [open_pairs(data)], list[str]()
+    monkeypatch.setattr(distillation, "WINDOW", 2)
+
+    class Stop(Exception):
+        pass
+
+    done = 0
+
+    def advance() -> None:
+        nonlocal done
+        done += 1
+        if done == 4:
+            raise Stop
+
+    with pytest.raises(Stop):
+        distillation.distil([reverse_run], pairs, out, device="cpu", options={"beam": 3}, advance=advance)
+    part = tmp_path / "x.jsonl.part"
+    assert len(part.read_text().splitlines()) == 4
+    part.write_text(part.read_text() + '{"source": "half a li')  # the process was killed while it wrote a line
+    distillation.distil([reverse_run], pairs, out, device="cpu", options={"beam": 3}, tell=told.append)
+    lines = [json.loads(line) for line in out.read_text().splitlines()]
+    assert [each["source"] for each in lines] == SOURCES
+    assert [each["target"] for each in lines] == expected(reverse_run)
+    assert any("continuing after 4 lines" in message for message in told)
+
+
+def test_other_options_start_again(reverse_run: Path, data: str, tmp_path: Path) -> None:
+    out = tmp_path / "x.out"
+    (tmp_path / "x.out.part").write_text("of another run\n")
+    (tmp_path / "x.out.part.id").write_text("another")
+    distillation.distil([reverse_run], [open_pairs(data)], out, device="cpu", options={"beam": 3})
+    assert out.read_text().splitlines() == expected(reverse_run)
+
+
+def test_training_with_a_teacher_distils_once(
+    reverse_run: Path, data: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = {**tiny.SETTINGS, "train.steps": 1, "data.cache": str(tmp_path / "cache")}
+    api.train("transformer-tiny", data=data, out=tmp_path / "one", teacher=reverse_run, set=settings)
+    lines = [json.loads(line) for line in (tmp_path / "one" / DISTILLED).read_text().splitlines()]
+    teacher: Translator = load(reverse_run, device="cpu")
+    assert [each["target"] for each in lines] == [each.text for each in teacher.translate(SOURCES, sentences="off")]
+
+    monkeypatch.setattr(distillation, "load", lambda *_, **__: pytest.fail("the translations are in the cache"))
+    api.train("transformer-tiny", data=data, out=tmp_path / "two", teacher=reverse_run, set=settings)
+    assert (tmp_path / "two" / DISTILLED).read_text() == (tmp_path / "one" / DISTILLED).read_text()
+
+
+def test_only_translation_has_a_teacher(weft: tiny.Shell, reverse_run: Path, data: str, tmp_path: Path) -> None:
+    weft.fails(
+        *("train", "classifier-bytes", "--data", data, "--out", tmp_path / "x", "--teacher", reverse_run),
+        says=["data.teacher", "remove it"],
+    )

@@ -1,0 +1,118 @@
+"""Sequence distillation (Kim & Rush 2016): a trained run, the teacher, translates the sources of training data.
+
+A student that trains on the teacher's translations instead of the references learns an easier task, because equal sources get
+equal words in equal order. Lines are not split into sentences, since a student learns from whole lines.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from itertools import chain, islice
+from pathlib import Path
+from typing import IO, Any
+
+from weft.config.sections import Config
+from weft.data.cache import cache_folder
+from weft.data.formats import Pairs
+from weft.data.lines import file_digest
+from weft.errors import DataError
+from weft.inference.resolve import changed
+from weft.inference.workers import cores
+from weft.runs.folder import MODEL
+from weft.runs.opening import run_config
+from weft.translator import Translator, load
+
+WINDOW = 8192
+"""Lines translated together. After each window everything is on disk."""
+
+WHOLE = {"sentences": "off"}
+"""The decoding options of a teacher: training lines are translated whole."""
+
+
+def distil(
+    runs: Sequence[str | Path],
+    pairs: Sequence[Pairs],
+    out: Path,
+    *,
+    device: str = "auto",
+    options: dict[str, Any] | None = None,
+    advance: Callable[[], None] = lambda: None,
+    tell: Callable[[str], None] = lambda message: None,
+) -> None:
+    """Writes the translation of each source into `out`, line by line; as pairs if its name ends in .jsonl.
+
+    What is done so far is in OUT.part. If the same work was interrupted, it continues there.
+    """
+    if out.suffix == ".gz":
+        raise DataError(f"{out}: distillation can continue only in a plain file; choose a name without .gz")
+    options = {**WHOLE, **(options or {})}
+    part, mark = (out.with_name(out.name + ending) for ending in (".part", ".part.id"))
+    identity = _identity(runs, pairs, options, out.suffix)
+    with open(part, "a+b") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)  # another process may be at the same work
+        if not part.exists() or part.stat().st_ino != os.fstat(file.fileno()).st_ino:
+            return  # it has finished
+        same = mark.exists() and mark.read_text("utf-8") == identity
+        done = _whole_lines(file) if same else file.truncate(0)
+        mark.write_text(identity, "utf-8")
+        if done:
+            tell(f"{out}: continuing after {done:,} lines")
+        teacher = load(runs, device=device, warn=tell)
+        for line in _translations(teacher, pairs, done, options, as_pairs=out.suffix == ".jsonl"):
+            file.write(line.encode() + b"\n")
+            advance()
+        file.flush()
+        os.replace(part, out)
+        mark.unlink()
+
+
+def _translations(
+    teacher: Translator, pairs: Sequence[Pairs], done: int, options: dict[str, Any], *, as_pairs: bool
+) -> Iterator[str]:
+    """The lines to write, from number `done` on."""
+    predictor = teacher.translation_predictor("distillation", auto_workers=cores(), **options)
+    sources = islice((source for source, _ in chain.from_iterable(pairs)), done, None)
+    while window := list(islice(sources, WINDOW)):
+        found = predictor.predict(map(predictor.parse, window), together=True, first_line=done + 1)
+        for source, translation in zip(window, found, strict=True):
+            text = " ".join(translation.text.splitlines())
+            yield json.dumps({"source": source, "target": text}, ensure_ascii=False) if as_pairs else text
+        done += len(window)
+
+
+def _whole_lines(file: IO[bytes]) -> int:
+    """The number of complete lines in a file. What a crash left behind the last of them is cut off."""
+    file.seek(0)
+    count, end = 0, 0
+    for line in file:
+        if line.endswith(b"\n"):
+            count, end = count + 1, end + len(line)
+    file.truncate(end)
+    return count
+
+
+def _identity(runs: Sequence[str | Path], pairs: Sequence[Pairs], options: dict[str, Any], form: str) -> str:
+    """A hash of everything that decides what is written: the weights, how they decode, the data and the form."""
+    folders = [Path(run) for run in runs]
+    sections = [changed(run_config(folder).decode, options).model_dump() for folder in folders]
+    weights = [file_digest(str(folder / MODEL)) if (folder / MODEL).is_file() else "" for folder in folders]
+    key = json.dumps([sections, weights, [some.digest() for some in pairs], form])
+    return hashlib.blake2b(key.encode(), digest_size=16).hexdigest()
+
+
+def teach(config: Config, pairs: Sequence[Pairs], out: Path, tell: Callable[[str], None]) -> None:
+    """Writes the distilled `pairs` of a run whose data.teacher is set into `out`. They are made once and kept in the cache."""
+    teacher = str(config.data.teacher)
+    folder = (Path(config.data.cache).expanduser() if config.data.cache else cache_folder()) / "distilled"
+    folder.mkdir(parents=True, exist_ok=True)
+    kept = folder / f"{_identity([teacher], pairs, WHOLE, '.jsonl')}.jsonl"
+    if not kept.exists():
+        tell(f"translating the training data with {teacher}")
+        distil([teacher], pairs, kept, device=config.train.device, tell=tell)
+    shutil.copyfile(kept, aside := out.with_name(out.name + ".part"))
+    aside.replace(out)
