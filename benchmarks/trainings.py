@@ -21,7 +21,7 @@ import torch
 
 from weft.bench.machine import about as describe_machine
 from weft.compare.processes import Failure, Processes, Stopped
-from weft.compare.trainings import Training, records, train
+from weft.compare.trainings import Training, train
 from weft.config.registry import build
 from weft.config.sections import Config, load_config
 from weft.data.marks import marked
@@ -29,6 +29,7 @@ from weft.data.tokenizer import load_tokenizers
 from weft.errors import WeftError
 from weft.models.base import Model, Sizes
 from weft.models.composing import build_model
+from weft.runs.folder import records
 from weft.runs.opening import run_config
 from weft.tasks.base import Setting
 

@@ -178,9 +178,12 @@ class TextTask(Task):
     def check(self, valid: list[Pairs]) -> None:
         """Raises an error if the validation data does not suit the training data."""
 
-    @abstractmethod
     def encode(self, pairs: list[Pairs], *, training: bool, folder: Path, progress: Callable[[int], None]) -> Corpus:
-        """The corpus of these pairs, from the cache `folder` if it is there. `progress` receives the number of lines read."""
+        """The corpus of these pairs, from the cache `folder` if it is there. `progress` receives the number of lines read.
+
+        A task has this method, or `encode_part`.
+        """
+        raise NotImplementedError
 
     @abstractmethod
     def collate(self, corpus: Corpus, rows: Rows, *, packed: bool = False, budget: int = 0, rounded: bool = False) -> Batch:

@@ -275,10 +275,6 @@ class TranslationTask(TextTask):
             target = language_of(data.target_language, data.files, 1)
             count_sentences(train, self.source_language, target).save(self.run)
 
-    def encode(self, pairs: list[Pairs], *, training: bool, folder: Path, progress: Callable[[int], None]) -> Corpus:
-        part = (TrainingCorpus if training else ValidationCorpus)(files=[""])
-        return self.encode_part(part, pairs, progress)
-
     def encode_part(self, part: ValidationCorpus, pairs: list[Pairs], progress: Callable[[int], None]) -> Corpus:
         chosen = part_options(part, self.config.data, self.source)
         return prepare_pairs(
