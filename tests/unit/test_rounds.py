@@ -18,15 +18,15 @@ PAIRS = [(f"a b {word}", f"{word} b a") for word in "cdefgh"]
 
 
 def plan(folder: Path, count: int = 1) -> Plan:
-    for name, lines in {"x.src": [s for s, _ in PAIRS], "x.trg": [t for _, t in PAIRS]}.items():
+    for name, lines in {"x.src": [s for s, _ in PAIRS], "x.trg": [t for _, t in PAIRS], "more": ["d c a", "", "d b"]}.items():
         (folder / name).write_text("".join(f"{line}\n" for line in lines))
-    (folder / "more.src").write_text("a c d\nb d\n")
-    (folder / "more.trg").write_text("d c a\n\nd b\n")
     settings = {**tiny.SETTINGS, "train.steps": 1, "train.schedule": "constant", "train.best_by": "bleu"}
-    pairs, mono = [f"{folder}/x.src,{folder}/x.trg"], {"forward": [f"{folder}/more.trg"], "backward": [f"{folder}/more.src"]}
-    return Plan(
-        "transformer-tiny", pairs, pairs, mono, count, folder / "out", [f"{key}={value}" for key, value in settings.items()]
+    pairs, mono = (
+        [f"{folder}/x.src,{folder}/x.trg"],
+        {"forward": [f"{folder}/more"], "backward": [f"{folder}/more"] * (count - 1)},
     )
+    sets = [f"{key}={value}" for key, value in settings.items()]
+    return Plan("transformer-tiny", pairs, pairs, mono, count, folder / "out", sets)
 
 
 def test_both_directions_train_on_what_the_other_wrote(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -38,9 +38,9 @@ def test_both_directions_train_on_what_the_other_wrote(tmp_path: Path, monkeypat
     data = load_config(out / "forward-1" / "config.yaml").data
     assert data.train[0] == f"{tmp_path}/x.src,{tmp_path}/x.trg"
     assert data.train[1].files == [str(out / "forward-1.jsonl")] and data.train[1].tag == "bt"  # type: ignore[union-attr]
-    assert load_config(out / "backward-1" / "config.yaml").data.train[0] == f"{tmp_path}/x.trg,{tmp_path}/x.src"
+    assert load_config(out / "backward-0" / "config.yaml").data.train[0] == f"{tmp_path}/x.trg,{tmp_path}/x.src"
     scores = json.loads((out / "rounds.json").read_text())
-    assert [each["run"] for each in scores] == ["forward-0", "backward-0", "forward-1", "backward-1"]
+    assert [each["run"] for each in scores] == ["forward-0", "backward-0", "forward-1"]
     assert all((out / direction).resolve() == run.resolve() for direction, run in best.items())
     monkeypatch.setattr(api, "train", lambda *_, **__: pytest.fail("everything was done"))
     assert improve(plan(tmp_path)) == best

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 from pydantic import (
@@ -65,8 +66,8 @@ class ValidationCorpus(Options):
 
     @property
     def label(self) -> str:
-        """What reports call it."""
-        return "+".join(self.tags) or ", ".join(self.files)
+        """What reports call it: its tags, or its files without their folders."""
+        return "+".join(self.tags) or ", ".join(",".join(Path(part).name for part in name.split(",")) for name in self.files)
 
 
 class TrainingCorpus(ValidationCorpus):
