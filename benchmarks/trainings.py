@@ -24,8 +24,7 @@ from weft.compare.processes import Failure, Processes, Stopped
 from weft.compare.trainings import Training, train
 from weft.config.registry import build
 from weft.config.sections import Config, load_config
-from weft.data.marks import marked
-from weft.data.tokenizer import load_tokenizers
+from weft.data.marks import load_marked
 from weft.errors import WeftError
 from weft.models.base import Model, Sizes
 from weft.models.composing import build_model
@@ -108,7 +107,7 @@ class Sweep:
         try:
             outcome.command = self._train(run)
             config = run_config(self.out / run.name)  # which may have been chosen from the data
-            source, target = marked(self.out / run.name, *load_tokenizers(self.out / run.name, config.data.tokenizer))
+            source, target = load_marked(self.out / run.name, config.data.tokenizer)
             outcome.parameters = count_parameters(config, Sizes(source.size, target.size, source is target))
             outcome.seconds = _training_seconds(self.out / run.name)
             for test, pairs in run.tests.items():

@@ -61,6 +61,9 @@ class DataSection(Section):
     tokenizer: Annotated[Part, Among("weft.data:TOKENIZERS")] = Field(
         default={"kind": "bpe"}, description="how text is split into tokens"
     )
+    tokenizer_of: str | None = Field(
+        default=None, description="run whose tokenizer is used; a language model uses that of its targets"
+    )
     vocabulary: PositiveInt = Field(default=8000, description="largest vocabulary (of each side, if they are separate)")
     shared_vocabulary: bool = Field(default=True, description="use one vocabulary for source and target")
     max_length: PositiveInt = Field(default=256, description="leave out pairs with more tokens than this on either side")
@@ -143,6 +146,9 @@ class DecodeSection(Section):
     rerank: Annotated[Part, Among("weft.inference:RERANKS")] = Field(
         default={"kind": "none"}, description="how the texts of the search are ranked again"
     )
+    fusion: Annotated[Part, Among("weft.inference:FUSIONS")] = Field(
+        default={"kind": "none"}, description="a language model that takes part in the search"
+    )
     tag: str | None = Field(default=None, description="tags of the run (data.train) to put before each source, such as de")
     max_length: PositiveInt = Field(default=256, description="most tokens of a translation")
     max_ratio: PositiveFloat = Field(default=3.0, description="most tokens of a translation per source token, plus 10")
@@ -198,10 +204,12 @@ class Config(Section):
         }
         if self.data.cache:
             located["data.cache"] = absolute_path(self.data.cache, here)
-        if self.data.teacher:
-            located["data.teacher"] = absolute_path(self.data.teacher, here)
-        if run := self.decode.rerank.get("run"):
-            located["decode.rerank.run"] = absolute_path(run, here)
+        for key in ("teacher", "tokenizer_of"):
+            if run := getattr(self.data, key):
+                located[f"data.{key}"] = absolute_path(run, here)
+        for key in ("rerank", "fusion"):
+            if run := getattr(self.decode, key).get("run"):
+                located[f"decode.{key}.run"] = absolute_path(run, here)
         return self.replaced(located)
 
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
 from pathlib import Path
+from typing import Any
 
 from weft.config.registry import suggest
 from weft.data.segmentation import Variants
-from weft.data.tokenizer import Tokenizer
+from weft.data.tokenizer import Tokenizer, load_tokenizers, save_tokenizers
 from weft.errors import ConfigError, RunError
 
 FILE = "marks.json"
@@ -83,18 +84,32 @@ class MarkedTokenizer(Tokenizer):
         return self._first <= token < self.size
 
 
-def save_marks(folder: Path, marks: Sequence[str], *, needs_tag: bool) -> None:
-    """Writes the marks of a run into its folder."""
-    (folder / FILE).write_text(json.dumps({"marks": list(marks), "needs_tag": needs_tag}) + "\n", "utf-8")
+def add_marks(source: Tokenizer, target: Tokenizer, marks: Sequence[str], *, needs_tag: bool) -> tuple[Tokenizer, Tokenizer]:
+    """The tokenizers with further marks, which the source has, and the target if it is the same."""
+    known = source.marks if isinstance(source, MarkedTokenizer) else ()
+    inner = source.inner if isinstance(source, MarkedTokenizer) else source
+    every = [*known, *(mark for mark in marks if mark not in known)]
+    if not every:
+        return source, target
+    added = MarkedTokenizer(inner, every, needs_tag=needs_tag)
+    return added, added if source is target else target
 
 
-def marked(folder: Path, source: Tokenizer, target: Tokenizer) -> tuple[Tokenizer, Tokenizer]:
-    """The tokenizers of a run with its marks, which the source has, and the target if it shares the vocabulary."""
+def save_marked(folder: Path, source: Tokenizer, target: Tokenizer) -> None:
+    """Writes tokenizers and their marks into a run folder; see `save_tokenizers`."""
+    if isinstance(source, MarkedTokenizer):
+        content = {"marks": source.marks, "needs_tag": source.needs_tag}
+        (folder / FILE).write_text(json.dumps(content) + "\n", "utf-8")
+    save_tokenizers(folder, *(each.inner if isinstance(each, MarkedTokenizer) else each for each in (source, target)))
+
+
+def load_marked(folder: Path, spec: Mapping[str, Any] | str) -> tuple[Tokenizer, Tokenizer]:
+    """Loads what `save_marked` wrote; see `load_tokenizers`."""
+    source, target = load_tokenizers(folder, spec)
     if not (folder / FILE).exists():
         return source, target
     try:
         saved = json.loads((folder / FILE).read_text("utf-8"))
-        with_marks = MarkedTokenizer(source, saved["marks"], needs_tag=saved["needs_tag"])
+        return add_marks(source, target, saved["marks"], needs_tag=saved["needs_tag"])
     except (OSError, ValueError, KeyError) as error:
         raise RunError(f"{folder / FILE}: the marks of the tokenizer cannot be read: {error}") from None
-    return with_marks, with_marks if source is target else target

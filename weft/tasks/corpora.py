@@ -2,27 +2,25 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 from weft.config.corpora import TrainingCorpus, ValidationCorpus, grouped, weighed
 from weft.config.sections import DataSection
-from weft.data.marks import BLANK, save_marks
+from weft.data.marks import BLANK, add_marks
 from weft.data.noise import Noiser, Noising, WordNoise
 from weft.data.pairs import SIDES
 from weft.data.tokenizer import Tokenizer
 from weft.errors import ConfigError
 
 
-def save_marks_of(data: DataSection, run: Path) -> None:
-    """Saves the tags of all corpora as tokens of their own and, if noise needs it, the blank."""
+def with_marks(data: DataSection, source: Tokenizer, target: Tokenizer) -> tuple[Tokenizer, Tokenizer]:
+    """The tokenizers with the tags of all corpora as tokens of their own and, if noise needs it, the blank."""
     corpora, directions = weighed(data.train), grouped(data.valid, ValidationCorpus)
     tags = dict.fromkeys(tag for part in (*corpora, *directions) for tag in part.tags)
     if BLANK in tags:
         raise ConfigError(f"data.train: the tag {BLANK} stands for words that noise has blanked out; choose another name")
     marks = [*tags, *([BLANK] if any(corpus.noise.blank for corpus in corpora) else [])]
-    if marks:
-        save_marks(run, marks, needs_tag=all(corpus.tag for corpus in corpora))
+    return add_marks(source, target, marks, needs_tag=all(corpus.tag for corpus in corpora))
 
 
 def part_options(part: ValidationCorpus, data: DataSection, source: Tokenizer) -> dict[str, Any]:

@@ -19,11 +19,11 @@ from weft.config.corpora import TrainingCorpus, ValidationCorpus
 from weft.config.registry import Among, build, load
 from weft.data.corpus import Corpus, Rows
 from weft.data.formats import Pairs
-from weft.data.marks import marked
+from weft.data.marks import load_marked, save_marked
 from weft.data.noise import Noising
 from weft.data.pairs import collate_pairs, prepare_pairs
 from weft.data.sentences import Counted, Splitter, count_sentences, language_of
-from weft.data.tokenizer import has_tokenizers, load_tokenizers, save_tokenizers, train_tokenizers
+from weft.data.tokenizer import has_tokenizers, train_tokenizers
 from weft.errors import ConfigError, RunError
 from weft.evaluation.metrics import METRICS, Chrf, Metric, make_metrics, score
 from weft.evaluation.tokenization import USUAL, choose_tokenization
@@ -39,8 +39,9 @@ from weft.objectives.r_drop import divergence
 from weft.objectives.reinforce import Baseline, Reinforce, moved
 from weft.objectives.scheduled_sampling import Sampling
 from weft.tasks.base import LOSS, Loss, Measure, Setting, Share
-from weft.tasks.corpora import make_noising, part_options, save_marks_of
+from weft.tasks.corpora import make_noising, part_options, with_marks
 from weft.tasks.text import Direction, TextTask
+from weft.tasks.tokenizers import tokenizers_of
 
 CHRF = Chrf.key()
 """`train.best_by` may call it chrf, as `weft evaluate` does."""
@@ -134,7 +135,7 @@ class TranslationTask(TextTask):
         return super().measure(CHRF if key == "chrf" else key)
 
     def reopen(self) -> Sizes:
-        self.source, self.target = marked(self.run, *load_tokenizers(self.run, self.config.data.tokenizer))
+        self.source, self.target = load_marked(self.run, self.config.data.tokenizer)
         return Sizes(self.source.size, self.target.size, self.source is self.target)
 
     def vocabularies(self) -> list[str]:
@@ -256,7 +257,7 @@ class TranslationTask(TextTask):
     def translations(self, model: torch.nn.Module, sources: Sequence[str], tag: str | None = None) -> list[str]:
         """Greedy translations of validation text."""
         assert isinstance(model, Network)
-        section = changed(self.config.decode, {"search": "greedy", "rerank": "none", "n_best": 1, "tag": tag})
+        section = changed(self.config.decode, {"search": "greedy", "rerank": "none", "n_best": 1, "fusion": "none", "tag": tag})
         predictor = self.predictor(model, resolve(section, model.device))
         return [found.text for found in predictor.predict(map(predictor.parse, sources))]
 
@@ -268,12 +269,14 @@ class TranslationTask(TextTask):
     def learn(self, train: list[Pairs]) -> None:
         data, shared = self.config.data, self.config.data.shared_vocabulary
         if not has_tokenizers(self.run):
-            self.tell(f"training {data.tokenizer['kind']} tokenizer, vocabulary {data.vocabulary:,}")
-            tokenizers = train_tokenizers(data.tokenizer, train, size=data.vocabulary, shared=shared, folder=self.cache)
-            save_marks_of(data, self.run)
-            save_tokenizers(self.run, *tokenizers)
-            target = language_of(data.target_language, data.files, 1)
-            count_sentences(train, self.source_language, target).save(self.run)
+            if data.tokenizer_of:
+                self.config, source, target = tokenizers_of(self.config)
+            else:
+                self.tell(f"training {data.tokenizer['kind']} tokenizer, vocabulary {data.vocabulary:,}")
+                source, target = train_tokenizers(data.tokenizer, train, size=data.vocabulary, shared=shared, folder=self.cache)
+            save_marked(self.run, *with_marks(data, source, target))
+            language = language_of(data.target_language, data.files, 1)
+            count_sentences(train, self.source_language, language).save(self.run)
 
     def encode_part(self, part: ValidationCorpus, pairs: list[Pairs], progress: Callable[[int], None]) -> Corpus:
         chosen = part_options(part, self.config.data, self.source)

@@ -32,6 +32,7 @@ FIXED = {
     "task.carry": PLACE,
     "task.memory": PLACE,
     "data.tokenizer": TOKENIZER,
+    "data.tokenizer_of": TOKENIZER,
     "data.vocabulary": TOKENIZER,
     "data.shared_vocabulary": TOKENIZER,
     "data.max_length": PAIRS,
