@@ -29,7 +29,10 @@ TABLES = {
     "fusions": "weft.inference:FUSIONS",
     "tokenizers": "weft.data:TOKENIZERS",
 }
-What = StrEnum("What", [*TABLES, "recipes"])
+What = StrEnum(
+    "What",
+    "models fronts encoders decoders attentions mixers poolings tasks searches reranks fusions recipes tokenizers",
+)
 
 
 def list_parts(what: What = typer.Argument(None, help="What to list; default: everything.")) -> None:
