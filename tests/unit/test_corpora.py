@@ -19,6 +19,7 @@ from weft.data.mixture import Mixture, Turns, quotas
 from weft.errors import ConfigError
 from weft.runs.opening import build_task
 from weft.runs.weights import read_tensors
+from weft.serve.models import Models, Place
 from weft.tasks.translation import TranslationTask
 from weft.training import checkpoint
 from weft.training.loop import updates
@@ -137,6 +138,8 @@ def test_a_run_that_is_killed_between_corpora_ends_with_the_same_bits(tmp_path: 
         assert ours.keys() == theirs.keys() and all(torch.equal(ours[name], theirs[name]) for name in ours), file.name
     log = (killed / "train.log").read_text()
     assert "bleu/rev" in log and "loss/cp" in log and "seen so far: rev " in log
+    served = Models([Place((str(killed),), ("xx", tag)) for tag in ("rev", "cp")], device="cpu").served
+    assert [model.translator.config.decode.tag for model in served] == ["rev", "cp"]
 
 
 def test_tags_reach_the_model_and_have_to_be_named(weft: tiny.Shell, tmp_path: Path) -> None:

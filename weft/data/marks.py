@@ -86,9 +86,8 @@ class MarkedTokenizer(Tokenizer):
 
 def add_marks(source: Tokenizer, target: Tokenizer, marks: Sequence[str], *, needs_tag: bool) -> tuple[Tokenizer, Tokenizer]:
     """The tokenizers with further marks, which the source has, and the target if it is the same."""
-    known = source.marks if isinstance(source, MarkedTokenizer) else ()
     inner = source.inner if isinstance(source, MarkedTokenizer) else source
-    every = [*known, *(mark for mark in marks if mark not in known)]
+    every = [*source.marks, *(mark for mark in marks if mark not in source.marks)]
     if not every:
         return source, target
     added = MarkedTokenizer(inner, every, needs_tag=needs_tag)

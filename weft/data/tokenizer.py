@@ -44,6 +44,9 @@ class Tokenizer(ABC):
     learns: bool = True
     """Whether training uses the texts."""
 
+    marks: Sequence[str] = ()
+    """The tags and other tokens that no text contains; see `weft.data.marks`."""
+
     @abstractmethod
     def train(self, texts: Iterable[str], size: int) -> None:
         """Trains a vocabulary of `size` ids, including the special ones, or of as many as the texts allow.

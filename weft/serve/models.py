@@ -170,6 +170,8 @@ class Models:
         sets = [f'data.{side}_language="{code}"' for side, code in named] + ["decode.fast=true"] * self.fast
         translator = load(place.folders, device=self.device, set=sets)
         source, target = languages_of(translator.config)
+        if target in translator.source.marks:
+            translator.config = translator.config.replaced({"decode.tag": target})
         if place.languages is None and UNKNOWN in (source, target):
             self.tell(
                 f"{place.folders[0]}: the languages of this run are not known, so it is served as {source} to {target}; "
