@@ -1,10 +1,10 @@
 """Imports go one way. Walks the source with ast, so that imports inside functions count too.
 
 From the bottom: errors, access, version and collecting, the registry, batch, state and kernels, layers, attention, mixers,
-pooling, models, search and objectives, inference, tasks, runs, explain, training, translator and distillation, fitting, api,
-serve, bench, compare, cli. Three packages know almost nothing, and only packages from inference upwards may import them: data,
-evaluation and config (whose registry is open to all). The contract suite, weft_contract, may import anything; only
-weft.contract, which runs it, may import it.
+pooling, models, search and objectives, inference, tasks, runs, explain, training, translator, companions and distillation,
+fitting, api, serve and rounds, bench, compare, cli. Three packages know almost nothing, and only packages from inference
+upwards may import them: data, evaluation and config (whose registry is open to all). The contract suite, weft_contract, may
+import anything; only weft.contract, which runs it, may import it.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ LADDER = (
     {"tasks"},
     {"runs"},
     {"explain"},
-    {"training", "translator", "distillation"},
+    {"training", "translator", "companions", "distillation"},
     {"fitting"},
     {"api"},
-    {"serve"},
+    {"serve", "rounds"},
     {"bench"},
     {"compare"},
     {"cli"},

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from weft.config import document
+from weft.config.corpora import parse
 from weft.config.sections import Config, load_config
 from weft.errors import ConfigError
 from weft.fitting.auto import AUTO, chooser, seconds_of
@@ -18,8 +19,8 @@ from weft.training.session import Result
 def train(
     recipe: str | Path | Config = AUTO,
     *,
-    data: str | Sequence[str] = (),
-    valid: str | Sequence[str] = (),
+    data: str | Sequence[str | Mapping[str, Any]] = (),
+    valid: str | Sequence[str | Mapping[str, Any]] = (),
     out: str | Path | None = None,
     time: str | float | None = None,
     teacher: str | Path | None = None,
@@ -49,7 +50,8 @@ def train(
     else:
         config = load_config(recipe, sets)
     given = {"data.train": data, "data.valid": valid}
-    config = config.replaced({key: [some] if isinstance(some, str) else list(some) for key, some in given.items() if some})
+    listed = {key: [some] if isinstance(some, str) else some for key, some in given.items() if some}
+    config = config.replaced({key: [parse(each) for each in some] for key, some in listed.items()})
     if teacher is not None:
         config = config.replaced({"data.teacher": str(teacher)})
     choose = None if resume else chooser(recipe == AUTO, sets, seconds, tell)

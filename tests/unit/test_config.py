@@ -329,7 +329,7 @@ def test_every_key_has_a_type_in_words_and_a_description() -> None:
     fields = DataSection.model_fields | TrainSection.model_fields
     names = {key: schema.type_name(field.annotation, field.metadata) for key, field in fields.items()}
     assert names["steps"] == "integer > 0" and names["ema"] == "number ≥ 0 < 1"
-    assert names["max_ratio"] == "number > 0 or null" and names["train"] == "list of text"
+    assert names["max_ratio"] == "number > 0 or null" and names["train"] == "list of text or options"
     assert names["precision"] == "one of float32, bf16" and names["packed"] == "true or false or one of auto"
     assert all(field.description for field in (fields | DecodeSection.model_fields).values())
 

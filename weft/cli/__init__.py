@@ -23,6 +23,7 @@ from weft.cli import (
     evaluate,
     explain,
     generate,
+    iterate,
     listing,
     new,
     predict,
@@ -55,6 +56,8 @@ app.command("generate")(generate.generate)
 app.command("compare")(compare.compare)
 app.command("bench")(bench.bench)
 app.command("distill")(distill.distill)
+app.command("iterate")(iterate.iterate)
+app.command("backtranslate")(distill.backtranslate)
 app.command("shortlist")(shortlist.shortlist)
 app.command("average")(average.average)
 app.command("list")(listing.list_parts)

@@ -57,6 +57,7 @@ TABLES = {
     "data.tokenizer": ("weft.data:TOKENIZERS",),
     "decode.search": ("weft.search:SEARCHES",),
     "decode.rerank": ("weft.inference:RERANKS",),
+    "decode.fusion": ("weft.inference:FUSIONS",),
     "train.optimizer": ("weft.training:OPTIMIZERS",),
     "train.schedule": ("weft.training:SCHEDULES",),
     "model": ("weft.models:MODELS",),

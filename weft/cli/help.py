@@ -61,6 +61,14 @@ EXAMPLES = {
         "weft distill runs/a --data train.en,train.de --out distilled.de",
         "weft distill runs/a --data train.tsv --out distilled.jsonl --beam 5",
     ],
+    "backtranslate": [
+        "weft backtranslate runs/deen --data mono.de --out backtranslated.jsonl",
+        "weft backtranslate runs/deen --data mono.de --out part2.jsonl --shard 2/8 --set decode.search=sample",
+    ],
+    "iterate": [
+        "weft iterate transformer-small --data pairs.tsv --valid val.tsv --target-text mono.de --source-text mono.en "
+        "--out runs/i",
+    ],
     "shortlist": ["weft shortlist runs/a"],
     "average": ["weft average runs/a --last 5", "weft average runs/a --last 5 --out runs/mean"],
     "list": ["weft list", "weft list attentions"],

@@ -26,9 +26,13 @@ TABLES = {
     "tasks": "weft.tasks:TASKS",
     "searches": "weft.search:SEARCHES",
     "reranks": "weft.inference:RERANKS",
+    "fusions": "weft.inference:FUSIONS",
     "tokenizers": "weft.data:TOKENIZERS",
 }
-What = StrEnum("What", "models fronts encoders decoders attentions mixers poolings tasks searches reranks recipes tokenizers")
+What = StrEnum(
+    "What",
+    "models fronts encoders decoders attentions mixers poolings tasks searches reranks fusions recipes tokenizers",
+)
 
 
 def list_parts(what: What = typer.Argument(None, help="What to list; default: everything.")) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from weft.cli.options import BEAM, DECODE_SET, DEVICE, FAST, OUTPUT, RUN, decode_options, runs
+from weft.cli.options import BEAM, DECODE_SET, DEVICE, FAST, OUTPUT, RUN, TAG, decode_options, runs
 from weft.cli.output import Counter, opened, warn, write_line
 from weft.errors import ConfigError, DataError
 
@@ -33,6 +33,7 @@ def predict(
     ),
     output: Path = OUTPUT,
     beam: int = BEAM,
+    tag: str = TAG,
     n_best: int = typer.Option(None, "--n-best", help="Outputs per line, as JSON lines."),
     prefix: Path = typer.Option(None, "--prefix", help="File with a forced prefix for each line."),
     glossary: Path = typer.Option(
@@ -54,7 +55,7 @@ def predict(
     from weft.inference.workers import cores
     from weft.translator import load_trained
 
-    options = decode_options(set, beam=beam, n_best=n_best, fast=fast or None)
+    options = decode_options(set, beam=beam, tag=tag, n_best=n_best, fast=fast or None)
     check_input(text)
     for read in filter(None, (prefix, glossary)):
         _keep_apart(check_file(read), output)

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from weft.compare.processes import Failure, Processes
+from weft.config.corpora import parse
 from weft.config.sections import Config, load_config
 from weft.fitting.auto import AUTO
-from weft.runs.folder import CONFIG, LOG
+from weft.runs.folder import CONFIG, complete, records
 from weft.runs.opening import run_config
 
-Record = dict[str, Any]
+__all__ = ["Training", "complete", "records", "train"]
 
 LOWERED = (("data", "vocabulary"), ("data", "hold_out"), ("train", "batch_tokens"), ("train", "average_last"))
 """Sizes that a run lowers to what its data and its steps allow."""
@@ -30,7 +30,7 @@ class Training:
     time: str = ""
 
     def config(self) -> Config:
-        given = {"data.train": list(self.data), "data.valid": list(self.valid)}
+        given = {"data.train": [*map(parse, self.data)], "data.valid": [*map(parse, self.valid)]}
         config = load_config(self.recipe, self.sets).replaced({key: files for key, files in given.items() if files})
         return config.absolute()
 
@@ -67,16 +67,3 @@ def _as_wished(saved: Config, wanted: Config) -> Config:
     if saved.train.schedule.get("warmup", 0) < warmup and warmup >= wanted.train.steps:
         resolved["train.schedule.warmup"] = warmup
     return saved.replaced(resolved)
-
-
-def complete(folder: Path) -> bool:
-    """Whether the training of a run has finished."""
-    lines = records(folder)
-    return bool(lines) and lines[-1]["event"] == "summary"
-
-
-def records(folder: Path) -> list[Record]:
-    """The complete lines of a run's log."""
-    log = folder / LOG
-    lines = log.read_text("utf-8").splitlines() if log.exists() else []
-    return [json.loads(line) for line in lines if line.endswith("}")]

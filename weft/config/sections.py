@@ -16,6 +16,7 @@ from pydantic import Field, PositiveFloat, PositiveInt, ValidationError, model_v
 
 from weft.access import NO_FILE, denied, replace_file, why_unreadable
 from weft.config import document, schema
+from weft.config.corpora import Entry, TrainingCorpus, ValidationCorpus, names, renamed
 from weft.config.data_paths import absolute, absolute_path, located
 from weft.config.overrides import SHORTHANDS, apply_overrides, fold_saved, locate, parse_override, put
 from weft.config.registry import Among, Options, expand, problems, suggest
@@ -41,16 +42,27 @@ class Section(Options):
 class DataSection(Section):
     """Training data and tokenisation."""
 
-    train: list[str] = Field(
-        default=[], description="training data: 'a.en,a.de', x.tsv#2,3, x.jsonl#en,de, x.csv#en,de, also .gz"
+    train: list[Annotated[str | TrainingCorpus, Entry(TrainingCorpus)]] = Field(
+        default=[],
+        description="training data: 'a.en,a.de', x.tsv#2,3, x.jsonl#en,de, x.csv#en,de, also .gz; several corpora: "
+        "[{files: …, weight: …, tag: …, noise: …}, …]",
     )
-    valid: list[str] = Field(default=[], description="validation data, in the same formats")
+    valid: list[Annotated[str | ValidationCorpus, Entry(ValidationCorpus)]] = Field(
+        default=[], description="validation data, in the same formats; [{files: …, tag: …}, …] are scored one by one"
+    )
+    temperature: PositiveFloat = Field(
+        default=1.0,
+        description="corpora without weights are drawn in proportion to their pairs to the power of 1 / temperature",
+    )
     hold_out: int = Field(default=0, ge=0, description="pairs of the training data to hold out and validate on; 0: none")
     teacher: str | None = Field(
         default=None, description="run whose translations replace the targets of the training data (sequence distillation)"
     )
     tokenizer: Annotated[Part, Among("weft.data:TOKENIZERS")] = Field(
         default={"kind": "bpe"}, description="how text is split into tokens"
+    )
+    tokenizer_of: str | None = Field(
+        default=None, description="run whose tokenizer is used; a language model uses that of its targets"
     )
     vocabulary: PositiveInt = Field(default=8000, description="largest vocabulary (of each side, if they are separate)")
     shared_vocabulary: bool = Field(default=True, description="use one vocabulary for source and target")
@@ -67,6 +79,11 @@ class DataSection(Section):
     def validates(self) -> bool:
         """Whether there is validation data."""
         return bool(self.valid or self.hold_out)
+
+    @property
+    def files(self) -> list[str]:
+        """The names of all training files."""
+        return names(self.train)
 
 
 class TrainSection(Section):
@@ -129,6 +146,10 @@ class DecodeSection(Section):
     rerank: Annotated[Part, Among("weft.inference:RERANKS")] = Field(
         default={"kind": "none"}, description="how the texts of the search are ranked again"
     )
+    fusion: Annotated[Part, Among("weft.inference:FUSIONS")] = Field(
+        default={"kind": "none"}, description="a language model that takes part in the search"
+    )
+    tag: str | None = Field(default=None, description="tags of the run (data.train) to put before each source, such as de")
     max_length: PositiveInt = Field(default=256, description="most tokens of a translation")
     max_ratio: PositiveFloat = Field(default=3.0, description="most tokens of a translation per source token, plus 10")
     max_source: PositiveInt = Field(default=1024, description="a line with more tokens is cut and translated in parts")
@@ -183,13 +204,17 @@ class Config(Section):
     def absolute(self) -> Config:
         """A copy that names its files by absolute paths. A relative path belongs to the current folder."""
         here, changes = Path.cwd(), {key: getattr(self.data, key) for key in ("train", "valid")}
-        located: dict[str, Any] = {f"data.{key}": [absolute(spec, here) for spec in specs] for key, specs in changes.items()}
+        located: dict[str, Any] = {
+            f"data.{key}": renamed(specs, lambda name: absolute(name, here)) for key, specs in changes.items()
+        }
         if self.data.cache:
             located["data.cache"] = absolute_path(self.data.cache, here)
-        if self.data.teacher:
-            located["data.teacher"] = absolute_path(self.data.teacher, here)
-        if run := self.decode.rerank.get("run"):
-            located["decode.rerank.run"] = absolute_path(run, here)
+        for key in ("teacher", "tokenizer_of"):
+            if run := getattr(self.data, key):
+                located[f"data.{key}"] = absolute_path(run, here)
+        for key in ("rerank", "fusion"):
+            if run := getattr(self.decode, key).get("run"):
+                located[f"decode.{key}.run"] = absolute_path(run, here)
         return self.replaced(located)
 
 
@@ -217,8 +242,8 @@ def _locate_data(section: Any, folder: Path) -> None:
     """Makes data paths that exist in `folder` absolute, in place. Values of wrong types are left for the validation."""
     for key in ("train", "valid"):
         specs = section.get(key) if isinstance(section, dict) else None
-        if isinstance(specs, list) and all(isinstance(spec, str) for spec in specs):
-            section[key] = [located(spec, folder) for spec in specs]
+        if isinstance(specs, list) and all(isinstance(spec, str | Mapping) for spec in specs):
+            section[key] = renamed(specs, lambda name: located(name, folder))
 
 
 def recipes() -> dict[str, Path]:

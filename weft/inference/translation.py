@@ -91,6 +91,7 @@ class TranslationPredictor(Predictor[TranslationInput, Translation]):
             copies=model.copies,
             split=split if resolved.section.sentences == "auto" else None,
             warn=self.warn,
+            tags=source.tags(resolved.section.tag),
         )
         self.protected = kinds(resolved.section.protect)
         self.hint = hint(self.protected)

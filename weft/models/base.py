@@ -155,13 +155,15 @@ class Decoder(Component, ABC):
     """Writes a target. Teacher forcing, a forced prefix and a single step are the same call at different lengths.
 
     dim: width of the model, for learning-rate schedules · hidden: width of its hidden states · readers: layers that attend to
-    the source · max_memory: the longest memory it can attend to · parallel: it writes all tokens at once (`ParallelDecoder`).
+    the source · max_memory: the longest memory it can attend to · parallel: it writes all tokens at once (`ParallelDecoder`)
+    scores: its logits are scores, which a search adds up as they are instead of normalising them.
     """
 
     dim: int
     hidden: int
     readers: int = 1
     parallel: bool = False
+    scores: bool = False
     max_memory: int | None = None
 
     @abstractmethod

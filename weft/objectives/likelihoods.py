@@ -24,7 +24,7 @@ Choice = Literal["best", "drawn"]
 @torch.no_grad()
 def log_likelihoods(decoder: Decoder, hidden: Tensor, labels: Tensor) -> Tensor:
     """[B, T]: log p of each label, at least −IMPOSSIBLE; 0 where it is PAD."""
-    pieces = zip(_logits(decoder, hidden), labels.split(_extent(hidden), 1), strict=True)
+    pieces = zip(_logits(decoder, hidden), labels.split(extent(hidden), 1), strict=True)
     found = [logits.gather(-1, gold[..., None])[..., 0] - logits.logsumexp(-1) for logits, gold in pieces]
     return torch.cat(found, 1).clamp_min(-IMPOSSIBLE).where(labels != PAD, 0.0)
 
@@ -42,10 +42,11 @@ def predictions(decoder: Decoder, hidden: Tensor, choice: Choice) -> Tensor:
 
 def _logits(decoder: Decoder, hidden: Tensor) -> Iterator[Tensor]:
     """[B, t, V] in at least float32, for one slice of positions after the other."""
-    for states in hidden.split(_extent(hidden), 1):
+    for states in hidden.split(extent(hidden), 1):
         logits = decoder.logits(states)
         yield logits.to(torch.promote_types(logits.dtype, torch.float32))
 
 
-def _extent(hidden: Tensor) -> int:
+def extent(hidden: Tensor) -> int:
+    """Positions per slice, so that the logits of a slice have about `CHUNK` rows."""
     return max(1, CHUNK // hidden.size(0))

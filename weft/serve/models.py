@@ -180,7 +180,7 @@ def languages_of(config: Config) -> tuple[str, str]:
     """Returns the languages from the configuration, else from the data files' suffixes (train.en,train.de), else `und`."""
     data, known = config.data, set(Locale("en").languages)
     pairs = set()
-    for spec in data.train:
+    for spec in data.files:
         suffixes = [Path(part.strip().removesuffix(".gz")).suffix.removeprefix(".") for part in spec.split(",")]
         pairs.add(tuple(suffixes) if len(suffixes) == 2 and set(suffixes) <= known else (UNKNOWN, UNKNOWN))
     guess = pairs.pop() if len(pairs) == 1 else (UNKNOWN, UNKNOWN)
@@ -220,6 +220,8 @@ class Models:
                 f"use weft predict {place.folders[0]} FILE"
             )
         source, target = languages_of(translator.config)
+        if target in translator.source.marks:
+            translator.config = translator.config.replaced({"decode.tag": target})
         if place.languages is None and UNKNOWN in (source, target):
             self.tell(
                 f"{place.folders[0]}: the languages of this run are not known, so it is served as {source} to {target}; "

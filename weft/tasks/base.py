@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -71,6 +71,15 @@ class Loss:
     count: Tensor
     metrics: dict[str, Tensor] = field(default_factory=dict)
     optimizer: str = "model"
+
+    def mean(self, other: Loss) -> Loss:
+        """The mean of two losses of the same tokens."""
+        metrics = {name: (value + other.metrics[name]) / 2 for name, value in self.metrics.items()}
+        return replace(self, total=(self.total + other.total) / 2, metrics=metrics)
+
+    def plus(self, name: str, value: Tensor, weight: float) -> Loss:
+        """The loss with a weighted term, which is also logged under its name."""
+        return replace(self, total=self.total + weight * value, metrics={**self.metrics, name: value.detach()})
 
 
 @dataclass(frozen=True)
@@ -266,6 +275,10 @@ class Task(ABC):
 
     def identity(self) -> str:
         """A hash of the prepared training data, by which a resumed run notices that it has changed; empty if unknown."""
+        return ""
+
+    def seen(self, position: Position) -> str:
+        """How often each of several training corpora has been read before a position of the stream; empty if there is one."""
         return ""
 
     def describe(self) -> dict[str, Any]:

@@ -48,6 +48,7 @@ class CaptioningTask(WritingTask):
     commands = ("weft predict {run} picture.jpg", "weft evaluate {run} --data captions.tsv")
     measures = (*(Measure(metric.key(), metric.name) for metric in (CiderD, CaptionBleu)), LOSS)
     sentences = (0,)
+    mixes = False
     files = SUFFIXES
 
     def __init__(
@@ -110,7 +111,7 @@ class CaptioningTask(WritingTask):
         if self.valid is None:
             return {}
         assert isinstance(model, Model)
-        scores = {"loss": self.mean_loss(model)}
+        scores = {"loss": self.mean_loss(model)[0]}
         if self.config.train.validate_bleu:
             known = list(islice(by_picture(self.references), self.config.train.validate_sentences or None))
             section = changed(self.config.decode, {"search": "greedy", "rerank": "none", "n_best": 1})

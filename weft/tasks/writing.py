@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
@@ -16,10 +16,11 @@ from weft.config.registry import Among, build
 from weft.models.base import Model
 from weft.objectives.attention_penalties import Penalties
 from weft.objectives.likelihoods import log_likelihoods
+from weft.objectives.r_drop import divergence
 from weft.objectives.reinforce import Baseline, Reinforce, moved
 from weft.objectives.scheduled_sampling import Sampling
 from weft.tasks.base import Loss, Setting, Share
-from weft.tasks.text import TextTask
+from weft.tasks.text import Direction, TextTask
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,8 @@ class Objective:
     doubly_stochastic_weight: penalty on source tokens whose total attention is not one (Xu et al. 2015)
     penalty_layers: the cross-attentions that these penalties apply to; 0: the first, −1: the last
     sampling: what the decoder is fed in training: the true tokens, or some of its own predictions
+    r_drop: weight of the divergence between two passes with different dropout (Liang et al. 2021), which take twice the time;
+        0: one pass
     """
 
     label_smoothing: Share = 0.1
@@ -52,6 +55,7 @@ class Objective:
     doubly_stochastic_weight: NonNegativeFloat = 0.0
     penalty_layers: Annotated[list[int], Field(min_length=1)] = field(default_factory=lambda: [-1])
     sampling: Annotated[dict[str, Any], Among("weft.objectives:SAMPLINGS")] = field(default_factory=lambda: {"kind": "none"})
+    r_drop: NonNegativeFloat = 0.0
 
     @property
     def penalties(self) -> Penalties:
@@ -74,6 +78,7 @@ class WritingTask(TextTask):
 
     def __init__(self, setting: Setting, *, objective: Objective) -> None:
         super().__init__(setting)
+        self.r_drop = objective.r_drop
         self.smoothing, self.reinforce, self.penalties = objective.label_smoothing, objective.reinforce, objective.penalties
         self._moving: Tensor | None = torch.zeros(()) if objective.reinforce_baseline == "moving" else None
         self.sampling: Sampling = build("weft.objectives:SAMPLINGS", objective.sampling)
@@ -86,7 +91,13 @@ class WritingTask(TextTask):
         drawn = self.reinforce.repeat(model, batch)
         inputs = self.sampling.inputs(model, drawn, update)
         for fed in inputs:
-            yield self._objective(model, drawn, fed, times=self.reinforce.draws * len(inputs))
+            times = self.reinforce.draws * len(inputs)
+            loss, hidden = self._objective(model, drawn, fed, times)
+            if self.r_drop:
+                other, again = self._objective(model, drawn, fed, times)
+                apart = divergence(model.decoder, hidden, again, drawn.target_layout.ok) / times
+                loss = loss.mean(other).plus("divergence", apart, self.r_drop / 2)
+            yield loss
 
     def carried(self) -> dict[str, Tensor]:
         return {} if self._moving is None else {f"baseline/{_process()}": self._moving.clone()}
@@ -96,8 +107,8 @@ class WritingTask(TextTask):
         if self._moving is not None and found is not None:
             self._moving = found.clone()
 
-    def _objective(self, model: Model, batch: PairBatch, fed: Tensor, times: int) -> Loss:
-        """The loss if the decoder is fed `fed`, with everything added to it, divided by `times`."""
+    def _objective(self, model: Model, batch: PairBatch, fed: Tensor, times: int) -> tuple[Loss, Tensor]:
+        """The loss if the decoder is fed `fed`, with everything added to it, divided by `times`; and the hidden states."""
         with self.penalties.watching(model) as watched:
             found = model(batch.source, fed, batch.target_layout)
         total, nll = model.decoder.loss(found.hidden, batch.labels, self.smoothing)
@@ -117,15 +128,15 @@ class WritingTask(TextTask):
             metrics[name] = value.detach()
         if not self.sampling.steady:
             metrics["true_inputs"] = ((fed == batch.target) & ok).sum()
-        return Loss(total / times, ok.sum() / times, {name: value / times for name, value in metrics.items()})
+        return Loss(total / times, ok.sum() / times, {name: value / times for name, value in metrics.items()}), found.hidden
 
-    def mean_loss(self, model: Model) -> float:
-        """The negative log-likelihood per token of the validation targets."""
+    def mean_loss(self, model: Model, directions: Sequence[Direction] | None = None) -> tuple[float, int]:
+        """The negative log-likelihood per token of validation targets, by default of all, and the number of tokens."""
         total, count = 0.0, 0
-        for batch in self.validation(model):
+        for batch in self.validation(model, directions):
             nll, tokens = self.validation_loss(model, batch)
             total, count = total + float(nll), count + int(tokens)
-        return total / max(1, count)
+        return total / max(1, count), count
 
     def validation_loss(self, model: Model, batch: PairBatch) -> tuple[Tensor, Tensor]:
         """The negative log-likelihood of a batch, and the number of tokens it sums."""
