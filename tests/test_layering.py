@@ -44,7 +44,7 @@ BESIDE = {
     "evaluation": {"errors", "access", "config.registry"},
     "config": {"errors", "access", "version", "config.registry"},
 }
-BELOW = (("registry",), ("plugins",), ("annotations",))
+BELOW = (("registry",), ("plugins",), ("annotations",), ("patterns",))
 """Modules of config that are open to all."""
 SUITE = "weft_contract"
 RANK = {name: rank for rank, group in enumerate(LADDER) for name in group}

@@ -21,6 +21,7 @@ from weft.cli import (
     explain,
     generate,
     listing,
+    merge,
     new,
     predict,
     serve,
@@ -52,6 +53,7 @@ app.command("compare")(compare.compare)
 app.command("bench")(bench.bench)
 app.command("shortlist")(shortlist.shortlist)
 app.command("average")(average.average)
+app.command("merge")(merge.merge)
 app.command("list")(listing.list_parts)
 app.command("new")(new.new)
 app.command("demo")(demo.demo)

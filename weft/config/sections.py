@@ -66,6 +66,16 @@ class DataSection(Section):
         return bool(self.valid or self.hold_out)
 
 
+class StartSection(Section):
+    """The run that training starts from."""
+
+    run: str | None = Field(default=None, description="run whose tokenizers and weights a new run starts from; null: none")
+    weights: str | None = Field(default=None, description="hash of the weights that were taken from it; set by weft train")
+    extend: int = Field(
+        default=0, ge=0, description="tokens to add to its vocabulary; each starts as the mean of those it was written with"
+    )
+
+
 class TrainSection(Section):
     """Optimisation, validation and checkpoints."""
 
@@ -83,6 +93,17 @@ class TrainSection(Section):
     optimizer: Annotated[Part, Among("weft.training:OPTIMIZERS")] = Field(default={"kind": "adamw"}, description="optimiser")
     schedule: Annotated[Part, Among("weft.training:SCHEDULES")] = Field(
         default={"kind": "inverse_sqrt"}, description="learning rate schedule"
+    )
+    freeze: list[str] = Field(
+        default=[], description="weights that stay as they are, by patterns of their names: ['encoder.*', '*.norm.*']"
+    )
+    layer_factor: float = Field(
+        default=1.0,
+        ge=1,
+        description="rate of each layer divided by that of the layer below it; Howard & Ruder 2018: 2.6",
+    )
+    unfreeze_every: int = Field(
+        default=0, ge=0, description="train the highest layer first, and one more layer after this many steps; 0: all at once"
     )
     clip: float = Field(default=1.0, ge=0, description="maximum gradient norm; 0: no clipping")
     ema: float = Field(default=0.0, ge=0, lt=1, description="decay of a moving average of the weights; 0: none")
@@ -160,6 +181,7 @@ class Config(Section):
     """The complete configuration of a run."""
 
     data: DataSection = Field(default_factory=DataSection)
+    start: StartSection = Field(default_factory=StartSection)
     model: Annotated[Part, Among("weft.models:MODELS")] = Field(default={"kind": "transformer"})
     task: Annotated[Part, Among("weft.tasks:TASKS")] = Field(default={"kind": "translation"})
     train: TrainSection = Field(default_factory=TrainSection)
@@ -178,13 +200,15 @@ class Config(Section):
         located: dict[str, Any] = {f"data.{key}": [absolute(spec, here) for spec in specs] for key, specs in changes.items()}
         if self.data.cache:
             located["data.cache"] = absolute_path(self.data.cache, here)
+        if self.start.run:
+            located["start.run"] = absolute_path(self.start.run, here)
         if run := self.decode.rerank.get("run"):
             located["decode.rerank.run"] = absolute_path(run, here)
         return self.replaced(located)
 
 
-def load_config(path_or_recipe: str | Path, sets: Sequence[str] = ()) -> Config:
-    """Loads a YAML file or a named recipe and applies `sets` ("train.steps=500").
+def load_config(path_or_recipe: str | Path, sets: Sequence[str] = (), *, over: Mapping[str, Any] | None = None) -> Config:
+    """Loads a YAML file or a named recipe and applies `sets` ("train.steps=500"). `over` replaces values first, by path.
 
     Relative data paths in a file belong to its folder or, if they are not there, to the current folder. Raises ConfigError
     with the file, the line and the nearest known key.
@@ -194,6 +218,8 @@ def load_config(path_or_recipe: str | Path, sets: Sequence[str] = ()) -> Config:
     data = expand(Config, base.data)
     if str(path_or_recipe) not in recipes():
         _locate_data(data.get("data"), Path(path_or_recipe).absolute().parent)
+    for path, value in (over or {}).items():
+        put(data, tuple(path.split(".")), value, path)
     written = apply_overrides(data, overrides, base)
     given = expand(Config, data)
     try:

@@ -12,8 +12,10 @@ from __future__ import annotations
 import json
 from abc import abstractmethod
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain
+from collections.abc import Container, Iterable, Iterator, Sequence
+from copy import copy
+from heapq import heapify, heappop, heappush
+from itertools import chain, pairwise
 from typing import Any, ClassVar, Literal
 
 import tokenizers
@@ -99,6 +101,23 @@ class _Subword(Tokenizer):
         learnt: dict[str, Any] = json.loads(inner.to_str())["model"]
         return learnt
 
+    def extended(self, texts: Iterable[str], more: int) -> Tokenizer:
+        other = copy(self)
+        other._set(self._assemble(self._longer(list(texts), more)))
+        return other
+
+    @abstractmethod
+    def _longer(self, texts: list[str], more: int) -> Any:
+        """A model with at most `more` further pieces, after those of this one."""
+
+    def spelled(self, piece: str) -> list[int]:
+        return [token.id for token in self._inner.model.tokenize(piece) if token.id != UNK]
+
+    def _words(self, texts: Iterable[str]) -> Counter[str]:
+        """The words of texts as the model sees them, with their counts."""
+        normal, split = self._inner.normalizer.normalize_str, self._inner.pre_tokenizer.pre_tokenize_str
+        return Counter(word for text in texts for word, _ in split(normal(text)))
+
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         """Encodes texts. Words are encoded independently, so most are found in a cache."""
         words = [text.removeprefix(" ").split(" ") if text else [] for text in texts]
@@ -151,6 +170,29 @@ class BpeTokenizer(_Subword):
             vocabulary, [tuple(pair) for pair in learnt["merges"]], unk_token=SPECIALS[UNK], byte_fallback=self.byte_fallback
         )
 
+    def _longer(self, texts: list[str], more: int) -> Any:
+        """Unknown characters first, then the most frequent pairs of pieces, merged after all pairs of this tokenizer."""
+        saved: dict[str, Any] = json.loads(self._inner.to_str())["model"]
+        words, vocabulary = self._words(texts), dict(saved["vocab"])
+        counts: Counter[str] = Counter()
+        for word, times in words.items():
+            counts.update(dict.fromkeys((character for character in word if character not in vocabulary), times))
+        often = [character for character in sorted(counts, key=lambda each: (-counts[each], each)) if counts[character] > 1]
+        vocabulary |= {character: len(vocabulary) + place for place, character in enumerate(often[: -(-more * 3 // 4)])}
+        merges = [tuple(pair) for pair in saved["merges"]]
+
+        def model() -> Any:
+            return models.BPE(vocabulary, merges, unk_token=SPECIALS[UNK], byte_fallback=self.byte_fallback)
+
+        segment, bytes_ = model().tokenize, set(self.reserved)
+        split = [([token.value for token in segment(word)], times) for word, times in words.items()]
+        for pair in frequent_pairs(split, bytes_):
+            if len(vocabulary) == len(saved["vocab"]) + more:
+                break
+            vocabulary.setdefault("".join(pair), len(vocabulary))
+            merges.append(pair)
+        return model()
+
 
 class UnigramTokenizer(_Subword):
     """Unigram language model (Kudo, 2018, arXiv:1804.10959): the most probable segmentation of a word into pieces."""
@@ -172,6 +214,60 @@ class UnigramTokenizer(_Subword):
         pieces = _in_order(piece for piece in learnt["vocab"] if piece[0] != SPECIALS[UNK])
         lowest = pieces[-1][1] if pieces else 0.0
         return models.Unigram([(name, lowest - 100.0) for name in self.reserved] + pieces, UNK, self.byte_fallback)
+
+    def _longer(self, texts: list[str], more: int) -> Any:
+        """The most probable unknown pieces of a model of the new texts, with their scores there."""
+        pieces = [(str(piece), float(score)) for piece, score in json.loads(self._inner.to_str())["model"]["vocab"]]
+        known = {piece for piece, _ in pieces}
+        other = json.loads(self._assemble(self._trained(texts, len(pieces))).to_str())["model"]["vocab"]
+        added = [(piece, score) for piece, score in other[len(self.reserved) :] if piece not in known]
+        return models.Unigram(pieces + added[:more], UNK, self.byte_fallback)
+
+
+def frequent_pairs(words: list[tuple[list[str], int]], never: Container[str]) -> Iterator[tuple[str, str]]:
+    """The most frequent pair of neighbours, merged everywhere, then the next, as long as one occurs twice.
+
+    words: the pieces of each word, which are merged in place, and its count · never: pieces that are not merged
+    """
+    counts: Counter[tuple[str, str]] = Counter()
+    places: dict[tuple[str, str], set[int]] = {}
+
+    def count(number: int, sign: int) -> set[tuple[str, str]]:
+        pieces, times = words[number]
+        pairs = [pair for pair in pairwise(pieces) if pair[0] not in never and pair[1] not in never]
+        for pair in pairs:
+            counts[pair] += sign * times
+            places.setdefault(pair, set()).add(number)
+        return set(pairs)
+
+    for number in range(len(words)):
+        count(number, 1)
+    queue = [(-times, pair) for pair, times in counts.items()]
+    heapify(queue)
+    while queue:
+        times, pair = heappop(queue)
+        if -times != counts[pair]:
+            continue  # it has changed since, and is in the queue again
+        if counts[pair] < 2:
+            return
+        changed: set[tuple[str, str]] = set()
+        for number in sorted(places.pop(pair)):
+            changed |= count(number, -1)
+            words[number] = (_merged(words[number][0], pair), words[number][1])
+            changed |= count(number, 1)
+        for other in changed:
+            heappush(queue, (-counts[other], other))
+        yield pair
+
+
+def _merged(pieces: list[str], pair: tuple[str, str]) -> list[str]:
+    merged: list[str] = []
+    for piece in pieces:
+        if merged and (merged[-1], piece) == pair:
+            merged[-1] += piece
+        else:
+            merged.append(piece)
+    return merged
 
 
 def _in_order(pieces: Iterator[list[Any]]) -> list[tuple[str, float]]:

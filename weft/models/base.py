@@ -227,11 +227,13 @@ class Network(Supports, ABC):
     """What training, saving and loading need to know about a model, whatever its task.
 
     dim: its width, for schedules that depend on it · max_source, max_target: the longest source and target it has positions
-    for · copies: it may write source tokens by id, so unknown source words get ids of their own (`weft.data.copying`).
+    for · copies: it may write source tokens by id, so unknown source words get ids of their own (`weft.data.copying`) ·
+    borrowed: names of weights that belong to the run it started from; they are neither trained nor saved again.
     """
 
     dim: int
     copies: bool = False
+    borrowed: frozenset[str] = frozenset()
     max_source: int | None = None
     max_target: int | None = None
 
@@ -250,7 +252,7 @@ class Network(Supports, ABC):
         return [self]
 
     def count_parameters(self) -> int:
-        """Number of trained parameters; shared ones count once."""
+        """Number of parameters; shared ones count once."""
         return sum(parameter.numel() for parameter in self.parameters())
 
 

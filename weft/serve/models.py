@@ -18,6 +18,7 @@ from weft.explain.page import page
 from weft.inference.predictor import Prediction, Wanted
 from weft.inference.projection import Mark
 from weft.inference.terms import NO_TERMS, Terms
+from weft.runs.weights import share_equal
 from weft.translator import Translator, load
 
 UNKNOWN = "und"
@@ -158,17 +159,19 @@ class Models:
         self.device, self.fast, self.tell = device, fast, tell
         self.served: list[Served] = []
         for place in places:
-            self.served.append(self._open(place, self._free_name(place)))
+            self.served.append(self._open(place, self._free_name(place), self.served))
 
     def _free_name(self, place: Place) -> str:
         base, taken = Path(place.folders[0]).resolve().name, {model.name for model in self.served}
         names = (base if number == 1 else f"{base}-{number}" for number in range(1, len(taken) + 2))
         return next(name for name in names if name not in taken)
 
-    def _open(self, place: Place, name: str) -> Served:
+    def _open(self, place: Place, name: str, others: Sequence[Served]) -> Served:
+        """Loads a model. It shares equal weights with the others: runs with adapters have most weights of the run they adapt."""
         named = zip(("source", "target"), place.languages or (), strict=False)
         sets = [f'data.{side}_language="{code}"' for side, code in named] + ["decode.fast=true"] * self.fast
         translator = load(place.folders, device=self.device, set=sets)
+        share_equal(translator.model, (other.translator.model for other in others))
         source, target = languages_of(translator.config)
         if place.languages is None and UNKNOWN in (source, target):
             self.tell(
@@ -179,7 +182,10 @@ class Models:
 
     def reload(self) -> None:
         """Reads every model again. If one fails, all old models stay and the error names the run."""
-        self.served = [self._open(old.place, old.name) for old in self.served]
+        opened: list[Served] = []
+        for old in self.served:
+            opened.append(self._open(old.place, old.name, opened))
+        self.served = opened
 
     def between(self, source: str, target: str) -> Served:
         """Returns the first model for this language pair, ignoring case."""

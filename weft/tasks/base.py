@@ -17,6 +17,7 @@ from weft.config.sections import Config
 from weft.data.batching import round_up
 from weft.data.cache import cache_folder
 from weft.data.pairs import random_pairs
+from weft.data.tokenizer import Start
 from weft.errors import ConfigError, RunError
 from weft.evaluation.metrics import Metric
 from weft.inference.predictor import Predictor
@@ -95,6 +96,19 @@ class Task(ABC):
         """The folder for prepared data."""
         chosen = self.config.data.cache
         return Path(chosen).expanduser() if chosen else cache_folder()
+
+    @property
+    def start(self) -> Start | None:
+        """The run whose tokenizers a new run takes, if it starts from another one."""
+        start = self.config.start
+        return Start(Path(start.run), start.extend) if start.run else None
+
+    def tell_tokenizer(self) -> None:
+        """Says where the tokenizer of a new run comes from."""
+        data, start = self.config.data, self.start
+        made = f"training {data.tokenizer['kind']} tokenizer, vocabulary {data.vocabulary:,}"
+        more = f", with up to {start.extend:,} more tokens" if start and start.extend else ""
+        self.tell(f"taking the tokenizer of {start.run}{more}" if start else made)
 
     @property
     def headline(self) -> Measure:

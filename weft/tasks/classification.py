@@ -142,8 +142,9 @@ class ClassificationTask(TextTask):
                 f"{', '.join(some.name for some in train)}: there is {found}, and a classifier needs at least two. "
                 "The label is the second column; write FILE.tsv#2,1 if it is the first."
             )
-        self.tell(f"{len(labels.names):,} labels; training {data.tokenizer['kind']} tokenizer")
-        tokenizer = train_tokenizer(data.tokenizer, train, size=data.vocabulary, folder=self.cache)
+        self.tell(f"{len(labels.names):,} labels")
+        self.tell_tokenizer()
+        tokenizer = train_tokenizer(data.tokenizer, train, size=data.vocabulary, folder=self.cache, start=self.start)
         save_tokenizers(self.run, tokenizer, tokenizer)
         labels.save(self.run / LABELS)
 

@@ -85,8 +85,8 @@ class LanguageModelTask(Task):
             raise ConfigError("data.hold_out: running text has no pairs to hold out; give --valid TEXT instead")
         train, valid = ([TextFile(path) for path in paths] for paths in (data.train, data.valid))
         if not has_tokenizers(self.run):
-            self.tell(f"training {data.tokenizer['kind']} tokenizer")
-            tokenizer = train_tokenizer(data.tokenizer, train, size=data.vocabulary, folder=self.cache)
+            self.tell_tokenizer()
+            tokenizer = train_tokenizer(data.tokenizer, train, size=data.vocabulary, folder=self.cache, start=self.start)
             save_tokenizers(self.run, tokenizer, tokenizer)
             if tokenizer.learns:
                 self.limit("data.vocabulary", tokenizer.size)

@@ -238,8 +238,10 @@ class TranslationTask(TextTask):
     def learn(self, train: list[Pairs]) -> None:
         data, shared = self.config.data, self.config.data.shared_vocabulary
         if not has_tokenizers(self.run):
-            self.tell(f"training {data.tokenizer['kind']} tokenizer, vocabulary {data.vocabulary:,}")
-            tokenizers = train_tokenizers(data.tokenizer, train, size=data.vocabulary, shared=shared, folder=self.cache)
+            self.tell_tokenizer()
+            tokenizers = train_tokenizers(
+                data.tokenizer, train, size=data.vocabulary, shared=shared, folder=self.cache, start=self.start
+            )
             save_tokenizers(self.run, *tokenizers)
             target = language_of(data.target_language, data.train, 1)
             count_sentences(train, self.source_language, target).save(self.run)

@@ -26,6 +26,7 @@ from weft.training.checkpoint import TrainingState
 from weft.training.compiling import compile_blocks
 from weft.training.distributed import World, sum_gradients
 from weft.training.interrupt import Interrupts
+from weft.training.layers import Layers
 from weft.training.log import Log
 from weft.training.meter import Meter
 from weft.training.optimizer import Ema, take_step
@@ -80,9 +81,13 @@ def fit(
     is called before the first step, when everything is loaded and checked. Only logging, validating and saving wait for
     the device. A step with a non-finite loss or gradient is skipped on the device itself, so the weights are always good.
     """
-    mine, groups = world.share(config.accumulate), task.parameters(_move(model, world.device))
+    layers = Layers(_move(model, world.device), config)
+    mine, groups = world.share(config.accumulate), task.parameters(model)
+    layers.check(groups)
     schedule: Schedule = build("weft.training:SCHEDULES", config.schedule, Plan(config.steps, dim))
-    optimizers = {name: build("weft.training:OPTIMIZERS", config.optimizer, group) for name, group in groups.items()}
+    optimizers = {
+        name: build("weft.training:OPTIMIZERS", config.optimizer, layers.rated(group)) for name, group in groups.items()
+    }
     trained = TrainingState(model, optimizers, Ema(model, config.ema) if config.ema else None)
     refreshed = [module for module in model.modules() if isinstance(module, Refreshes)]
     session = Session(run, trained, task, config, world, log)
@@ -98,6 +103,8 @@ def fit(
         stream = stack.enter_context(closing(_prefetched(session, mine)))
         while not session.ended:
             update, data = progress.update + 1, next(stream)
+            if layers.enter(update):
+                backward = worker(model, task, config, world.device)  # what was recorded trains other layers
             for index, batch in data.batches:
                 torch.manual_seed(seed_for(config.seed, *data.begin, index))
                 meter.add(backward(batch, update))

@@ -1,0 +1,106 @@
+"""Weights of a run that starts from another one."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from weft.config.sections import Config
+from weft.data.tokenizer import load_tokenizers
+from weft.errors import ConfigError, RunError
+from weft.layers.lora import ADAPTER
+from weft.models.base import Network
+from weft.runs.folder import CONFIG, MODEL
+from weft.runs.weights import without_ties
+
+SHOWN = 4
+"""The most names that a message lists."""
+
+
+def start_weights(model: Network, config: Config, run: Path, other: Network) -> str:
+    """Copies the weights of `other`, the model that `config` starts from, that fit by name and shape, and says which.
+
+    A larger vocabulary keeps the vectors of old tokens. If the model has adapters, the weights are borrowed: they are frozen,
+    and saved in the other run only. Everything else is trained.
+    """
+    base = Path(config.start.run or "")
+    if config.start.weights not in (None, weights_hash(base)):
+        changed = f"have changed since {run / CONFIG} was trained from them (start.weights)"
+        raise RunError(f"{base / MODEL}: the weights {changed}; restore them, or train {run} anew")
+    taken = _take(model, other.state_dict(), _new_tokens(base, run, config) if config.start.extend else {})
+    if not taken.equal and not taken.longer:
+        raise ConfigError(
+            f"start.run: no weight of {base} fits this model; take its settings too: `weft train RECIPE --from {base}`"
+        )
+    if config.model["lora"] is not None:
+        named = dict(model.named_parameters())
+        model.borrowed = frozenset(name for name in taken.equal if name in named)
+        for name in model.borrowed:
+            named[name].requires_grad_(False)
+    return f"from {base}: {taken.describe(model)}"
+
+
+@dataclass(frozen=True)
+class _Taken:
+    """Names of weights: taken as they are, taken with vectors for new tokens, and new."""
+
+    equal: list[str]
+    longer: list[str]
+    new: list[str]
+
+    def describe(self, model: Network) -> str:
+        tensors = without_ties(model.state_dict())
+        sizes = {name: tensor.numel() for name, tensor in tensors.items() if not name.endswith(ADAPTER)}
+        new = [name for name in self.new if name in sizes]
+        mine = [name for name in (*self.equal, *self.longer) if name in sizes]
+        share = 100 * sum(sizes[name] for name in mine) / max(1, sum(sizes.values()))
+        longer = f"; with vectors for new tokens: {_listed(self.longer)}" if self.longer else ""
+        return f"{len(mine)} of {len(sizes)} weights, {share:.1f} % of the numbers{longer}" + (
+            f"; new: {_listed(new)}" if new else ""
+        )
+
+
+@torch.no_grad()
+def _take(model: Network, tensors: Mapping[str, Tensor], tokens: Mapping[str, list[list[int]]]) -> _Taken:
+    """Copies tensors by name. `tokens` has for each side the old tokens that each new one is written with."""
+    found = _Taken([], [], [])
+    for name, tensor in model.state_dict().items():
+        # A classifier reads with the decoder of a language model, as its encoder: encoder.decoder.… is decoder.…
+        other = next((tensors[each] for each in (name, name.partition(".")[2]) if each in tensors), None)
+        parts = tokens.get("encoder" if name.startswith("encoder.") else "decoder", [])
+        if other is not None and other.shape == tensor.shape:
+            tensor.copy_(other)
+            found.equal.append(name)
+        elif other is not None and parts and tensor.shape == (len(other) + len(parts), *other.shape[1:]):
+            usual = other.mean(0)
+            fresh = [other[ids].mean(0) if ids else usual for ids in parts]
+            tensor.copy_(torch.cat([other, torch.stack(fresh)]))
+            found.longer.append(name)
+        else:
+            found.new.append(name)
+    return found
+
+
+def _new_tokens(base: Path, run: Path, config: Config) -> dict[str, list[list[int]]]:
+    """For each side and each token that only the new vocabulary has, the tokens that the old one writes it with."""
+    pairs = zip(*(load_tokenizers(folder, config.data.tokenizer) for folder in (base, run)), strict=True)
+    written = ([old.spelled(new.piece(number)) for number in range(old.size, new.size)] for old, new in pairs)
+    return dict(zip(("encoder", "decoder"), written, strict=True))
+
+
+def _listed(names: list[str]) -> str:
+    return ", ".join(names[:SHOWN]) + (f" and {len(names) - SHOWN} more" if len(names) > SHOWN else "")
+
+
+def weights_hash(run: Path) -> str:
+    """A hash of the published weights of a run."""
+    file = run / MODEL
+    if not file.is_file():
+        raise RunError(f"{run}: there is no {MODEL}, so nothing can start from this run yet")
+    with open(file, "rb") as opened:
+        return hashlib.file_digest(opened, "sha256").hexdigest()[:16]
