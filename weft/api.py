@@ -37,7 +37,7 @@ def train(
     "20m", "1h30m", or seconds. `set` overrides settings like `--set`: {"train.steps": 500} or ["train.steps=500"]. `tell`
     receives messages before training starts.
     """
-    seconds, recipe = seconds_of(time), AUTO if recipe is None and start is None else recipe
+    seconds = seconds_of(time)
     sets = [f"{key}={document.scalar(value)}" for key, value in set.items()] if isinstance(set, Mapping) else list(set)
     if resume:
         if out is None:
@@ -52,11 +52,12 @@ def train(
         if sets:
             raise ConfigError("`set` is for recipes and files; use Config.replaced instead")
     else:
+        recipe = AUTO if recipe is None else recipe
         config = load_config(recipe, sets)
     given = {"data.train": data, "data.valid": valid}
     config = config.replaced({key: [some] if isinstance(some, str) else list(some) for key, some in given.items() if some})
     choose = None if resume else chooser(recipe == AUTO, sets, seconds, tell)
-    return train_run(config, Path(out) if out else free_folder(recipe), resume=resume, tell=tell, choose=choose)
+    return train_run(config, Path(out) if out else free_folder(recipe or AUTO), resume=resume, tell=tell, choose=choose)
 
 
 def _started(recipe: str | Path | Config | None, run: Path, sets: Sequence[str]) -> tuple[str | Path, Config]:

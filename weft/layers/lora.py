@@ -14,7 +14,6 @@ from weft.config.patterns import matching
 from weft.config.registry import Options
 from weft.errors import ConfigError
 
-
 ADAPTER = (".lora_a", ".lora_b")
 """How the names of adapter weights end."""
 
@@ -57,7 +56,8 @@ def add_adapters(model: nn.Module, lora: Lora) -> None:
     free = [name for name, layer in wide.items() if owners[id(layer.weight)] == 1]
     if not free:
         raise ConfigError(
-            f"model.lora: this model has no linear layers wider than the rank, {lora.rank}; lower model.lora.rank"
+            f"model.lora: this model has no linear layer of its own that is wider than the rank, {lora.rank}; lower "
+            "model.lora.rank, or train the weights themselves"
         )
     for name in matching(lora.match, free, "model.lora.match"):
         model.set_submodule(name, LoraLinear(layers[name], lora.rank, lora.alpha))

@@ -71,4 +71,5 @@ def open_run(folder: Path, sets: Sequence[str] = (), *, device: str = "cpu") -> 
         start_from_base(model, config, folder)
     load_weights(model, folder / MODEL)
     merge_adapters(model)
+    model.borrowed = frozenset()
     return TrainedRun(folder, config, task, sizes, model.to(choose_device(device)))

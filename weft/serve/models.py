@@ -167,7 +167,7 @@ class Models:
         return next(name for name in names if name not in taken)
 
     def _open(self, place: Place, name: str, others: Sequence[Served]) -> Served:
-        """Loads a model. It shares equal weights with the others: runs with adapters have most weights of the run they adapt."""
+        """Loads a model. It shares equal weights with the others, such as those of a run that both adapt."""
         named = zip(("source", "target"), place.languages or (), strict=False)
         sets = [f'data.{side}_language="{code}"' for side, code in named] + ["decode.fast=true"] * self.fast
         translator = load(place.folders, device=self.device, set=sets)
