@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from itertools import chain, islice
 from pathlib import Path
 from typing import Annotated, Any
 
 import torch
-import torch.distributed as dist
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
 from torch import Tensor
 
@@ -32,9 +32,11 @@ from weft.models.base import Model, Network, Sizes
 from weft.models.ensemble import Ensemble
 from weft.objectives.attention_penalties import Penalties
 from weft.objectives.likelihoods import log_likelihoods
-from weft.objectives.reinforce import Baseline, Reinforce, moved
+from weft.objectives.reinforce import Baseline, MovingBaseline, Reinforce
+from weft.objectives.rewards import RewardObjective
 from weft.objectives.scheduled_sampling import Sampling
 from weft.tasks.base import LOSS, Loss, Measure, Setting, Share
+from weft.tasks.rewarding import Rewarding
 from weft.tasks.text import TextTask
 
 CHRF = Chrf.key()
@@ -56,6 +58,7 @@ class TranslationTask(TextTask):
     doubly_stochastic_weight: penalty on source tokens whose total attention is not one (Xu et al. 2015)
     penalty_layers: the cross-attentions that these penalties apply to; 0: the first, −1: the last
     sampling: what the decoder is fed in training: the true tokens, or some of its own predictions
+    reward: learn from a score of whole texts that the model writes, instead of or beside cross-entropy
     """
 
     example = "source.txt,target.txt"
@@ -76,18 +79,21 @@ class TranslationTask(TextTask):
         doubly_stochastic_weight: NonNegativeFloat = 0.0,
         penalty_layers: Annotated[list[int], Field(min_length=1)] = [-1],  # noqa: B006
         sampling: Annotated[dict[str, Any], Among("weft.objectives:SAMPLINGS")] = {"kind": "none"},  # noqa: B006
+        reward: Annotated[dict[str, Any], Among("weft.objectives:REWARD_OBJECTIVES")] = {"kind": "none"},  # noqa: B006
     ) -> None:
         super().__init__(setting)
         texts = [Measure(metric.key(), metric.name, metric.higher_is_better) for metric in METRICS.values()]
         self.measures = (*texts, LOSS) if self.config.train.validate_bleu else (LOSS, *texts)
         self.smoothing = label_smoothing
         self.reinforce = Reinforce(reinforce_weight, entropy_weight, reinforce_discount, draws, reinforce_baseline)
-        self._moving: Tensor | None = torch.zeros(()) if reinforce_baseline == "moving" else None
+        self._moving = MovingBaseline("baseline") if reinforce_baseline == "moving" else None
         weights = {"guided": guided_weight, "coverage": coverage_weight, "doubly_stochastic": doubly_stochastic_weight}
         self.penalties = Penalties(weights, guided_width, penalty_layers)
         self.sampling: Sampling = build("weft.objectives:SAMPLINGS", sampling)
+        objective: RewardObjective | None = build("weft.objectives:REWARD_OBJECTIVES", reward, where="task.reward")
+        self.rewarding = None if objective is None else Rewarding(self, objective)
         # Attention weights of a packed row would cover every pair of its sentences.
-        self.steady = self.sampling.steady and not any(weights.values())
+        self.steady = self.sampling.steady and not any(weights.values()) and objective is None
         self.valid_pairs: list[tuple[str, str]] = []
         self.tokenize = USUAL
 
@@ -167,18 +173,26 @@ class TranslationTask(TextTask):
     def losses(self, model: torch.nn.Module, batch: PairBatch, update: int) -> Iterator[Loss]:
         """One loss for each way of feeding the batch. A sentence counts once, however often it is sampled and fed."""
         assert isinstance(model, Model)
-        drawn = self.reinforce.repeat(model, batch)
-        inputs = self.sampling.inputs(model, drawn, update)
-        for fed in inputs:
-            yield self._objective(model, drawn, fed, times=self.reinforce.draws * len(inputs))
+        teacher = self.rewarding.objective.teacher_weight if self.rewarding else 1.0
+        if teacher:
+            drawn = self.reinforce.repeat(model, batch)
+            inputs = self.sampling.inputs(model, drawn, update)
+            for fed in inputs:
+                loss = self._objective(model, drawn, fed, times=self.reinforce.draws * len(inputs))
+                yield loss if teacher == 1 else replace(loss, total=teacher * loss.total)
+        if self.rewarding:
+            loss = self.rewarding.loss(model, batch)
+            yield replace(loss, count=torch.zeros_like(loss.count)) if teacher else loss
+
+    def _baselines(self) -> list[MovingBaseline]:
+        return [each for each in (self._moving, self.rewarding and self.rewarding.baseline) if each]
 
     def carried(self) -> dict[str, Tensor]:
-        return {} if self._moving is None else {f"baseline/{_process()}": self._moving.clone()}
+        return {name: tensor for each in self._baselines() for name, tensor in each.carried().items()}
 
     def carry(self, tensors: Mapping[str, Tensor]) -> None:
-        found = tensors.get(f"baseline/{_process()}")
-        if self._moving is not None and found is not None:
-            self._moving = found.clone()
+        for each in self._baselines():
+            each.carry(tensors)
 
     def _objective(self, model: Model, batch: PairBatch, fed: Tensor, times: int) -> Loss:
         """The loss if the decoder is fed `fed`, with everything added to it, divided by `times`."""
@@ -187,14 +201,12 @@ class TranslationTask(TextTask):
         total, nll = model.decoder.loss(found.hidden, batch.labels, self.smoothing)
         ok, metrics = batch.target_layout.ok, {"nll": nll}
         if "log_prob" in found.extras:
-            gained = log_likelihoods(model.decoder, found.hidden, batch.labels)
-            if self._moving is not None and self._moving.device != gained.device:
-                self._moving = self._moving.to(gained.device)
+            with torch.no_grad():
+                gained = log_likelihoods(model.decoder, found.hidden, batch.labels)
             terms = found.extras["log_prob"], found.extras["entropy"]
-            total = total + self.reinforce.loss(gained, *terms, ok, self._moving)
-            if self._moving is not None:
-                # In place, because a recorded step reads it from there.
-                self._moving.copy_(moved(self._moving, gained, ok))
+            total = total + self.reinforce.loss(gained, *terms, ok, self._moving.on(gained.device) if self._moving else None)
+            if self._moving:
+                self._moving.move(gained, ok)
             metrics["entropy"] = found.extras["entropy"].detach().where(ok, 0.0).sum()
         for name, value in self.penalties.sums(watched, batch).items():
             total = total + self.penalties.weights[name] * value
@@ -259,8 +271,3 @@ class TranslationTask(TextTask):
             copying=load(MODELS, self.config.model["kind"]).copies,
             progress=progress,
         )
-
-
-def _process() -> int:
-    """The number of this process among those that train together."""
-    return dist.get_rank() if dist.is_available() and dist.is_initialized() else 0
