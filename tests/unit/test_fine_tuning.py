@@ -14,7 +14,8 @@ from torch import Tensor, nn
 import weft
 from weft import api
 from weft.config.registry import build
-from weft.config.sections import TrainSection, load_config
+from weft.config.sections import load_config
+from weft.config.train_section import TrainSection
 from weft.errors import ConfigError, RunError
 from weft.layers.lora import Lora, LoraLinear, add_adapters, merge_adapters
 from weft.models.base import Model, Sizes

@@ -55,7 +55,8 @@ def build_network(task: Task, config: Config, sizes: Sizes) -> Network:
 
 def start_from_base(model: Network, config: Config, folder: Path) -> str:
     """Gives the model of the run in `folder` the weights of the run that it starts from, and says which it took."""
-    return start_weights(model, config, folder, open_run(Path(config.start.run or "")).model)
+    base = open_run(Path(config.start.run or ""))
+    return start_weights(model, config, folder, base.model, base.sizes)
 
 
 def open_run(folder: Path, sets: Sequence[str] = (), *, device: str = "cpu") -> TrainedRun:

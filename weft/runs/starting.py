@@ -14,7 +14,7 @@ from weft.config.sections import Config
 from weft.data.tokenizer import load_tokenizers
 from weft.errors import ConfigError, RunError
 from weft.layers.lora import ADAPTER
-from weft.models.base import Network
+from weft.models.base import Network, Sizes
 from weft.runs.folder import CONFIG, MODEL
 from weft.runs.weights import without_ties
 
@@ -22,8 +22,10 @@ SHOWN = 4
 """The most names that a message lists."""
 
 
-def start_weights(model: Network, config: Config, run: Path, other: Network) -> str:
+def start_weights(model: Network, config: Config, run: Path, other: Network, sizes: Sizes) -> str:
     """Copies the weights of `other`, the model that `config` starts from, that fit by name and shape, and says which.
+
+    sizes: of its vocabularies.
 
     A larger vocabulary keeps the vectors of old tokens. If the model has adapters, the weights are borrowed: they are frozen,
     and saved in the other run only. Everything else is trained.
@@ -32,7 +34,8 @@ def start_weights(model: Network, config: Config, run: Path, other: Network) -> 
     if config.start.weights not in (None, weights_hash(base)):
         changed = f"have changed since {run / CONFIG} was trained from them (start.weights)"
         raise RunError(f"{base / MODEL}: the weights {changed}; restore them, or train {run} anew")
-    taken = _take(model, other.state_dict(), _new_tokens(base, run, config) if config.start.extend else {})
+    tokens = _new_tokens(base, run, config) if config.start.extend else {}
+    taken = _take(model, other.state_dict(), {sizes.source, sizes.target}, tokens)
     if not taken.equal and not taken.longer:
         raise ConfigError(
             f"start.run: no weight of {base} fits this model; take its settings too: `weft train RECIPE --from {base}`"
@@ -66,20 +69,24 @@ class _Taken:
 
 
 @torch.no_grad()
-def _take(model: Network, tensors: Mapping[str, Tensor], tokens: Mapping[str, list[list[int]]]) -> _Taken:
-    """Copies tensors by name. `tokens` has for each side the old tokens that each new one is written with."""
+def _take(model: Network, others: Mapping[str, Tensor], sizes: set[int], tokens: Mapping[str, list[list[int]]]) -> _Taken:
+    """Copies tensors by name. `tokens` has for each side the old tokens that each new one is written with.
+
+    A new token that the old ones do not write starts as the mean of all.
+    """
     found = _Taken([], [], [])
     for name, tensor in model.state_dict().items():
         # A classifier reads with the decoder of a language model, as its encoder: encoder.decoder.… is decoder.…
-        other = next((tensors[each] for each in (name, name.partition(".")[2]) if each in tensors), None)
-        parts = tokens.get("encoder" if name.startswith("encoder.") else "decoder", [])
+        other = next((others[each] for each in (name, name.partition(".")[2]) if each in others), None)
         if other is not None and other.shape == tensor.shape:
             tensor.copy_(other)
             found.equal.append(name)
-        elif other is not None and parts and tensor.shape == (len(other) + len(parts), *other.shape[1:]):
-            usual = other.mean(0)
-            fresh = [other[ids].mean(0) if ids else usual for ids in parts]
-            tensor.copy_(torch.cat([other, torch.stack(fresh)]))
+        elif other is not None and len(other) in sizes and len(tensor) > len(other) and tensor[0].shape == other[0].shape:
+            tensor[: len(other)] = other
+            tensor[len(other) :] = other.mean(0)
+            for place, ids in enumerate(tokens.get("encoder" if name.startswith("encoder.") else "decoder", []), len(other)):
+                if ids:
+                    tensor[place] = other[ids].mean(0)
             found.longer.append(name)
         else:
             found.new.append(name)

@@ -12,7 +12,7 @@ from typing import Any
 from torch import nn
 
 from weft.config.patterns import matching
-from weft.config.sections import TrainSection
+from weft.config.train_section import TrainSection
 from weft.errors import ConfigError
 
 STACKS = ("encoder", "decoder")

@@ -16,7 +16,7 @@ from torch.optim import Optimizer
 
 from weft.batch import Batch, Position
 from weft.config.registry import build
-from weft.config.sections import TrainSection
+from weft.config.train_section import TrainSection
 from weft.data.prefetch import prefetch
 from weft.errors import DataError, DeviceError, Interrupted
 from weft.models.base import Network

@@ -22,11 +22,11 @@ def inherited(run: Path, config: Config) -> dict[str, Any]:
 
     Adapters are those of `config`, because those of the run are merged with its weights.
     """
-    base = run_config(run).absolute()
+    base = run_config(run).absolute().model_dump()
     paths = (*TOKENS, *(FILES if not config.data.train else ()))
-    taken = {path: getattr(base.data, path.partition(".")[2]) for path in paths}
+    taken = {path: base["data"][path.partition(".")[2]] for path in paths}
     start = {"run": str(run.absolute()), "extend": config.start.extend}
-    return {**taken, "model": {**base.model, "lora": config.model["lora"]}, "start": start}
+    return {**taken, "model": {**base["model"], "lora": config.model["lora"]}, "start": start}
 
 
 def check_start(config: Config) -> Config:
