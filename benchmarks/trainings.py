@@ -36,7 +36,8 @@ from weft.tasks.base import Setting
 class Run:
     """One training: a recipe with changes, on `data`. tests: name → pairs to score, decoded with a beam of `beam`.
 
-    time: what `--time` says, if anything
+    data: empty if `sets` name it · beam: 0 for tasks without one · time: what `--time` says, if anything · start: the run to
+    start from, if any
     """
 
     name: str
@@ -46,10 +47,11 @@ class Run:
     tests: Mapping[str, str] = field(default_factory=dict)
     beam: int = 5
     time: str = ""
+    start: str = ""
 
     @property
     def training(self) -> Training:
-        return Training(self.recipe, (self.data,), (), self.sets, self.time)
+        return Training(self.recipe, (self.data,) if self.data else (), (), self.sets, self.time, self.start)
 
     def config(self) -> Config:
         return self.training.config()
@@ -129,7 +131,8 @@ class Sweep:
         file = self.out / "scores" / f"{run.name}.{test}.json"
         if not file.exists():
             text = str(self.out / "texts" / f"{run.name}.{test}.txt")
-            words = ["evaluate", str(self.out / run.name), "--data", pairs, "--beam", str(run.beam), "--json", "-o", text]
+            words = ["evaluate", str(self.out / run.name), "--data", pairs, "--json", "-o", text]
+            words += ["--beam", str(run.beam)] if run.beam else []
             file.write_text(self.processes(f"{run.name}.{test}", words), "utf-8")
         metrics = json.loads(file.read_text("utf-8"))["metrics"]
         return {name: metric["value"] for name, metric in metrics.items()}
@@ -224,4 +227,7 @@ def _training_seconds(folder: Path) -> float:
 
 
 def _describe(scores: Mapping[str, Mapping[str, float]]) -> str:
-    return " · ".join(f"{test}: BLEU {each['BLEU']:.2f}, exact {each['exact']:.2f}" for test, each in scores.items())
+    shown = ("BLEU", "exact", "accuracy")
+    return " · ".join(
+        f"{test}: " + ", ".join(f"{name} {each[name]:.2f}" for name in shown if name in each) for test, each in scores.items()
+    )
