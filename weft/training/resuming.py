@@ -33,6 +33,7 @@ FIXED = {
     "data.tokenizer": TOKENIZER,
     "data.vocabulary": TOKENIZER,
     "data.shared_vocabulary": TOKENIZER,
+    "start.extend": TOKENIZER,
     "data.max_length": PAIRS,
     "data.max_ratio": PAIRS,
     "data.drop_duplicates": PAIRS,
