@@ -55,7 +55,9 @@ def test_an_installed_attention_is_built_by_name(install: Install) -> None:
 
 
 def test_an_installed_reward_scores_texts(install: Install) -> None:
-    code = "class Short:\n    def __call__(self, texts, references, sources):\n        return [1.0 / len(text) for text in texts]\n"
+    code = (
+        "class Short:\n    def __call__(self, texts, references, sources):\n        return [1 / len(text) for text in texts]\n"
+    )
     install("parts_of_ann", {"reward.short": "parts_of_ann:Short"}, code)
     rewarding = make_task(reward={"kind": "reinforce", "metric": "short"}).rewarding
     assert rewarding is not None and list(rewarding.reward(["ab", "abcd"], ["x", "x"], ["y", "y"])) == [0.5, 0.25]
