@@ -46,7 +46,7 @@ def train(
             raise ConfigError("--time plans a new run; to end a resumed one earlier, set train.seconds, its total time")
         config = run_config(Path(out), sets)
     elif start is not None:
-        recipe, config = _started(recipe, Path(start), sets)
+        recipe, config = _started(recipe, Path(start), sets, new_data=bool(data))
     elif isinstance(recipe, Config):
         config = recipe
         if sets:
@@ -60,12 +60,15 @@ def train(
     return train_run(config, Path(out) if out else free_folder(recipe or AUTO), resume=resume, tell=tell, choose=choose)
 
 
-def _started(recipe: str | Path | Config | None, run: Path, sets: Sequence[str]) -> tuple[str | Path, Config]:
-    """The recipe and the configuration of a run that starts from `run`."""
+def _started(
+    recipe: str | Path | Config | None, run: Path, sets: Sequence[str], *, new_data: bool
+) -> tuple[str | Path, Config]:
+    """The recipe and the configuration of a run that starts from `run`. New data is not validated on the data of that run."""
     if isinstance(recipe, Config) or recipe == AUTO:
         raise ConfigError("a run that starts from another one needs a recipe with a name, or a YAML file; auto chooses a model")
+    over = {"data.train": [], "data.valid": []} if recipe is None and new_data else {}
     recipe = run / CONFIG if recipe is None else recipe
-    return recipe, load_config(recipe, sets, over=inherited(run, load_config(recipe)))
+    return recipe, load_config(recipe, sets, over=inherited(run, load_config(recipe)) | over)
 
 
 def free_folder(recipe: str | Path | Config, base: str | Path = "runs") -> Path:

@@ -159,6 +159,13 @@ def test_a_recipe_changes_everything_but_the_model(reverse_run: Path, tmp_path: 
     weft.fails("train", "transformer-small", "--set", "model.lora.rank=2", *data, "--out", tmp_path / "no", says=["--from RUN"])
 
 
+def test_new_data_is_not_validated_on_the_old(reverse_run: Path, tmp_path: Path) -> None:
+    api.train(start=reverse_run, out=tmp_path / "run", data=tiny.generated("copy", 50), set={"train.steps": 1})
+    assert run_config(tmp_path / "run").data.valid == []
+    api.train(start=reverse_run, out=tmp_path / "more", set={"train.steps": 1, "train.validate_bleu": False})
+    assert run_config(tmp_path / "more").data == run_config(reverse_run).data
+
+
 def test_weights_that_do_not_fit_are_an_error(reverse_run: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"no weight of .* fits this model"):
         tune(reverse_run, tmp_path / "run", {"model.dim": 24, "model.feedforward": 24})
