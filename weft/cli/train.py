@@ -14,6 +14,11 @@ from weft.cli.output import tell
 from weft.config.registry import find_table, load
 from weft.errors import ConfigError
 
+FROM = (
+    "Fine-tune this run: take its model, tokenizers and weights, and everything else from the recipe, or from its own "
+    "configuration if there is no recipe."
+)
+
 
 def train(
     recipe: str = typer.Argument(
@@ -32,14 +37,7 @@ def train(
     time: str = typer.Option(
         None, "--time", help="How long the whole command may take, such as 20m or 1h30m; sets the number of steps."
     ),
-    start: Path = typer.Option(
-        None,
-        "--from",
-        help="Fine-tune this run: take its model, tokenizers and weights, and everything else from the recipe, or from its own "
-        "configuration if there is no recipe.",
-        metavar="RUN",
-        autocompletion=completion.runs,
-    ),
+    start: Path = typer.Option(None, "--from", help=FROM, metavar="RUN", autocompletion=completion.runs),
     resume: Path = typer.Option(
         None, "--resume", help="Continue this run exactly where it stopped.", metavar="RUN", autocompletion=completion.runs
     ),

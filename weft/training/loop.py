@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol, runtime_checkable
@@ -81,14 +81,10 @@ def fit(
     is called before the first step, when everything is loaded and checked. Only logging, validating and saving wait for
     the device. A step with a non-finite loss or gradient is skipped on the device itself, so the weights are always good.
     """
-    layers = Layers(_move(model, world.device), config)
-    mine, groups = world.share(config.accumulate), task.parameters(model)
-    layers.check(groups)
+    layers, mine = Layers(_move(model, world.device), config), world.share(config.accumulate)
     schedule: Schedule = build("weft.training:SCHEDULES", config.schedule, Plan(config.steps, dim))
-    optimizers = {
-        name: build("weft.training:OPTIMIZERS", config.optimizer, layers.rated(group)) for name, group in groups.items()
-    }
-    trained = TrainingState(model, optimizers, Ema(model, config.ema) if config.ema else None)
+    groups = task.parameters(model)
+    trained = TrainingState(model, layers.optimizers(groups), Ema(model, config.ema) if config.ema else None)
     refreshed = [module for module in model.modules() if isinstance(module, Refreshes)]
     session = Session(run, trained, task, config, world, log)
     progress = session.begin(resume)
@@ -97,10 +93,7 @@ def fit(
     log.phase(FIRST_STEP[compile_blocks(model, config, world.device)])
     backward = worker(model, task, config, world.device)
 
-    with ExitStack() as stack:
-        stack.enter_context(session.memory_errors())
-        interrupts = stack.enter_context(Interrupts())
-        stream = stack.enter_context(closing(_prefetched(session, mine)))
+    with session.memory_errors(), Interrupts() as interrupts, closing(_prefetched(session, mine)) as stream:
         while not session.ended:
             update, data = progress.update + 1, next(stream)
             if layers.enter(update):
@@ -108,9 +101,10 @@ def fit(
             for index, batch in data.batches:
                 torch.manual_seed(seed_for(config.seed, *data.begin, index))
                 meter.add(backward(batch, update))
-            sums = sum_gradients(groups, meter.take(), world)
-            rate = schedule(update)
-            norms, bad = change_weights(groups, optimizers, sums, rate, config.clip, keep=isinstance(backward, Replayed))
+            sums, rate = sum_gradients(groups, meter.take(), world), schedule(update)
+            norms, bad = change_weights(
+                groups, trained.optimizers, sums, rate, config.clip, keep=isinstance(backward, Replayed)
+            )
             _follow(trained, refreshed, update, config.seed)
             meter.end_update(sums, norms[0], bad)
             progress.update, progress.position = update, data.after
