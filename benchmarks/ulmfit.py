@@ -70,11 +70,11 @@ def classifiers(options: argparse.Namespace, labels: int, seed: int) -> dict[str
     steps, tokens, every = SIZES[labels]
     scale = scale_steps("classifier-bytes", [f"train.steps={steps}"], options.steps_scale)
     sets = (*options.common, *CLASSIFIER, f"train.seed={seed}", scale, f"train.batch_tokens={tokens}")
-    tricks = ("task.pooling=concat", "train.layer_factor=2.6", f"train.unfreeze_every={every}", SLANTED.format(rate=2e-3))
+    tricks = ("task.pooling=last_max_mean", "train.layer_factor=2.6", f"train.unfreeze_every={every}", SLANTED.format(rate=2e-3))
     tuned, general = (str(options.out / f"{name}-{seed}") for name in ("lm-tuned", "lm-general"))
     encoder = "model={kind: transformer, dim: 256, heads: 4, feedforward: 1024, encoder_layers: 4, decoder_layers: 1}"
     plans: dict[str, tuple[tuple[str, ...], str]] = {
-        "from nothing, same model": ((*MODEL, *NOTHING, "task.pooling=concat"), ""),
+        "from nothing, same model": ((*MODEL, *NOTHING, "task.pooling=last_max_mean"), ""),
         "from nothing, encoder": ((*MODEL[:2], encoder, *NOTHING), ""),
         "language model, tuned": (tricks, tuned),
         "language model, not tuned": (tricks, general),

@@ -167,8 +167,8 @@ def maximum(s: Sentence) -> Array:
     return np.array([[max(channel) for channel in s.x.T]])
 
 
-@formula("concat", "Howard & Ruder 2018, section 3.3: [h_T; maxpool(H); meanpool(H)]")
-def concat(s: Sentence) -> Array:
+@formula("last_max_mean", "Howard & Ruder 2018, section 3.3: [h_T; maxpool(H); meanpool(H)]")
+def last_max_mean(s: Sentence) -> Array:
     return np.array([s.x[-1], [max(channel) for channel in s.x.T], sum(s.x) / len(s.x)])
 
 

@@ -80,7 +80,7 @@ def test_a_classifier_reads_with_a_language_model(tmp_path: Path) -> None:
         **{key: LM[key] for key in LM if key.startswith("train.")},
         "train.unfreeze_every": 1,
         "train.layer_factor": 2.6,
-        "task.pooling": "concat",
+        "task.pooling": "last_max_mean",
     }
     api.train(
         "classifier-bytes", start=tmp_path / "lm", data=str(labelled), valid=str(labelled), out=tmp_path / "run", set=settings

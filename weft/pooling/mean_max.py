@@ -31,7 +31,7 @@ class MaxPooling(Pooling):
         return Pooled(torch.where(layout.ok.any(1)[:, None, None], top, 0.0))
 
 
-class ConcatPooling(Pooling):
+class LastMaxMeanPooling(Pooling):
     """The last vector, the largest values and the mean, side by side: for language models as encoders."""
 
     paper = "Howard & Ruder 2018"
