@@ -35,6 +35,7 @@ LANGUAGE = (
 SLANTED = "train.schedule={{kind: slanted_triangular, rate: {rate}}}"
 CLASSIFIER = ("task.dropout=0.4", "data.max_length=128", "train.precision=bf16", "train.validate_every=0", "train.best_by=loss")
 NOTHING = ("train.schedule={kind: cosine, rate: 5.0e-4, warmup: 50}", "model.dropout=0.3")
+POOLING = "task.pooling=last_max_mean"
 TRICKS = {"discriminative rates": "train.layer_factor=1", "unfreezing": "train.unfreeze_every=0"}
 SIZES = {0: (600, 4096, 40), 500: (300, 1024, 15)}
 """Labels (0: all of them) → steps, tokens per batch, steps per stage of unfreezing."""
@@ -70,11 +71,11 @@ def classifiers(options: argparse.Namespace, labels: int, seed: int) -> dict[str
     steps, tokens, every = SIZES[labels]
     scale = scale_steps("classifier-bytes", [f"train.steps={steps}"], options.steps_scale)
     sets = (*options.common, *CLASSIFIER, f"train.seed={seed}", scale, f"train.batch_tokens={tokens}")
-    tricks = ("task.pooling=last_max_mean", "train.layer_factor=2.6", f"train.unfreeze_every={every}", SLANTED.format(rate=2e-3))
+    tricks = (POOLING, "train.layer_factor=2.6", f"train.unfreeze_every={every}", SLANTED.format(rate=2e-3))
     tuned, general = (str(options.out / f"{name}-{seed}") for name in ("lm-tuned", "lm-general"))
     encoder = "model={kind: transformer, dim: 256, heads: 4, feedforward: 1024, encoder_layers: 4, decoder_layers: 1}"
     plans: dict[str, tuple[tuple[str, ...], str]] = {
-        "from nothing, same model": ((*MODEL, *NOTHING, "task.pooling=last_max_mean"), ""),
+        "from nothing, same model": ((*MODEL, *NOTHING, POOLING), ""),
         "from nothing, encoder": ((*MODEL[:2], encoder, *NOTHING), ""),
         "language model, tuned": (tricks, tuned),
         "language model, not tuned": (tricks, general),
