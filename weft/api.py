@@ -66,7 +66,7 @@ def _started(
     """The recipe and the configuration of a run that starts from `run`. New data is not validated on the data of that run."""
     if isinstance(recipe, Config) or recipe == AUTO:
         raise ConfigError("a run that starts from another one needs a recipe with a name, or a YAML file; auto chooses a model")
-    over = {"data.train": [], "data.valid": []} if recipe is None and new_data else {}
+    over: dict[str, Any] = {"data.train": [], "data.valid": []} if recipe is None and new_data else {}
     recipe = run / CONFIG if recipe is None else recipe
     return recipe, load_config(recipe, sets, over=inherited(run, load_config(recipe)) | over)
 
