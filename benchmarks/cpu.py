@@ -40,8 +40,9 @@ from weft.inference.resolve import Resolved, resolve
 from weft.inference.workers import Workers
 from weft.kernels.cpp import CannotBuild, kernels
 from weft.layers.int8 import in_int8
-from weft.models.base import Model, NarrowedDecoder, Sizes
+from weft.models.base import Model, Sizes
 from weft.models.composing import build_model
+from weft.models.narrowed import NarrowedDecoder
 from weft.search.choosers import Beam, Chooser, Greedy, Limits
 from weft.search.constraints import Forbid
 from weft.search.loop import generate

@@ -36,7 +36,8 @@ from weft.tasks.base import Setting
 class Run:
     """One training: a recipe with changes, on `data`. tests: name → data to score, decoded with a beam of `beam`.
 
-    data: empty if `sets` name it · tags: the tag of each test that needs one · time: what `--time` says, if anything
+    data: empty if `sets` name it · tags: the tag of each test that needs one · beam: 0 for tasks without one · time: what
+    `--time` says, if anything · valid: validation data, if there is any · start: the run to start from, if any
     """
 
     name: str
@@ -48,11 +49,12 @@ class Run:
     time: str = ""
     valid: str = ""
     tags: Mapping[str, str] = field(default_factory=dict)
+    start: str = ""
 
     @property
     def training(self) -> Training:
         data, valid = (self.data,) if self.data else (), (self.valid,) if self.valid else ()
-        return Training(self.recipe, data, valid, self.sets, self.time)
+        return Training(self.recipe, data, valid, self.sets, self.time, self.start)
 
     def config(self) -> Config:
         return self.training.config()
@@ -130,7 +132,8 @@ class Sweep:
         file = self.out / "scores" / f"{run.name}.{test}.json"
         if not file.exists():
             text = str(self.out / "texts" / f"{run.name}.{test}.txt")
-            words = ["evaluate", str(self.out / run.name), "--data", pairs, "--beam", str(run.beam), "--json", "-o", text]
+            words = ["evaluate", str(self.out / run.name), "--data", pairs, "--json", "-o", text]
+            words += ["--beam", str(run.beam)] if run.beam else []
             words += ["--tag", run.tags[test]] if test in run.tags else []
             file.write_text(self.processes(f"{run.name}.{test}", words), "utf-8")
         found = json.loads(file.read_text("utf-8"))

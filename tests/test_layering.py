@@ -44,7 +44,7 @@ BESIDE = {
     "evaluation": {"errors", "access", "config.registry"},
     "config": {"errors", "access", "version", "config.registry"},
 }
-BELOW = (("registry",), ("plugins",), ("annotations",))
+BELOW = (("registry",), ("plugins",), ("annotations",), ("patterns",))
 """Modules of config that are open to all."""
 SUITE = "weft_contract"
 RANK = {name: rank for rank, group in enumerate(LADDER) for name in group}
@@ -98,7 +98,7 @@ def problem(importer: tuple[str, ...], imported: tuple[str, ...]) -> str | None:
         return None
     if not may_import(room(importer), room(imported)):
         return f"{room(importer)} must not know {room(imported)}"
-    if imported[0] == "models" and imported[1:2] not in ((), ("base",), ("canvas",)):
+    if imported[0] == "models" and imported[1:2] not in ((), ("base",), ("canvas",), ("narrowed",)):
         if (
             importer[0] == "models"
             and importer != imported
@@ -106,7 +106,7 @@ def problem(importer: tuple[str, ...], imported: tuple[str, ...]) -> str | None:
         ):
             return "a model family imports another"
         if importer[0] in ("search", "objectives"):
-            return f"{importer[0]} must know no model family, only models.base and models.canvas"
+            return f"{importer[0]} must know no model family, only models.base, models.canvas and models.narrowed"
     return None
 
 

@@ -34,7 +34,7 @@ from weft.inference.resolve import changed
 from weft.inference.workers import cores
 from weft.runs.folder import MODEL
 from weft.runs.opening import run_config
-from weft.tasks.base import Align, Teacher
+from weft.tasks.teaching import Align, Teacher
 from weft.translator import Translator, load
 
 WINDOW = 8192

@@ -302,7 +302,14 @@ def test_a_saved_file_has_every_default_in_order(example: str, tmp_path: Path) -
     save_config(Config(), tmp_path / "saved.yaml")
     lines = (tmp_path / "saved.yaml").read_text().split("\n")
     assert lines[0].startswith("# written by weft ")
-    assert [line for line in lines if line and line[0] not in " #"] == ["data:", "model:", "task:", "train:", "decode:"]
+    assert [line for line in lines if line and line[0] not in " #"] == [
+        "data:",
+        "start:",
+        "model:",
+        "task:",
+        "train:",
+        "decode:",
+    ]
     written = {line.split(":")[0].strip() for line in lines}
     assert {name for section in (DataSection, TrainSection, DecodeSection) for name in section.model_fields} <= written
 

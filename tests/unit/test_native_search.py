@@ -19,8 +19,9 @@ from weft.kernels.cpp import CannotBuild, Kernels
 from weft.kernels.plan import NotPlanned
 from weft.kernels.structs import MemoryStruct, Op
 from weft.layers.int8 import in_int8
-from weft.models.base import Model, NarrowedDecoder, Sizes
+from weft.models.base import Model, Sizes
 from weft.models.composing import build_model
+from weft.models.narrowed import NarrowedDecoder
 from weft.search import native
 from weft.search.choosers import Beam, Chooser, Greedy, Limits, Sample
 from weft.search.constraints import Constraint, Forbid, NoRepeat

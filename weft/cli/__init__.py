@@ -25,6 +25,7 @@ from weft.cli import (
     generate,
     iterate,
     listing,
+    merge,
     new,
     predict,
     serve,
@@ -60,6 +61,7 @@ app.command("iterate")(iterate.iterate)
 app.command("backtranslate")(distill.backtranslate)
 app.command("shortlist")(shortlist.shortlist)
 app.command("average")(average.average)
+app.command("merge")(merge.merge)
 app.command("list")(listing.list_parts)
 app.command("new")(new.new)
 app.command("demo")(demo.demo)

@@ -31,7 +31,8 @@ from weft.kernels.structs import (
     ProgramStruct,
     native_linear,
 )
-from weft.models.base import Decoder, Encoded, LinearDecoder, Model, NarrowedDecoder
+from weft.models.base import Decoder, Encoded, LinearDecoder, Model
+from weft.models.narrowed import NarrowedDecoder
 from weft.search.choosers import Beam, Chooser, Greedy, Limits, Sample
 from weft.search.constraints import Constraint, Forbid
 from weft.search.tables import Tables

@@ -20,6 +20,7 @@ from weft.inference.predictor import Predictor
 from weft.inference.projection import Mark
 from weft.inference.terms import NO_TERMS, Terms
 from weft.inference.translation import TranslationPredictor
+from weft.runs.weights import share_equal
 from weft.serve.bounded import BoundedDict
 from weft.translator import Translator, load
 
@@ -203,14 +204,15 @@ class Models:
         self.device, self.fast, self.tell = device, fast, tell
         self.served: list[Served] = []
         for place in places:
-            self.served.append(self._open(place, self._free_name(place)))
+            self.served.append(self._open(place, self._free_name(place), self.served))
 
     def _free_name(self, place: Place) -> str:
         base, taken = Path(place.folders[0]).resolve().name, {model.name for model in self.served}
         names = (base if number == 1 else f"{base}-{number}" for number in range(1, len(taken) + 2))
         return next(name for name in names if name not in taken)
 
-    def _open(self, place: Place, name: str) -> Served:
+    def _open(self, place: Place, name: str, others: Sequence[Served]) -> Served:
+        """Loads a model. It shares equal weights with the others, such as those of a run that both adapt."""
         named = zip(("source", "target"), place.languages or (), strict=False)
         sets = [f'data.{side}_language="{code}"' for side, code in named] + ["decode.fast=true"] * self.fast
         translator = load(place.folders, device=self.device, set=sets)
@@ -219,6 +221,7 @@ class Models:
                 f"{place.folders[0]}: its task, {translator.config.task['kind']}, reads files, which a server does not accept; "
                 f"use weft predict {place.folders[0]} FILE"
             )
+        share_equal(translator.model, (other.translator.model for other in others))
         source, target = languages_of(translator.config)
         if target in translator.source.marks:
             translator.config = translator.config.replaced({"decode.tag": target})
@@ -234,7 +237,9 @@ class Models:
 
         prepare: called with the new models before they are used.
         """
-        served = [self._open(old.place, old.name) for old in self.served]
+        served: list[Served] = []
+        for old in self.served:
+            served.append(self._open(old.place, old.name, served))
         prepare(served)
         self.served = served
 

@@ -95,8 +95,8 @@ class LanguageModelTask(Task):
             self.config, _, tokenizer = tokenizers_of(self.config)
             save_marked(self.run, tokenizer, tokenizer)
         elif not has_tokenizers(self.run):
-            self.tell(f"training {data.tokenizer['kind']} tokenizer")
-            tokenizer = train_tokenizer(data.tokenizer, train, size=data.vocabulary, folder=self.cache)
+            self.tell_tokenizer()
+            tokenizer = train_tokenizer(data.tokenizer, train, size=data.vocabulary, folder=self.cache, start=self.start)
             save_marked(self.run, tokenizer, tokenizer)
             if tokenizer.learns:
                 self.limit("data.vocabulary", tokenizer.size)

@@ -46,6 +46,7 @@ class TranslationTask(WritingTask):
 
     example = "source.txt,target.txt"
     distils = True
+    rewards = True
 
     def __init__(self, setting: Setting, *, objective: Objective) -> None:
         super().__init__(setting, objective=objective)
@@ -182,8 +183,10 @@ class TranslationTask(WritingTask):
             if data.tokenizer_of:
                 self.config, source, target = tokenizers_of(self.config)
             else:
-                self.tell(f"training {data.tokenizer['kind']} tokenizer, vocabulary {data.vocabulary:,}")
-                source, target = train_tokenizers(data.tokenizer, train, size=data.vocabulary, shared=shared, folder=self.cache)
+                self.tell_tokenizer()
+                source, target = train_tokenizers(
+                    data.tokenizer, train, size=data.vocabulary, shared=shared, folder=self.cache, start=self.start
+                )
             save_marked(self.run, *with_marks(data, source, target))
             language = language_of(data.target_language, data.files, 1)
             count_sentences(train, self.source_language, language).save(self.run)

@@ -36,6 +36,7 @@ FIXED = {
     "data.tokenizer_of": TOKENIZER,
     "data.vocabulary": TOKENIZER,
     "data.shared_vocabulary": TOKENIZER,
+    "start.extend": TOKENIZER,
     "data.max_length": PAIRS,
     "data.max_ratio": PAIRS,
     "data.drop_duplicates": PAIRS,

@@ -15,7 +15,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from weft.config.sections import TrainSection
+from weft.config.train_section import TrainSection
 from weft.errors import ConfigError, DeviceError, RunError
 from weft.runs.device import autocast
 from weft.runs.folder import MODEL, remove_stale
