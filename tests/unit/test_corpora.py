@@ -167,6 +167,18 @@ def test_errors_name_the_entry(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
+def test_tasks_refuse_what_they_cannot_mix(tmp_path: Path) -> None:
+    def prepare(recipe: str, train: list[Any]) -> None:
+        build_task(load_config(recipe, []).replaced({"data.train": train}), tmp_path).prepare()
+
+    with pytest.raises(ConfigError, match="captioning cannot mix corpora"):
+        prepare("captioner", [{"files": "a.tsv", "weight": 1}, {"files": "b.tsv", "weight": 1}])
+    with pytest.raises(ConfigError, match="fertilities are known"):
+        prepare("nat-fertility", [entry("copy", 20, noise={"drop": 0.1})])
+    with pytest.raises(ConfigError, match="captioning has no rewards"):
+        build_task(load_config("captioner", ["task.reward=self_critical"]), tmp_path)
+
+
 def test_plain_names_are_one_corpus_as_before(tmp_path: Path) -> None:
     names = [tiny.generated("copy", 9), tiny.generated("reverse", 9)]
     task = prepared(tmp_path / "a", names)

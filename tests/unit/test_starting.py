@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+import tiny
 import torch
 
 import weft
@@ -54,6 +55,28 @@ def test_new_tokens_start_as_the_mean_of_the_old_ones(reverse_run: Path, tmp_pat
     assert torch.allclose(new[-1], old.mean(0), atol=1e-6)  # a word that the old vocabulary could not write at all
     assert weft.load(tmp_path / "run").source.decode([len(old)]) == "qa"
     assert "with vectors for new tokens: encoder.front.table.weight" in (tmp_path / "run" / "train.log").read_text()
+
+
+def test_tags_move_behind_new_tokens(reverse_run: Path, tmp_path: Path) -> None:
+    """The second run has a tag and a word more, and learns from rewards of texts whose sources all need a tag."""
+    data = tmp_path / "new.tsv"
+    data.write_text("a b qa\tqa b a\nb qa\tqa b\n" * 20)
+    corpora = [{"files": tiny.generated(kind, 20), "tag": kind} for kind in ("reverse", "copy")]
+    common = {"train.steps": 1, "train.batch_tokens": 64, "train.packed": False}
+    quick, slow = ({"train.schedule": {"kind": "constant", "rate": rate}} for rate in (1e-2, 1e-9))
+    api.train(start=reverse_run, data=corpora, out=tmp_path / "tagged", set={**common, **quick})
+    settings = {**common, **slow, "start.extend": 3, "task.reward": {"kind": "minimum_risk", "samples": 2}}
+    api.train(start=tmp_path / "tagged", data=[{"files": str(data), "tag": "new"}], out=tmp_path / "run", set=settings)
+    old, new = (weft.load(tmp_path / run).source for run in ("tagged", "run"))
+    assert (old.marks, new.marks, new.size) == (("reverse", "copy"), ("reverse", "copy", "new"), old.size + 2)
+    before, after = (
+        read_tensors(tmp_path / run / "model.safetensors")["encoder.front.table.weight"] for run in ("tagged", "run")
+    )
+    tags = [tokenizer.tags("reverse copy") for tokenizer in (old, new)]
+    assert tags == [[old.size - 2, old.size - 1], [old.size - 1, old.size]]
+    assert torch.allclose(after[tags[1]], before[tags[0]], atol=1e-6) and not torch.allclose(*after[tags[1]])
+    assert torch.allclose(after[: old.size - 2], before[: old.size - 2], atol=1e-6)
+    assert torch.allclose(after[-1], before.mean(0), atol=1e-6)
 
 
 LM = {
