@@ -223,7 +223,7 @@ class Models:
             )
         share_equal(translator.model, (other.translator.model for other in others))
         source, target = languages_of(translator.config)
-        if target in translator.source.marks:
+        if target in translator.task.tags:
             translator.config = translator.config.replaced({"decode.tag": target})
         if place.languages is None and UNKNOWN in (source, target):
             self.tell(

@@ -137,6 +137,11 @@ class Task(ABC):
         self.tell(f"taking the tokenizer of {start.run}{more}" if start.run else made)
 
     @property
+    def tags(self) -> Sequence[str]:
+        """Tags that a source may begin with, such as its target language."""
+        return ()
+
+    @property
     def headline(self) -> Measure:
         """The score by which trained models are compared. The loss takes its place where `evaluate` does not give it."""
         return self.measures[0]

@@ -116,6 +116,10 @@ class TranslationTask(WritingTask):
         return TranslationPredictor(model, self.source, self.target, resolved, warn=warn, shortlist=shortlist, split=split)
 
     @property
+    def tags(self) -> Sequence[str]:
+        return self.source.marks
+
+    @property
     def source_language(self) -> str | None:
         """The source language, if the configuration or the suffix of the data files tells."""
         return language_of(self.config.data.source_language, self.config.data.files)
