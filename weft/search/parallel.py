@@ -37,7 +37,7 @@ ROUND = {"cuda": 8}
 
 @dataclass(frozen=True)
 class Request:
-    """What a search is asked for: texts within these limits, the `best` of each source, and with `trace` their passes."""
+    """The arguments of a search: length limits, the number of texts per source, constraints; `trace`: keep all passes."""
 
     limits: Limits
     best: int

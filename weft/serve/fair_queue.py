@@ -19,7 +19,7 @@ CLIENTS = 10_000
 """Clients whose work is remembered."""
 
 GROWTH = 4
-"""A batch has at most so many times as many rows as those before it."""
+"""How many times as large as the largest batch so far the next may be."""
 
 
 @dataclass
@@ -71,7 +71,7 @@ class Pace:
         return steps * (self.first * rows if line is None else line.at(rows))
 
     def known(self, kind: Hashable, rows: float) -> bool:
-        """Whether batches that were seen say anything about so many rows, so that batches grow step by step."""
+        """Whether the batches so far tell how long this many rows take. Batches grow step by step."""
         line = self._seen.get(kind)
         return line is None or rows <= GROWTH * line.most
 

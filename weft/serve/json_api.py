@@ -35,7 +35,7 @@ ALIGNING = 32
 """Times as many attention weights may be averaged for an alignment as may be sent."""
 
 FEW = 8
-"""Up to so many translations are converted to JSON in the event loop: that takes less time than another thread."""
+"""The most translations that are converted to JSON in the event loop; for few, this is faster than another thread."""
 
 OPTIONS = (
     *("beam", "length_penalty", "max_length", "min_length", "n_best", "no_repeat_ngram"),
