@@ -32,6 +32,7 @@ EXAMPLES = {
         "weft train auto --data train.en,train.de --out runs/a --time 20m",
         "weft train transformer-small --data train.en,train.de --valid val.en,val.de",
         "weft train my.yaml --data corpus.tsv#2,3 --valid val.csv#en,de --out runs/a",
+        "weft train transformer-small --from runs/a --data new.tsv --out runs/b",
         "weft train --resume runs/a",
     ],
     "translate": [
@@ -70,6 +71,7 @@ EXAMPLES = {
         "--out runs/i",
     ],
     "shortlist": ["weft shortlist runs/a"],
+    "merge": ["weft merge runs/adapted --out runs/merged"],
     "average": ["weft average runs/a --last 5", "weft average runs/a --last 5 --out runs/mean"],
     "list": ["weft list", "weft list attentions"],
     "new": ["weft new my.yaml", "weft new my.yaml --recipe rnn-luong --set train.steps=2000"],
