@@ -162,6 +162,8 @@ def test_a_recipe_changes_everything_but_the_model(reverse_run: Path, tmp_path: 
 def test_new_data_is_not_validated_on_the_old(reverse_run: Path, tmp_path: Path) -> None:
     api.train(start=reverse_run, out=tmp_path / "run", data=tiny.generated("copy", 50), set={"train.steps": 1})
     assert run_config(tmp_path / "run").data.valid == []
+    with pytest.raises(RunError, match="nowhere: there is no such run folder"):
+        api.train(start=tmp_path / "nowhere", out=tmp_path / "no")
     api.train(start=reverse_run, out=tmp_path / "more", set={"train.steps": 1, "train.validate_bleu": False})
     assert run_config(tmp_path / "more").data == run_config(reverse_run).data
 

@@ -25,7 +25,8 @@ def inherited(run: Path, config: Config) -> dict[str, Any]:
     base = run_config(run).absolute().model_dump()
     paths = (*TOKENS, *(FILES if not config.data.train else ()))
     taken = {path: base["data"][path.partition(".")[2]] for path in paths}
-    start = {"run": str(run.absolute()), "extend": config.start.extend}
+    extended = config.start.weights is not None  # then `config` is that of a trained run
+    start = {"run": str(run.absolute()), "extend": 0 if extended else config.start.extend}
     return {**taken, "data.tokenizer_of": None, "model": {**base["model"], "lora": config.model["lora"]}, "start": start}
 
 
