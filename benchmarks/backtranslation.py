@@ -174,14 +174,14 @@ def main() -> None:
     work = Experiment(options)
     trained = [name for name in names if name != "rounds"]
     first = [work.backward(seed) for seed in seeds if any(SYSTEMS[name] for name in names)]
-    first += [work.forward(name, seed) for name in trained if SYSTEMS[name] is None for seed in seeds]
+    first += [work.forward("pairs", seed) for seed in seeds if "pairs" in names]
     outcomes: list[Outcome] = work.sweep(first)
     scores: dict[str, list[float]] = defaultdict(list)
     try:
         searches = dict.fromkeys(system[0] for name in names if (system := SYSTEMS[name]))
         with ThreadPoolExecutor(options.at_once) as workers:
             list(workers.map(lambda job: work.translate(*job), product(searches, seeds)))
-        outcomes += work.sweep([work.forward(name, seed) for name in trained if SYSTEMS[name] for seed in seeds])
+        outcomes += work.sweep([work.forward(name, seed) for name in trained if name != "pairs" for seed in seeds])
         with ThreadPoolExecutor(options.at_once) as workers:
             for rounds in workers.map(work.iterate, seeds if "rounds" in names else []):
                 for name, found in rounds:

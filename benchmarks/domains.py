@@ -21,7 +21,7 @@ from weft.runs.weights import read_tensors
 
 RECIPE = "transformer-small"
 PAIRS = 2000
-BASE, STEPS = 2000, 400
+BASE, STEPS = 1500, 400
 """Steps of the first training, and of those that continue it."""
 
 TUNED = ("train.batch_tokens=4096", "train.ema=0.98", "train.schedule={kind: slanted_triangular, rate: 5.0e-4}")
