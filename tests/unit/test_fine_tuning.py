@@ -236,6 +236,15 @@ def test_a_server_holds_the_weights_of_an_adapted_run_once(tuned: Any, reverse_r
     assert [model.name for model in served] == [reverse_run.name, "adapters"]
 
 
+def test_an_output_layer_of_its_own_gets_no_adapter() -> None:
+    """The loss uses its weights directly, so that an adapter would not be trained."""
+    model = build_model({"kind": "transformer", **SMALL["transformer"], "share_embeddings": "none"}, Sizes(20, 20))
+    add_adapters(model, Lora(rank=2))
+    adapted = {name for name, layer in model.named_modules() if isinstance(layer, LoraLinear)}
+    assert "decoder.output" in dict(model.named_modules()) and "decoder.layers.0.network.up" in adapted
+    assert not any("output" in name for name in adapted)
+
+
 SMALL = {
     "transformer": {"dim": 16, "heads": 2, "feedforward": 24, "encoder_layers": 1, "decoder_layers": 1},
     "rnn": {"dim": 16, "encoder_layers": 1, "decoder_layers": 1},
