@@ -41,8 +41,8 @@ SYSTEMS = {
     "risk-bleu": f"{{kind: minimum_risk, samples: 8, alpha: 0.05, weight: 10, {MIXED}}}",
     "reinforce-bleu": f"{{kind: reinforce, samples: 5, {MIXED}}}",
     "self-critical": f"{{kind: self_critical, samples: 4, {MIXED}}}",
-    "reinforce-chrf": f"{{kind: reinforce, metric: chrf, samples: 5, {MIXED}}}",
     "constant": f"{{kind: reinforce, metric: constant, baseline: none, samples: 5, {MIXED}}}",
+    "reinforce-chrf": f"{{kind: reinforce, metric: chrf, samples: 5, {MIXED}}}",
 }
 """System → task.reward."""
 
