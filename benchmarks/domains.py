@@ -21,6 +21,9 @@ from weft.runs.weights import read_tensors
 
 RECIPE = "transformer-small"
 PAIRS = 2000
+BASE, STEPS = 1500, 400
+"""Steps of the first training, and of those that continue it."""
+
 TUNED = ("train.batch_tokens=4096", "train.ema=0.98", "train.schedule={kind: slanted_triangular, rate: 5.0e-4}")
 SYSTEMS: dict[str, tuple[str, ...]] = {
     "plain": (),
@@ -55,15 +58,15 @@ def write_data(folder: Path, out: Path) -> dict[str, dict[str, str]]:
 def plan(options: argparse.Namespace, data: dict[str, dict[str, str]], old: str, seed: int, system: str | None = None) -> Run:
     """A model of the domain `old`, or that model tuned for the other domain."""
     (new,) = set(data) - {old}
-    common = (*options.common, f"train.seed={seed}", "train.validate_every=0", "train.best_by=loss", *options.set)
+    common = (*options.common, f"train.seed={seed}", "train.validate_every=0", "train.best_by=loss")
     tests = {name: each["test"] for name, each in data.items()}
     if system is None:
-        steps = scale_steps(RECIPE, [], options.steps_scale)
-        return Run(f"{old}-{seed}", RECIPE, data[old]["all"], (*common, steps), tests)
-    steps = scale_steps(RECIPE, ["train.steps=400"], options.steps_scale)
+        steps = scale_steps(RECIPE, [f"train.steps={BASE}"], options.steps_scale)
+        return Run(f"{old}-{seed}", RECIPE, data[old]["all"], (*common, steps, *options.set), tests)
+    steps = scale_steps(RECIPE, [f"train.steps={STEPS}"], options.steps_scale)
     few, whole, start = data[new]["few"], data[old]["all"], str(options.out / f"{old}-{seed}")
     mixed = f"data.train=[{{files: {few}, weight: 1}}, {{files: {whole}, weight: 1}}]"
-    sets = (*common, *TUNED, *SYSTEMS[system], steps, *([mixed] if system == "mixed" else []))
+    sets = (*common, *TUNED, *SYSTEMS[system], steps, *([mixed] if system == "mixed" else []), *options.set)
     return Run(f"{old}-{system}-{seed}", RECIPE, "" if system == "mixed" else few, sets, tests, start=start)
 
 

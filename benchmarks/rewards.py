@@ -22,10 +22,14 @@ from weft.evaluation.metrics import Bleu
 from weft.evaluation.significance import approximate_randomisation
 
 RECIPE = "transformer-small"
-STEPS = 300
+BASE, STEPS = 2000, 300
+"""Steps of the first training, and of those that continue it."""
+
 CONTROL = "cross-entropy"
 TUNED = (
     "train.batch_tokens=2048",
+    "train.packed=false",
+    "train.rounded=false",
     "train.ema=0.98",
     "train.schedule={kind: slanted_triangular, rate: 1.0e-4}",
     "train.validate_every=0",
@@ -37,8 +41,8 @@ SYSTEMS = {
     "risk-bleu": f"{{kind: minimum_risk, samples: 8, alpha: 0.05, weight: 10, {MIXED}}}",
     "reinforce-bleu": f"{{kind: reinforce, samples: 5, {MIXED}}}",
     "self-critical": f"{{kind: self_critical, samples: 4, {MIXED}}}",
-    "reinforce-chrf": f"{{kind: reinforce, metric: chrf, samples: 5, {MIXED}}}",
     "constant": f"{{kind: reinforce, metric: constant, baseline: none, samples: 5, {MIXED}}}",
+    "reinforce-chrf": f"{{kind: reinforce, metric: chrf, samples: 5, {MIXED}}}",
 }
 """System → task.reward."""
 
@@ -49,12 +53,13 @@ def pairs(folder: Path, split: str) -> str:
 
 def plan(options: argparse.Namespace, seed: int, system: str | None = None) -> Run:
     """The first training by cross-entropy, or a system that continues it."""
-    common = (*options.common, f"train.seed={seed}", "train.best_by=loss", *options.set)
+    common = (*options.common, f"train.seed={seed}", "train.best_by=loss")
     tests, data = {"test": pairs(options.folder, "test_2016_flickr")}, pairs(options.folder, "train")
     if system is None:
-        return Run(f"base-{seed}", RECIPE, data, (*common, scale_steps(RECIPE, [], options.steps_scale)), tests, beam=1)
+        sets = (*common, scale_steps(RECIPE, [f"train.steps={BASE}"], options.steps_scale), *options.set)
+        return Run(f"base-{seed}", RECIPE, data, sets, tests, beam=1)
     steps = scale_steps(RECIPE, [f"train.steps={STEPS}"], options.steps_scale)
-    sets = (*common, *TUNED, steps, f"task.reward={SYSTEMS[system]}")
+    sets = (*common, *TUNED, steps, f"task.reward={SYSTEMS[system]}", *options.set)
     return Run(f"{system}-{seed}", RECIPE, data, sets, tests, beam=1, start=str(options.out / f"base-{seed}"))
 
 

@@ -160,9 +160,13 @@ def prepare_data(config: Config) -> None:
             sys.exit(str(error))
 
 
+BEGAN = time.monotonic()
+"""When the script was started. It may sweep several times, in stages that build on each other."""
+
+
 def deadline(minutes: float) -> float:
-    """The time (of time.monotonic) after `minutes`; 0 means no limit."""
-    return time.monotonic() + 60 * minutes if minutes else float("inf")
+    """The time (of time.monotonic) `minutes` after the script was started; 0 means no limit."""
+    return BEGAN + 60 * minutes if minutes else float("inf")
 
 
 def scale_steps(recipe: str, sets: Sequence[str], scale: float) -> str:
@@ -210,7 +214,7 @@ def add_options(parser: argparse.ArgumentParser, at_once: int) -> None:
     place = Path("runs") / Path(sys.argv[0]).stem
     parser.add_argument("--out", type=Path, default=place, help=f"folder for runs and results (default {place})")
     parser.add_argument("--at-once", type=int, default=at_once, help=f"runs in parallel (default {at_once})")
-    parser.add_argument("--minutes", type=float, default=0, help="time limit; the same command continues later")
+    parser.add_argument("--minutes", type=float, default=0, help="time limit of the script; the same command continues later")
     parser.add_argument("--only", default="", help="names of systems, separated by commas")
     parser.add_argument("--steps-scale", type=float, default=1.0, help="factor for all step counts, to try the script")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="a setting of weft train, for all runs")

@@ -84,7 +84,7 @@ def classifiers(options: argparse.Namespace, labels: int, seed: int) -> dict[str
     }
     return {
         name: Run(f"{labels or 'all'}-{name.replace(' ', '-').replace(',', '')}-{seed}", "classifier-bytes", data,
-                  (*sets, *changes), tests, beam=0, start=start)
+                  (*sets, *changes, *options.set), tests, beam=0, start=start)
         for name, (changes, start) in plans.items()
     }  # fmt: skip
 
@@ -95,11 +95,11 @@ def language_models(options: argparse.Namespace, seeds: list[int]) -> list[list[
     stages: list[list[Run]] = [[], []]
     for seed in seeds:
         sets = (*options.common, *MODEL, *LANGUAGE, f"train.seed={seed}", "train.precision=bf16")
-        long, short = (scale_steps("lm-words", [f"train.steps={steps}"], options.steps_scale) for steps in (2000, 300))
-        stages[0].append(Run(f"lm-general-{seed}", "lm-words", general, (*sets, long)))
-        tricks = ("train.layer_factor=2.6", SLANTED.format(rate=1e-3), short)
+        long, short = (scale_steps("lm-words", [f"train.steps={steps}"], options.steps_scale) for steps in (1200, 200))
+        stages[0].append(Run(f"lm-general-{seed}", "lm-words", general, (*sets, long, *options.set)))
+        tricks = ("train.layer_factor=2.6", SLANTED.format(rate=1e-3), short, "train.batch_tokens=8192")
         start = str(options.out / f"lm-general-{seed}")
-        stages[1].append(Run(f"lm-tuned-{seed}", "lm-words", own, (*sets, *tricks), start=start))
+        stages[1].append(Run(f"lm-tuned-{seed}", "lm-words", own, (*sets, *tricks, *options.set), start=start))
     return stages
 
 
@@ -131,7 +131,7 @@ def parser() -> argparse.ArgumentParser:
 def main() -> None:
     options = parser().parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
-    options.common = (f"data.cache={options.out / 'cache'}", "train.keep_last=1", "train.tensorboard=false", *options.set)
+    options.common = (f"data.cache={options.out / 'cache'}", "train.keep_last=1", "train.tensorboard=false")
     seeds, sizes = [int(seed) for seed in options.seeds.split(",")], [int(count) for count in options.labels.split(",")]
     outcomes: list[Outcome] = []
     for stage in language_models(options, seeds):

@@ -71,8 +71,11 @@ def _started(
     """The recipe and the configuration of a run that starts from `run`. New data is not validated on the data of that run."""
     if isinstance(recipe, Config) or recipe == AUTO:
         raise ConfigError("a run that starts from another one needs a recipe with a name, or a YAML file; auto chooses a model")
-    over: dict[str, Any] = {"data.train": [], "data.valid": []} if recipe is None and new_data else {}
-    recipe = run / CONFIG if recipe is None else recipe
+    run_config(run)  # fails now if there is no such run
+    over: dict[str, Any] = {}
+    if recipe is None:
+        recipe, over = run / CONFIG, {"train.packed": "auto", "train.rounded": "auto"}  # as another task or device needs it
+        over |= {"data.train": [], "data.valid": []} if new_data else {}
     return recipe, load_config(recipe, sets, over=inherited(run, load_config(recipe)) | over)
 
 

@@ -152,6 +152,9 @@ def test_tags_reach_the_model_and_have_to_be_named(weft: tiny.Shell, tmp_path: P
         task.source.tags(None)
     with pytest.raises(ConfigError, match="did you mean 'rev'"):
         task.source.tags("ref")
+    data = f'{{files: "{tiny.generated("reverse", 20)}", tag: rev}}'
+    weft("train", "transformer-tiny", "--data", data, "--out", tmp_path / "b", *tiny.sets({"train.steps": 1}))
+    assert 'b "a sentence" --tag rev\n' in weft.err
 
 
 def test_errors_name_the_entry(tmp_path: Path) -> None:

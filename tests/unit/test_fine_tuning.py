@@ -41,6 +41,20 @@ MODES: dict[str, dict[str, Any]] = {
     "plain": {},
     "unfreezing": {"train.unfreeze_every": 2, "train.layer_factor": 2.6},
     "adapters": {"model.lora": {"rank": 4}, "train.unfreeze_every": 2},
+    "rewarded adapters": {
+        "model.lora": {"rank": 4},
+        "train.batch_tokens": 64,
+        "task.reward": {"kind": "reinforce", "samples": 2, "baseline": "moving", "teacher_weight": 0.5},
+    },
+    "mixed": {
+        "data.train": [
+            {"files": tiny.generated("copy", 9), "weight": 1, "tag": "new", "noise": {"drop": 0.2, "blank": 0.2, "shuffle": 2}},
+            {"files": tiny.generated("reverse", 50), "weight": 1},
+        ],
+        "train.batch_tokens": 64,
+        "train.unfreeze_every": 2,
+        "task.r_drop": 1.0,
+    },
 }
 
 
@@ -58,8 +72,9 @@ def tuned(reverse_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Callab
 
 
 def tune(start: Path, out: Path, settings: dict[str, Any] | None = None, **options: Any) -> None:
-    data = {"data": tiny.generated("copy", 300), "valid": tiny.generated("copy", 20, "valid"), **options}
-    api.train(start=start, out=out, set={**TUNED, **(settings or {})}, **data)
+    settings = {**TUNED, "data.train": [tiny.generated("copy", 300)], **(settings or {})}
+    data = {"data": settings.pop("data.train"), "valid": tiny.generated("copy", 20, "valid"), **options}
+    api.train(start=start, out=out, set=settings, **data)
 
 
 def state(run: Path, step: int) -> dict[str, Tensor]:
@@ -92,6 +107,8 @@ def test_layers_are_unfrozen_from_the_top(tuned: Any) -> None:
             moved = {name for name in names if not torch.equal(before[f"{file}/{name}"], after[f"{file}/{name}"])}
             active = {1: decoder, 2: decoder + encoder, 3: names}[(step + 1) // 2]
             assert moved == set(active), f"step {step}, {file}"
+    log = (tuned("unfreezing") / "train.log").read_text()
+    assert all(f"step {2 * stage - 1}: {stage} of 3 layers are trained" in log for stage in (1, 2, 3))
 
 
 def test_layers_of_a_network_with_a_head() -> None:
@@ -109,6 +126,9 @@ def test_frozen_weights_keep_their_bits(reverse_run: Path, tmp_path: Path) -> No
     before, after = read_tensors(reverse_run / "model.safetensors"), read_tensors(tmp_path / "run" / "model.safetensors")
     same = {name for name in before if torch.equal(before[name], after[name])}
     assert same == {name for name in before if name.startswith("encoder.") or "norm" in name}
+    trained, every = (sum(after[name].numel() for name in names) for names in (after.keys() - same, after))
+    log = (tmp_path / "run" / "train.log").read_text()
+    assert f"step 1: 1 of 1 layers are trained, {trained:,} of {every:,} weights" in log
 
 
 def test_a_pattern_that_matches_nothing_is_an_error(reverse_run: Path, tmp_path: Path) -> None:
@@ -162,6 +182,8 @@ def test_a_recipe_changes_everything_but_the_model(reverse_run: Path, tmp_path: 
 def test_new_data_is_not_validated_on_the_old(reverse_run: Path, tmp_path: Path) -> None:
     api.train(start=reverse_run, out=tmp_path / "run", data=tiny.generated("copy", 50), set={"train.steps": 1})
     assert run_config(tmp_path / "run").data.valid == []
+    with pytest.raises(RunError, match="nowhere: there is no such run folder"):
+        api.train(start=tmp_path / "nowhere", out=tmp_path / "no")
     api.train(start=reverse_run, out=tmp_path / "more", set={"train.steps": 1, "train.validate_bleu": False})
     assert run_config(tmp_path / "more").data == run_config(reverse_run).data
 
@@ -171,6 +193,8 @@ def test_weights_that_do_not_fit_are_an_error(reverse_run: Path, tmp_path: Path)
         tune(reverse_run, tmp_path / "run", {"model.dim": 24, "model.feedforward": 24})
     with pytest.raises(ConfigError, match=r"data.tokenizer: .* differs from that of"):
         tune(reverse_run, tmp_path / "run", {"data.tokenizer": "characters"})
+    with pytest.raises(ConfigError, match=r"data.vocabulary: 300 differs .*start.extend adds tokens"):
+        tune(reverse_run, tmp_path / "run", {"data.vocabulary": 300})
 
 
 def test_adapters_are_saved_small_and_start_as_the_run_they_adapt(tuned: Any, reverse_run: Path) -> None:
@@ -210,6 +234,15 @@ def test_a_server_holds_the_weights_of_an_adapted_run_once(tuned: Any, reverse_r
     shared = {name for name in first if first[name] is second[name]}
     assert "encoder.front.table.weight" in shared and "decoder.layers.0.network.up.weight" not in shared
     assert [model.name for model in served] == [reverse_run.name, "adapters"]
+
+
+def test_an_output_layer_of_its_own_gets_no_adapter() -> None:
+    """The loss uses its weights directly, so that an adapter would not be trained."""
+    model = build_model({"kind": "transformer", **SMALL["transformer"], "share_embeddings": "none"}, Sizes(20, 20))
+    add_adapters(model, Lora(rank=2))
+    adapted = {name for name, layer in model.named_modules() if isinstance(layer, LoraLinear)}
+    assert "decoder.output" in dict(model.named_modules()) and "decoder.layers.0.network.up" in adapted
+    assert not any("output" in name for name in adapted)
 
 
 SMALL = {

@@ -114,6 +114,15 @@ def test_draws_have_the_probabilities_of_the_model_and_no_dropout(reverse_run: P
         assert abs(counts[each.text] / len(texts) - chance) < 5 * math.sqrt(chance * (1 - chance) / len(texts)) + 1e-3
 
 
+def test_in_bf16_the_gradient_reaches_every_weight(reverse_run: Path) -> None:
+    task, model = opened(reverse_run, {"kind": "self_critical"})
+    batch = make_batch([[4, 5, EOS]] * 4, [[5, 4]] * 4)
+    with torch.autocast("cpu", torch.bfloat16):
+        (loss,) = task.losses(model.train(), batch, 1)
+    loss.total.backward()  # type: ignore[no-untyped-call]
+    assert all(weight.grad is not None and weight.grad.isfinite().all() for weight in model.parameters())
+
+
 def opened(run: Path, reward: dict[str, Any]) -> tuple[TranslationTask, Model]:
     trained = open_run(run, [f"task.reward={reward}".replace("'", "")])
     assert isinstance(trained.task, TranslationTask) and isinstance(trained.model, Model)

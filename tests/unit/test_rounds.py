@@ -30,11 +30,27 @@ def plan(folder: Path, count: int = 1) -> Plan:
 
 
 def test_both_directions_train_on_what_the_other_wrote(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    told: list[str] = []
-    best = improve(plan(tmp_path), told.append)
-    out = tmp_path / "out"
-    written = [json.loads(line) for line in (out / "forward-1.jsonl").read_text().splitlines()]
-    assert [each["target"] for each in written] == ["d c a", "", "d b"]
+    """It dies before the third training, when the text is translated, and once more within it."""
+    out, train, calls = tmp_path / "out", api.train, [0]
+
+    def dying(*arguments: Any, **options: Any) -> Any:
+        calls[0] += 1
+        if calls[0] in (3, 4):
+            if calls[0] == 4:  # it has its configuration
+                train(*arguments, **options)
+                (out / "forward-1" / "log.jsonl").unlink()
+            raise KeyboardInterrupt
+        return train(*arguments, **options)
+
+    monkeypatch.setattr(api, "train", dying)
+    for _ in range(2):
+        with pytest.raises(KeyboardInterrupt):
+            improve(plan(tmp_path))
+    written = (out / "forward-1.jsonl").stat().st_mtime_ns
+    best = improve(plan(tmp_path))
+    assert calls == [5] and (out / "forward-1.jsonl").stat().st_mtime_ns == written
+    pairs = [json.loads(line) for line in (out / "forward-1.jsonl").read_text().splitlines()]
+    assert [each["target"] for each in pairs] == ["d c a", "", "d b"]
     data = load_config(out / "forward-1" / "config.yaml").data
     assert data.train[0] == f"{tmp_path}/x.src,{tmp_path}/x.trg"
     assert data.train[1].files == [str(out / "forward-1.jsonl")] and data.train[1].tag == "bt"  # type: ignore[union-attr]

@@ -55,6 +55,8 @@ def test_new_tokens_start_as_the_mean_of_the_old_ones(reverse_run: Path, tmp_pat
     assert torch.allclose(new[-1], old.mean(0), atol=1e-6)  # a word that the old vocabulary could not write at all
     assert weft.load(tmp_path / "run").source.decode([len(old)]) == "qa"
     assert "with vectors for new tokens: encoder.front.table.weight" in (tmp_path / "run" / "train.log").read_text()
+    api.train(start=tmp_path / "run", out=tmp_path / "again", set={"train.steps": 1})
+    assert len(read_tensors(tmp_path / "again" / "model.safetensors")["encoder.front.table.weight"]) == len(new)
 
 
 def test_tags_move_behind_new_tokens(reverse_run: Path, tmp_path: Path) -> None:

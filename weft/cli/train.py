@@ -47,6 +47,7 @@ def train(
 ) -> None:
     """Train a model from a recipe or a configuration file, on your own data."""
     from weft import api
+    from weft.config.corpora import weighed
     from weft.runs.opening import run_config
 
     if recipe is None and resume is None and start is None and data:
@@ -64,7 +65,9 @@ def train(
     if os.environ.get("RANK", "0") != "0":
         return  # one of several processes; only the first reports
     tell(f"\ndone: step {result.update:,}, {result.weights} weights in {folder}/model.safetensors")
-    name = shlex.quote(str(folder))
-    for command in load(find_table("weft.tasks:TASKS"), run_config(folder).task["kind"]).commands:
-        tell(f"  {command.format(run=name)}")
+    name, config = shlex.quote(str(folder)), run_config(folder)
+    tags = [corpus.tag for corpus in weighed(config.data.train)]
+    tag = f" --tag {shlex.quote(tags[-1] or '')}" if tags and all(tags) else ""
+    for command in load(find_table("weft.tasks:TASKS"), config.task["kind"]).commands:
+        tell(f"  {command.format(run=name)}{tag}")
     tell(f"  weft train --resume {name} --set train.steps={2 * result.update}")

@@ -17,6 +17,9 @@ from weft.errors import ConfigError
 ADAPTER = (".lora_a", ".lora_b")
 """How the names of adapter weights end."""
 
+OUTPUT = "output"
+"""How output layers are called."""
+
 
 class Lora(Options):
     """Low-rank adapters: train a product of two narrow matrices beside each linear layer, instead of its weights."""
@@ -49,8 +52,10 @@ class LoraLinear(nn.Linear):
 
 
 def add_adapters(model: nn.Module, lora: Lora) -> None:
-    """Puts an adapter beside the linear layers that `lora` names. Layers narrower than the rank, and tied ones, get none."""
-    layers = {name: layer for name, layer in model.named_modules() if type(layer) is nn.Linear}
+    """Puts an adapter beside the linear layers that `lora` names. Output layers, whose weights the loss uses directly, tied
+    layers, and layers narrower than the rank get none."""
+    linear = {name: layer for name, layer in model.named_modules() if type(layer) is nn.Linear}
+    layers = {name: layer for name, layer in linear.items() if name.rpartition(".")[2] != OUTPUT}
     owners = Counter(id(weight) for module in model.modules() for weight in module.parameters(recurse=False))
     wide = {name: layer for name, layer in layers.items() if min(layer.weight.shape) > lora.rank}
     free = [name for name, layer in wide.items() if owners[id(layer.weight)] == 1]

@@ -52,14 +52,14 @@ class Rewarding:
     """The reward of a translation task."""
 
     def __init__(self, task: WritingTask, objective: RewardObjective) -> None:
+        if task.config.train.packed is True:
+            raise ConfigError("task.reward: texts cannot be drawn for packed rows; set train.packed: false")
         self.task, self.objective = task, objective
         self.reward: Reward = build("weft.evaluation:REWARDS", objective.metric, where="task.reward.metric")
         self.baseline = MovingBaseline("reward") if objective.moving else None
 
     def loss(self, model: Model, batch: PairBatch) -> Loss:
         """The loss of a micro-batch: the mean over its sentences, times its target tokens, which it is divided by later."""
-        if batch.target_layout.packed:
-            raise ConfigError("task.reward: texts cannot be drawn for packed rows; set train.packed: false")
         if model.copies:
             raise ConfigError("task.reward: models that copy source words (model.kind: pointer) are not supported")
         sources, references = _rows(batch.source.values, batch.source.layout), _rows(batch.labels, batch.target_layout)
@@ -100,7 +100,9 @@ class Rewarding:
         assert isinstance(predictor, TranslationPredictor)
         names = torch.randint(1 << 62, (len(sources),)).tolist()
         pieces = [NamedPiece(ids, [], name=name) for ids, name in zip(sources, names, strict=True)]
-        return predictor.search(list[Piece](pieces))[0]
+        # Autocast must not keep weights that it converted here: they have no gradient.
+        with torch.autocast(model.device.type, enabled=False, cache_enabled=False):
+            return predictor.search(list[Piece](pieces))[0]
 
     def _decoded(self, ids: list[int]) -> Translation:
         return Translation(self.task.target.decode([token for token in ids if token != EOS]), 0.0, ids)

@@ -37,7 +37,8 @@ class Layers:
         self.layers = [layer for layer in trained if layer]
         if not self.layers:
             raise ConfigError("train.freeze: this leaves no weights to train; remove some of its patterns")
-        self._active = len(self.layers)
+        self.weights = sum(weight.numel() for weight in named.values())
+        self._active = 0 if config.freeze else len(self.layers)
 
     def optimizers(self, groups: Mapping[str, Sequence[nn.Parameter]]) -> dict[str, Optimizer]:
         """An optimiser for each group of weights. Raises ConfigError if one would have nothing to train in the first step."""
@@ -65,7 +66,7 @@ class Layers:
         return min(len(self.layers), 1 + (update - 1) // self.every) if self.every else len(self.layers)
 
     def enter(self, update: int) -> bool:
-        """Freezes and unfreezes layers for an update. Returns whether anything changed, so that recorded work is outdated."""
+        """Freezes and unfreezes layers for an update. Returns whether anything is new, so that recorded work is outdated."""
         active = self.active(update)
         if active == self._active:
             return False
@@ -74,6 +75,11 @@ class Layers:
             for weight in layer:
                 weight.requires_grad_(place >= len(self.layers) - active)
         return True
+
+    def describe(self) -> str:
+        """What is trained now."""
+        trained = sum(weight.numel() for layer in self.layers[-self._active :] for weight in layer)
+        return f"{self._active} of {len(self.layers)} layers are trained, {trained:,} of {self.weights:,} weights"
 
 
 def layers_of(names: Sequence[str]) -> list[list[str]]:

@@ -98,6 +98,7 @@ def fit(
             update, data = progress.update + 1, next(stream)
             if layers.enter(update):
                 backward = worker(model, task, config, world.device)  # what was recorded trains other layers
+                log.note(f"step {update}: {layers.describe()}")
             task.begin(update)
             for index, batch in data.batches:
                 torch.manual_seed(seed_for(config.seed, *data.begin, index))
@@ -109,7 +110,6 @@ def fit(
             _follow(trained, refreshed, update, config.seed)
             meter.end_update(sums, norms[0], bad)
             progress.update, progress.position = update, data.after
-            session.check_time()
             _report(session, meter, rate)
             with meter.paused():
                 _validate_and_save(session, meter, interrupts)
@@ -219,8 +219,9 @@ def _follow(trained: TrainingState, refreshed: Sequence[Refreshes], update: int,
 
 
 def _report(session: Session, meter: Meter, rate: float) -> None:
-    """Counts the step, writes a log line if one is due, and stops if too many consecutive steps were skipped."""
+    """Counts the step and its time, writes a log line if one is due, and stops if too many consecutive steps were skipped."""
     config, progress = session.config, session.progress
+    session.check_time()
     session.log.step(progress.update)
     if session.ended or _due(min(config.log_every, config.max_bad_steps), progress.update):
         session.check(*meter.health())

@@ -25,7 +25,8 @@ def inherited(run: Path, config: Config) -> dict[str, Any]:
     base = run_config(run).absolute().model_dump()
     paths = (*TOKENS, *(FILES if not config.data.train else ()))
     taken = {path: base["data"][path.partition(".")[2]] for path in paths}
-    start = {"run": str(run.absolute()), "extend": config.start.extend}
+    extended = config.start.weights is not None  # then `config` is that of a trained run
+    start = {"run": str(run.absolute()), "extend": 0 if extended else config.start.extend}
     return {**taken, "data.tokenizer_of": None, "model": {**base["model"], "lora": config.model["lora"]}, "start": start}
 
 
@@ -38,10 +39,12 @@ def check_start(config: Config) -> Config:
     base = Path(config.start.run)
     if config.data.tokenizer_of:
         raise ConfigError(f"data.tokenizer_of: a run that starts from {base} has the tokenizers of that run; remove it")
-    theirs, ours = run_config(base).data.tokenizer, config.data.tokenizer
-    if theirs != ours:
-        raise ConfigError(
-            f"data.tokenizer: {ours} differs from that of {base}, {theirs}, whose tokens the weights belong to; take it from "
-            f"there with `weft train RECIPE --from {base}`"
-        )
+    theirs, ours = run_config(base).model_dump()["data"], config.model_dump()["data"]
+    for path in TOKENS:
+        key = path.partition(".")[2]
+        if theirs[key] != ours[key]:
+            raise ConfigError(
+                f"{path}: {ours[key]} differs from that of {base}, {theirs[key]}, whose tokens the weights belong to; take it "
+                f"from there with `weft train RECIPE --from {base}` (start.extend adds tokens)"
+            )
     return config.replaced({"start.weights": weights_hash(base)})
