@@ -70,19 +70,18 @@ class Program:
         self, kernels: Kernels, real: Tensor, ids: Tensor | None = None, given: Tensor | None = None, keys: Sequence[Keys] = ()
     ) -> Tensor:
         """Reads whole sequences, the tokens that are `real` [B, T]: their ids or given vectors → [B, T, D], 0 elsewhere."""
-        rows, extent = real.shape
-        positions = torch.arange(extent).expand_as(real)[real]
-        sequences = torch.arange(rows)[:, None].expand_as(real)[real]
-        tokens = torch.arange(len(positions)) if ids is None else ids[real]
-        inputs = Inputs(self.tables(extent), keys, given=None if given is None else given[real])
-        found = torch.empty(len(tokens), self.hidden)
+        extent, places = real.size(1), real.flatten().nonzero()[:, 0]
+        positions, sequences = places % extent, places // extent
+        tokens = torch.arange(len(places)) if ids is None else ids.flatten()[places]
+        inputs = Inputs(self.tables(extent), keys, given=None if given is None else given.flatten(0, 1)[places])
+        found = torch.empty(len(places), self.hidden)
         kernels.encode(
             ctypes.byref(self.struct), ctypes.byref(inputs.struct), tokens.data_ptr(), positions.data_ptr(),
             sequences.data_ptr(), len(tokens), found.data_ptr(), torch.get_num_threads(),
         )  # fmt: skip
-        whole = torch.zeros(rows, extent, self.hidden)
-        whole[real] = found
-        return whole
+        if len(places) < real.numel():
+            found = torch.zeros(real.numel(), self.hidden).index_copy_(0, places, found)
+        return found.view(*real.shape, -1)
 
     def tables(self, length: int) -> list[Tensor]:
         """The tables of positions, with at least `length` rows."""
