@@ -6,7 +6,6 @@ import inspect
 from typing import Any
 
 from typer.core import TyperCommand, TyperGroup
-from typer.models import CommandInfo
 
 VALUES = {"bool": "", "int": "N", "float": "X", "str": "TEXT", "Path": "FILE"}
 """What the help calls the value of an option, by the type of its parameter; a flag has none."""
@@ -81,11 +80,9 @@ EXAMPLES = {
 """Examples by command. They are parsed in a test."""
 
 
-def describe(command: CommandInfo) -> None:
-    """Gives a registered command its examples and its way of calling values."""
-    command.cls = Command
-    if command.name in EXAMPLES:
-        command.epilog = "\n\n".join(["Examples:", *(f"  {each}" for each in EXAMPLES[command.name])])
+def examples(name: str) -> str | None:
+    """The end of the help of a command."""
+    return "\n\n".join(["Examples:", *(f"  {each}" for each in EXAMPLES[name])]) if name in EXAMPLES else None
 
 
 def _called(params: list[Any], callback: Any) -> list[Any]:
