@@ -80,11 +80,9 @@ def walk_paths(logits: Tensor, lengths: Tensor, blank: int, constraints: Sequenc
     """
     logp = logits.float().log_softmax(-1)
     rows, device = logp.size(0), logp.device
-    following, symbol = (
-        Following.start(constraints, torch.arange(rows, device=device)),
-        torch.full((rows,), blank, device=device),
-    )
-    scores, path = torch.zeros(rows, device=device), []
+    following = Following.start(constraints, torch.arange(rows, device=device))
+    symbol, scores = torch.full((rows,), blank, device=device), torch.zeros(rows, device=device)
+    path = []
     for t in range(logp.size(1)):
         frame = logp[:, t]
         allowed = torch.cat([following.allowed(frame[:, :blank].clone()), frame[:, blank:]], 1)
