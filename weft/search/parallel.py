@@ -187,13 +187,13 @@ class CtcBeamSearch(ParallelSearch):
     def texts(self, decoder: ParallelDecoder, source: Encoded, asked: Request) -> list[list[Hypothesis]]:
         hidden, lengths = asked.stepping.opening("states", lambda given: path_states(decoder, given), source)
         width, found, paths = self.width(asked.best), list[list[Hypothesis]](), []
-        options = {"blank": decoder.blank, "width": width, "best": asked.best, "bonus": self.length_bonus}
+        options = {"blank": decoder.blank, "width": width, "best": asked.best}
         for some, counts in zip(*_parts(hidden, lengths), strict=True):
             logits, following = path_logits(decoder, some), None
             if stepwise(asked.constraints):
                 owner = torch.arange(len(found), len(found) + len(some), device=some.device).repeat_interleave(width)
                 following = Following.start(asked.constraints, owner)
-            found += prefix_beams(logits, counts, following=following, **options)
+            found += prefix_beams(logits, counts, bonus=self.length_bonus, following=following, **options)
             paths.append(logits.argmax(-1))
         return _finished(found, asked, torch.cat(paths), lengths)
 
