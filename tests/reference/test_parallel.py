@@ -187,7 +187,9 @@ def test_no_text_has_special_tokens_or_is_too_long() -> None:
                 assert len(text.tokens) <= 20
 
 
-@pytest.mark.parametrize(("canvas", "search"), [("length", "one_pass"), ("length", "refine"), ("upsampled", "ctc")])
+@pytest.mark.parametrize(
+    ("canvas", "search"), [("length", "one_pass"), ("length", "refine"), ("upsampled", "ctc"), ("upsampled", "ctc_beam")]
+)
 def test_constraints_hold_in_texts_written_at_once(canvas: str, search: str) -> None:
     model, options = make(canvas), {"length": {"lengths": 1}}.get(canvas, {})
     free = [texts[0].tokens for texts in found(model, search, SOURCES, **options)]

@@ -39,7 +39,7 @@ def length_limits(
     longest = [max(1, each) if k < real else 1 for k, each in enumerate(longest)]
     shortest = [min(section.min_length, each - 1) for each in longest]
     columns = torch.tensor([longest, shortest, [piece.seed for piece in pieces]], device=model.device)  # one copy to the device
-    return Limits(*columns.unbind(), bias)
+    return Limits(columns[0], columns[1], columns[2], bias)
 
 
 def check_rules(resolved: Resolved, source: Tokenizer, target: Tokenizer) -> None:

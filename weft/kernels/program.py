@@ -27,11 +27,10 @@ class Inputs:
         given: Tensor | None = None,
     ) -> None:
         self._held: list[object] = []
-        memories = (MemoryStruct * len(keys))(*map(self._memory, keys))
-        places = [(POINTER * len(each))(*map(self.place, each)) for each in (tables, states)]
-        self._held += [memories, places]
-        lists = (ctypes.cast(each, POINTER) for each in (memories, *places))
-        self.struct = InputsStruct(*lists, self.place(ids), self.place(given))
+        lists: list[ctypes.Array[Any]] = [(MemoryStruct * len(keys))(*map(self._memory, keys))]
+        lists += [(POINTER * len(each))(*map(self.place, each)) for each in (tables, states)]
+        self._held += lists
+        self.struct = InputsStruct(*(ctypes.cast(each, POINTER) for each in lists), self.place(ids), self.place(given))
 
     def place(self, tensor: Tensor | None) -> int | None:
         """The address of a tensor, which is kept alive."""

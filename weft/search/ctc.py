@@ -10,10 +10,12 @@ from dataclasses import dataclass
 from itertools import groupby
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from weft.search.choosers import most_probable
 from weft.search.tables import Hypothesis
+from weft.search.walking import Following
 
 NEVER = -float("inf")
 FACTOR = 6364136223846793005
@@ -70,13 +72,21 @@ class Prefixes:
 
 
 def prefix_beams(
-    logits: Tensor, lengths: Tensor, *, blank: int, width: int, best: int = 1, bonus: float = 0.0
+    logits: Tensor,
+    lengths: Tensor,
+    *,
+    blank: int,
+    width: int,
+    best: int = 1,
+    bonus: float = 0.0,
+    following: Following | None = None,
 ) -> list[list[Hypothesis]]:
     """The `best` most probable texts of each row, best first (Graves 2006; Hannun et al. 2014).
 
     It sums the probabilities of all paths of a text, as far as the beam keeps its prefixes, and so it can find a text whose
     best path is not the best one. A text is extended by the `width + 1` most probable symbols of each vector. bonus: added to
-    the score of a text for each token.
+    the score of a text for each token. following: constraints on texts, with W rows for each row of logits; the blank is then
+    the last symbol.
     """
     rows, frames, symbols = logits.shape
     logp = logits.log_softmax(-1, dtype=torch.float32)
@@ -86,7 +96,16 @@ def prefix_beams(
     for t in range(frames):
         frame = logp[:, t]
         own = frame.gather(1, beam.last.clamp_min(0)).double()
-        after = _advance(beam, own, frame[:, blank, None].double(), values[:, t], likely[:, t], bonus)
+        mine = values[:, t, None]
+        if following is not None:
+            allowed = following.allowed(frame[:, :blank].repeat_interleave(width, 0))
+            mine = F.pad(allowed, (0, 1), value=NEVER).unflatten(0, (rows, width)).double()
+            mine = mine.gather(2, likely[:, t, None].expand(-1, width, -1))
+        after, place = _advance(beam, own, frame[:, blank, None].double(), mine, likely[:, t], bonus)
+        if following is not None:
+            first = width * torch.arange(rows, device=logits.device)[:, None]
+            grown = after.size > beam.size.gather(1, place)
+            following.follow(after.last.flatten(), grown.flatten(), (first + place).flatten())
         running = t < lengths
         for name in after.__dataclass_fields__:
             old, new = getattr(beam, name), getattr(after, name)
@@ -96,9 +115,11 @@ def prefix_beams(
     return [[Hypothesis(score, text[:size]) for text, size, score in zip(*row, strict=True) if score > NEVER] for row in found]
 
 
-def _advance(beam: Prefixes, own: Tensor, blank: Tensor, values: Tensor, likely: Tensor, bonus: float) -> Prefixes:
+def _advance(
+    beam: Prefixes, own: Tensor, blank: Tensor, values: Tensor, likely: Tensor, bonus: float
+) -> tuple[Prefixes, Tensor]:
     """The beam after one more vector, which gives log-probabilities to each text's last token `own` [B, W], to the `blank`
-    [B, 1], and the `values` [B, K] to the `likely` symbols [B, K]."""
+    [B, 1], and the `values` [B, W or 1, K] to the `likely` symbols [B, K]; and which text [B, W] each one continues."""
     total, width = beam.total, beam.size.size(1)
     # A text of the beam that is another one and a token is reached from there as well.
     from_other = (beam.name[:, :, None] == beam.parent[:, None]) & (total > NEVER)[:, None]
@@ -109,7 +130,7 @@ def _advance(beam: Prefixes, own: Tensor, blank: Tensor, values: Tensor, likely:
     # The same token again is a new one only after a blank.
     begun = torch.where(likely[:, None] == beam.last[..., None], beam.blank[..., None], total[..., None])
     known = from_other.float() @ (beam.last[..., None] == likely[:, None]).float() > 0
-    longer = (begun + values[:, None]).masked_fill(known, NEVER).flatten(1)
+    longer = (begun + values).masked_fill(known, NEVER).flatten(1)
     sizes = torch.cat([beam.size, (beam.size[..., None] + 1).expand(-1, -1, likely.size(1)).flatten(1)], 1)
     scores = torch.cat([torch.logaddexp(stays_blank, stays_token), longer], 1)
     chosen = (scores + bonus * sizes).sort(dim=1, descending=True, stable=True).indices[:, :width]
@@ -119,7 +140,7 @@ def _advance(beam: Prefixes, own: Tensor, blank: Tensor, values: Tensor, likely:
     size, name = beam.size.gather(1, place), beam.name.gather(1, place)
     tokens = beam.tokens.gather(1, place[..., None].expand_as(beam.tokens))
     here = torch.arange(tokens.size(2), device=tokens.device) == size[..., None]
-    return Prefixes(
+    after = Prefixes(
         tokens=torch.where(here & new[..., None], symbol[..., None], tokens),
         size=size + new,
         last=torch.where(new, symbol, beam.last.gather(1, place)),
@@ -128,3 +149,4 @@ def _advance(beam: Prefixes, own: Tensor, blank: Tensor, values: Tensor, likely:
         blank=stays_blank.gather(1, place).masked_fill(new, NEVER),
         token=torch.where(new, scores.gather(1, chosen), stays_token.gather(1, place)),
     )
+    return after, place

@@ -25,7 +25,7 @@ from weft.search.loop import EAGER, Stepping
 from weft.search.methods import Search, ranked
 from weft.search.tables import Hypothesis, Pass, Tables
 from weft.search.terms import Book
-from weft.search.walking import walk_paths
+from weft.search.walking import Following, walk_paths
 from weft.search.writing import Hashes, Writing, path_logits, path_states, stepwise, write
 
 POSITIONS = {"cpu": 1 << 13, "cuda": 1 << 14}
@@ -175,8 +175,7 @@ class CtcBeamSearch(ParallelSearch):
     """
 
     kind = "ctc_beam"
-    instead = "set decode.search: ctc to avoid terms, or use a model that writes one token after the other"
-    accepts = frozenset({"n_best", "trace"})
+    accepts = frozenset({"n_best", "avoid", "trace"})
     holds = frozenset({"path"})
 
     def __init__(self, *, width: PositiveInt = 8, length_bonus: NonNegativeFloat = 0.0) -> None:
@@ -187,12 +186,14 @@ class CtcBeamSearch(ParallelSearch):
 
     def texts(self, decoder: ParallelDecoder, source: Encoded, asked: Request) -> list[list[Hypothesis]]:
         hidden, lengths = asked.stepping.opening("states", lambda given: path_states(decoder, given), source)
-        options = {"blank": decoder.blank, "width": self.width(asked.best), "best": asked.best}
-        found: list[list[Hypothesis]] = []
-        paths = []
+        width, found, paths = self.width(asked.best), list[list[Hypothesis]](), []
+        options = {"blank": decoder.blank, "width": width, "best": asked.best}
         for some, counts in zip(*_parts(hidden, lengths), strict=True):
-            logits = path_logits(decoder, some)
-            found += prefix_beams(logits, counts, bonus=self.length_bonus, **options)
+            logits, following = path_logits(decoder, some), None
+            if stepwise(asked.constraints):
+                owner = torch.arange(len(found), len(found) + len(some), device=some.device).repeat_interleave(width)
+                following = Following.start(asked.constraints, owner)
+            found += prefix_beams(logits, counts, bonus=self.length_bonus, following=following, **options)
             paths.append(logits.argmax(-1))
         return _finished(found, asked, torch.cat(paths), lengths)
 

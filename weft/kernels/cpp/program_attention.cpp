@@ -71,7 +71,9 @@ void Machine::attend_whole(const Op& op, const Rows& rows) {
     const float* from = registers_[op.from].data();
     float* to = registers_[op.to].data();
     const std::vector<int64_t> ends = rows.ends();
-    const int many = crew(count * dim);
+    int64_t keys = 0;  // of all rows
+    for (int64_t row = 0; row < count; row++) keys += ends[row] - row + rows.position[row];
+    const int many = crew(keys * dim);
     with_parts(op.width, [&](auto parts) {
         const int64_t width = parts ? 16 * parts : op.width;
 #pragma omp parallel for num_threads(many) if (many > 1)
