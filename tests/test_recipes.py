@@ -9,8 +9,10 @@ from pathlib import Path
 import pytest
 import shapes
 import tones
+from jsonschema import Draft202012Validator
 
 import weft
+from weft.config import document
 from weft.config.sections import json_schema, load_config, recipe_summary, recipes, save_config
 
 RECIPES = sorted(recipes())
@@ -43,18 +45,18 @@ def test_no_recipe_promises_a_measurement(recipe: str) -> None:
     assert not [word for word in ("not measured", "unmeasured", "not yet", "to be", "todo", "tbd", "unknown") if word in text]
 
 
+@pytest.fixture(scope="module")
+def schema() -> Draft202012Validator:
+    return Draft202012Validator(json_schema())
+
+
 @pytest.mark.parametrize("recipe", RECIPES)
-def test_a_recipe_survives_saving_and_fits_the_schema(recipe: str, tmp_path: Path) -> None:
-    import jsonschema
-
-    from weft.config import document
-
+def test_a_recipe_survives_saving_and_fits_the_schema(recipe: str, schema: Draft202012Validator, tmp_path: Path) -> None:
     config = load_config(recipe)
     save_config(config, tmp_path / "config.yaml")
     assert load_config(tmp_path / "config.yaml") == config
-    check = jsonschema.Draft202012Validator(json_schema())
     for path in (recipes()[recipe], tmp_path / "config.yaml"):
-        check.validate(document.read(path.read_text("utf-8"), recipe).data)
+        schema.validate(document.read(path.read_text("utf-8"), recipe).data)
 
 
 @pytest.fixture(scope="module")

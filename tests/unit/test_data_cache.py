@@ -233,7 +233,7 @@ def _race(spec: str, folder: Path, barrier: Any, results: Any) -> None:
 
 def test_processes_that_build_the_same_cache_agree(tmp_path: Path) -> None:
     spec = table(tmp_path, [(f"source {i}", f"target {i}") for i in range(3000)])
-    context = multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("fork")
     barrier, results = context.Barrier(3), context.Queue()
     processes = [context.Process(target=_race, args=(spec, tmp_path / "cache", barrier, results)) for _ in range(3)]
     for process in processes:

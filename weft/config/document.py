@@ -6,6 +6,7 @@ numbers, true, false and null are supported.
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -135,6 +136,16 @@ def value(text: str, name: str) -> Any:
 
 def scalar(item: Any) -> str:
     """Writes one value on one line, with lists as `[a, b]`."""
+    return _dump_again(item) if isinstance(item, str | int) else _dump(item)
+
+
+@functools.lru_cache(10_000, typed=True)
+def _dump_again(item: str | int) -> str:
+    """Keys and most values recur, and yaml takes long."""
+    return _dump(item)
+
+
+def _dump(item: Any) -> str:
     text = yaml.dump(item, Dumper=_Dumper, default_flow_style=True, width=float("inf"), allow_unicode=True, sort_keys=False)
     return text.removesuffix("\n").removesuffix("...").rstrip("\n")
 

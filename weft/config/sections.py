@@ -6,6 +6,7 @@ Validation is strict: an unknown key is an error that names its line and the nea
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 from collections.abc import Mapping, Sequence
@@ -19,6 +20,7 @@ from weft.config import document, schema
 from weft.config.corpora import Entry, TrainingCorpus, ValidationCorpus, names, renamed
 from weft.config.data_paths import absolute, absolute_path, located
 from weft.config.overrides import SHORTHANDS, apply_overrides, fold_saved, locate, parse_override, put
+from weft.config.plugins import installed_parts
 from weft.config.registry import Among, expand, problems, suggest
 from weft.config.train_section import Part, Section, StartSection, TrainSection
 from weft.errors import ConfigError
@@ -223,8 +225,14 @@ def json_schema() -> dict[str, Any]:
 def save_schema(folder: str | Path) -> Path:
     """Writes the JSON schema into `folder`. Configurations saved there afterwards refer to it."""
     path = Path(folder) / SCHEMA_FILE
-    path.write_text(json.dumps(json_schema(), indent=1, ensure_ascii=False) + "\n", "utf-8")
+    path.write_text(_schema_text(tuple(installed_parts())), "utf-8")
     return path
+
+
+@functools.cache
+def _schema_text(parts: tuple[tuple[str, str], ...]) -> str:
+    """The JSON schema with these installed parts. Making it takes longer than making a small model."""
+    return json.dumps(json_schema(), indent=1, ensure_ascii=False) + "\n"
 
 
 def _header(folder: Path | None) -> str:
