@@ -53,6 +53,15 @@ SYSTEMS: dict[str, tuple[str, tuple[str, ...]]] = {
     "ctc": ("CTC alone", ("task.ctc_weight=1",)),
     "location": ("location-aware attention", (ALONE,)),
     "monotonic": ("monotonic attention", (ALONE, "model.decoder.attention={kind: monotonic, hidden: 96}")),
+    "live": (
+        "monotonic attention and CTC in training, as the sound comes",
+        (
+            "task.scaling=fixed",
+            "task.decode_ctc=0",
+            "model.encoder.bidirectional=false",
+            "model.decoder.attention={kind: monotonic, hidden: 96}",
+        ),
+    ),
     "additive": ("additive attention", (ALONE, "model.decoder.attention={kind: additive, hidden: 96}")),
     "pyramid": ("pyramid of LSTMs, location-aware attention and CTC", ("model.front={kind: pyramid, layers: 2, dim: 192}",)),
 }

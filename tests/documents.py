@@ -142,9 +142,9 @@ def parse(arguments: list[str]) -> int:
     """The exit status of a command line that is parsed as strictly as when it is run, but runs nothing."""
     import typer
 
-    from weft.cli import app, spread_sets
+    from weft.cli import make_app, spread_sets
 
-    command: Any = typer.main.get_command(app)
+    command: Any = typer.main.get_command(make_app())
     if all(word.startswith("-") for word in arguments):  # such options run at once, and one of them writes into the user's home
         return int(not {*arguments} <= {name for param in command.params for name in param.opts})
     for item in (command, *command.commands.values()):

@@ -64,7 +64,7 @@ class SmallTask(Task):
     def __init__(self, interrupt_at: int | None = None, pause: float = 0.0, bad: frozenset[int] = frozenset()) -> None:
         self.interrupt_at, self.pause, self.bad = interrupt_at, pause, bad
         self.asked: list[Position] = []
-        self.seen: list[int] = []
+        self.read: list[int] = []
         self.scores: list[float] | None = None
 
     def prepare(self) -> Sizes:
@@ -80,7 +80,7 @@ class SmallTask(Task):
     def losses(self, model: nn.Module, batch: PairBatch, update: int) -> Iterator[Loss]:
         assert isinstance(model, SmallModel)
         number = int(batch.rows[0])
-        self.seen.append(number)
+        self.read.append(number)
         if number == self.interrupt_at:
             signal.raise_signal(signal.SIGINT)
         time.sleep(self.pause)
@@ -171,7 +171,7 @@ def _main(run: Path, options: dict[str, Any], resume: bool) -> None:
             fit(model, task, config, run=run, world=world, dim=WIDTH, resume=resume, log=log)
     except Interrupted as stopped:
         print(stopped)
-    (run / f"seen-{time.time_ns()}-{world.rank}.json").write_text(json.dumps(task.seen))
+    (run / f"seen-{time.time_ns()}-{world.rank}.json").write_text(json.dumps(task.read))
     world.close()
 
 

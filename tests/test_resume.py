@@ -78,7 +78,7 @@ def test_late_and_early_resumes_cost_the_same(tmp_path: Path) -> None:
         result, _ = train(run, steps=update + 2, task=task, resume=True)
         assert result.update == update + 2
         assert task.asked == [place_of(update)]
-        assert task.seen == [update, update + 1]
+        assert task.read == [update, update + 1]
 
 
 def test_the_saved_position_is_that_of_the_next_update_not_of_the_prefetcher(tmp_path: Path) -> None:
@@ -93,7 +93,7 @@ def test_resuming_a_run_that_has_ended_only_publishes(tmp_path: Path) -> None:
     (tmp_path / "model.safetensors").unlink()
     task = SmallTask()
     result, _ = train(tmp_path, steps=3, task=task, resume=True)
-    assert task.seen == []
+    assert task.read == []
     assert result.update == 3
     assert (tmp_path / "model.safetensors").read_bytes() == before
 

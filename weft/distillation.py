@@ -7,8 +7,8 @@ order.
 Back-translation (Sennrich et al. 2016): a run of the opposite direction translates text of the target language. The pairs of
 these translations and the true text are further training data.
 
-Lines are not split into sentences, since models learn from whole lines. A teacher also aligns pairs, for students that learn
-how many tokens each source token stands for.
+A line is translated as `weft translate` does. A teacher also aligns pairs, for students that learn how many tokens each source
+token stands for.
 """
 
 from __future__ import annotations
@@ -39,9 +39,6 @@ from weft.translator import Translator, load
 
 WINDOW = 8192
 """Lines translated together. After each window everything is on disk."""
-
-WHOLE = {"sentences": "off"}
-"""The decoding options of a teacher: training lines are translated whole."""
 
 Tell = Callable[[str], None]
 
@@ -87,7 +84,7 @@ def translate_corpus(
     """
     if out.suffix == ".gz":
         raise DataError(f"{out}: interrupted work can continue only in a plain file; choose a name without .gz")
-    options = {**WHOLE, **(options or {})}
+    options = options or {}
     part, mark = (out.with_name(out.name + ending) for ending in (".part", ".part.id"))
     identity = _identity(runs, texts, options, out.suffix)
     with open(part, "a+b") as file:
@@ -146,7 +143,7 @@ class OpenedTeacher(Teacher):
         teacher, texts = str(config.data.teacher), Texts(pairs)
         folder = (Path(config.data.cache).expanduser() if config.data.cache else cache_folder()) / "distilled"
         folder.mkdir(parents=True, exist_ok=True)
-        kept = folder / f"{_identity([teacher], texts, WHOLE, '.jsonl')}.jsonl"
+        kept = folder / f"{_identity([teacher], texts, {}, '.jsonl')}.jsonl"
         if not kept.exists():
             tell(f"translating the training data with {teacher}")
             translate_corpus([teacher], texts, kept, device=config.train.device, tell=tell)

@@ -11,6 +11,7 @@ import torch
 
 from weft.companions import Companions
 from weft.config.sections import Config
+from weft.data.sound import Samples
 from weft.data.tokenizer import Tokenizer
 from weft.errors import ConfigError, DataError, InputError, RunError
 from weft.inference.formats import Format, translate_documents
@@ -83,6 +84,15 @@ class Trained:
         predictor = self.predictor(auto_workers=auto_workers, **options)
         inputs = make_inputs(predictor, lines, attention, prefixes, terms, marks)
         return predictor.predict(inputs, together=isinstance(lines, Sequence), ready=ready)
+
+    def listen(self, pieces: Iterable[Samples], **options: Any) -> Iterator[str]:
+        """The text of a sound as it comes, in parts, each as soon as no later sound can change it.
+
+        pieces: samples [N] between −1 and 1, task.rate of them per second. The whole text is that of a greedy search.
+        """
+        from weft.inference.listening import listen
+
+        return listen(self.predictor(**{"beam": 1, "n_best": 1, **options}), pieces)
 
     @torch.inference_mode()
     def score(self, data: str | Sequence[str]) -> dict[str, float]:

@@ -24,7 +24,9 @@ PREFIXES, LONGEST = (3, 1, 2, 3), (12, 9, 14, 11)
 
 
 def plannable(model: Any) -> bool:
-    """Whether the decoder has a plan. Without one it runs in torch, which the other checks cover."""
+    """Whether the decoder has a plan and writes one token after the other. Otherwise the other checks cover it."""
+    if model.decoder.parallel:
+        return False
     try:
         native.planned(model.decoder)
     except NotPlanned:

@@ -232,5 +232,5 @@ def test_exit_statuses(weft: tiny.Shell, tmp_path: Path) -> None:
         weft(*usage, status=2)
     weft.fails("translate", tmp_path / "missing", says=["there is no such run folder"])
     weft.fails("train", says=["name a recipe"])
-    weft.fails("train", "transformer-tiny", "--resume", tmp_path, says=["one of the two"])
+    weft.fails("train", "transformer-tiny", "--resume", tmp_path, says=["one of these"])
     weft.fails("train", "--resume", tmp_path, "--out", tmp_path / "x", says=["remove --out"])

@@ -80,6 +80,7 @@ def test_recipes_runs_and_settings_are_completed(tmp_path: Path, monkeypatch: py
 
 def test_a_shell_gets_completions_from_weft() -> None:
     environment = {**os.environ, "_WEFT_COMPLETE": "complete_bash", "COMP_WORDS": "weft train transformer-t", "COMP_CWORD": "2"}
-    command = [sys.executable, "-c", "import sys; sys.argv[:] = ['weft']; from weft.cli import app; app(prog_name='weft')"]
+    program = "import sys; sys.argv[:] = ['weft']; from weft.cli import make_app; make_app()(prog_name='weft')"
+    command = [sys.executable, "-c", program]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
     assert "transformer-tiny" in done.stdout.split(), done.stderr

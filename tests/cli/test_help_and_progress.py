@@ -13,11 +13,10 @@ import tiny
 from test_readme import parse
 
 from weft import cli
-from weft.cli import app
+from weft.cli import COMMANDS
 from weft.cli.help import EXAMPLES
 from weft.cli.output import Counter, StatusLine
 
-COMMANDS = sorted(command.name or "" for command in app.registered_commands)
 PLAIN = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 

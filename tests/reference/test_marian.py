@@ -116,7 +116,7 @@ class Biased(torch.nn.Module):
     def __init__(self, decoder, bias):
         super().__init__()
         self.decoder, self.bias = decoder, bias
-        self.start, self.features = decoder.start, decoder.features
+        self.start, self.features, self.scores = decoder.start, decoder.features, decoder.scores
 
     def logits(self, hidden):
         return self.decoder.logits(hidden) + self.bias

@@ -13,12 +13,15 @@ from torch import Tensor
 from weft.batch import BOS, EOS, PAD, UNK
 from weft.config.registry import build
 from weft.errors import ConfigError
+from weft.kernels import cpp
+from weft.kernels.cpp import CannotBuild
 from weft.models.base import Encoded
 from weft.models.canvas import ParallelDecoder
 from weft.models.canvases import FertilityPlan
 from weft.search.constraints import NoRepeat
 from weft.search.parallel import ROUND
 from weft.search.recorded import Recorder
+from weft.search.tables import Hypothesis
 from weft.search.writing import Hashes, write
 
 
@@ -29,7 +32,7 @@ def test_every_input_changes_every_output() -> None:
         model = make(canvas)
         decoder, rows = decoder_of(model), [[5, 6, 7, 8, 9, EOS]]
         source = model.encode(sources(rows))
-        known = decoder.plan.known(source, torch.tensor([6]), 6)
+        known = decoder.canvases.known(source, torch.tensor([6]), 6)
         tokens = torch.full_like(known.layout.positions, BLANK)
 
         def hidden(source: Encoded, tokens: Tensor, known: Any = known, decoder: ParallelDecoder = decoder) -> Tensor:
@@ -83,6 +86,26 @@ def test_recorded_passes_write_the_same(canvas: str, monkeypatch: pytest.MonkeyP
     assert captured
 
 
+@pytest.mark.parametrize("canvas", CANVASES)
+def test_compiled_passes_write_the_same(canvas: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Several sources, canvases of several lengths, and passes over texts that are written in part."""
+    try:
+        kernels = cpp.kernels()
+    except CannotBuild as error:
+        pytest.skip(str(error))
+    model, search = make(canvas), search_of(canvas)
+    searches = [search, *([("refine", {"iterations": 3, "lengths": 3})] if canvas in ("length", "copied") else [])]
+    searches += [("ctc", {})] if canvas == "upsampled" else []
+    expected = [found(model, name, SOURCES, best=1 if name == "ctc" else 3, **options) for name, options in searches]
+    monkeypatch.setattr(type(model.decoder), "features", lambda *given: pytest.fail("not native"))
+    with cpp.using(kernels):
+        native = [found(model, name, SOURCES, best=1 if name == "ctc" else 3, **options) for name, options in searches]
+    assert native == [
+        [[Hypothesis(pytest.approx(text.score, abs=1e-4), text.tokens, text.passes) for text in texts] for texts in each]
+        for each in expected
+    ]
+
+
 @pytest.mark.parametrize("canvas", ["length", "fertility"])
 def test_a_text_does_not_depend_on_the_lengths_beside_it(canvas: str) -> None:
     model = make(canvas)
@@ -107,7 +130,7 @@ def test_refining_masks_the_least_sure_tokens() -> None:
     model, rows, total = make("length"), [[5, 6, 7, 8, 9, 10, EOS]], 4
     decoder = decoder_of(model)
     source = model.encode(sources(rows))
-    canvas = decoder.plan.known(source, torch.tensor([9]), 9)
+    canvas = decoder.canvases.known(source, torch.tensor([9]), 9)
     writing = write(decoder, source, canvas, total)
     tokens, scores = [BLANK] * 9, [0.0] * 9
     for iteration in range(total):
@@ -128,7 +151,7 @@ def test_refining_masks_the_least_sure_tokens() -> None:
 @torch.inference_mode()
 def test_fertilities_of_one_copy_the_source() -> None:
     model = make("fertility")
-    plan, source = decoder_of(model).plan, model.encode(sources(SOURCES))
+    plan, source = decoder_of(model).canvases, model.encode(sources(SOURCES))
     assert source.layout is not None
     ones = source.layout.ok.long()
     canvas = plan.known(source, ones.sum(1), 7, ones)
@@ -143,7 +166,7 @@ def test_fertilities_of_one_copy_the_source() -> None:
 @torch.inference_mode()
 def test_the_first_candidate_has_the_most_probable_fertilities() -> None:
     model = make("fertility")
-    plan, source = decoder_of(model).plan, model.encode(sources(SOURCES))
+    plan, source = decoder_of(model).canvases, model.encode(sources(SOURCES))
     assert isinstance(plan, FertilityPlan)
     canvases = plan.propose(source, 20, torch.full((3,), 20), Hashes(1, torch.tensor([1, 2, 3])))
     likeliest = plan.logp(source).argmax(-1)

@@ -58,7 +58,7 @@ def test_the_loss_of_a_length_model_is_the_mean_over_its_tokens() -> None:
     model = make("length")
     (loss,) = task_of(label_smoothing=0.0).losses(model, pairs(TARGETS), 1)
     decoder, total = decoder_of(model), 0.0
-    plan = decoder.plan
+    plan = decoder.canvases
     assert isinstance(plan, LengthPlan)
     with torch.no_grad():
         for row, target in zip(SOURCES, TARGETS, strict=True):

@@ -100,8 +100,8 @@ def test_the_other_run_is_loaded_once_and_must_be_one(
     translator: Translator, other_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     opened: list[str] = []
-    real = weft.translator.load  # type: ignore[attr-defined]
-    monkeypatch.setattr("weft.translator.load", lambda run, **options: (opened.append(run), real(run, **options))[1])
+    real = weft.translator.load_trained  # type: ignore[attr-defined]
+    monkeypatch.setattr("weft.translator.load_trained", lambda run, **options: (opened.append(run), real(run, **options))[1])
     fresh = Translator(translator.model, translator.task, translator.config)
     for _ in range(2):
         fresh.translate("a b", rerank={"kind": "model", "run": str(other_run)})

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from serving import wait_for
 
 from weft.errors import ConfigError
 from weft.serve.keys import ENVIRONMENT, find_key, read_keys
@@ -37,6 +38,7 @@ def test_keys_are_read_again_at_reload_which_needs_an_admin_key(serve: Any, tmp_
     file.write_text("old name=anna\nroot admin\n")
     shown = serve(key_file=str(file))
     shown.post("/translate", **ASKED, api_key="old")
+    wait_for(lambda: "key" in shown.lines[-1])  # the line is written after the answer
     assert shown.lines[-1]["key"] == "anna" and shown.lines[-1]["client"] == "127.0.0.1"
     file.write_text("new\nroot admin\n")
     assert "admin" in shown.post("/v1/reload", status=403, headers={"Authorization": "Bearer old"})["error"]

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import socket
 import threading
+import time
 from contextlib import suppress
 from typing import Any
 
+import httpx
 import pytest
 from serving import Slow, connected, post, wait_for
 
@@ -119,3 +121,11 @@ def test_a_blocked_log_holds_up_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     log({"number": 10})
     log.close()
     assert [json.loads(line) for line in lines[4:]] == [{"event": "log lines dropped", "lines": 6}, {"number": 10}]
+
+
+def test_a_server_stops_although_its_event_loop_sleeps(serve: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A clock that stands makes the loop wait for hours. The end of this test stops the server."""
+    httpx.get(f"{serve().url}/languages")  # leaves no connection that would wake the loop
+    with monkeypatch.context() as patch:
+        patch.setattr(time, "monotonic", lambda: 0.0)
+        threading.Event().wait(0.3)

@@ -17,7 +17,7 @@ import yaml
 from serving import wait_for
 from typer.testing import CliRunner
 
-from weft.cli import app
+from weft.cli import make_app
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 MAIN = """
@@ -96,7 +96,7 @@ def options_of(words: list[str]) -> set[str]:
 
 
 def test_the_options_in_the_files_exist() -> None:
-    known = CliRunner().invoke(app, ["serve", "--help"], env={"COLUMNS": "200", "NO_COLOR": "1"}).output
+    known = CliRunner().invoke(make_app(["serve"]), ["serve", "--help"], env={"COLUMNS": "200", "NO_COLOR": "1"}).output
     unit = next(line for line in (DEPLOY / "weft.service").read_text().splitlines() if line.startswith("ExecStart="))
     compose = yaml.safe_load((DEPLOY / "compose.yaml").read_text())["services"]["weft"]["command"]
     entry = next(line for line in (DEPLOY / "Dockerfile").read_text().splitlines() if line.startswith("ENTRYPOINT"))

@@ -14,7 +14,7 @@ from weft.distillation import Texts
 from weft.tasks.text import DISTILLED
 from weft.translator import Translator, load
 
-SOURCES = ["a b c", "d e f g", "", "b", "c a b d e", "g f", "e e e"]
+SOURCES = ["a b c", "d e f g", "", "b", "c a b d e.  A b c. G f e!", "g f", "e e e"]
 
 
 @pytest.fixture
@@ -25,7 +25,7 @@ def data(tmp_path: Path) -> str:
 
 
 def expected(run: Path) -> list[str]:
-    return [each.text for each in load(run, device="cpu").translate(SOURCES, sentences="off", beam=3)]
+    return [each.text for each in load(run, device="cpu").translate(SOURCES, beam=3)]
 
 
 def test_the_lines_are_those_of_translate(weft: tiny.Shell, reverse_run: Path, data: str, tmp_path: Path) -> None:
@@ -78,7 +78,7 @@ def test_training_with_a_teacher_distils_once(
     api.train("transformer-tiny", data=data, out=tmp_path / "one", teacher=reverse_run, set=settings)
     lines = [json.loads(line) for line in (tmp_path / "one" / DISTILLED).read_text().splitlines()]
     teacher: Translator = load(reverse_run, device="cpu")
-    assert [each["target"] for each in lines] == [each.text for each in teacher.translate(SOURCES, sentences="off")]
+    assert [each["target"] for each in lines] == [each.text for each in teacher.translate(SOURCES)]
 
     monkeypatch.setattr(distillation, "load", lambda *_, **__: pytest.fail("the translations are in the cache"))
     api.train("transformer-tiny", data=data, out=tmp_path / "two", teacher=reverse_run, set=settings)
@@ -111,7 +111,7 @@ def test_sampled_back_translations_are_the_same_after_an_interruption(reverse_ru
     texts, options = Texts([open_pairs(data)], back=True), {"search": "sample"}
     distillation.translate_corpus([reverse_run], texts, tmp_path / "whole.jsonl", device="cpu", options=options)
     whole = (tmp_path / "whole.jsonl").read_text().splitlines(keepends=True)
-    identity = distillation._identity([reverse_run], texts, {**distillation.WHOLE, **options}, ".jsonl")
+    identity = distillation._identity([reverse_run], texts, options, ".jsonl")
     (tmp_path / "half.jsonl.part").write_text("".join(whole[:3]))
     (tmp_path / "half.jsonl.part.id").write_text(identity)
     distillation.translate_corpus([reverse_run], texts, tmp_path / "half.jsonl", device="cpu", options=options)

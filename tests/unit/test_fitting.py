@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,6 +21,7 @@ from weft.fitting.survey import survey
 from weft.training.distributed import World
 
 PAGE = Path(__file__).parents[2] / "docs" / "recipes.md"
+CLOCK = SimpleNamespace(monotonic=lambda: 1000.0)
 CPU = World(0, 1, torch.device("cpu"))
 WORDS = ["the", "a", "one", "dog", "cat", "man", "boat", "house", "sees", "likes", "paints", "red", "blue", "old", "small"]
 HAN = "春风夏雨秋月冬雪山水花鸟天地人和日星云海松竹梅兰"
@@ -200,7 +202,7 @@ def _timed(
         return Speed(1.0, steps * 192**2 / config.model["dim"] ** 2, validation=0.5)
 
     monkeypatch.setattr(auto, "probe", probe)
-    monkeypatch.setattr(auto.time, "monotonic", lambda: 1000.0)
+    monkeypatch.setattr(auto, "time", CLOCK)
     config, said = chosen(folder, write(folder, 3_000), *sets, seconds=seconds)
     return config, said, tried
 
@@ -233,7 +235,7 @@ def test_a_number_of_steps_that_was_set_stays_with_a_time(tmp_path: Path, monkey
 
 def test_a_time_lowers_the_steps_of_a_fixed_recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(auto, "probe", lambda *given: Speed(0.0, 2.0))
-    monkeypatch.setattr(auto.time, "monotonic", lambda: 1000.0)
+    monkeypatch.setattr(auto, "time", CLOCK)
     said: list[str] = []
     choose = chooser(False, [], 120.0, said.append)
     assert choose is not None

@@ -83,6 +83,17 @@ class MonotonicAttention(SourceAttention):
         begin[:, :1] = 0.0
         return Scan(source, begin)
 
+    def extend(self, state: Scan, memory: Tensor) -> Scan:
+        """The scan over a source that goes on with `memory` [G, S, M]."""
+        old, more = state.source, self.head.read(memory, None)
+        keys, values = torch.cat([old.keys, more.keys], 1), torch.cat([old.values, more.values], 1)
+        return replace(state, source=SourceStates(keys, values))
+
+    def waits(self, state: Scan) -> bool:
+        """Whether the last query could stop elsewhere if the source went on: it found no place, or was held at the last one."""
+        extent = state.source.keys.size(1)
+        return bool((state.begin >= (extent - 1 if self.hold else extent + self.forced)).any())
+
     def run(self, query: Tensor, state: State, append: Tensor | None, layout: Layout | None, need_weights: bool) -> Attended:
         find = self._expect if self.training else self._scan
         return find(query, state, None if layout is None else layout.ok, need_weights)

@@ -7,67 +7,63 @@ import io
 import os
 import sys
 import threading
+from collections.abc import Iterable
+from importlib import import_module
 
 import typer
 
 from weft import __version__
 from weft.access import denied
-from weft.cli import (
-    align,
-    average,
-    bench,
-    compare,
-    demo,
-    distill,
-    doctor,
-    evaluate,
-    explain,
-    generate,
-    iterate,
-    listing,
-    merge,
-    new,
-    predict,
-    serve,
-    shortlist,
-    train,
-)
-from weft.cli.help import Group, describe
+from weft.cli.help import Command, Group, examples
 from weft.collecting import rarely
 from weft.errors import Interrupted, WeftError
 
 NO_MEMORY = "error: out of memory; lower train.batch_tokens or, for decoding, decode.batch_tokens and decode.max_length"
 
-app = typer.Typer(
-    name="weft",
-    cls=Group,
-    help="Train, evaluate, use and explain sequence-to-sequence models.",
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
-app.command("train")(train.train)
-app.command("translate", help="Translate a file, a text, or standard input line by line as it comes.")(predict.predict)
-app.command("predict")(predict.predict)
-app.command("serve")(serve.serve)
-app.command("evaluate")(evaluate.evaluate)
-app.command("explain")(explain.explain)
-app.command("align")(align.align)
-app.command("generate")(generate.generate)
-app.command("compare")(compare.compare)
-app.command("bench")(bench.bench)
-app.command("distill")(distill.distill)
-app.command("iterate")(iterate.iterate)
-app.command("backtranslate")(distill.backtranslate)
-app.command("shortlist")(shortlist.shortlist)
-app.command("average")(average.average)
-app.command("merge")(merge.merge)
-app.command("list")(listing.list_parts)
-app.command("new")(new.new)
-app.command("demo")(demo.demo)
-app.command("doctor")(doctor.doctor)
-for _command in app.registered_commands:
-    describe(_command)
+COMMANDS = {
+    "train": "train:train",
+    "translate": "predict:predict",
+    "predict": "predict:predict",
+    "serve": "serve:serve",
+    "evaluate": "evaluate:evaluate",
+    "explain": "explain:explain",
+    "align": "align:align",
+    "generate": "generate:generate",
+    "compare": "compare:compare",
+    "bench": "bench:bench",
+    "distill": "distill:distill",
+    "iterate": "iterate:iterate",
+    "backtranslate": "distill:backtranslate",
+    "shortlist": "shortlist:shortlist",
+    "average": "average:average",
+    "merge": "merge:merge",
+    "list": "listing:list_parts",
+    "new": "new:new",
+    "demo": "demo:demo",
+    "doctor": "doctor:doctor",
+}
+"""The module and the function of each command."""
+
+HELP = {"translate": "Translate a file, a text, or standard input line by line as it comes."}
+"""The help of commands whose function describes another one."""
+
+
+def make_app(names: Iterable[str] = COMMANDS) -> typer.Typer:
+    """The program with these commands. Only their modules are imported."""
+    app = typer.Typer(
+        name="weft",
+        cls=Group,
+        help="Train, evaluate, use and explain sequence-to-sequence models.",
+        no_args_is_help=True,
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    app.callback()(_main)
+    for name in names:
+        module, _, function = COMMANDS[name].partition(":")
+        command = getattr(import_module(f"weft.cli.{module}"), function)
+        app.command(name, cls=Command, help=HELP.get(name), epilog=examples(name))(command)
+    return app
 
 
 def _version(wanted: bool) -> None:
@@ -76,7 +72,6 @@ def _version(wanted: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
 def _main(
     version: bool = typer.Option(False, "--version", help="Print the version and exit.", callback=_version, is_eager=True),
 ) -> None:
@@ -106,8 +101,9 @@ def main() -> None:
 
 def run(arguments: list[str]) -> int:
     """Runs a command line and returns its exit status."""
+    names = arguments[:1] if arguments and arguments[0] in COMMANDS else COMMANDS
     try:
-        app(spread_sets(arguments), standalone_mode=True)
+        make_app(names)(spread_sets(arguments), standalone_mode=True)
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else int(end.code is not None)
     except Interrupted as error:

@@ -26,9 +26,9 @@ def distill(
     device: str = DEVICE,
     set: list[str] = DECODE_SET,
 ) -> None:
-    """Translate the sources of training data, for a student to learn from. Continues where an earlier call was interrupted.
+    """Translate the sources of training data as `weft translate` does, for a student to learn from.
 
-    Lines are translated whole, as a student reads them; --set decode.sentences=auto splits them as `weft translate` does.
+    Continues where an earlier call was interrupted.
     """
     from weft.data.formats import open_pairs
     from weft.distillation import Texts, translate_corpus

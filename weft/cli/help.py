@@ -6,7 +6,6 @@ import inspect
 from typing import Any
 
 from typer.core import TyperCommand, TyperGroup
-from typer.models import CommandInfo
 
 VALUES = {"bool": "", "int": "N", "float": "X", "str": "TEXT", "Path": "FILE"}
 """What the help calls the value of an option, by the type of its parameter; a flag has none."""
@@ -32,6 +31,7 @@ EXAMPLES = {
         "weft train auto --data train.en,train.de --out runs/a --time 20m",
         "weft train transformer-small --data train.en,train.de --valid val.en,val.de",
         "weft train my.yaml --data corpus.tsv#2,3 --valid val.csv#en,de --out runs/a",
+        "weft train transformer-small --from runs/a --data new.tsv --out runs/b",
         "weft train --resume runs/a",
     ],
     "translate": [
@@ -70,6 +70,7 @@ EXAMPLES = {
         "--out runs/i",
     ],
     "shortlist": ["weft shortlist runs/a"],
+    "merge": ["weft merge runs/adapted --out runs/merged"],
     "average": ["weft average runs/a --last 5", "weft average runs/a --last 5 --out runs/mean"],
     "list": ["weft list", "weft list attentions"],
     "new": ["weft new my.yaml", "weft new my.yaml --recipe rnn-luong --set train.steps=2000"],
@@ -79,11 +80,9 @@ EXAMPLES = {
 """Examples by command. They are parsed in a test."""
 
 
-def describe(command: CommandInfo) -> None:
-    """Gives a registered command its examples and its way of calling values."""
-    command.cls = Command
-    if command.name in EXAMPLES:
-        command.epilog = "\n\n".join(["Examples:", *(f"  {each}" for each in EXAMPLES[command.name])])
+def examples(name: str) -> str | None:
+    """The end of the help of a command."""
+    return "\n\n".join(["Examples:", *(f"  {each}" for each in EXAMPLES[name])]) if name in EXAMPLES else None
 
 
 def _called(params: list[Any], callback: Any) -> list[Any]:

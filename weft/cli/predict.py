@@ -44,6 +44,9 @@ def predict(
     ),
     format: What = typer.Option(What.text, "--format", help="Lines of text, or a whole HTML, SRT or XLIFF document."),
     as_json: bool = typer.Option(False, "--json", help="JSON lines with text, score and tokens instead of plain text."),
+    stream: bool = typer.Option(
+        False, "--stream", help="Transcribe a wav file or standard input as it comes, each word as soon as it is certain."
+    ),
     fast: bool = FAST,
     device: str = DEVICE,
     set: list[str] = DECODE_SET,
@@ -61,6 +64,10 @@ def predict(
         _keep_apart(check_file(read), output)
     known = None if glossary is None else read_glossary(glossary)
     trained = load_trained(runs(run), device=device, warn=warn)
+    if stream:
+        if prefix or glossary or n_best or as_json or format is not What.text:
+            raise ConfigError("--stream writes plain text; leave --prefix, --glossary, --n-best, --json and --format out")
+        return _listen(trained, text, options, output)
     given = open_input(text, trained.task.inputs, trained.task.files)
     if given.file is not None:
         _keep_apart(given.file, output)
@@ -85,6 +92,19 @@ def predict(
 
 def _line(found: Prediction, as_json: bool) -> str:
     return json.dumps(found.document(), ensure_ascii=False) if as_json else found.lines()
+
+
+def _listen(trained: Trained, text: str | None, options: dict[str, Any], output: Path | None) -> None:
+    """Writes the text of a sound as it comes."""
+    from weft.data.sound import wav_pieces
+
+    rate = trained.config.task.get("rate", 0)
+    pieces = wav_pieces(sys.stdin.buffer if text in (None, "-") else str(text), rate)
+    with opened(output) as target:
+        for part in trained.listen(pieces, **options):
+            target.write(part)
+            target.flush()
+        write_line(target, "")
 
 
 def _document(text: str | None, file: Path | None) -> str:

@@ -7,31 +7,24 @@ from dataclasses import astuple
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from weft.batch import EOS
 from weft.data.corpus import Columns, Corpus, ids_below, prepare
 from weft.data.formats import Pairs, Texts
 from weft.data.pairs import PairFilters
-from weft.data.sound import LogMel, read_wav
+from weft.data.sound import Frames, LogMel, read_wav
 from weft.data.tokenizer import Tokenizer
 
 CHUNK = 256
 """Recordings whose features are held in memory at a time."""
 
-LEAST = 1e-2
-"""The least standard deviation that a band is divided by, so that silence stays 0."""
-
 VERSION = 1
 """Changes when the same recording gives other features than before."""
 
-Frames = NDArray[np.float32]
-
 
 def features(path: str | Path, mel: LogMel) -> Frames:
-    """[T, M]: the log-mel features of a recording, of mean 0 and variance 1 in each band. Other rates are resampled."""
-    found = mel(read_wav(path).resampled(mel.rate).samples)
-    return (found - found.mean(0)) / np.maximum(found.std(0), LEAST)
+    """[T, M]: the log-mel features of a recording, scaled. Other rates are resampled."""
+    return mel.scaled(mel(read_wav(path).resampled(mel.rate).samples))
 
 
 def prepare_recordings(

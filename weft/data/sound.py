@@ -1,4 +1,5 @@
-"""Sound: reads wav files with the standard library, changes sample rates, and computes log-mel features.
+"""Sound: reads wav files with the standard library, changes sample rates, and computes log-mel features, of a whole sound or
+as it comes.
 
 Shapes: N samples · T frames · F frequencies of a spectrum · M mel bands.
 """
@@ -8,10 +9,11 @@ from __future__ import annotations
 import math
 import wave
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import BinaryIO, Literal
 
 import numpy as np
 import torch
@@ -23,9 +25,20 @@ from weft.data.listed import open_file
 from weft.errors import DataError
 
 Samples = NDArray[np.float32]
+Frames = NDArray[np.float32]
+Scaling = Literal["recording", "fixed"]
 
 FLOOR = 1e-10
 """The least power whose logarithm is taken."""
+
+LEAST = 1e-2
+"""The least standard deviation that a band is divided by, so that silence stays 0."""
+
+MEAN, DEVIATION = -10.0, 4.0
+"""Of the logarithms in speech, about; for frames that are scaled before the rest of their sound is known."""
+
+PIECE = 0.1
+"""Seconds of sound that are read at a time where it is transcribed as it comes."""
 
 ZEROS = 6
 """Zero crossings of the sinc filter on each side, for resampling."""
@@ -69,10 +82,30 @@ def wav_size(path: str | Path) -> tuple[int, int]:
         return opened.getnframes(), opened.getframerate()
 
 
+def wav_pieces(given: str | BinaryIO, rate: int) -> Iterator[Samples]:
+    """The sound of a wav file or stream in pieces, each as soon as it is there. Raises DataError if it has another rate."""
+    name = given if isinstance(given, str) else "standard input"
+    with _opened(name, None if isinstance(given, str) else given) as opened:
+        channels, width, found, *_ = opened.getparams()
+        if found != rate:
+            raise DataError(
+                f"{name}: this sound has {found:,} samples per second, but the model listens at {rate:,}, and sound is not "
+                f"resampled as it comes. Convert it, for example with `ffmpeg -i INPUT -ar {rate} out.wav`."
+            )
+        heard = False
+        while content := opened.readframes(max(1, int(PIECE * rate))):
+            content = content[: len(content) // (width * channels) * width * channels]
+            heard = True
+            yield _decode(content, width).reshape(-1, channels).mean(1, dtype=np.float32)
+        if not heard:
+            raise DataError(f"{name}: there is no sound in this file: it has 0 samples.")
+
+
 @contextmanager
-def _opened(path: str | Path) -> Iterator[wave.Wave_read]:
+def _opened(path: str | Path, stream: BinaryIO | None = None) -> Iterator[wave.Wave_read]:
+    """A wav file, or a stream that messages call `path`."""
     try:
-        with open_file(str(path)) as file, wave.open(file, "rb") as opened:
+        with nullcontext(stream) if stream else open_file(str(path)) as file, wave.open(file, "rb") as opened:
             yield opened
     except (wave.Error, EOFError, OSError) as error:
         reason = "the file is empty or ends too early" if isinstance(error, EOFError) else str(error) or type(error).__name__
@@ -123,13 +156,15 @@ def _filters(down: int, up: int, cutoff: float, width: int) -> Tensor:
 class LogMel:
     """Logarithms of the power in mel bands, as librosa computes it: Slaney's mel scale, bands of equal area, a Hann window.
 
-    rate: samples per second · mels: number of bands · window, hop: length of a frame and distance between frames, in seconds.
+    rate: samples per second · mels: number of bands · window, hop: length of a frame and distance between frames, in seconds ·
+    scaling: see `scaled`.
     """
 
     rate: int
     mels: int = 40
     window: float = 0.025
     hop: float = 0.010
+    scaling: Scaling = "recording"
 
     @property
     def fft(self) -> int:
@@ -145,23 +180,43 @@ class LogMel:
         """The number of frames of a sound with this many samples at this rate."""
         return 1 + -(-samples * self.rate // rate) // self.step
 
-    def __call__(self, samples: Samples) -> NDArray[np.float32]:
+    def __call__(self, samples: Samples) -> Frames:
         """[T, M] with T = 1 + ⌊N / step⌋; frame t is centred on sample t · step, and there is silence around the sound."""
+        return self.inside(np.pad(samples, self.fft // 2))
+
+    def inside(self, samples: Samples) -> Frames:
+        """[T, M] with T = 1 + ⌊(N − fft) / step⌋; frame t begins with sample t · step."""
         length = max(1, round(self.rate * self.window))
         window = torch.hann_window(length, periodic=True)
-        spectrum = torch.stft(
-            torch.from_numpy(samples),
-            self.fft,
-            self.step,
-            length,
-            window,
-            center=True,
-            pad_mode="constant",
-            return_complex=True,
-        )
+        given = torch.from_numpy(samples)
+        spectrum = torch.stft(given, self.fft, self.step, length, window, center=False, return_complex=True)
         with _exact():
             bands = mel_bands(self.rate, self.fft, self.mels) @ spectrum.abs().square()
         return bands.clamp_min(FLOOR).log().T.contiguous().numpy()
+
+    def scaled(self, frames: Frames) -> Frames:
+        """recording: mean 0 and variance 1 in each band of all frames · fixed: by constants, whatever the other frames are."""
+        if self.scaling == "fixed":
+            return (frames - np.float32(MEAN)) / np.float32(DEVIATION)
+        return (frames - frames.mean(0)) / np.maximum(frames.std(0), LEAST)
+
+
+class LiveFrames:
+    """The frames of a sound as it comes, each as soon as its window is full; together they equal those of the whole sound."""
+
+    def __init__(self, mel: LogMel) -> None:
+        self.mel, self._held = mel, np.zeros(mel.fft // 2, np.float32)
+
+    def __call__(self, samples: Samples, *, last: bool = False) -> Frames:
+        """The frames [T, M] that these samples [N] complete; last: no more samples follow."""
+        silence = np.zeros(self.mel.fft // 2 if last else 0, np.float32)
+        self._held = np.concatenate([self._held, samples, silence])
+        count = 1 + (len(self._held) - self.mel.fft) // self.mel.step
+        if count < 1:
+            return np.zeros((0, self.mel.mels), np.float32)
+        found = self.mel.scaled(self.mel.inside(self._held))
+        self._held = self._held[count * self.mel.step :]
+        return found
 
 
 def _exact() -> torch.autocast:

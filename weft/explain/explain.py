@@ -96,7 +96,7 @@ def read_target(predictor: TranslationPredictor, target: str, piece: Piece) -> l
     """Encodes a given target, including EOS. Words that can only be copied get the ids they have in the source."""
     ids = [*Numbering(predictor.target, piece.words).find(target, predictor.target.encode(target)), EOS]
     decoder = predictor.model.decoder
-    if isinstance(decoder, ParallelDecoder) and decoder.plan.holds != "ended":
+    if isinstance(decoder, ParallelDecoder) and decoder.canvases.holds != "ended":
         ids.pop()  # the canvas ends where the text ends
     if not ids:
         raise DataError("there is nothing to explain in an empty target; give a translation")

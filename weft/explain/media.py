@@ -1,4 +1,4 @@
-"""What captions and transcripts are based on: attention over a picture, and over the spectrogram of a recording."""
+"""What captions, transcripts and copied bits are based on: attention over a picture, a spectrogram and a memory."""
 
 from __future__ import annotations
 
@@ -12,12 +12,17 @@ from numpy.typing import NDArray
 
 from weft.data.pictures import read_picture
 from weft.data.recordings import features
+from weft.errors import ConfigError
 from weft.explain.text import Weights
+from weft.inference.bits import BitsPredictor
 from weft.inference.captioning import CaptionPredictor
 from weft.inference.predictor import Prediction
 from weft.inference.transcription import TranscriptionPredictor
 
 Pixels = NDArray[np.uint8]
+
+USED = 0.05
+"""The least weight of a slot of a memory that is shown."""
 
 DARKEST = 215
 """How much of a place without attention is hidden, of 255."""
@@ -48,13 +53,26 @@ def transcript_body(predictor: TranscriptionPredictor, transcript: Prediction, p
     if "ctc" in transcript.attention:
         views["CTC"] = transcript.attention["ctc"][0]
     seconds = len(heard) * predictor.mel.step / predictor.mel.rate
-    rows = f"<tr><th>{seconds:.2f} s</th><td>{_image(spectrum, 'spectrogram', wide=True)}</td></tr>\n"
+    rows = f"<tr><th>{seconds:.2f} s</th><td>{_image(spectrum, 'spectrogram', kind='wide')}</td></tr>\n"
     for name, weights in views.items():
         for token, row in zip(transcript.tokens, [] if weights is None else weights):
             shade = (255 * row / max(float(row.max()), 1e-9)).astype(np.uint8)[None]
-            line = _image(shade, f"{name} of {token}", wide=True)
+            line = _image(shade, f"{name} of {token}", kind="wide")
             rows += f"<tr><th>{escape(token)} <small>{name}</small></th><td>{line}</td></tr>\n"
     return f"<table class=sound>{rows}</table>\n"
+
+
+def bits_body(predictor: BitsPredictor, found: Prediction, text: str) -> str:
+    """Where the heads of a Neural Turing Machine write and read: a row for each slot that is used, a column for each step."""
+    if not found.attention:
+        raise ConfigError("there is nothing to explain: only a Neural Turing Machine has heads that look at a memory")
+    used = np.max([weights.max((0, 1)) for weights in found.attention.values()], 0) >= USED
+    rows = ""
+    for name in ("write", "read"):
+        for weights in found.attention[name]:
+            slots = (255 * weights.T[used]).astype(np.uint8)
+            rows += f"<tr><th>{name}</th><td>{_image(slots, f'slots that a head {name}s', kind='slots')}</td></tr>\n"
+    return f"<table>{rows}</table>\n<p>{escape(' '.join(found.source_tokens))}</p>\n"
 
 
 def _cross(found: Prediction) -> Weights | None:
@@ -64,9 +82,9 @@ def _cross(found: Prediction) -> Weights | None:
     return mean
 
 
-def _image(pixels: Pixels, text: str, *, wide: bool = False) -> str:
+def _image(pixels: Pixels, text: str, *, kind: str = "") -> str:
     data = base64.b64encode(png(pixels)).decode()
-    return f'<img{" class=wide" if wide else ""} alt="{escape(text)}" src="data:image/png;base64,{data}">'
+    return f'<img{f" class={kind}" if kind else ""} alt="{escape(text)}" src="data:image/png;base64,{data}">'
 
 
 def png(pixels: Pixels) -> bytes:

@@ -4,16 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 
 from weft.batch import Layout, Source
 from weft.data.bits import Frames, read_frames, write_target
-from weft.inference.predictor import Part, Prediction, Predictor
+from weft.inference.predictor import Part, Prediction, Predictor, refuse
 from weft.inference.resolve import Resolved
 from weft.models.base import Network
 from weft.search.loop import Control
+
+
+@dataclass(frozen=True)
+class Bits:
+    """A sequence with blanks. attention: whether to add the weights of the heads of a Neural Turing Machine."""
+
+    text: str
+    attention: bool = False
 
 
 @dataclass(eq=False)
@@ -28,7 +37,7 @@ class BitPart(Part):
         return len(self.frames)
 
 
-class BitsPredictor(Predictor[str, Prediction]):
+class BitsPredictor(Predictor[Bits, Prediction]):
     """A model that fills in blanks. `score` is the log-probability of all its bits. width: bits of a vector."""
 
     forks = False
@@ -37,8 +46,12 @@ class BitsPredictor(Predictor[str, Prediction]):
         super().__init__(model, resolved, warn)
         self.width = width
 
-    def read(self, inputs: Sequence[str], first_line: int) -> list[list[Part]]:
-        return [[BitPart([], *read_frames(line, self.width))] if line.strip() else [] for line in inputs]
+    def parse(self, line: str, *, attention: bool = False, **fields: Any) -> Bits:
+        refuse(fields, "a sequence of bits has no such field; leave it out")
+        return Bits(line, attention)
+
+    def read(self, inputs: Sequence[Bits], first_line: int) -> list[list[Part]]:
+        return [[BitPart([], *read_frames(each.text, self.width))] if each.text.strip() else [] for each in inputs]
 
     def run(self, parts: list[BitPart], control: Control | None = None) -> list[Prediction]:
         device, layout = self.model.device, Layout.padded([part.size for part in parts])
@@ -51,5 +64,15 @@ class BitsPredictor(Predictor[str, Prediction]):
             results.append(Prediction(write_target((written > 0).tolist()), float(F.logsigmoid(written.abs()).sum())))
         return results
 
-    def join(self, given: str, parts: list[BitPart], results: list[Prediction]) -> Prediction:
-        return results[0] if results else Prediction("", 0.0)
+    def join(self, given: Bits, parts: list[BitPart], results: list[Prediction]) -> Prediction:
+        """Weights are under "read" and "write": [heads, steps, slots]."""
+        found = results[0] if results else Prediction("", 0.0)
+        if given.attention and results:
+            found.source_tokens = given.text.split()
+            with torch.inference_mode():
+                frames = torch.from_numpy(parts[0].frames)[None].to(self.model.device)
+                heads = self.model.encoder(Source(frames)).extras.get("heads")
+            if heads is not None:
+                read, write = heads[0].float().transpose(0, 1).chunk(2)
+                found.attention = {"read": read.cpu().numpy(), "write": write.cpu().numpy()}
+        return found

@@ -38,8 +38,8 @@ def length_limits(
         longest = [min(each, model.max_target - len(piece.prefix) - 1) for each, piece in zip(longest, pieces, strict=True)]
     longest = [max(1, each) if k < real else 1 for k, each in enumerate(longest)]
     shortest = [min(section.min_length, each - 1) for each in longest]
-    columns = [torch.tensor(each, device=model.device) for each in (longest, shortest, [piece.seed for piece in pieces])]
-    return Limits(columns[0], columns[1], columns[2], bias)
+    columns = torch.tensor([longest, shortest, [piece.seed for piece in pieces]], device=model.device)  # one copy to the device
+    return Limits(*columns.unbind(), bias)
 
 
 def check_rules(resolved: Resolved, source: Tokenizer, target: Tokenizer) -> None:

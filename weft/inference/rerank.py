@@ -106,10 +106,11 @@ class ModelScore(Rerank):
             raise RunError(f"decode.rerank.run: {error}") from None
 
     def scores(self, source: str, candidates: Sequence[Prediction]) -> list[float]:
-        found = self.scorer.log_likelihoods(source, [each.text for each in candidates])
-        pairs = zip(candidates, found, strict=True)
+        texts = list(dict.fromkeys(each.text for each in candidates))
+        found = dict(zip(texts, self.scorer.log_likelihoods(source, texts), strict=True))
         weight, alpha = self.weight, self.length_penalty
-        return [weight * logp / length**alpha + (1 - weight) * each.score for each, (logp, length) in pairs]
+        pairs = [(each.score, *found[each.text]) for each in candidates]
+        return [weight * logp / length**alpha + (1 - weight) * score for score, logp, length in pairs]
 
 
 def pairwise(texts: Sequence[str], utility: Literal["chrf", "bleu"]) -> Matrix:

@@ -53,11 +53,11 @@ def _force_at_once(model: Model, decoder: ParallelDecoder, source: Sequence[int]
         encoded = model.encode(Source(torch.tensor([list(source)], device=device)))
         evenly = torch.arange(size, device=device) * encoded.memory.size(1) // size
         fertilities = evenly.bincount(minlength=encoded.memory.size(1))[None]
-        canvas = decoder.plan.known(encoded, torch.tensor([size], device=device), size, fertilities)
+        canvas = decoder.canvases.known(encoded, torch.tensor([size], device=device), size, fertilities)
         blanks = torch.full_like(canvas.layout.positions, decoder.blank)
         logits = decoder.logits(decoder.features(blanks, decoder.open(encoded, canvas), canvas.layout).hidden)
     places = torch.arange(len(target), device=device)
-    if decoder.plan.holds == "path":
+    if decoder.canvases.holds == "path":
         places = _places(logits, canvas.layout.lengths, target, decoder.blank)
     weights, uses = first_row(model, tape)
     rows = places.cpu().numpy()

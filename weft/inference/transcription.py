@@ -11,8 +11,8 @@ import numpy as np
 import torch
 
 from weft.batch import EOS, Layout, Source
-from weft.data.recordings import Frames, features
-from weft.data.sound import LogMel, wav_size
+from weft.data.recordings import features
+from weft.data.sound import Frames, LogMel, wav_size
 from weft.data.tokenizer import Tokenizer
 from weft.errors import ConfigError, DataError
 from weft.inference.predictor import Part, Prediction, Weights, refuse
@@ -161,9 +161,12 @@ class TranscriptionPredictor(WritingPredictor[Recording]):
 
     def _attend(self, heard: Sequence[Frames], encoded: Encoded, best: int, control: Control | None) -> list[list[Hypothesis]]:
         """The texts that the decoder finds."""
-        shortens, ratio = self.model.encoder.shortens, self.resolved.section.max_ratio
-        longest = [int(ratio * -(-len(frames) // shortens)) + 10 for frames in heard]
+        longest = [self.most(-(-len(frames) // self.model.encoder.shortens)) for frames in heard]
         return self.find(encoded, longest, [_name(frames) for frames in heard], best, control)
+
+    def most(self, vectors: int) -> int:
+        """The most tokens of a text that is heard in this many vectors."""
+        return self.limited(int(self.resolved.section.max_ratio * vectors) + 10)
 
 
 def _name(frames: Frames) -> int:

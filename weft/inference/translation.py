@@ -78,7 +78,7 @@ class TranslationPredictor(Predictor[TranslationInput, Translation]):
     ) -> None:
         super().__init__(model, resolved, warn)
         self.source, self.target, self.shortlist = source, target, shortlist
-        self.recorder = recorder_of(model)
+        self.recorder, self._setting = recorder_of(model), resolved.section.model_dump_json()
         self.compiler = Compiler(self.warn) if resolved.section.compile else None
         self.max_source = most_source(resolved.section, model)
         resolved.search.watched(model.decoder)  # fails now if the search cannot work with this decoder
@@ -239,11 +239,13 @@ class TranslationPredictor(Predictor[TranslationInput, Translation]):
         use = book(self.target, [piece.terms.use for piece in rows], device)
         avoid = book(self.target, [piece.terms.avoid for piece in rows], device, early=True)
         limits = self.limits(rows, len(pieces), narrow)
-        constraints = usual_constraints(resolved.section.no_repeat_ngram, max(lengths) + int(limits.longest.max()))
+        ngram = resolved.section.no_repeat_ngram
+        # Reading a limit makes a GPU wait.
+        constraints = usual_constraints(ngram, max(lengths) + int(limits.longest.max()) if ngram else 0)
         constraints += [*rules, *([Avoid(avoid)] if avoid else [])]
         recorded = None
         if self.recorder is not None and not (use or avoid or narrow or rules):
-            recorded = self.recorder.stepping(resolved.section.model_dump_json(), self.compiler)
+            recorded = self.recorder.stepping(self._setting, self.compiler)
         with resolved.arithmetic(next(self.model.parameters()).dtype, resolved.beams):
             decoder = self.model.decoder if narrow is None else NarrowedDecoder(self.model.decoder, narrow.ids)
             found, tables = resolved.search.find(

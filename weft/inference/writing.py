@@ -37,8 +37,8 @@ class WritingPredictor(Predictor[Input, Prediction], ABC, Generic[Input]):
         self, encoded: Encoded, longest: Sequence[int], names: Sequence[int], best: int, control: Control | None
     ) -> list[list[Hypothesis]]:
         """The texts that the decoder finds, of at most `longest` tokens each. names: numbers that name inputs to sampling."""
-        section, most, device = self.resolved.section, self.model.max_target, self.model.device
-        longest = [max(1, min(each, section.max_length, section.max_length if most is None else most - 1)) for each in longest]
+        section, device = self.resolved.section, self.model.device
+        longest = [self.limited(each) for each in longest]
         columns = longest, [min(section.min_length, each - 1) for each in longest], names
         found, _ = self.resolved.search.find(
             self.model.decoder,
@@ -50,6 +50,11 @@ class WritingPredictor(Predictor[Input, Prediction], ABC, Generic[Input]):
             control=control,
         )
         return found
+
+    def limited(self, longest: int) -> int:
+        """As many tokens as the settings and the model allow, of `longest`."""
+        limit, most = self.resolved.section.max_length, self.model.max_target
+        return max(1, min(longest, limit, limit if most is None else most - 1))
 
     def write(self, hypothesis: Hypothesis) -> Prediction:
         ids = hypothesis.tokens

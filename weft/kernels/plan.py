@@ -85,6 +85,10 @@ class Draft:
         number = -1 if positions is None else self._table(positions)
         return self._add(Kind.EMBED, table.embedding_dim, number=number, value=scale, first=self._hold(table.weight))
 
+    def given(self, width: int) -> Register:
+        """The vector of each token, which the caller has computed."""
+        return self._add(Kind.EMBED, width, number=-1, value=1.0)
+
     def norm(self, layer: nn.Module, x: Register) -> Register:
         if type(layer) is nn.Identity:
             return x

@@ -4,12 +4,45 @@ from __future__ import annotations
 
 import ctypes
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
+from weft.kernels.cpp import Kernels
 from weft.kernels.plan import Draft, Keys
-from weft.kernels.structs import INT, POINTER, Kind, Op, ProgramStruct
+from weft.kernels.structs import INT, POINTER, InputsStruct, Kind, MemoryStruct, Op, ProgramStruct
+
+
+class Inputs:
+    """What a program reads in one call: keys, tables by position, first states, ids and given vectors, which it keeps alive."""
+
+    def __init__(
+        self,
+        tables: Sequence[Tensor],
+        keys: Sequence[Keys] = (),
+        states: Sequence[Tensor | None] = (),
+        ids: Tensor | None = None,
+        given: Tensor | None = None,
+    ) -> None:
+        self._held: list[object] = []
+        memories = (MemoryStruct * len(keys))(*map(self._memory, keys))
+        places = [(POINTER * len(each))(*map(self.place, each)) for each in (tables, states)]
+        self._held += [memories, places]
+        lists = (ctypes.cast(each, POINTER) for each in (memories, *places))
+        self.struct = InputsStruct(*lists, self.place(ids), self.place(given))
+
+    def place(self, tensor: Tensor | None) -> int | None:
+        """The address of a tensor, which is kept alive."""
+        if tensor is None:
+            return None
+        tensor = tensor.contiguous()
+        self._held.append(tensor)
+        return tensor.data_ptr()
+
+    def _memory(self, keys: Keys) -> MemoryStruct:
+        return MemoryStruct(*map(self.place, (keys.k, keys.v, keys.bias, keys.gain)), keys.k.size(-2))
 
 
 class Program:
@@ -32,6 +65,23 @@ class Program:
         opening, draft = self._draft.opening(decoder, source), self._draft
         states = [*opening.states, *[None] * (len(draft.held) - len(opening.states))]
         return [read(memory) for read, memory in zip(draft.readers, opening.memories, strict=True)], states
+
+    def read(
+        self, kernels: Kernels, real: Tensor, ids: Tensor | None = None, given: Tensor | None = None, keys: Sequence[Keys] = ()
+    ) -> Tensor:
+        """Reads whole sequences, the tokens that are `real` [B, T]: their ids or given vectors → [B, T, D], 0 elsewhere."""
+        extent, places = real.size(1), real.flatten().nonzero()[:, 0]
+        positions, sequences = places % extent, places // extent
+        tokens = torch.arange(len(places)) if ids is None else ids.flatten()[places]
+        inputs = Inputs(self.tables(extent), keys, given=None if given is None else given.flatten(0, 1)[places])
+        found = torch.empty(len(places), self.hidden)
+        kernels.encode(
+            ctypes.byref(self.struct), ctypes.byref(inputs.struct), tokens.data_ptr(), positions.data_ptr(),
+            sequences.data_ptr(), len(tokens), found.data_ptr(), torch.get_num_threads(),
+        )  # fmt: skip
+        if len(places) < real.numel():
+            found = torch.zeros(real.numel(), self.hidden).index_copy_(0, places, found)
+        return found.view(*real.shape, -1)
 
     def tables(self, length: int) -> list[Tensor]:
         """The tables of positions, with at least `length` rows."""

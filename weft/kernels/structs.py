@@ -53,7 +53,7 @@ class ProgramStruct(ctypes.Structure):
 
 
 class InputsStruct(ctypes.Structure):
-    _fields_ = (("memories", POINTER), ("tables", POINTER), ("starts", POINTER), ("ids", POINTER))
+    _fields_ = (("memories", POINTER), ("tables", POINTER), ("starts", POINTER), ("ids", POINTER), ("given", POINTER))
 
 
 @dataclass(frozen=True)

@@ -188,7 +188,7 @@ class RecurrentStack(nn.Module):
         super().__init__()
         widths = [inputs, *[width] * (layers - 1)]
         self.layers = nn.ModuleList(RecurrentLayer(kind, each, width, both=both) for each in widths)
-        self.noise, self.width, self.residual = noise, width, residual
+        self.noise, self.width, self.both, self.residual = noise, width, both, residual
 
     def start(self, rows: int) -> list[Cell]:
         return [layer.start(rows) for layer in self._each()]

@@ -113,9 +113,13 @@ class ParallelDecoder(LinearDecoder):
     """
 
     parallel = True
-    plan: Plan
+    canvases: Plan
     blank: int
 
     @abstractmethod
     def open(self, source: Encoded, canvas: Canvas) -> State:
         """The state from which any number of passes over this canvas start."""
+
+    @abstractmethod
+    def embed(self, tokens: Tensor, state: State, layout: Layout | None = None) -> Tensor:
+        """[B, T, D]: what the layers read of tokens and blanks."""

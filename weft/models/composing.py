@@ -17,6 +17,7 @@ from weft.layers.embedding import Sharing
 from weft.layers.lora import Lora
 from weft.models.base import Decoder, DecoderSite, Encoded, Encoder, Model, Network, Sizes, least, times
 from weft.models.fronts import Front, FrontSite, TokenFront
+from weft.state import State
 
 Spec = Mapping[str, Any] | str
 
@@ -57,6 +58,16 @@ class VectorEncoder(Encoder):
     @abstractmethod
     def read(self, x: Tensor, layout: Layout | None) -> Encoded:
         """The memory of vectors [G, S, input_width]."""
+
+    def read_on(self, x: Tensor, state: State) -> tuple[Tensor, State]:
+        """The memory of the next vectors [G, S, input_width] of a source whose end is not known yet, and the state after them.
+
+        The state is None before the first vectors. Encoders whose memory depends on later vectors refuse.
+        """
+        raise ConfigError(
+            f"model.encoder: {type(self).__name__} reads a source as a whole, so it cannot listen to sound as it comes; train "
+            "with model.encoder: {kind: rnn, bidirectional: false}"
+        )
 
 
 class Family(ABC):

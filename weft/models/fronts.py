@@ -44,9 +44,14 @@ class FrontSite:
 
 
 class Front(Component, ABC):
-    """Turns a source into vectors. shortens: source positions per vector."""
+    """Turns a source into vectors.
+
+    shortens: source positions per vector · reach: positions on either side of position n · shortens that vector n depends on;
+    None: any.
+    """
 
     shortens: int = 1
+    reach: int | None = None
     replays = True
     compiles = True
 
@@ -107,6 +112,7 @@ class FrameFront(Front):
             nn.Conv1d(below, 2 * above, kernel, stride=2, padding=kernel // 2) for below, above in pairwise(widths)
         )
         self.shortens = 2**convolutions
+        self.reach = kernel // 2 * (self.shortens - 1)
 
     def forward(self, source: Source) -> tuple[Tensor, Layout | None]:
         x, layout = source.values, source.layout
@@ -151,6 +157,8 @@ class PyramidFront(Front):
 
 class VectorFront(Front):
     """Frames [G, S, F], each projected to a vector by itself."""
+
+    reach = 0
 
     def __init__(self, site: FrontSite) -> None:
         super().__init__()

@@ -58,7 +58,8 @@ def focus(memory: Tensor, before: Tensor, wishes: Wishes) -> Tensor:
 class TuringEncoder(VectorEncoder):
     """A Neural Turing Machine that reads vectors step by step. Its output is the controller's state and what it has read.
 
-    Heads focus on the memory of the step before; then the read heads read it, and the write heads change it.
+    Heads focus on the memory of the step before; then the read heads read it, and the write heads change it. Outside training,
+    `Encoded.extras["heads"]` [B, S, 2H, N] has the weights of the read heads, then of the write heads.
 
     dim: width of the controller, an LSTM
     slots: rows of the memory
@@ -85,7 +86,7 @@ class TuringEncoder(VectorEncoder):
         weights = F.pad(x.new_ones(rows, 2 * heads, 1), (0, self.slots - 1))
         found = self.first_read.tanh().expand(rows, -1)
         state = x.new_zeros(rows, x.size(2)), x.new_zeros(rows, x.size(2))
-        outputs = []
+        outputs, looks = [], []
         for step in x.unbind(1):
             state = self.controller(torch.cat([step, found], -1), state)
             weights = focus(memory, weights, Wishes.of(self.wish(state[0]).view(rows, 2 * heads, -1), width))
@@ -93,7 +94,8 @@ class TuringEncoder(VectorEncoder):
             erase, add = self.change(state[0]).view(rows, 2, heads, width).unbind(1)
             memory = write(memory, weights[:, heads:], erase.sigmoid(), add.tanh())
             outputs.append(torch.cat([state[0], found], -1))
-        return Encoded(torch.stack(outputs, 1), layout)
+            looks.append(weights)
+        return Encoded(torch.stack(outputs, 1), layout, extras={} if self.training else {"heads": torch.stack(looks, 1)})
 
 
 def write(memory: Tensor, weights: Tensor, erase: Tensor, add: Tensor) -> Tensor:

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from weft.batch import Layout
 from weft.config.registry import Among, build
 from weft.errors import ConfigError
+from weft.kernels.plan import Draft, Opening
 from weft.layers.dropout import dropout
 from weft.layers.norm import residual
 from weft.layers.position import token_positions
@@ -65,8 +66,8 @@ class ParallelTransformerDecoder(ParallelDecoder):
             for mine, other in zip(mixers, crosses, strict=True)
         ]
         self.table, self.position, self.dropout = table, block.make_position(), block.dropout
-        self.plan: Plan = build("weft.models:CANVASES", canvas, site.memory, block.dim, where="model.decoder.canvas")
-        if self.plan.alike and self.position is None:
+        self.canvases: Plan = build("weft.models:CANVASES", canvas, site.memory, block.dim, where="model.decoder.canvas")
+        if self.canvases.alike and self.position is None:
             raise ConfigError(
                 "model.decoder.position: none would make all blanks of this canvas alike; set it to sinusoidal or learned"
             )
@@ -74,7 +75,7 @@ class ParallelTransformerDecoder(ParallelDecoder):
         self.norm, self.post = block.final_norm(), block.norm == "post"
         self.dim, self.hidden, self.readers, self.repeated = block.dim, block.dim, layers, made
         self.max_length = least(block.positions, *(each.mixer.max_length for each in made))
-        fits = None if self.max_length is None else self.plan.longest_source(self.max_length)
+        fits = None if self.max_length is None else self.canvases.longest_source(self.max_length)
         self.max_memory = least(fits, *(each.cross.max_length for each in made))
         self.replays = True
 
@@ -83,18 +84,26 @@ class ParallelTransformerDecoder(ParallelDecoder):
         return Opened([each.cross.start(source.memory, source.layout) for each in layers])
 
     def open(self, source: Encoded, canvas: Canvas) -> Opened:
-        return replace(self.start(source), inputs=self.plan.inputs(source, canvas))
+        return replace(self.start(source), inputs=self.canvases.inputs(source, canvas))
+
+    def embed(self, tokens: Tensor, state: Opened, layout: Layout | None = None) -> Tensor:
+        x: Tensor = self.table(tokens) * self.dim**0.5
+        if state.inputs is not None:
+            x = torch.where((tokens == self.blank)[..., None], state.inputs.to(x.dtype), x)
+        return x if self.position is None else x + self.position(token_positions(tokens, layout)).to(x.dtype)
 
     def features(self, tokens: Tensor, state: Opened, layout: Layout | None = None) -> Features:
         extras: dict[str, Tensor] = {}
-        x = self.table(tokens) * self.dim**0.5
-        if state.inputs is not None:
-            x = torch.where((tokens == self.blank)[..., None], state.inputs.to(x.dtype), x)
-        if self.position is not None:
-            x = x + self.position(token_positions(tokens, layout)).to(x.dtype)
-        x = dropout(x, self.dropout, self.training)
+        x = dropout(self.embed(tokens, state, layout), self.dropout, self.training)
         if self.post:
             x = residual(x, self.training)
         for layer, cross in zip(cast(Iterable[DecoderLayer], self.layers), state.source, strict=True):
             x, _, _ = layer(x, (layer.mixer.start(rows=x.size(0)), None), cross, layout, extras)
         return Features(self.norm(x), state, extras)
+
+    def plan(self, draft: Draft) -> None:
+        draft.opens(lambda decoder, state: Opening(state.source))
+        x = draft.given(self.dim)
+        for layer in self.layers:
+            x = draft.part(layer, x)
+        draft.norm(self.norm, x)

@@ -73,6 +73,11 @@ class RecurrentEncoder(VectorEncoder):
         memory, final = self.stack(x, self.stack.start(x.size(0)), layout)
         return Encoded(turn_round(memory, layout) if self.reversed else memory, layout, final=final)
 
+    def read_on(self, x: Tensor, state: list[Cell] | None) -> tuple[Tensor, list[Cell]]:
+        if self.reversed or self.stack.both:
+            return super().read_on(x, state)
+        return self.stack(self.noise(x), self.stack.start(x.size(0)) if state is None else state)
+
 
 @dataclass
 class RecurrentState:

@@ -262,6 +262,17 @@ def candidates(logits: Tensor, score: Tensor, count: int) -> tuple[Tensor, Tenso
     return top, index // each, token.view(sources, width * each).gather(1, index)
 
 
+def most_probable(logits: Tensor) -> tuple[Tensor, Tensor]:
+    """The log-probability of the largest of each row of logits [..., V], and its index."""
+    native = used(logits)
+    if native is None:
+        logp, index = logits.log_softmax(-1, dtype=torch.float32).max(-1)
+        return logp, index
+    rows, shape = logits.flatten(0, -2), logits.shape[:-1]
+    best, place = native.best(rows, 1)
+    return (best[:, 0] - native.log_sum(rows)).view(shape), place.view(shape)
+
+
 def top_k(values: Tensor, k: int, block: int = 64) -> tuple[Tensor, Tensor]:
     """The k largest values of each row [R, N] and their indices, by block maxima: several times faster for wide rows."""
     extent, native = values.size(1), used(values)

@@ -12,6 +12,7 @@ from itertools import groupby
 import torch
 from torch import Tensor
 
+from weft.search.choosers import most_probable
 from weft.search.tables import Hypothesis
 
 NEVER = -float("inf")
@@ -26,7 +27,7 @@ def collapse(path: Sequence[int], blank: int) -> list[int]:
 
 def best_paths(logits: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
     """The most probable path of each row [B, T], and its log-probability [B] (greedy decoding)."""
-    logp, path = logits.log_softmax(-1, dtype=torch.float32).max(-1)
+    logp, path = most_probable(logits)
     inside = torch.arange(logits.size(1), device=logits.device) < lengths[:, None]
     return path, logp.where(inside, 0.0).sum(1)
 

@@ -20,22 +20,15 @@ from torch import Tensor, nn
 from weft.batch import EOS, PAD, Layout, Source
 from weft.kernels.cpp import Kernels, used
 from weft.kernels.plan import Draft, Keys, NotPlanned
-from weft.kernels.program import Program
-from weft.kernels.structs import (
-    INT,
-    POINTER,
-    InputsStruct,
-    LinearStruct,
-    MemoryStruct,
-    NativeLinear,
-    ProgramStruct,
-    native_linear,
-)
+from weft.kernels.program import Inputs, Program
+from weft.kernels.structs import INT, POINTER, InputsStruct, LinearStruct, NativeLinear, ProgramStruct, native_linear
 from weft.models.base import Decoder, Encoded, LinearDecoder, Model
+from weft.models.canvas import ParallelDecoder
 from weft.models.narrowed import NarrowedDecoder
 from weft.search.choosers import Beam, Chooser, Greedy, Limits, Sample
 from weft.search.constraints import Constraint, Forbid
 from weft.search.tables import Tables
+from weft.state import State
 
 Part = TypeVar("Part", bound=nn.Module)
 
@@ -154,16 +147,21 @@ def encode(model: Model, source: Source) -> Encoded:
         program: Program = _made_once(model.encoder, _program)
     except NotPlanned:
         return model.encode(source)
-    real = torch.ones_like(values, dtype=torch.bool) if layout is None else layout.ok
-    positions = torch.arange(values.size(1)).expand_as(values)[real]
-    ids, tables = values[real], program.tables(values.size(1))
-    places = (POINTER * max(len(tables), 1))(*(each.data_ptr() for each in tables))
-    found = torch.empty(len(ids), program.hidden)
-    given = ctypes.byref(program.struct), ctypes.cast(places, POINTER), ids.data_ptr(), positions.data_ptr(), len(ids)
-    kernels.encode(*given, found.data_ptr(), torch.get_num_threads())
-    memory = torch.zeros(*values.shape, program.hidden)
-    memory[real] = found
+    memory = program.read(kernels, torch.ones_like(values, dtype=torch.bool) if layout is None else layout.ok, values)
     return Encoded(memory, layout, layers=[memory])
+
+
+def written(decoder: ParallelDecoder, tokens: Tensor, state: State, layout: Layout) -> Tensor:
+    """The hidden states [B, T, D] of a decoder that writes all tokens at once: in C++ if it has a plan, as in `encode`."""
+    kernels = used(next(decoder.parameters(), tokens))
+    if kernels is None or torch.is_grad_enabled() or torch.is_autocast_enabled("cpu"):
+        return decoder.features(tokens, state, layout).hidden
+    try:
+        program = planned(decoder).program
+    except NotPlanned:
+        return decoder.features(tokens, state, layout).hidden
+    keys, _ = program.open(decoder, state)
+    return program.read(kernels, layout.ok, given=decoder.embed(tokens, state, layout), keys=keys)
 
 
 def _chooser(chooser: Chooser) -> ChooserStruct | None:
@@ -219,7 +217,6 @@ class NativeSearch:
         first: Tensor,
         layout: Layout | None,
     ) -> None:
-        self._held: list[object] = [plan]
         sources, prefix, device = first.size(0), first.size(1), first.device
         steps = int(limits.longest.max())
         self.tables = Tables.empty(steps, chooser.start(sources, device), False)
@@ -227,34 +224,17 @@ class NativeSearch:
         self._longest = limits.longest.contiguous()
         forbidden = torch.tensor(banned, dtype=torch.long)
         lengths = torch.full((sources,), prefix) if layout is None else layout.lengths.long()
+        self._plan, self._inputs = plan, Inputs(plan.program.tables(room), *opened, plan.ids)
+        place = self._inputs.place
         task = TaskStruct(
-            plan.program.struct, self._inputs(plan, opened, room), plan.output.struct, how,
+            plan.program.struct, self._inputs.struct, plan.output.struct, how,
             sources, chooser.width, room, prefix, torch.get_num_threads(),
-            *map(self._place, (first, lengths, self._longest, limits.shortest, limits.ids, limits.bias, forbidden)),
+            *map(place, (first, lengths, self._longest, limits.shortest, limits.ids, limits.bias, forbidden)),
             len(forbidden), PAD, EOS,
-            *map(self._place, (found.score, found.best, found.when, found.parent, found.token, found.done)),
-            self._place(self.tables.tokens), self._place(self.tables.parents),
+            *map(place, (found.score, found.best, found.when, found.parent, found.token, found.done)),
+            place(self.tables.tokens), place(self.tables.parents),
         )  # fmt: skip
         self._kernels, self._search = kernels, kernels.open_search(ctypes.byref(task))
-
-    def _inputs(self, plan: Planned, opened: tuple[list[Keys], list[Tensor | None]], room: int) -> InputsStruct:
-        keys, states = opened
-        memories = (MemoryStruct * len(keys))(*map(self._memory, keys))
-        tables, starts = ((POINTER * len(each))(*map(self._place, each)) for each in (plan.program.tables(room), states))
-        self._held += [memories, tables, starts]
-        places = (ctypes.cast(each, POINTER) for each in (memories, tables, starts))
-        return InputsStruct(*places, self._place(plan.ids))
-
-    def _memory(self, keys: Keys) -> MemoryStruct:
-        return MemoryStruct(*map(self._place, (keys.k, keys.v, keys.bias, keys.gain)), keys.k.size(-2))
-
-    def _place(self, tensor: Tensor | None) -> int | None:
-        """The address of a tensor, which is kept alive."""
-        if tensor is None:
-            return None
-        tensor = tensor.contiguous()
-        self._held.append(tensor)
-        return tensor.data_ptr()
 
     def finish(self, check: int, stop: Callable[[Tensor, Tensor], None] | None) -> Tables:
         """Runs to the end, once. Every `check` steps `stop` may end sources (see `Control.stop_unwanted`)."""

@@ -56,8 +56,8 @@ class ParallelSearch(Search):
     def watched(self, decoder: Decoder) -> ParallelDecoder:
         if not isinstance(decoder, ParallelDecoder):
             raise ConfigError(f"decode.search: {self.kind} needs a decoder that writes all tokens at once; set it to beam")
-        if decoder.plan.holds not in self.holds:
-            other = "ctc or ctc_beam" if decoder.plan.holds == "path" else "one_pass"
+        if decoder.canvases.holds not in self.holds:
+            other = "ctc or ctc_beam" if decoder.canvases.holds == "path" else "one_pass"
             raise ConfigError(f"decode.search: {self.kind} does not suit the canvas of this decoder; set it to {other}")
         return decoder
 
@@ -107,15 +107,15 @@ class OnePassSearch(ParallelSearch):
 
     def texts(self, decoder: ParallelDecoder, source: Encoded, asked: Request) -> list[list[Hypothesis]]:
         limits, groups = asked.limits, source.memory.size(0)
-        count = self.width(asked.best) if decoder.plan.several else 1
-        canvases = decoder.plan.propose(source, count, limits.longest, Hashes(self.seed, limits.ids))
+        count = self.width(asked.best) if decoder.canvases.several else 1
+        canvases = decoder.canvases.propose(source, count, limits.longest, Hashes(self.seed, limits.ids))
         found: list[list[Hypothesis]] = [[] for _ in range(groups)]
         for some in _chunks(canvases, groups, source.memory.device.type):
             canvas = joined(some, ROUND.get(source.memory.device.type, 1))
             rows = torch.arange(groups, device=source.memory.device).repeat(len(some))
             many = chosen_rows(source, rows) if len(some) > 1 else source
             writing = self._write(decoder, many, canvas, rows, asked)
-            ended = decoder.plan.holds == "ended"
+            ended = decoder.canvases.holds == "ended"
             for row, text in enumerate(_texts(writing, canvas, limits.longest[rows].tolist(), ended, asked.trace)):
                 found[row % groups].append(text)
         return found

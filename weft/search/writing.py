@@ -14,8 +14,9 @@ from torch import Tensor
 from weft.batch import BOS, EOS, PAD, UNK
 from weft.models.base import Encoded
 from weft.models.canvas import Canvas, Draw, ParallelDecoder
-from weft.search.choosers import NEVER, hashed
+from weft.search.choosers import NEVER, hashed, most_probable
 from weft.search.constraints import Constraint, Forbid
+from weft.search.native import written
 from weft.search.walking import walk
 
 
@@ -46,9 +47,9 @@ class Writing:
 
 def path_states(decoder: ParallelDecoder, source: Encoded) -> tuple[Tensor, Tensor]:
     """The decoder's output [G, T, D] on canvases that hold paths, and the lengths [G] of the paths."""
-    canvas = decoder.plan.known(source, torch.empty(0), 0)
+    canvas = decoder.canvases.known(source, torch.empty(0), 0)
     blanks = torch.full_like(canvas.layout.positions, decoder.blank)
-    return decoder.features(blanks, decoder.open(source, canvas), canvas.layout).hidden, canvas.layout.lengths
+    return written(decoder, blanks, decoder.open(source, canvas), canvas.layout), canvas.layout.lengths
 
 
 def path_logits(decoder: ParallelDecoder, hidden: Tensor) -> Tensor:
@@ -81,16 +82,16 @@ def write(
             sure = writing.logp.masked_fill(~layout.ok, float("inf")).argsort(dim=1, stable=True).argsort(dim=1)
             masked = (sure < count[:, None]) & layout.ok
         fed = writing.tokens.masked_fill(masked, decoder.blank)
-        logits = decoder.logits(decoder.features(fed, state, layout).hidden).float()
+        logits = decoder.logits(written(decoder, fed, state, layout)).float()
         for symbol in (PAD, BOS, UNK, decoder.blank):
             logits[..., symbol] = NEVER
         logits = _without_end(decoder, logits, shortest)
-        logp = logits.log_softmax(-1)
         kept = None if iteration == 0 else torch.where(masked | ~layout.ok, -1, writing.tokens)
-        best, tokens = logp.max(-1)
         if stepwise(constraints):
             rows = torch.arange(len(lengths), device=lengths.device) if owner is None else owner
-            best, tokens = walk(logp[..., : decoder.blank], constraints, rows, kept)
+            best, tokens = walk(logits.log_softmax(-1)[..., : decoder.blank], constraints, rows, kept)
+        else:
+            best, tokens = most_probable(logits)
         changed = masked if kept is None or not stepwise(constraints) else masked | ((tokens != writing.tokens) & layout.ok)
         writing.tokens, writing.logp = tokens.where(changed, writing.tokens), best.where(changed, writing.logp)
         writing.passes.append((writing.tokens, changed))
@@ -99,7 +100,7 @@ def write(
 
 def _without_end(decoder: ParallelDecoder, logits: Tensor, shortest: Tensor | None) -> Tensor:
     """Logits without EOS, where texts have no end or may not end yet."""
-    if decoder.plan.holds == "text":
+    if decoder.canvases.holds == "text":
         logits[..., EOS] = NEVER
     elif shortest is not None:
         early = torch.arange(logits.size(1), device=logits.device) < shortest[:, None]

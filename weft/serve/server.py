@@ -10,7 +10,7 @@ import socket
 import sys
 import threading
 from collections.abc import Coroutine, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import uvicorn
@@ -49,6 +49,7 @@ class Server(uvicorn.Server):
         self.guard.stopping = lambda: self.should_exit
         self._socket = listener(settings.host, settings.port)
         self.address = address(settings.host, self._socket)
+        self._loop: asyncio.AbstractEventLoop | None = None
         super().__init__(
             uvicorn.Config(
                 self.guard,
@@ -75,9 +76,12 @@ class Server(uvicorn.Server):
         log_line.close()
 
     def stop(self) -> None:
-        """Shuts down after answering the requests in progress. A second call ends the server at once."""
+        """Shuts down after answering the requests in progress. A second call ends the server at once. For any thread."""
         self.force_exit = self.should_exit
         self.should_exit = True
+        if self._loop is not None:
+            with suppress(RuntimeError):  # the loop has ended
+                self._loop.call_soon_threadsafe(lambda: None)  # wakes a loop that sleeps too long
 
     def _stop_now_or_later(self) -> None:
         """Stops gracefully at the first signal; ends the process at the second, whatever it is doing."""
@@ -104,7 +108,7 @@ class Server(uvicorn.Server):
         report_ready()
 
     async def _run(self) -> None:
-        loop = asyncio.get_running_loop()
+        loop = self._loop = asyncio.get_running_loop()
         tasks: set[asyncio.Task[None]] = set()
 
         def keep(work: Coroutine[Any, Any, None]) -> None:

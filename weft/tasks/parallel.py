@@ -78,7 +78,7 @@ class ParallelTranslationTask(TranslationTask):
                 "model: the task parallel_translation needs a decoder that writes all tokens at once; set model: {kind: "
                 "composed, decoder: parallel}, or task: translation"
             )
-        plan = model.decoder.plan
+        plan = model.decoder.canvases
         if self.masking and (plan.holds != "text" or plan.needs_fertilities):
             raise ConfigError("task.masking needs a canvas as long as the text; set model.decoder.canvas: length")
         return model
@@ -151,7 +151,7 @@ class ParallelTranslationTask(TranslationTask):
             self._share = self._share.to(batch.labels.device)
             shown = self._glance(decoder, source, written, self._share)
         total, metrics = self._written_loss(decoder, source, written, shown)
-        own = decoder.plan.loss(source, written.lengths, written.fertilities)
+        own = decoder.canvases.loss(source, written.lengths, written.fertilities)
         if own is not None:
             total, metrics["length"] = total + own, own.detach()
         counted = metrics.pop("count")
@@ -161,11 +161,11 @@ class ParallelTranslationTask(TranslationTask):
         self, decoder: ParallelDecoder, source: Encoded, written: Written, shown: Tensor | None
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """The loss if the decoder reads `shown`, or blanks only, with `nll` and the `count` of what was predicted."""
-        canvas = decoder.plan.known(source, written.lengths, written.labels.size(1), written.fertilities)
+        canvas = decoder.canvases.known(source, written.lengths, written.labels.size(1), written.fertilities)
         blanks = torch.full_like(canvas.layout.positions, decoder.blank)
         tokens = blanks if shown is None else shown
         hidden = decoder.features(tokens, decoder.open(source, canvas), canvas.layout).hidden
-        if decoder.plan.holds == "path":
+        if decoder.canvases.holds == "path":
             return self._path_loss(decoder, hidden, canvas.layout.lengths, written)
         labels = fitted(written.labels, canvas.layout.positions)
         labels = labels.masked_fill(tokens != decoder.blank, PAD)
@@ -189,12 +189,12 @@ class ParallelTranslationTask(TranslationTask):
     @torch.no_grad()
     def _glance(self, decoder: ParallelDecoder, source: Encoded, written: Written, share: Tensor) -> Tensor:
         """Blanks and some true tokens, by a first pass over blanks. A path is compared with the best alignment of the text."""
-        canvas = decoder.plan.known(source, written.lengths, written.labels.size(1), written.fertilities)
+        canvas = decoder.canvases.known(source, written.lengths, written.labels.size(1), written.fertilities)
         layout = canvas.layout
         blanks = torch.full_like(layout.positions, decoder.blank)
         logits = decoder.logits(decoder.features(blanks, decoder.open(source, canvas), layout).hidden)
         truth, real = fitted(written.labels, layout.positions), layout.ok
-        if decoder.plan.holds == "path":
+        if decoder.canvases.holds == "path":
             possible = alignable(layout.lengths, written.labels, written.lengths)
             real = real & possible[:, None]
             truth = best_alignment(logits, layout.lengths, written.labels, written.lengths, blank=decoder.blank)
@@ -213,7 +213,7 @@ def opened(model: Model, batch: PairBatch) -> tuple[ParallelDecoder, Written]:
     decoder = model.decoder
     assert isinstance(decoder, ParallelDecoder)
     labels = batch.labels
-    if decoder.plan.holds != "ended":
+    if decoder.canvases.holds != "ended":
         labels = labels.masked_fill(labels == EOS, PAD)
     fertilities = batch.fertilities if isinstance(batch, FertilityBatch) else None
     return decoder, Written(labels, (labels != PAD).sum(1), fertilities)

@@ -20,7 +20,7 @@ from weft.data.formats import Pairs
 from weft.data.marks import load_marked, save_marked
 from weft.data.pairs import collate_pairs, make_pairs
 from weft.data.recordings import count_unalignable, prepare_recordings
-from weft.data.sound import LogMel, read_wav
+from weft.data.sound import LogMel, Scaling, read_wav
 from weft.data.tokenizer import RESERVED, has_tokenizers, train_tokenizer
 from weft.errors import ConfigError
 from weft.evaluation.edits import CharacterErrorRate, WordErrorRate
@@ -50,6 +50,8 @@ class TranscriptionTask(TextTask):
     mels: mel bands per frame
     window: length of a frame in seconds
     hop: seconds from one frame to the next
+    scaling: of the bands. recording: to mean 0 and variance 1 in each recording; fixed: by constants, which sound that is
+        transcribed as it comes needs
     time_masks: masks over time per recording (SpecAugment, Park et al. 2019)
     time_mask: frames of the longest such mask; at most a fifth of a recording
     frequency_masks: masks over frequencies per recording
@@ -81,6 +83,7 @@ class TranscriptionTask(TextTask):
         mels: PositiveInt = 40,
         window: PositiveFloat = 0.025,
         hop: PositiveFloat = 0.01,
+        scaling: Scaling = "recording",
         time_masks: NonNegativeInt = 0,
         time_mask: NonNegativeInt = 20,
         frequency_masks: NonNegativeInt = 0,
@@ -96,7 +99,7 @@ class TranscriptionTask(TextTask):
             )
         self.weight, self.smoothing = ctc_weight, label_smoothing
         self.decode_weight = ctc_weight if decode_ctc is None else decode_ctc
-        self.mel = LogMel(rate, mels, window, hop)
+        self.mel = LogMel(rate, mels, window, hop, scaling)
         masks = time_masks, time_mask, frequency_masks, frequency_mask
         self.augment = SpecAugment(*masks, tempo, pitch, self.config.data.max_length)
         self.valid_pairs: list[tuple[str, str]] = []

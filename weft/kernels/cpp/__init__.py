@@ -39,7 +39,7 @@ SIGNATURES = {
     "weft_append": (POINTER, INT, POINTER, INT, POINTER, POINTER, POINTER, *[INT] * 5),
     "weft_log_sum": (POINTER, INT, INT, POINTER, ctypes.c_int),
     "weft_best": (POINTER, INT, INT, INT, POINTER, POINTER, ctypes.c_int),
-    "weft_encode": (POINTER, POINTER, POINTER, POINTER, INT, POINTER, ctypes.c_int),
+    "weft_encode": (*[POINTER] * 5, INT, POINTER, ctypes.c_int),
     "weft_search_close": (POINTER,),
 }
 

@@ -39,7 +39,8 @@ void Machine::carry_out(const Op& op, const Rows& rows) {
     switch (op.kind) {
         case EMBED:
             for (int64_t row = 0; row < count; row++) {
-                const float* vector = op.first + (inputs_.ids ? inputs_.ids[rows.token[row]] : rows.token[row]) * width;
+                const int64_t id = inputs_.ids ? inputs_.ids[rows.token[row]] : rows.token[row];
+                const float* vector = (op.first ? op.first : inputs_.given) + id * width;
                 const float* place = op.number < 0 ? nullptr : inputs_.tables[op.number] + rows.position[row] * width;
                 for (int64_t i = 0; i < width; i++) to[row * width + i] = vector[i] * op.value + (place ? place[i] : 0.0f);
             }
@@ -173,9 +174,10 @@ void Machine::reorder(int64_t source, const int64_t* parents, int64_t length) {
     }
 }
 
-// Encodes sequences, one after the other: tokens and positions [count], where each sequence begins at position 0 → out [count, D].
-extern "C" void weft_encode(const Program* program, const float* const* tables, const int64_t* tokens,
-                            const int64_t* positions, int64_t count, float* out, int threads) {
+// Reads whole sequences, one after the other: tokens [count], their positions, from 0 on, and the number of each token's sequence,
+// whose memory it reads → out [count, D].
+extern "C" void weft_encode(const Program* program, const Inputs* inputs, const int64_t* tokens, const int64_t* positions,
+                            const int64_t* sequences, int64_t count, float* out, int threads) {
     std::vector<int64_t> begins;  // of blocks of whole sequences
     for (int64_t row = 0, first = 0; row < count; row++) {
         if (positions[row] == 0) first = row;
@@ -188,8 +190,8 @@ extern "C" void weft_encode(const Program* program, const float* const* tables, 
     for (int64_t block = 0; block < blocks; block++) {
         const int64_t begin = begins[block], end = begins[block + 1];
         Rows rows;
-        for (int64_t row = begin; row < end; row++) rows.add(row - positions[row], 0, tokens[row], positions[row]);
-        Machine machine(*program, Inputs{nullptr, tables, nullptr, nullptr}, end - begin, 1, 0, crew > 1 ? 1 : threads);
+        for (int64_t row = begin; row < end; row++) rows.add(sequences[row], 0, tokens[row], positions[row]);
+        Machine machine(*program, *inputs, end - begin, 1, 0, crew > 1 ? 1 : threads);
         std::copy_n(machine.run(rows), (end - begin) * width, out + begin * width);
     }
 }

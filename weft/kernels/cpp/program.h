@@ -47,12 +47,13 @@ struct Program {
     int64_t states;
 };
 
-// What one search or one call of an encoder gives to a program.
+// What one search or one call of `weft_encode` gives to a program.
 struct Inputs {
     const Memory* memories;
     const float* const* tables;  // vectors by position, one table per operation that adds or rotates by them
     const float* const* starts;  // [G, width] of each state, null: zeros
     const int64_t* ids;          // of the tokens; null: the tokens
+    const float* given;          // vectors by token, for an EMBED without a table
 };
 
 constexpr int64_t PAGE = 16;  // tokens for which a cache allocates memory at once

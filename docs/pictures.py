@@ -1,0 +1,183 @@
+"""Makes the pictures of docs/tasks.md: trains a small model for each task on generated data and shows what it looked at.
+
+    python docs/pictures.py [--only bits,couplets] [--runs FOLDER] [--out docs/images/tasks]
+
+Takes some minutes on a CPU. Runs that are in FOLDER already are not trained again. Needs what docs/screenshots.py needs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from screenshots import MISSING, chromium, save_screenshot, sized
+from selenium.webdriver.chrome.webdriver import WebDriver
+
+import weft
+from weft.explain.explanation import Explanation
+from weft.explain.picture import draw, view_of
+from weft.explain.sections import Section, static_page
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
+
+import shapes
+import tones
+
+EXAMPLES = Path(__file__).parent.parent / "examples"
+WIDTH = 900
+"""Of a page, in pixels."""
+
+
+@dataclass(frozen=True)
+class Picture:
+    """What is trained, and the input that the picture shows.
+
+    data: writes the data to a folder, unless it is generated, and returns it · input: relative to the folder if it is a file.
+    """
+
+    recipe: str
+    data: Callable[[Path], str]
+    input: str
+    sets: dict[str, Any] = field(default_factory=dict)
+
+
+def couplets(folder: Path) -> str:
+    """Letters instead of characters: each has one answer."""
+    answers, chance, file = str.maketrans("abcdefg", "tuvwxyz"), random.Random(1), folder / "couplets.tsv"
+    lines = ["".join(chance.choices("abcdefg", k=chance.randint(3, 7))) for _ in range(3000)]
+    file.write_text("".join(f"{line}\t{line.translate(answers)}\n" for line in lines), "utf-8")
+    return str(file)
+
+
+def languages(folder: Path) -> str:
+    """Words of two languages, each tagged with its own."""
+    rows = []
+    for code in ("fo", "gd"):
+        subprocess.run([sys.executable, EXAMPLES / "phrases.py", code, folder / code], check=True)
+        phrases = (folder / code / f"train.{code}").read_text("utf-8").splitlines()
+        rows += ["".join(f"{word}\t{code}\n" for word in phrase.split()) for phrase in phrases]
+    (folder / "tags.tsv").write_text("\n".join(random.Random(1).sample(rows, len(rows))), "utf-8")
+    return str(folder / "tags.tsv")
+
+
+PICTURES = {
+    "couplets": Picture(
+        "couplets-tiny",
+        couplets,
+        "abcbaf",
+        {
+            "model.dim": 32,
+            "model.feedforward": 64,
+            "train.steps": 300,
+            "train.schedule": {"kind": "cosine", "rate": 1e-2, "warmup": 30},
+        },
+    ),
+    "classification": Picture(
+        "han",
+        lambda folder: "generated:verdict?count=3000",
+        "d red k. Blue q final. W white. K d w.",
+        {"train.steps": 300, "train.batch_tokens": 2048},
+    ),
+    "tagging": Picture("tagger", languages, "mánadagur 15 dhen Iuchar", {"train.steps": 150}),
+    "captioning": Picture(
+        "show-attend-tell",
+        lambda folder: str(shapes.write(folder / "shapes", 300)),
+        "shapes/5.png",
+        {
+            "task.size": shapes.SIZE,
+            "task.flip": False,
+            "model.front": {"kind": "convolutions", "channels": [32, 64]},
+            "model.encoder.dim": 64,
+            "model.decoder.dim": 64,
+            "model.decoder.embedding": 64,
+            "model.decoder.dropout": 0.1,
+            "train.steps": 300,
+            "train.ema": 0,
+            "train.schedule": {"kind": "cosine", "rate": 5e-3, "warmup": 30},
+        },
+    ),
+    "transcription": Picture(
+        "speech-digits",
+        lambda folder: str(tones.recordings(folder / "tones", 200)),
+        "tones/wav/8.wav",
+        {
+            "task.mels": 16,
+            "model.front": {"kind": "frames", "convolutions": 1, "channels": 24},
+            "model.encoder.dim": 48,
+            "model.encoder.layers": 1,
+            "model.decoder.dim": 48,
+            "train.steps": 200,
+            "train.batch_tokens": 1500,
+            "train.ema": 0,
+            "train.schedule": {"kind": "cosine", "rate": 1e-2, "warmup": 20},
+        },
+    ),
+    "answering": Picture(
+        "memory-network",
+        lambda folder: "generated:babi?task=2&count=10000",
+        "Mary got the football. Mary went to the kitchen. John moved to the garden. Mary travelled to the office. "
+        "Where is the football?",
+        {"train.steps": 3000},
+    ),
+    "bits": Picture(
+        "ntm-copy",
+        lambda folder: "generated:bits_copy?count=100000&longest=5",
+        "01101001 11100010 00011101 10101010 11110000 00110011 | _ _ _ _ _ _",
+        {"train.steps": 3000},
+    ),
+}
+
+
+def train(name: str, folder: Path) -> Path:
+    """The trained run of a task."""
+    picture, run = PICTURES[name], folder / "run"
+    if not (run / "model.safetensors").exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        usual = {"train.device": "cpu", "train.precision": "float32", "train.tensorboard": False, "data.hold_out": 100}
+        weft.train(picture.recipe, data=picture.data(folder), out=run, set={**usual, **picture.sets})
+    return run
+
+
+def save(browser: WebDriver, name: str, folder: Path, out: Path) -> None:
+    """Explains the input: a translation as a heat map, anything else as a page."""
+    given = PICTURES[name].input
+    text, file = str(folder / given) if (folder / given).exists() else given, out / f"{name}.png"
+    found = weft.load(train(name, folder), device="cpu").explain(text)
+    if isinstance(found, Explanation):
+        draw(view_of(found), file, dpi=110)
+        return
+    assert isinstance(found, Section)
+    page = folder / "page.html"
+    page.write_text(static_page([found], given), "utf-8")
+    browser.get(page.resolve().as_uri())
+    height = browser.execute_script("return document.documentElement.scrollHeight")
+    with sized(browser, WIDTH, height):
+        save_screenshot(browser, file)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", default=",".join(PICTURES), help="tasks, separated by commas")
+    parser.add_argument("--runs", type=Path, default=Path(tempfile.gettempdir()) / "weft-pictures")
+    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "images" / "tasks")
+    options = parser.parse_args()
+    options.out.mkdir(parents=True, exist_ok=True)
+    names = options.only.split(",")
+    for name in names:
+        train(name, options.runs / name)
+    with chromium() as browser:
+        if browser is None:
+            raise SystemExit(MISSING)
+        for name in names:
+            save(browser, name, options.runs / name, options.out)
+
+
+if __name__ == "__main__":
+    main()
