@@ -94,9 +94,9 @@ def language_models(options: argparse.Namespace, seeds: list[int]) -> list[list[
     general, own = write_texts(options.folder, options.out)
     stages: list[list[Run]] = [[], []]
     for seed in seeds:
-        sets = (*options.common, *MODEL, *LANGUAGE, f"train.seed={seed}", "train.precision=bf16")
+        sets = (*options.common, *LANGUAGE, f"train.seed={seed}", "train.precision=bf16")
         long, short = (scale_steps("lm-words", [f"train.steps={steps}"], options.steps_scale) for steps in (1200, 200))
-        stages[0].append(Run(f"lm-general-{seed}", "lm-words", general, (*sets, long, *options.set)))
+        stages[0].append(Run(f"lm-general-{seed}", "lm-words", general, (*MODEL, *sets, long, *options.set)))
         tricks = ("train.layer_factor=2.6", SLANTED.format(rate=1e-3), short, "train.batch_tokens=8192")
         start = str(options.out / f"lm-general-{seed}")
         stages[1].append(Run(f"lm-tuned-{seed}", "lm-words", own, (*sets, *tricks, *options.set), start=start))

@@ -32,7 +32,7 @@ def entry(kind: str, count: int, **options: Any) -> dict[str, Any]:
     return {"files": tiny.generated(kind, count), **options}
 
 
-BOTH = [entry("reverse", 60, tag="rev", noise=NOISE), entry("copy", 8, tag="cp", weight=None)]
+BOTH = [entry("reverse", 30, tag="rev", noise=NOISE), entry("copy", 8, tag="cp", weight=None)]
 VALID = [{"files": tiny.generated(kind, 20, "valid"), "tag": tag} for kind, tag in (("reverse", "rev"), ("copy", "cp"))]
 
 
@@ -109,7 +109,7 @@ def test_noise_stays_within_the_budget(tmp_path: Path) -> None:
 
 
 def test_a_run_that_is_killed_between_corpora_ends_with_the_same_bits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It dies in the update in which the small corpus begins its next pass, and resumes from an earlier checkpoint."""
+    """It dies in a late update in which the small corpus begins its next pass, and resumes in the middle of an epoch."""
     settings = {**SETTINGS, "train.steps": 8, "train.save_every": 2, "model.dropout": 0.1, "train.seed": 3, "task.r_drop": 2.0}
 
     def run(name: str, resume: bool = False) -> Path:
@@ -121,8 +121,8 @@ def test_a_run_that_is_killed_between_corpora_ends_with_the_same_bits(tmp_path: 
     losses, died, read = TranslationTask.losses, list[int](), [0]
 
     def die(self: TranslationTask, model: Any, batch: Any, update: int) -> Any:
-        before, after = read[-1], read[-1] + int((batch.rows >= 60).sum())
-        if update > 2 and before // 8 < after // 8 and not died:  # it has 8 pairs
+        before, after = read[-1], read[-1] + int((batch.rows >= 30).sum())
+        if update > 4 and before // 8 < after // 8 and not died:  # it has 8 pairs
             died.append(update)
             raise SystemExit
         read.append(after)
@@ -131,7 +131,8 @@ def test_a_run_that_is_killed_between_corpora_ends_with_the_same_bits(tmp_path: 
     monkeypatch.setattr(TranslationTask, "losses", die)
     with pytest.raises(SystemExit):
         run("killed")
-    assert died and checkpoint.latest(tmp_path / "killed") is not None
+    newest = checkpoint.latest(tmp_path / "killed")
+    assert died and newest is not None and checkpoint.check(newest)["progress"]["position"][0] > 0  # not the first epoch
     killed = run("killed", resume=True)
     for file in sorted(checkpoint.folder_of(whole, 8).glob("*.safetensors")):
         ours, theirs = read_tensors(file), read_tensors(checkpoint.folder_of(killed, 8) / file.name)
