@@ -82,7 +82,7 @@ PICTURES = {
     "classification": Picture(
         "han",
         lambda folder: "generated:verdict?count=3000",
-        "d red k. Blue q final. W white. K d w.",
+        "d red k\nblue q final\nw white\nk d w",
         {"train.steps": 300, "train.batch_tokens": 2048},
     ),
     "tagging": Picture("tagger", languages, "mánadagur 15 dhen Iuchar", {"train.steps": 150}),
@@ -123,10 +123,16 @@ PICTURES = {
     ),
     "answering": Picture(
         "memory-network",
-        lambda folder: "generated:babi?task=2&count=10000",
-        "Mary got the football. Mary went to the kitchen. John moved to the garden. Mary travelled to the office. "
-        "Where is the football?",
-        {"train.steps": 3000},
+        lambda folder: "generated:babi?task=1&count=10000",
+        "Mary went to the kitchen. John moved to the garden. Mary travelled to the office. Daniel went to the garden. "
+        "Where is Mary?",
+        {
+            "model.hops": 2,
+            "task.linear_start": 50,
+            "train.steps": 500,
+            "train.batch_tokens": 1024,
+            "train.schedule": {"kind": "cosine", "rate": 3e-2, "warmup": 20},
+        },
     ),
     "bits": Picture(
         "ntm-copy",
@@ -157,7 +163,7 @@ def save(browser: WebDriver, name: str, folder: Path, out: Path) -> None:
         return
     assert isinstance(found, Section)
     page = folder / "page.html"
-    page.write_text(static_page([found], given), "utf-8")
+    page.write_text(static_page([found], " · ".join(given.splitlines())), "utf-8")
     browser.get(page.resolve().as_uri())
     with sized(browser, WIDTH, 100):  # a page is as high as the window at least
         height = browser.execute_script("return document.documentElement.scrollHeight")
