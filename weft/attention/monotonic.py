@@ -87,7 +87,7 @@ class MonotonicAttention(SourceAttention):
         begin[:, :1] = 0.0
         return Scan(source, begin)
 
-    def extend(self, state: Scan, memory: Tensor) -> Scan:
+    def lengthen(self, state: Scan, memory: Tensor) -> Scan:
         """The scan over a source that goes on with `memory` [G, S, M]."""
         old, more = state.source, self.head.read(memory, None)
         keys, values = torch.cat([old.keys, more.keys], 1), torch.cat([old.values, more.values], 1)
