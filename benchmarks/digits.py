@@ -52,14 +52,17 @@ SYSTEMS: dict[str, tuple[str, tuple[str, ...]]] = {
     "joint": ("location-aware attention and CTC", ()),
     "ctc": ("CTC alone", ("task.ctc_weight=1",)),
     "location": ("location-aware attention", (ALONE,)),
-    "monotonic": ("monotonic attention", (ALONE, "model.decoder.attention={kind: monotonic, hidden: 96}")),
+    "monotonic": (
+        "monotonic attention",
+        (ALONE, "model.decoder.attention={kind: monotonic, hidden: 96, bias: -2.5, gain: 1, noise: 2}"),
+    ),
     "live": (
         "monotonic attention and CTC in training, as the sound comes",
         (
             "task.scaling=fixed",
             "task.decode_ctc=0",
             "model.encoder.bidirectional=false",
-            "model.decoder.attention={kind: monotonic, hidden: 96}",
+            "model.decoder.attention={kind: monotonic, hidden: 96, bias: -2.5, gain: 1, noise: 2}",
         ),
     ),
     "additive": ("additive attention", (ALONE, "model.decoder.attention={kind: additive, hidden: 96}")),

@@ -57,13 +57,13 @@ def couplets(folder: Path) -> str:
 
 
 def languages(folder: Path) -> str:
-    """Words of two languages, each tagged with its own."""
-    rows = []
+    """Words of two languages, each tagged with its own, five to a sentence."""
+    words = []
     for code in ("fo", "gd"):
         subprocess.run([sys.executable, EXAMPLES / "phrases.py", code, folder / code], check=True)
-        phrases = (folder / code / f"train.{code}").read_text("utf-8").splitlines()
-        rows += ["".join(f"{word}\t{code}\n" for word in phrase.split()) for phrase in phrases]
-    (folder / "tags.tsv").write_text("\n".join(random.Random(1).sample(rows, len(rows))), "utf-8")
+        words += [f"{word}\t{code}\n" for word in (folder / code / f"train.{code}").read_text("utf-8").split()]
+    random.Random(1).shuffle(words)
+    (folder / "tags.tsv").write_text("\n".join("".join(words[first : first + 5]) for first in range(0, len(words), 5)), "utf-8")
     return str(folder / "tags.tsv")
 
 
@@ -82,31 +82,33 @@ PICTURES = {
     "classification": Picture(
         "han",
         lambda folder: "generated:verdict?count=3000",
-        "d red k. Blue q final. W white. K d w.",
+        "d red k\nblue q final\nw white\nk d w",
         {"train.steps": 300, "train.batch_tokens": 2048},
     ),
     "tagging": Picture("tagger", languages, "mánadagur 15 dhen Iuchar", {"train.steps": 150}),
     "captioning": Picture(
-        "show-attend-tell",
+        "captioner",
         lambda folder: str(shapes.write(folder / "shapes", 300)),
         "shapes/5.png",
         {
-            "task.size": shapes.SIZE,
-            "task.flip": False,
-            "model.front": {"kind": "convolutions", "channels": [32, 64]},
-            "model.encoder.dim": 64,
-            "model.decoder.dim": 64,
-            "model.decoder.embedding": 64,
-            "model.decoder.dropout": 0.1,
+            "data.tokenizer": "words",
+            "task": {"kind": "captioning", "size": shapes.SIZE, "flip": False, "crop": 0.1, "label_smoothing": 0.0},
+            "model": {
+                "kind": "composed",
+                "front": {"kind": "convolutions", "channels": [16, 24]},
+                "encoder": {"kind": "identity", "dim": 24},
+                "decoder": {"kind": "transformer", "dim": 24, "heads": 2, "feedforward": 48, "layers": 1, "dropout": 0.0},
+            },
             "train.steps": 300,
+            "train.batch_tokens": 320,
             "train.ema": 0,
-            "train.schedule": {"kind": "cosine", "rate": 5e-3, "warmup": 30},
+            "train.schedule": {"kind": "cosine", "rate": 5e-3, "warmup": 20},
         },
     ),
     "transcription": Picture(
         "speech-digits",
         lambda folder: str(tones.recordings(folder / "tones", 200)),
-        "tones/wav/8.wav",
+        "tones/wav/6.wav",
         {
             "task.mels": 16,
             "model.front": {"kind": "frames", "convolutions": 1, "channels": 24},
@@ -121,10 +123,16 @@ PICTURES = {
     ),
     "answering": Picture(
         "memory-network",
-        lambda folder: "generated:babi?task=2&count=10000",
-        "Mary got the football. Mary went to the kitchen. John moved to the garden. Mary travelled to the office. "
-        "Where is the football?",
-        {"train.steps": 3000},
+        lambda folder: "generated:babi?task=1&count=10000",
+        "Mary went to the kitchen. John moved to the garden. Mary travelled to the office. Daniel went to the garden. "
+        "Where is Mary?",
+        {
+            "model.hops": 2,
+            "task.linear_start": 50,
+            "train.steps": 500,
+            "train.batch_tokens": 1024,
+            "train.schedule": {"kind": "cosine", "rate": 3e-2, "warmup": 20},
+        },
     ),
     "bits": Picture(
         "ntm-copy",
@@ -155,9 +163,10 @@ def save(browser: WebDriver, name: str, folder: Path, out: Path) -> None:
         return
     assert isinstance(found, Section)
     page = folder / "page.html"
-    page.write_text(static_page([found], given), "utf-8")
+    page.write_text(static_page([found], " · ".join(given.splitlines())), "utf-8")
     browser.get(page.resolve().as_uri())
-    height = browser.execute_script("return document.documentElement.scrollHeight")
+    with sized(browser, WIDTH, 100):  # a page is as high as the window at least
+        height = browser.execute_script("return document.documentElement.scrollHeight")
     with sized(browser, WIDTH, height):
         save_screenshot(browser, file)
 

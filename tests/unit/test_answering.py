@@ -120,6 +120,8 @@ def test_answers_and_the_facts_looked_at(run: Path) -> None:
     assert garden.attention["hops"].shape == (2, 1, 3)
     assert len(garden.alternatives) == 1
     assert garden.document()["facts"][1]["fact"] == facts[1]
+    with pytest.raises(DataError, match="line 2: there is no `question`"):
+        list(trained.stream([given[0], '{"story": []}']))
     alone = [next(iter(trained.stream([line]))).score for line in (given[0], given[2])]
     assert alone == pytest.approx([garden.score, kitchen.score], abs=1e-5)
 

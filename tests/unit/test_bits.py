@@ -84,6 +84,8 @@ def test_it_trains_scores_and_fills_in_blanks(tmp_path: Path) -> None:
     assert trained.score(str(data))["exact"] == pytest.approx(result.scores["exact"])
     found = [each.text for each in trained.stream(["10 | _", "", "01 | _", "11 | _"])]
     assert found[1] == ""
+    with pytest.raises(DataError, match="line 2: '1' is not a vector of 2 bits"):
+        list(trained.stream(["10 | _", "1 | _"]))
     assert sum(a == b for a, b in zip(found, ["10", "", "01", "11"], strict=True)) >= 3
 
 

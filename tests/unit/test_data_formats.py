@@ -124,7 +124,7 @@ def test_records_that_are_broken(tmp_path: Path) -> None:
     good = '{"source": "a", "target": "b"}\n'
     assert "line 2: not valid JSON" in message(write(tmp_path / "a.jsonl", good + '{"source": \n'))
     missing = message(write(tmp_path / "b.jsonl", good + '{"source": "a", "tgt": "b"}\n'))
-    assert "line 2: there is no 'target'; found 'source', 'tgt'" in missing
+    assert "line 2: there is no 'target' or 'label' or 'labels'; found 'source', 'tgt'" in missing
     assert "line 1: there is no 'source'" in message(write(tmp_path / "c.jsonl", '["a", "b"]\n'))
     assert "'target' must be text, not [3]" in message(write(tmp_path / "d.jsonl", '{"source": "a", "target": [3]}\n'))
 

@@ -163,8 +163,8 @@ def test_bad_documents_are_named(run: Path, tmp_path: Path, weft: tiny.Shell) ->
     good = {"sentences": ["a b"], "label": "animal"}
     for name, bad, says in (
         ("number", {"sentences": ["a", None], "label": "x"}, "line 2: 'sentences[1]' must be text, not None"),
-        ("nothing", {"label": "x"}, "line 2: there is no 'source'; found 'label'"),
-        ("unlabelled", {"sentences": ["a"]}, "line 2: there is no 'target'; found 'sentences'"),
+        ("nothing", {"label": "x"}, "line 2: there is no 'source' or 'sentences' or 'text'; found 'label'"),
+        ("unlabelled", {"sentences": ["a"]}, "line 2: there is no 'target' or 'label' or 'labels'; found 'sentences'"),
         ("unknown", {"sentences": ["a"], "label": "stone"}, "'stone' of pair 2 is not a label of the run"),
     ):
         weft.fails("evaluate", run, "--data", write(tmp_path / f"{name}.jsonl", good, bad), says=[says])

@@ -47,6 +47,7 @@ class MonotonicAttention(SourceAttention):
 
     hidden: width of the scoring network; 0: the model's width
     bias: initial value of r; at the published −1 an untrained scan stops nowhere
+    gain: initial value of g; 0: 1/√hidden, as published. A larger one learns to stop, and not to stop, in fewer steps
     noise: standard deviation of the noise added to e in training
     forced: whether each query must move on, so that no position is attended to twice
     hold: whether a scan that would run off the end stops at the last token instead; weights then sum to 1
@@ -63,12 +64,15 @@ class MonotonicAttention(SourceAttention):
         *,
         hidden: NonNegativeInt = 0,
         bias: float = 0.0,
+        gain: NonNegativeFloat = 0.0,
         noise: NonNegativeFloat = 1.0,
         forced: bool = False,
         hold: bool = False,
     ) -> None:
         score = AdditiveScore(site.dim, site.memory_dim, hidden or site.dim, normed=True, exact=True)
         super().__init__(site, score)
+        if gain and score.gain is not None:
+            nn.init.constant_(score.gain, gain)
         self.score = score
         self.bias = nn.Parameter(torch.full((1,), bias))
         self.noise, self.forced, self.hold = noise, forced, hold
@@ -83,7 +87,7 @@ class MonotonicAttention(SourceAttention):
         begin[:, :1] = 0.0
         return Scan(source, begin)
 
-    def extend(self, state: Scan, memory: Tensor) -> Scan:
+    def lengthen(self, state: Scan, memory: Tensor) -> Scan:
         """The scan over a source that goes on with `memory` [G, S, M]."""
         old, more = state.source, self.head.read(memory, None)
         keys, values = torch.cat([old.keys, more.keys], 1), torch.cat([old.values, more.values], 1)

@@ -53,7 +53,10 @@ def text_at(record: Any, key: str, where: str) -> str:
     for step in [key] if isinstance(record, dict) and key in record else key.split("."):
         if not isinstance(value, dict) or step not in value:
             present = ", ".join(map(repr, value)) if isinstance(value, dict) else f"a {type(value).__name__}"
-            raise DataError(f"{where}: there is no {key!r}; found {present or 'nothing'}. Choose keys like pairs.jsonl#en,de.")
+            missing = " or ".join(map(repr, {SOURCES[0]: SOURCES, TARGETS[0]: TARGETS}.get(key, (key,))))
+            raise DataError(
+                f"{where}: there is no {missing}; found {present or 'nothing'}. Choose keys like pairs.jsonl#en,de."
+            )
         value = value[step]
     if isinstance(value, list) and key not in (SOURCES[0], TARGETS[0]):
         return join_sentences([_plain(each, f"{key}[{place}]", where) for place, each in enumerate(value)])

@@ -11,6 +11,7 @@ import torch.nn.functional as F
 
 from weft.batch import Layout, Source
 from weft.data.bits import Frames, read_frames, write_target
+from weft.errors import DataError
 from weft.inference.predictor import Part, Prediction, Predictor, refuse
 from weft.inference.resolve import Resolved
 from weft.models.base import Network
@@ -51,7 +52,13 @@ class BitsPredictor(Predictor[Bits, Prediction]):
         return Bits(line, attention)
 
     def read(self, inputs: Sequence[Bits], first_line: int) -> list[list[Part]]:
-        return [[BitPart([], *read_frames(each.text, self.width))] if each.text.strip() else [] for each in inputs]
+        return [self._parts(given.text, line) for line, given in enumerate(inputs, start=first_line)]
+
+    def _parts(self, text: str, line: int) -> list[Part]:
+        try:
+            return [BitPart([], *read_frames(text, self.width))] if text.strip() else []
+        except DataError as error:
+            raise DataError(f"line {line}: {error}") from None
 
     def run(self, parts: list[BitPart], control: Control | None = None) -> list[Prediction]:
         device, layout = self.model.device, Layout.padded([part.size for part in parts])

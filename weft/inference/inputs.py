@@ -31,6 +31,10 @@ def make_inputs(
         fields = {"prefix": next(starts, None), "terms": next(wishes, None), "attention": attention, "marks": next(tags, None)}
         if fields["prefix"] is None:
             raise DataError(f"line {number} has no prefix: give one for every line, which may be empty")
-        yield predictor.parse(line, **{name: value for name, value in fields.items() if value})
+        try:
+            parsed = predictor.parse(line, **{name: value for name, value in fields.items() if value})
+        except DataError as error:
+            raise DataError(f"line {number}: {error}") from None
+        yield parsed
     if prefixes is not None and next(starts, None) is not None:
         raise DataError(f"there are more prefixes than lines to translate: line {number + 1} is missing")

@@ -111,7 +111,7 @@ class Listener:
         if self._state is None:
             self._state = self.decoder.start(Encoded(memory))
         else:
-            self._state = replace(self._state, look=self.attention.extend(self._state.look, memory))
+            self._state = replace(self._state, look=self.attention.lengthen(self._state.look, memory))
 
     def _next(self, state: RecurrentState, last: bool) -> int | None:
         """The next token; None if it depends on sound that is still to come."""
