@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -107,12 +108,8 @@ def test_pages_of_other_sites_do_not_reach_the_model(served: Any, serve: Any) ->
 )
 def test_a_health_check_on_the_machine_itself_is_answered_under_every_name(settings: Any, refused: set[str]) -> None:
     for name in ("localhost:5000", "[::1]:5000", "translate.example", "evil.example"):
-        try:
+        with pytest.raises(HTTPException, match="--allowed-host") if name in refused else nullcontext():
             check_site(Settings(**settings), "GET", {b"host": name.encode()})
-        except HTTPException as error:
-            assert error.status_code == 400 and name in refused
-        else:
-            assert name not in refused
 
 
 def test_a_proxy_may_have_its_own_name_and_path(served: Any, serve: Any) -> None:
