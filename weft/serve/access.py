@@ -59,8 +59,7 @@ class AccessControl:
         The key comes in the field `api_key`, which is `given`, in the query, or in a header.
         """
         address = request.client.host if request.client else ""
-        secret = _secret(request, given)
-        key = self._key(secret, address) if self.keys else None
+        key = self._key(_secret(request, given), address) if self.keys else None
         if admin and (key is None or not (key.admin or not any(each.admin for each in self.keys))):
             raise HTTPException(403, "this needs an admin key")
         if key is not None:

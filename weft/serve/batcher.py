@@ -7,6 +7,7 @@ import itertools
 import math
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -144,7 +145,7 @@ class Batcher:
         if parts > limit:
             raise HTTPException(400, f"the request has {parts} sentences; this server takes at most {limit} at once")
         with self._changed:
-            held = self._queue.held()
+            held = self._queue.held() if len(self._queue) + parts > limit else Counter()
             while len(self._queue) + parts > limit:
                 greediest, most = held.most_common(1)[0]
                 if most <= held[client] + parts:
