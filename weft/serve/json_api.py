@@ -15,9 +15,9 @@ from weft.inference.documents import Document
 from weft.inference.formats import Format, fill_all, open_document
 from weft.inference.predictor import Prediction
 from weft.inference.terms import NO_TERMS, Glossary, Terms
-from weft.serve.batcher import too_many_cells
 from weft.serve.detect import detect_language
 from weft.serve.models import ExplanationQuery, Served, TranslationQuery
+from weft.serve.reading import too_many_cells
 from weft.serve.request_body import PlainRoute, admitted_body, body_schema, with_choices
 from weft.serve.responses import ERRORS, ModelDocument, TranslateResponse, cells, document, encode
 from weft.serve.service import Service
