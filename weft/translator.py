@@ -14,7 +14,6 @@ from weft.config.sections import Config
 from weft.data.sound import Samples
 from weft.data.tokenizer import Tokenizer
 from weft.errors import ConfigError, DataError, InputError, RunError
-from weft.inference.formats import Format, translate_documents
 from weft.inference.generation import Generated, GenerationPredictor, Prompt
 from weft.inference.inputs import make_inputs
 from weft.inference.predictor import Prediction, Predictor, Ready
@@ -33,6 +32,7 @@ from weft.tasks.text import TextTask
 if TYPE_CHECKING:
     from weft.explain.explanation import Explanation
     from weft.explain.sections import Section
+    from weft.inference.formats import Format
 
 Warn = Callable[[str], None]
 
@@ -180,6 +180,8 @@ class Translator(Trained):
         if format != "text":
             if attention or prefix is not None:
                 raise ConfigError(f"format {format}: a document has no prefix and no attention; give a plain text instead")
+            from weft.inference.formats import translate_documents
+
             language = self.config.data.target_language
             return [*translate_documents(partial(self.stream, **options), texts, format, terms, language)]
         return list(self.stream(texts, attention=attention, prefixes=prefix, terms=terms, **options))

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
 from serving import wait_for
+from starlette.exceptions import HTTPException
 
 from weft.errors import ConfigError
+from weft.serve.access import check_site
 from weft.serve.keys import ENVIRONMENT, find_key, read_keys
+from weft.serve.settings import Settings
 
 ASKED = {"q": "a b", "source": "en", "target": "de"}
 
@@ -92,6 +96,22 @@ def test_pages_of_other_sites_do_not_reach_the_model(served: Any, serve: Any) ->
     served.post("/v1/translate", status=415, text="a", model="reverse", headers={"content-type": "text/plain"})
     allowed = serve(origins=("https://evil.example",))
     allowed.post("/translate", **ASKED, headers=foreign)
+
+
+@pytest.mark.parametrize(
+    ("settings", "refused"),
+    [
+        ({}, {"translate.example", "evil.example"}),
+        ({"host": "0.0.0.0"}, set()),
+        ({"hosts": ("*",)}, set()),
+        ({"hosts": ("translate.example",)}, {"evil.example"}),
+        ({"host": "0.0.0.0", "hosts": ("translate.example",)}, {"evil.example"}),
+    ],
+)
+def test_a_health_check_on_the_machine_itself_is_answered_under_every_name(settings: Any, refused: set[str]) -> None:
+    for name in ("localhost:5000", "[::1]:5000", "translate.example", "evil.example"):
+        with pytest.raises(HTTPException, match="--allowed-host") if name in refused else nullcontext():
+            check_site(Settings(**settings), "GET", {b"host": name.encode()})
 
 
 def test_a_proxy_may_have_its_own_name_and_path(served: Any, serve: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 import threading
@@ -17,9 +18,12 @@ from serving import connected, post, wait_for
 from weft.inference.predictor import Effort, Part
 from weft.inference.terms import Terms
 from weft.inference.translation import TranslationPredictor
+from weft.serve import batcher
 from weft.serve.fair_queue import Batch, FairQueue, Pace
+from weft.serve.metrics import Metrics
 from weft.serve.models import TranslationQuery
 from weft.serve.reading import Job, Ticket, read
+from weft.serve.settings import Settings
 from weft.serve.threads import Threads
 
 HOSTILE = {"text": [f"a b c d e f g h i j k l m n o p q {k}" for k in range(256)], "model": "reverse"}
@@ -47,6 +51,24 @@ def test_a_batch_is_bounded_by_the_measured_time_of_its_rows_and_steps() -> None
     assert len(queue.take(9.0, 10_000).jobs) == 80  # at most four times as many rows as before
     assert len(queue.take(0.0, 10_000).jobs) == 1
     assert pace.seconds("kind", 100, 10) == pytest.approx(1.5, rel=0.1)
+
+
+def test_texts_are_read_in_turns(models: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    counts: list[int] = []
+    monkeypatch.setattr(batcher, "read", lambda queries: counts.append(len(queries)) or read(queries))
+    tested, model = batcher.Batcher(Settings(), Metrics()), models.served[0]
+
+    async def ask() -> list[list[Any]]:
+        many, one = [TranslationQuery(model, f"a {number}") for number in range(40)], [TranslationQuery(model, "b c")]
+        return await asyncio.gather(tested.answer(many, "greedy"), tested.answer(one, "other"))
+
+    tested.start()
+    try:
+        found = asyncio.run(ask())
+    finally:
+        tested.close()
+    assert list(map(len, found)) == [40, 1] and found[1][0].text == "c b"
+    assert counts == [16, 1, 16, 8], "the other client waits for a few of the texts, not for all"
 
 
 def test_a_wide_or_long_search_makes_small_batches(models: Any) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from weft.collecting import OBJECTS, rarely
+from weft.collecting import OBJECTS, rarely, starting
 
 
 @pytest.fixture(autouse=True)
@@ -23,3 +23,17 @@ def test_collections_are_rarer_inside_and_as_before_afterwards(before: int, insi
     with rarely():
         assert gc.get_threshold() == (inside, 9, 8)
     assert gc.get_threshold() == (before, 9, 8)
+
+
+def test_what_a_program_makes_at_its_start_is_not_looked_at_later() -> None:
+    gc.set_threshold(700)
+    before = gc.get_freeze_count()
+    with starting():
+        assert gc.isenabled(), "a library leaves this to its caller"
+    assert gc.get_freeze_count() == before
+    try:
+        with rarely(), starting():
+            assert not gc.isenabled()
+        assert gc.isenabled() and gc.get_freeze_count() > before
+    finally:
+        gc.unfreeze()

@@ -85,17 +85,17 @@ def main() -> None:
             stream.reconfigure(encoding="utf-8")
     with rarely():
         status = run(sys.argv[1:])
-    try:
-        sys.stdout.flush()
-    except OSError as error:
-        # Python would try again at exit, and fail with a traceback.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        status = status or _fail(f"error: standard output: {error.strerror}", 1)
-    if threading.active_count() == 1:
-        # Once torch is imported, taking the interpreter apart would take a quarter of a second.
-        atexit._run_exitfuncs()
-        sys.stderr.flush()
-        os._exit(status)
+        try:
+            sys.stdout.flush()
+        except OSError as error:
+            # Python would try again at exit, and fail with a traceback.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            status = status or _fail(f"error: standard output: {error.strerror}", 1)
+        if threading.active_count() == 1:
+            # Once torch is imported, taking the interpreter apart would take a quarter of a second.
+            atexit._run_exitfuncs()
+            sys.stderr.flush()
+            os._exit(status)
     sys.exit(status)
 
 

@@ -14,6 +14,7 @@ import typer
 
 from weft.cli.options import BEAM, DECODE_SET, DEVICE, FAST, OUTPUT, RUN, TAG, decode_options, runs
 from weft.cli.output import Counter, opened, warn, write_line
+from weft.collecting import starting
 from weft.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
@@ -52,18 +53,20 @@ def predict(
     set: list[str] = DECODE_SET,
 ) -> None:
     """Run a trained model on a file, a text, or standard input line by line: translations, labels, captions, transcripts, …"""
-    from weft.cli.input import check_input, open_input
-    from weft.data.lines import check_file, read_lines
-    from weft.inference.terms import read_glossary
-    from weft.inference.workers import cores
-    from weft.translator import load_trained
+    with starting():
+        from weft.cli.input import check_input, open_input
+        from weft.data.lines import check_file, read_lines
+        from weft.inference.terms import read_glossary
+        from weft.inference.workers import cores
+        from weft.translator import load_trained
 
     options = decode_options(set, beam=beam, tag=tag, n_best=n_best, fast=fast or None)
     check_input(text)
     for read in filter(None, (prefix, glossary)):
         _keep_apart(check_file(read), output)
     known = None if glossary is None else read_glossary(glossary)
-    trained = load_trained(runs(run), device=device, warn=warn)
+    with starting():
+        trained = load_trained(runs(run), device=device, warn=warn)
     if stream:
         if prefix or glossary or n_best or as_json or format is not What.text:
             raise ConfigError("--stream writes plain text; leave --prefix, --glossary, --n-best, --json and --format out")

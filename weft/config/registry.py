@@ -173,12 +173,23 @@ def keyword_options(part: Any) -> Iterator[tuple[str, Any, Any]]:
             yield name, hints[name], ... if parameter.default is inspect.Parameter.empty else parameter.default
 
 
+DESCRIBED = re.compile(r"^(?=( *)`?(\w+)`?(?::| {2,}) *(\S.*(?:\n\1 +\S.*)*))", re.MULTILINE)
+"""A line `name: …` and indented lines after it. It matches only the beginning, because another name may be on those lines."""
+
+
 def with_description(part: Any, name: str, hint: Any) -> Any:
     """The type of an option, with its description from the part's docstring: a line `name: …` and indented lines after it."""
+    text = descriptions(part).get(name)
+    return Annotated[hint, Field(description=text)] if text else hint
+
+
+@functools.cache
+def descriptions(part: Any) -> dict[str, str]:
+    """The descriptions in a part's docstring, by the name before them."""
     texts = [part, part.__init__] if inspect.isclass(part) and part.__init__ is not object.__init__ else [part]
     text = "\n".join(inspect.getdoc(each) or "" for each in texts)
-    match = re.search(rf"^( *)`?{name}`?(?::| {{2,}}) *(\S.*(?:\n\1 +\S.*)*)", text, re.MULTILINE)
-    return Annotated[hint, Field(description=" ".join(match[2].split()))] if match else hint
+    found = [(match[2], " ".join(match[3].split())) for match in DESCRIBED.finditer(text)]
+    return dict(reversed(found))  # of several with one name, the first
 
 
 def first_line(part: Any) -> str:

@@ -19,7 +19,6 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
-from weft.data.generated import parse_generator
 from weft.data.lines import check_file, file_digest, read_lines
 from weft.data.mismatch import explain_mismatch
 from weft.data.pair_source import Pairs, Texts, combine
@@ -172,6 +171,8 @@ class GeneratedPairs(Pairs):
     """Generated pairs. Small sets are generated once and kept in memory, large ones every time they are read."""
 
     def __init__(self, spec: str) -> None:
+        from weft.data.generated import parse_generator  # many modules, and most data is not generated
+
         super().__init__(spec)
         self.generator = parse_generator(spec.removeprefix("generated:"))
         self._kept: list[tuple[str, str]] = []

@@ -59,8 +59,7 @@ class AccessControl:
         The key comes in the field `api_key`, which is `given`, in the query, or in a header.
         """
         address = request.client.host if request.client else ""
-        secret = _secret(request, given)
-        key = self._key(secret, address) if self.keys else None
+        key = self._key(_secret(request, given), address) if self.keys else None
         if admin and (key is None or not (key.admin or not any(each.admin for each in self.keys))):
             raise HTTPException(403, "this needs an admin key")
         if key is not None:
@@ -94,8 +93,9 @@ def _secret(request: Request, given: Any) -> str:
 def check_site(settings: Settings, method: str, headers: dict[bytes, bytes]) -> None:
     """Refuses foreign names of this server (DNS rebinding) and requests that other web sites make a browser send."""
     host = headers.get(b"host", b"").decode("latin-1").strip()
-    known = {*(LOOPBACK if settings.local else ()), *settings.hosts}
-    if known and "*" not in known and _name(host) not in known:
+    names = settings.hosts or (() if settings.local else ("*",))
+    # The health check of a container asks as localhost, which no foreign page can make a browser send.
+    if "*" not in names and _name(host) not in (*LOOPBACK, *names):
         raise HTTPException(400, f"this server does not answer as {_name(host)!r}; start it with --allowed-host {_name(host)}")
     origin = headers.get(b"origin", b"").decode("latin-1").strip()
     if not origin or method in READING or origin in settings.origins or "*" in settings.origins:

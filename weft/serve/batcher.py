@@ -7,6 +7,7 @@ import itertools
 import math
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -22,7 +23,7 @@ from weft.serve.fair_queue import Batch, FairQueue, Pace
 from weft.serve.log import Log
 from weft.serve.metrics import Metrics
 from weft.serve.models import Query, Served, TranslationQuery
-from weft.serve.reading import Job, Ticket, expected_cells, kind, make_jobs, read
+from weft.serve.reading import Job, Ticket, expected_cells, kind, make_jobs, read, too_many_cells
 from weft.serve.settings import Settings
 from weft.serve.threads import Threads
 
@@ -31,6 +32,9 @@ WARM_UP = (("a b", 1), ("a b c d", 1), ("a b c d e f g h", 1), ("a b c d", 8), (
 
 RETURN = 0.03
 """Seconds in which clients that were answered may send their next request, to be in one batch."""
+
+READ = 16
+"""Texts of a request that are read at once, before those of the next one."""
 
 GUESS = 0.1
 """What a batch of these texts counts for, compared with a batch of real ones."""
@@ -115,7 +119,11 @@ class Batcher:
     async def _decode(self, queries: Sequence[Query], client: str, cells: int | None) -> list[Prediction]:
         loop = asyncio.get_running_loop()
         self._check_room(client, 1)
-        readings = await loop.run_in_executor(self._reader, read, queries)
+        readings = [
+            reading
+            for first in range(0, len(queries), READ)
+            for reading in await loop.run_in_executor(self._reader, read, queries[first : first + READ])
+        ]
         if cells is not None and (count := sum(map(expected_cells, readings))) > cells:
             raise too_many_cells(count, cells)
         ticket = Ticket(client, readings, loop.create_future())
@@ -144,7 +152,7 @@ class Batcher:
         if parts > limit:
             raise HTTPException(400, f"the request has {parts} sentences; this server takes at most {limit} at once")
         with self._changed:
-            held = self._queue.held()
+            held = self._queue.held() if len(self._queue) + parts > limit else Counter()
             while len(self._queue) + parts > limit:
                 greediest, most = held.most_common(1)[0]
                 if most <= held[client] + parts:
@@ -189,7 +197,7 @@ class Batcher:
     def _interlude(self, batch: Batch, began: float) -> None:
         """Called between two steps of a batch: if it is of one client and takes long, others are answered meanwhile."""
         settings, now = self.settings, time.monotonic()
-        if now - began < settings.slice / 4 or len({job.ticket.client for job in batch.jobs}) > 1:
+        if now - began < settings.slice / 10 or len({job.ticket.client for job in batch.jobs}) > 1:
             return
         with self._changed:
             inner = self._queue.take(settings.slice, settings.batch_tokens, before=batch)
@@ -252,11 +260,6 @@ def _entry_bytes(query: Query, answer: Prediction) -> int:
     """The memory that a cached answer takes."""
     given = query.fields if isinstance(query, TranslationQuery) else {}
     return bytes_of((query.text, query.options, given, answer))
-
-
-def too_many_cells(count: int, limit: int) -> HTTPException:
-    message = f"about {count:,} attention weights exceed the limit of {limit:,}; send shorter or fewer texts"
-    return HTTPException(400, f"{message}, or ask for alignment instead of attention")
 
 
 class _Pausing(Control):

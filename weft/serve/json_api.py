@@ -14,11 +14,11 @@ from starlette.responses import HTMLResponse, Response
 from weft.inference.documents import Document
 from weft.inference.formats import Format, fill_all, open_document
 from weft.inference.predictor import Prediction
-from weft.inference.terms import Glossary, Terms
-from weft.serve.batcher import too_many_cells
+from weft.inference.terms import NO_TERMS, Glossary, Terms
 from weft.serve.detect import detect_language
 from weft.serve.models import ExplanationQuery, Served, TranslationQuery
-from weft.serve.request_body import admitted_body, body_schema, with_choices
+from weft.serve.reading import too_many_cells
+from weft.serve.request_body import PlainRoute, admitted_body, body_schema, with_choices
 from weft.serve.responses import ERRORS, ModelDocument, TranslateResponse, cells, document, encode
 from weft.serve.service import Service
 from weft.serve.sockets import reload_others
@@ -93,6 +93,8 @@ class TranslateRequest(BaseModel):
 
     def terms(self, text: str) -> Terms:
         """The terms for one text."""
+        if not (self.use or self.avoid or self.glossary):
+            return NO_TERMS
         found = Glossary(self.glossary.items()).terms(text)
         use, avoid = (*self.use, *found.use), (*self.avoid, *found.avoid)
         return Terms(tuple(dict.fromkeys(use)), tuple(dict.fromkeys(avoid)), found.sources)
@@ -112,7 +114,7 @@ class ExplainRequest(BaseModel):
 
 def router(service: Service) -> APIRouter:
     """/v1/translate, /v1/explain, /v1/models and /v1/reload."""
-    routes = APIRouter(prefix="/v1", tags=["weft"], responses=ERRORS)
+    routes = APIRouter(prefix="/v1", tags=["weft"], responses=ERRORS, route_class=PlainRoute)
 
     @routes.post(
         "/translate",
@@ -222,12 +224,8 @@ def _queries(
 def _options(body: TranslateRequest, limit: int, model: Served) -> tuple[tuple[str, Any], ...]:
     """Returns the options that differ from the run's defaults; refuses those beyond the server's limits."""
     decode = model.translator.config.decode
-    defaults = {
-        **decode.model_dump(),
-        **decode.search,
-        "beam": decode.search.get("width"),
-        "sample": decode.search["kind"] == "sample",
-    }
+    named = {"beam": decode.search.get("width"), "sample": decode.search["kind"] == "sample"}
+    defaults = {**{name: getattr(decode, name, None) for name in OPTIONS}, **decode.search, **named}
     given = {name: getattr(body, name) for name in OPTIONS}
     for name in ("beam", "n_best"):
         if given[name] is not None and given[name] > limit:

@@ -176,3 +176,9 @@ def expected_cells(reading: Reading) -> int:
     if not (isinstance(query, TranslationQuery) and query.attention):
         return 0
     return query.model.count_maps() * sum(part.size**2 for part in reading.parts)
+
+
+def too_many_cells(count: int, limit: int) -> HTTPException:
+    """The refusal of a request that computes more attention weights than the server sends."""
+    message = f"about {count:,} attention weights exceed the limit of {limit:,}; send shorter or fewer texts"
+    return HTTPException(400, f"{message}, or ask for alignment instead of attention")

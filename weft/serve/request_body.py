@@ -3,19 +3,29 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Callable, Collection, Coroutine
+from typing import TYPE_CHECKING, Any, TypeVar, get_type_hints
 
 from fastapi import Request
 from fastapi.exceptions import RequestValidationError
+from fastapi.routing import APIRoute
 from pydantic import BaseModel, ValidationError
 from starlette.datastructures import UploadFile
 from starlette.exceptions import HTTPException
+from starlette.responses import Response
 
 if TYPE_CHECKING:
     from weft.serve.service import Service
 
 Fields = dict[str, Any]
+
+
+class PlainRoute(APIRoute):
+    """Calls an endpoint that reads the request and returns the response itself without looking for its parameters."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        plain = get_type_hints(self.endpoint) == {"request": Request, "return": Response}
+        return self.endpoint if plain else super().get_route_handler()
 
 
 async def read_fields(request: Request, files: int = 0) -> Fields:
