@@ -18,6 +18,7 @@ from weft.cli import (
     bench,
     compare,
     demo,
+    dictionary,
     distill,
     doctor,
     evaluate,
@@ -55,6 +56,7 @@ app.command("generate")(generate.generate)
 app.command("compare")(compare.compare)
 app.command("bench")(bench.bench)
 app.command("distill")(distill.distill)
+app.command("dictionary")(dictionary.dictionary)
 app.command("shortlist")(shortlist.shortlist)
 app.command("average")(average.average)
 app.command("list")(listing.list_parts)
