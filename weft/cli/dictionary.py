@@ -44,9 +44,7 @@ def dictionary(
     known = Dictionary.read(file)
     if gold is not None:
         found = known.precision(Dictionary.read(gold))
-        typer.echo(
-            f"precision at 1: {found.percent:.1f} % ({found.right:,} of {found.known:,}; gold: {found.words:,} words)"
-        )
+        typer.echo(f"precision at 1: {found.percent:.1f} % ({found.right:,} of {found.known:,}; gold: {found.words:,} words)")
     if text is not None:
         with opened(output) as out:
             for line in read_lines(text):

@@ -76,7 +76,7 @@ def _cooccurrences(texts: Sequence[Sequence[str]], numbers: dict[str, int], wind
     cells, place = np.unique(np.concatenate(keys), return_inverse=True)
     sums = np.bincount(place, np.concatenate(values)).astype(np.float32)
     rows = torch.from_numpy(np.stack(np.divmod(cells, 2 * size)))
-    return torch.sparse_coo_tensor(rows, torch.from_numpy(sums), (size, 2 * size)).coalesce()
+    return _sparse(rows, torch.from_numpy(sums), (size, 2 * size))
 
 
 def _mutual_information(cells: Tensor) -> Tensor:
@@ -86,7 +86,13 @@ def _mutual_information(cells: Tensor) -> Tensor:
     of_word = torch.zeros(cells.size(0), dtype=values.dtype).index_add_(0, word, values)
     of_context = torch.zeros(cells.size(1), dtype=values.dtype).index_add_(0, context, values) ** SMOOTHING
     ratio = values * of_context.sum() / (of_word[word] * of_context[context])
-    return torch.sparse_coo_tensor(cells.indices(), ratio.log().clamp_min(0).float(), cells.shape).coalesce()
+    return torch.sparse_coo_tensor(
+        cells.indices(), ratio.log().clamp_min(0).float(), cells.shape, check_invariants=False
+    ).coalesce()
+
+
+def _sparse(cells: Tensor, values: Tensor, shape: tuple[int, ...]) -> Tensor:
+    return torch.sparse_coo_tensor(cells, values, shape, check_invariants=False).coalesce()
 
 
 def _reduced(cells: Tensor, width: int, power: float) -> Vectors:

@@ -9,5 +9,6 @@ TASKS = {
     "answering": "weft.tasks.answering:AnsweringTask",
     "bits": "weft.tasks.bits:BitsTask",
     "transcription": "weft.tasks.transcription:TranscriptionTask",
+    "deciphering": "weft.tasks.deciphering:DecipheringTask",
     "language_model": "weft.tasks.language_model:LanguageModelTask",
 }
