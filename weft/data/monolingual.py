@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
-from itertools import chain
+from itertools import chain, islice
 
 import numpy as np
 
 from weft.data.lines import check_file, file_digest, read_lines
-from weft.data.pair_source import Pairs
+from weft.data.pair_source import Pairs, combine
 from weft.errors import DataError
 
 LANGUAGE = re.compile(r"([A-Za-z]{2,8}(?:-[A-Za-z0-9]{1,8})*)=(.+)", re.DOTALL)
@@ -22,20 +22,25 @@ ENOUGH = 30
 
 
 class Monolingual(Pairs):
-    """Texts of one language, one per line: pairs of a line and nothing."""
+    """Texts of one language, one per line: pairs of a line and the language. first, end: which lines, all by default."""
 
-    def __init__(self, language: str, paths: Sequence[str]) -> None:
+    def __init__(self, language: str, paths: Sequence[str], first: int = 0, end: int | None = None) -> None:
         super().__init__(", ".join(f"{language}={path}" for path in paths))
         self.language, self.paths = language, [str(check_file(path)) for path in paths]
+        self.first, self.end = first, end
 
     def lines(self) -> Iterator[str]:
-        return chain.from_iterable(read_lines(path) for path in self.paths)
+        return islice(chain.from_iterable(read_lines(path) for path in self.paths), self.first, self.end)
 
     def __iter__(self) -> Iterator[tuple[str, str]]:
-        return ((line, "") for line in self.lines())
+        return ((line, self.language) for line in self.lines())
 
     def digest(self) -> str:
-        return "\0".join([self.language, *(file_digest(path) for path in self.paths)])
+        return combine(self.language, str(self.first), str(self.end), *(file_digest(path) for path in self.paths))
+
+    def held_out(self, count: int) -> tuple[Monolingual, Monolingual]:
+        """The first `count` lines, and the others."""
+        return Monolingual(self.language, self.paths, 0, count), Monolingual(self.language, self.paths, count)
 
 
 def split_language(spec: str) -> tuple[str, str]:
@@ -44,6 +49,11 @@ def split_language(spec: str) -> tuple[str, str]:
     if found is None:
         raise DataError(f"{spec!r} names no language: write, for example, en=FILE for an English text.")
     return found[1], found[2]
+
+
+def languages_of(specs: Sequence[str]) -> list[str]:
+    """The languages that texts are in, in the order in which they come first."""
+    return list(dict.fromkeys(split_language(spec)[0] for spec in specs))
 
 
 def open_languages(specs: Sequence[str], tell: Callable[[str], None] = lambda message: None) -> tuple[Monolingual, Monolingual]:

@@ -24,7 +24,7 @@ class SentencePieceTokenizer(Tokenizer):
     """
 
     suffix: ClassVar[str] = ".model"
-    learns: ClassVar[bool] = False
+    learns = False
 
     def __init__(self, *, model: str) -> None:
         self.model = model

@@ -12,14 +12,16 @@ from __future__ import annotations
 import json
 from abc import abstractmethod
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
+from random import Random
 from typing import Any, ClassVar, Literal
 
 import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 
 from weft.batch import SPECIALS, UNK
+from weft.data.segmentation import UNKNOWN, Variants, bpe_dropout, unigram_sample
 from weft.data.symbols import BYTES, NO_TEXT, OTHER_TOKENIZER, byte_name
 from weft.data.tokenizer import RESERVED, SPACE, Tokenizer
 from weft.errors import DataError
@@ -111,6 +113,27 @@ class _Subword(Tokenizer):
             self._known = {}  # a new dict, because another thread may still read the old one
         return ids
 
+    def variants(self, strength: float) -> Variants:
+        learnt = json.loads(self._inner.to_str())["model"]
+        normal, parts = self._inner.normalizer.normalize_str, self._inner.pre_tokenizer.pre_tokenize_str
+        split = self._splitter(learnt, strength)
+        ids = self._inner.get_vocab()
+
+        def segment(text: str, draw: Random) -> list[int]:
+            return [token for piece in split(text, draw) for token in self._ids(piece, ids)]
+
+        return Variants(lambda word: [part for part, _ in parts(normal(word or " "))], segment)
+
+    def _ids(self, piece: str, ids: Mapping[str, int]) -> list[int]:
+        """The id of a piece, or those of its bytes if it has none."""
+        if piece in ids:
+            return [ids[piece]]
+        return [ids[byte_name(byte)] for byte in piece.encode()] if self.byte_fallback else [UNK]
+
+    @abstractmethod
+    def _splitter(self, learnt: Mapping[str, Any], strength: float) -> Callable[[str, Random], list[str]]:
+        """Draws the pieces of a text, given the parameters of the trained model."""
+
     def decode(self, ids: Sequence[int]) -> str:
         return str(self._inner.decode([i for i in ids if i >= RESERVED], skip_special_tokens=False))
 
@@ -151,6 +174,10 @@ class BpeTokenizer(_Subword):
             vocabulary, [tuple(pair) for pair in learnt["merges"]], unk_token=SPECIALS[UNK], byte_fallback=self.byte_fallback
         )
 
+    def _splitter(self, learnt: Mapping[str, Any], strength: float) -> Callable[[str, Random], list[str]]:
+        ranks = {(left, right): rank for rank, (left, right) in enumerate(learnt["merges"])}
+        return lambda text, draw: bpe_dropout(text, ranks, strength, draw)
+
 
 class UnigramTokenizer(_Subword):
     """Unigram language model (Kudo, 2018, arXiv:1804.10959): the most probable segmentation of a word into pieces."""
@@ -172,6 +199,11 @@ class UnigramTokenizer(_Subword):
         pieces = _in_order(piece for piece in learnt["vocab"] if piece[0] != SPECIALS[UNK])
         lowest = pieces[-1][1] if pieces else 0.0
         return models.Unigram([(name, lowest - 100.0) for name in self.reserved] + pieces, UNK, self.byte_fallback)
+
+    def _splitter(self, learnt: Mapping[str, Any], strength: float) -> Callable[[str, Random], list[str]]:
+        scores = dict(learnt["vocab"][len(self.reserved) :])
+        longest, lowest = max(map(len, scores), default=1), min(scores.values(), default=0.0) - UNKNOWN
+        return lambda text, draw: unigram_sample(text, scores, longest, lowest, strength, draw)
 
 
 def _in_order(pieces: Iterator[list[Any]]) -> list[tuple[str, float]]:

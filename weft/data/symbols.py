@@ -207,7 +207,7 @@ class CharacterTokenizer(_Counted):
 class ByteTokenizer(Tokenizer):
     """One id per UTF-8 byte: 260 ids for any text, without training."""
 
-    learns: ClassVar[bool] = False
+    learns = False
 
     def train(self, texts: Iterable[str], size: int) -> None:
         """There is nothing to train; the size is fixed."""

@@ -20,7 +20,8 @@ from weft.config import registry
 from weft.data import TOKENIZERS
 from weft.data.cache import find_or_build
 from weft.data.formats import Pairs
-from weft.errors import RunError
+from weft.data.segmentation import Variants
+from weft.errors import ConfigError, RunError
 
 RESERVED = len(SPECIALS)
 SPACE = "▁"
@@ -39,8 +40,11 @@ class Tokenizer(ABC):
     """Text to ids and back. The keyword-only parameters of a constructor are its options in a configuration."""
 
     suffix: ClassVar[str] = ".json"
-    learns: ClassVar[bool] = True
+    learns: bool = True
     """Whether training uses the texts."""
+
+    marks: Sequence[str] = ()
+    """The tags and other tokens that no text contains; see `weft.data.marks`."""
 
     @abstractmethod
     def train(self, texts: Iterable[str], size: int) -> None:
@@ -89,6 +93,16 @@ class Tokenizer(ABC):
     def named(self, words: Sequence[str]) -> Tokenizer:
         """A copy whose `decode` and `tokens` map the ids from `size` on to `words`; itself if it has no UNK."""
         return self
+
+    def tags(self, text: str | None) -> list[int]:
+        """The ids of tags, which are separated by spaces."""
+        if text:
+            raise ConfigError(f"the run was not trained with tags, so it has no tag {text!r}; leave it out")
+        return []
+
+    def variants(self, strength: float) -> Variants:
+        """Random segmentations of words; `strength` is noise.subword in the configuration."""
+        raise ConfigError("noise.subword: only the tokenizers bpe and unigram can draw segmentations; leave it out")
 
     def tokens(self, ids: Sequence[int]) -> list[str]:
         """A readable piece of text for each id, including special ones."""

@@ -3,6 +3,7 @@
 TASKS = {
     "translation": "weft.tasks.translation:TranslationTask",
     "parallel_translation": "weft.tasks.parallel:ParallelTranslationTask",
+    "unsupervised": "weft.tasks.unsupervised:UnsupervisedTask",
     "classification": "weft.tasks.classification:ClassificationTask",
     "tagging": "weft.tasks.tagging:TaggingTask",
     "captioning": "weft.tasks.captioning:CaptioningTask",
