@@ -15,7 +15,6 @@ from weft.errors import ConfigError
 from weft.models.cipher_gan import CipherGan
 from weft.objectives.adversarial import gradient_penalty, remember
 from weft.runs.weights import read_tensors
-from weft.translator import load_trained
 
 LETTERS = "abcdefghij"
 
@@ -104,12 +103,10 @@ def test_a_key_must_fit(text: Path, tmp_path: Path) -> None:
 def test_a_cipher_of_ten_letters_is_solved(text: Path, tmp_path: Path) -> None:
     result = weft.train("cipher-shift", data=str(text), out=tmp_path / "run", set={**SETTINGS, "data.cache": str(tmp_path)})
     assert result.scores["accuracy"] >= 95
-    solver = load_trained(tmp_path / "run")
-    line = text.read_text().split("\n")[0]
-    alphabet = solver.predictor.symbols.units  # most frequent first, behind UNK
-    hidden = "".join(("�", *alphabet)[(alphabet.index(letter) + 1 + 3) % (len(alphabet) + 1)] for letter in line)
-    found = solver.predict([hidden])[0].text
-    assert sum(a == b for a, b in zip(found, line, strict=True)) >= 90
+    solver = weft.load(tmp_path / "run", device="cpu")
+    pairs = solver.task.examples([str(text)])[:5]
+    for (_, plain), found in zip(pairs, solver.stream([cipher for cipher, _ in pairs]), strict=True):
+        assert sum(ours == theirs for ours, theirs in zip(found.text, plain, strict=True)) >= 0.8 * len(plain)
 
 
 def test_a_resumed_run_is_equal_bit_by_bit(text: Path, tmp_path: Path) -> None:

@@ -14,11 +14,11 @@ import weft
 from weft.batch import BOS, EOS, PAD
 from weft.config.sections import load_config
 from weft.errors import ConfigError, DataError
+from weft.inference.two_languages import TwoLanguagePredictor
 from weft.models.base import Model
 from weft.runs.opening import build_task
 from weft.runs.weights import read_tensors
 from weft.tasks.unsupervised import UnsupervisedTask
-from weft.translator import load_trained
 
 SETTINGS: dict[str, Any] = {
     **{key: value for key, value in tiny.SETTINGS.items() if not key.startswith("decode.")},
@@ -124,11 +124,15 @@ def test_a_resumed_run_is_equal_bit_by_bit_and_translates_both_ways(files: list[
         read_tensors(tmp_path / run / "checkpoints/step-00000006/model.safetensors") for run in ("whole", "halves")
     )
     assert all(torch.equal(tensor, halves[name]) for name, tensor in whole.items())
-    forth, back = (load_trained(tmp_path / "whole", options={"into": into}) for into in (None, "en"))
-    assert forth.predictor.into != back.predictor.into
-    assert isinstance(forth.predict(["dog sees cat"])[0].text, str)
+    trained = weft.load(tmp_path / "whole", device="cpu")
+    assert isinstance(trained.task, UnsupervisedTask)
+    english, other = trained.task.marks
+    for options, mark in (({}, other), ({"into": "en"}, english)):
+        predictor = trained.predictor(**options)
+        assert isinstance(predictor, TwoLanguagePredictor) and predictor.into == mark
+    assert len(list(trained.stream(["dog sees cat", "ekil"], into="en"))) == 2
     with pytest.raises(ConfigError, match="between en and xx"):
-        load_trained(tmp_path / "whole", options={"into": "de"})
+        trained.predictor(into="de")
 
 
 def test_parallel_data_is_refused(tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -90,11 +89,6 @@ class DecipheringTask(TextTask):
 
     def inspect(self, pairs: Pairs, tell: Callable[[str], None]) -> None:
         """Any text will do."""
-
-    def prepare(self) -> Sizes:
-        sizes = super().prepare()
-        self.valid = self.valid or self.train
-        return sizes
 
     def learn(self, train: list[Pairs]) -> None:
         data = self.config.data
@@ -198,14 +192,21 @@ class DecipheringTask(TextTask):
         names = {side: f"pool/{side}/{_process()}" for side in SIDES}
         self._pools = {side: tensors[name].clone() for side, name in names.items() if name in tensors}
 
+    def validation(self, model: nn.Module) -> Iterator[CipherBatch]:
+        """Windows of the validation data or, if there is none, of the half of the text that is in the cipher."""
+        train, device = self.config.train, next(model.parameters()).device
+        corpus, begin = (self.train, len(self.train) // 2) if self.valid is None else (self.valid, 0)
+        end = min(len(corpus), begin + (train.validate_sentences or len(corpus)))
+        for rows in np.array_split(np.arange(begin, end), -(-(end - begin) * self.extent // train.batch_tokens)):
+            yield self.collate(corpus, rows).to(device)
+
     @torch.no_grad()
     def evaluate(self, model: nn.Module) -> dict[str, float]:
         """The loss of the way back, and the accuracy without UNK, on windows of the validation data or of the cipher text."""
         assert isinstance(model, CipherGan)
         right = known = 0
         cycle, texts = 0.0, 0
-        most = -(-(self.config.train.validate_sentences or len(self.train)) * self.extent // self.config.train.batch_tokens)
-        for batch in islice(self.validation(model), most):
+        for batch in self.validation(model):
             counted = batch.plain != 0
             found = model.solve(batch.cipher).argmax(-1)
             right, known = right + int(((found == batch.plain) & counted).sum()), known + int(counted.sum())
