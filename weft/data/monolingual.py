@@ -79,7 +79,7 @@ def check_unpaired(first: Monolingual, second: Monolingual, tell: Callable[[str]
     if len(sizes[0]) != len(sizes[1]) or len(sizes[0]) < ENOUGH:
         return
     advice = "take one half of the sentences for one language and the other half for the other"
-    if min(each.std() for each in sizes) > 0 and np.corrcoef(*sizes)[0, 1] > CORRELATED:
+    if min(each.std() for each in sizes) > 0 and np.corrcoef(sizes[0], sizes[1])[0, 1] > CORRELATED:
         raise DataError(f"{first.name} and {second.name} look like translations of each other, line by line: {advice}.")
     tell(
         f"{first.name} and {second.name} have the same number of lines. If one is a translation of the other in another order, "

@@ -33,13 +33,13 @@ class Learning:
     """How a map is learnt.
 
     rounds: of self-learning · frequent: words of each text, the most frequent ones, that the dictionary of a round is made of ·
-    likeness: the least similarity of the spellings of cognates, 1 for equal ones · weight: of the power of the correlation by
+    likeness: the least similarity of the spellings of cognates, 1 for equal ones · weight: the power of the correlations by
     which mapped dimensions are weighted.
     """
 
     rounds: int = 10
     frequent: int = 4000
-    likeness: float = 0.75
+    likeness: float = 0.85
     weight: float = 0.5
 
 

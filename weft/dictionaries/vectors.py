@@ -44,7 +44,7 @@ class WordVectors:
 
 
 def learn_vectors(
-    lines: Iterable[str], *, most: int = 20_000, least: int = 5, window: int = 4, width: int = 300, power: float = 0.75
+    lines: Iterable[str], *, most: int = 20_000, least: int = 5, window: int = 6, width: int = 300, power: float = 0.75
 ) -> WordVectors:
     """The vectors of the words that occur at least `least` times, `most` words at most.
 
