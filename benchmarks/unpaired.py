@@ -132,7 +132,7 @@ def scores_of(runs: Sequence[Run], options: argparse.Namespace) -> tuple[float, 
     found = []
     for way, into in enumerate((options.into, "en")):
         decoding = {"into": into} if both else {}
-        written = trained[0 if both else way].stream(texts[way], together=True, beam=5, **decoding)
+        written = trained[0 if both else way].stream(texts[way], beam=5, **decoding)
         found.append(bleu([each.text for each in written], texts[1 - way]))
     return found[0], found[1]
 

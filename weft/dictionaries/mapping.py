@@ -61,7 +61,8 @@ def map_vectors(source: WordVectors, target: WordVectors, learning: Learning) ->
     seeds = find_seeds(source.words, target.words, learning.likeness)
     if len(seeds) == 0:
         raise DataError("no word occurs in both texts, not even nearly alike: without such words no dictionary can be learnt")
-    x, y = _normal(source.vectors), _normal(target.vectors)
+    width = min(source.vectors.shape[1], target.vectors.shape[1])  # a text of few words has narrow vectors
+    x, y = _normal(source.vectors[:, :width]), _normal(target.vectors[:, :width])
     limit = slice(learning.frequent)
     pairs = seeds
     for _ in range(learning.rounds):
