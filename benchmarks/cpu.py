@@ -36,12 +36,13 @@ from gpu import SOURCE, STEPS
 
 from weft.batch import BOS, PAD, Source
 from weft.config.sections import DecodeSection
-from weft.inference.resolve import resolve
+from weft.inference.resolve import Resolved, resolve
 from weft.inference.workers import Workers
-from weft.kernels.cpp import CannotBuild, kernels, using
+from weft.kernels.cpp import CannotBuild, kernels
 from weft.layers.int8 import in_int8
-from weft.models.base import Model, NarrowedDecoder, Sizes
+from weft.models.base import Model, Sizes
 from weft.models.composing import build_model
+from weft.models.narrowed import NarrowedDecoder
 from weft.search.choosers import Beam, Chooser, Greedy, Limits
 from weft.search.constraints import Forbid
 from weft.search.loop import generate
@@ -99,17 +100,18 @@ def build_models(kind: str, shape: Shape, settings: Sequence[str]) -> dict[str, 
     return {setting: ways[setting]() for setting in settings}
 
 
-def search(model: Model, vocabulary: int, setting: str, beam: int, shortlist: bool, source: Rows) -> int:
+def resolved(model: Model, setting: str, beam: int) -> Resolved:
+    """The options of a setting. A translator resolves them once, so this is not counted."""
+    options = DecodeSection(search={"kind": "beam", "width": beam}, precision=NATIVE.get(setting, setting))  # type: ignore[arg-type]
+    return replace(resolve(options, model.device), kernels=kernels() if setting in NATIVE else None)
+
+
+def search(model: Model, vocabulary: int, how: Resolved, beam: int, shortlist: bool, source: Rows) -> int:
     """Decodes 32 forced steps; returns the number of generated tokens."""
-    rows, native = len(source), kernels() if setting in NATIVE else None
-    precision = NATIVE.get(setting, setting)
-    decoder, bias = model.decoder, None
+    rows, decoder, bias = len(source), model.decoder, None
     column = torch.full((rows,), STEPS)
     chooser: Chooser = Beam(beam) if beam > 1 else Greedy()
-    options = DecodeSection(search={"kind": "beam", "width": beam}, precision=precision)  # type: ignore[arg-type]
-    resolved = replace(resolve(options, model.device), kernels=native)
-    half = resolved.autocasts(next(model.parameters()).dtype, resolved.beams)
-    with torch.inference_mode(), torch.autocast("cpu", torch.bfloat16, enabled=half), using(native):
+    with how.arithmetic(next(model.parameters()).dtype, how.beams):
         if shortlist:
             size = min(SHORTLISTS[min(SHORTLISTS, key=lambda known: abs(known - rows))], vocabulary)
             decoder, bias = NarrowedDecoder(decoder, torch.arange(size) * (vocabulary // size)), torch.zeros(rows, size)
@@ -141,7 +143,7 @@ def weft_works(
     source = torch.randint(4, shape.vocabulary, (rows, SOURCE), generator=torch.Generator().manual_seed(1)).tolist()
     last = list(models)[-1]
     for setting, shortlist in [*((name, False) for name in models), (last, True)]:
-        find = partial(search, models[setting], shape.vocabulary, setting, beam, shortlist)
+        find = partial(search, models[setting], shape.vocabulary, resolved(models[setting], setting, beam), beam, shortlist)
         name = f"weft {setting}{' shortlist' * shortlist}"
         for count in sorted({1, threads}) if rows == 1 else [threads]:
             yield name, partial(run_alone, find, source, count)

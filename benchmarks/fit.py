@@ -23,11 +23,11 @@ from typing import Any
 import numpy as np
 from trainings import Outcome, Run, Sweep, add_options, markdown, report, score_cell
 
-from weft.compare.trainings import complete
 from weft.data.formats import open_pairs
 from weft.data.lines import read_lines
 from weft.evaluation.metrics import make_metrics, score
 from weft.fitting import rules
+from weft.runs.folder import complete
 from weft.runs.opening import run_config
 
 SIZES = {500: "multi30k", 3_000: "multi30k", 12_000: "multi30k", 29_000: "multi30k", 162_000: "eng_fra"}

@@ -3,8 +3,8 @@
     python benchmarks/nat.py DIR --out FOLDER [--seeds 1,2] [--minutes 9.5]
 
 DIR holds train, val and test_2016_flickr, each as .en and .de. The teacher is transformer-small. Each recipe is trained on its
-translations and on the real text. Completed runs in FOLDER are not repeated, and interrupted ones are resumed, so the same
-command can be called until it is done. Lengths of texts, repeated words and BLEU by length stand beside those of the teacher.
+translations and on the real text. Completed runs in FOLDER are not repeated, and interrupted ones are resumed, so
+repeat the command until everything is done. The table also has lengths of texts, repeated words and BLEU by length.
 At the end, when nothing else runs, the latency of one pass is compared with that of the teacher's greedy decoding.
 """
 

@@ -25,7 +25,8 @@ from trainings import about, add_options, common_settings, deadline, markdown, p
 
 from weft.compare.processes import Failure, Processes, Stopped
 from weft.compare.stat import interval
-from weft.compare.trainings import Training, records, train
+from weft.compare.trainings import Training, train
+from weft.runs.folder import records
 
 STEPS = 2000
 SYSTEMS = {"fused": "weft", "plain": "postnorm"}

@@ -1,6 +1,6 @@
 """Measures a server under load on this machine: sentences per second with and without batching of requests.
 
-    python benchmarks/serve_load.py RUN [--data FILE] [--clients 64] [--seconds 60] [--beam 4] [--flags=--fast]
+    python benchmarks/serve_load.py RUN [--data FILE] [--clients 64] [--seconds 60] [--beam 4] [--fast]
     python benchmarks/serve_load.py RUN --fuzz | --same 200 | --single 200 | --hostile [--minutes 30]
 
 Starts `weft serve` twice, without a cache: with its defaults, and with --batch-tokens 0, which decodes every text alone. Each
@@ -168,8 +168,9 @@ def main() -> None:
     parser.add_argument("--single", type=int, default=0, help="only measure this many single requests")
     parser.add_argument("--hostile", action="store_true", help="honest and hostile clients together")
     parser.add_argument("--minutes", type=float, default=30.0, help="how long --hostile lasts")
-    parser.add_argument("--flags", default="", help="further options of the servers, such as --fast")
+    parser.add_argument("--fast", action="store_true", help="start the servers with --fast")
     options = parser.parse_args()
+    flags = ["--fast"] * options.fast
     if options.fuzz:
         with serving(options.run) as server:
             sys.exit(fuzz(server, options.cases))
@@ -177,20 +178,20 @@ def main() -> None:
     if options.same:
         sys.exit(not same_everywhere(options.run, texts[: options.same], options.beam))
     if options.hostile:
-        sys.exit(hostile(options.run, texts[:500], options.minutes, options.clients, options.flags.split()))
+        sys.exit(hostile(options.run, texts[:500], options.minutes, options.clients, flags))
     if options.single:
-        single(options.run, texts[: options.single], options.beam, options.flags.split())
+        single(options.run, texts[: options.single], options.beam, flags)
         return
     print("| server | sentences/s | p50 ms | p99 ms | errors | memory MiB |\n|---|---|---|---|---|---|")
     rates = []
-    for name, flags in (("requests batched", ()), ("one text at a time", ("--batch-tokens", "0"))):
-        with serving(options.run, *flags, *options.flags.split()) as server:
+    for name, more in (("requests batched", ()), ("one text at a time", ("--batch-tokens", "0"))):
+        with serving(options.run, *more, *flags) as server:
             load = asyncio.run(drive(server, texts, options))
             print(load.row(name, options.seconds), flush=True)
             rates.append(len(load.times))
             if load.errors:
                 print(f"first error: {load.errors[0]}", file=sys.stderr)
-            if not flags:
+            if not more:
                 ending = terminate_under_load(server, texts, 16)
     print(f"\n{rates[0] / max(1, rates[1]):.1f} × as many sentences; {ending}")
 

@@ -21,12 +21,13 @@ import torch
 
 from weft.bench.machine import about as describe_machine
 from weft.compare.processes import Failure, Processes, Stopped
-from weft.compare.trainings import Training, records, train
+from weft.compare.trainings import Training, train
 from weft.config.registry import build
 from weft.config.sections import Config, load_config
 from weft.errors import WeftError
 from weft.models.base import Model, Sizes
 from weft.models.composing import build_model
+from weft.runs.folder import records
 from weft.runs.opening import open_run
 from weft.tasks.base import Setting
 
@@ -35,7 +36,8 @@ from weft.tasks.base import Setting
 class Run:
     """One training: a recipe with changes, on `data`. tests: name → data to score, decoded with a beam of `beam`.
 
-    time: what `--time` says, if anything · valid: validation data, if there is any.
+    data: empty if `sets` name it · tags: the tag of each test that needs one · beam: 0 for tasks without one · time: what
+    `--time` says, if anything · valid: validation data, if there is any · start: the run to start from, if any
     """
 
     name: str
@@ -46,10 +48,13 @@ class Run:
     beam: int = 5
     time: str = ""
     valid: str = ""
+    tags: Mapping[str, str] = field(default_factory=dict)
+    start: str = ""
 
     @property
     def training(self) -> Training:
-        return Training(self.recipe, (self.data,), (self.valid,) if self.valid else (), self.sets, self.time)
+        data, valid = (self.data,) if self.data else (), (self.valid,) if self.valid else ()
+        return Training(self.recipe, data, valid, self.sets, self.time, self.start)
 
     def config(self) -> Config:
         return self.training.config()
@@ -127,7 +132,9 @@ class Sweep:
         file = self.out / "scores" / f"{run.name}.{test}.json"
         if not file.exists():
             text = str(self.out / "texts" / f"{run.name}.{test}.txt")
-            words = ["evaluate", str(self.out / run.name), "--data", pairs, "--beam", str(run.beam), "--json", "-o", text]
+            words = ["evaluate", str(self.out / run.name), "--data", pairs, "--json", "-o", text]
+            words += ["--beam", str(run.beam)] if run.beam else []
+            words += ["--tag", run.tags[test]] if test in run.tags else []
             file.write_text(self.processes(f"{run.name}.{test}", words), "utf-8")
         found = json.loads(file.read_text("utf-8"))
         if "metrics" not in found:  # the task compares no predictions with references

@@ -33,9 +33,8 @@ from zoo_report import draw, kind_of
 from weft.compare.plan import Run, training
 from weft.compare.processes import Processes, Stopped
 from weft.compare.sweep import Sweep
-from weft.compare.trainings import complete
 from weft.compare.worker import work
-from weft.runs.folder import RunLock
+from weft.runs.folder import RunLock, complete
 
 RESULTS, FLOORS = "zoo.json", "floors.json"
 LONGEST = "a"

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import socket
+import sys
 import threading
 import time
+import traceback
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -58,7 +60,14 @@ def running(models: Models, **settings: Any) -> Iterator[Running]:
         shown.client.close()
         server.stop()
         thread.join(30)
-        assert not thread.is_alive()
+        assert not thread.is_alive(), what_runs(server)
+
+
+def what_runs(server: Server) -> str:
+    """The open connections of a server and the stacks of all threads, to see why it does not stop."""
+    frames = sys._current_frames()
+    stacks = ["".join([each.name, "\n", *traceback.format_stack(frames[each.ident])]) for each in threading.enumerate()]
+    return "\n".join([*(str(vars(each)) for each in server.server_state.connections), *stacks])
 
 
 class Slow:

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from weft.batch import Layout, PairBatch, Position, Source
-from weft.config.sections import TrainSection
+from weft.config.train_section import TrainSection
 from weft.errors import Interrupted
 from weft.models.base import Sizes
 from weft.runs.folder import RunLock

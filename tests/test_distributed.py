@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import small_task
+import torch
 
 from weft.runs.weights import read_tensors
 from weft.training import checkpoint
@@ -95,3 +96,17 @@ def test_a_run_goes_from_one_process_to_two_and_back(tmp_path: Path) -> None:
         assert distance(folders[0] / file, folders[1] / file) < 1e-12
     assert sorted(number for part in seen(run) for number in part) == list(range(32))
     assert losses(run) == pytest.approx(losses(tmp_path / "whole"), abs=1e-12)
+
+
+def test_frozen_weights_stay_the_same_in_all_processes(tmp_path: Path) -> None:
+    options = {**OPTIONS, "freeze": ["rnn.*"], "steps": 3, "save_every": 3}
+    train(2, tmp_path / "two", **options)
+    small_task.train(
+        tmp_path / "one", model=small_task.SmallModel().double(), **{key: options[key] for key in options if key != "double"}
+    )
+    folders = [checkpoint.folder_of(tmp_path / name, 3) for name in ("one", "two")]
+    assert distance(folders[0] / "model.safetensors", folders[1] / "model.safetensors") < 1e-12
+    start, after = small_task.SmallModel().double().state_dict(), read_tensors(folders[1] / "model.safetensors")
+    same = {name for name in after if torch.equal(start[name], after[name])}
+    assert same == {name for name in start if name.startswith("rnn.")}
+    assert not any("rnn." in name for name in read_tensors(folders[1] / "optimizer.safetensors"))

@@ -66,6 +66,9 @@ def pairs(tmp_path_factory: pytest.TempPathFactory) -> str:
     folder = tmp_path_factory.mktemp("pairs")
     (folder / "source.txt").write_text("".join(f"{' '.join(line)}\n" for line in lines))
     (folder / "target.txt").write_text("".join(f"{' '.join(reversed(line))}\n" for line in lines))
+    for side in ("source", "target"):
+        few = (folder / f"{side}.txt").read_text().splitlines(keepends=True)[:6]
+        (folder / f"few.{side}.txt").write_text("".join(few))
     return f"{folder / 'source.txt'},{folder / 'target.txt'}"
 
 
@@ -86,7 +89,7 @@ def test_a_recipe_takes_a_training_step(recipe: str, pairs: str, tmp_path: Path)
         **LARGE.get(recipe, {}),
     }
     data: str | list[str] = pairs
-    valid: str | list[str] = pairs
+    valid: str | list[str] = re.sub(r"(source|target)\.txt", r"few.\1.txt", pairs)
     if load_config(recipe).task["kind"] == "language_model":
         data, valid = pairs.split(",")[0], str(tmp_path / "valid.txt")
         Path(valid).write_text("a line of text\n" * 20)

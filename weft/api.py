@@ -7,19 +7,23 @@ from pathlib import Path
 from typing import Any
 
 from weft.config import document
+from weft.config.corpora import parse
 from weft.config.sections import Config, load_config
 from weft.errors import ConfigError
 from weft.fitting.auto import AUTO, chooser, seconds_of
+from weft.runs.folder import CONFIG
 from weft.runs.opening import run_config
 from weft.training.run import train_run
 from weft.training.session import Result
+from weft.training.starting import inherited
 
 
 def train(
-    recipe: str | Path | Config = AUTO,
+    recipe: str | Path | Config | None = None,
     *,
-    data: str | Sequence[str] = (),
-    valid: str | Sequence[str] = (),
+    start: str | Path | None = None,
+    data: str | Sequence[str | Mapping[str, Any]] = (),
+    valid: str | Sequence[str | Mapping[str, Any]] = (),
     out: str | Path | None = None,
     time: str | float | None = None,
     teacher: str | Path | None = None,
@@ -29,10 +33,11 @@ def train(
 ) -> Result:
     """Trains a model in the run folder `out` and returns the result.
 
-    `recipe` is the name of a recipe, a YAML file or a `Config`; "auto" chooses all sizes from the data. With `resume`, `out` is
-    the run to continue. `time` is how long the whole call may take: "20m", "1h30m", or seconds. `set` overrides settings like
-    `--set`: {"train.steps": 500} or ["train.steps=500"]. `teacher` is a run whose translations replace the targets of `data`.
-    `tell` receives messages before training starts.
+    `recipe` is the name of a recipe, a YAML file or a `Config`; "auto", the default, chooses all sizes from the data. `start`
+    is a run to fine-tune: the new run takes its model, tokenizers and weights, and everything else from the recipe, by default
+    the configuration of that run. With `resume`, `out` is the run to continue. `time` is how long the whole call may take:
+    "20m", "1h30m", or seconds. `teacher` is a run whose translations replace the targets of `data`. `set` overrides settings
+    like `--set`: {"train.steps": 500} or ["train.steps=500"]. `tell` receives messages before training starts.
     """
     seconds = seconds_of(time)
     sets = [f"{key}={document.scalar(value)}" for key, value in set.items()] if isinstance(set, Mapping) else list(set)
@@ -42,18 +47,33 @@ def train(
         if seconds is not None:
             raise ConfigError("--time plans a new run; to end a resumed one earlier, set train.seconds, its total time")
         config = run_config(Path(out), sets)
+    elif start is not None:
+        recipe, config = _started(recipe, Path(start), sets, new_data=bool(data))
     elif isinstance(recipe, Config):
         config = recipe
         if sets:
             raise ConfigError("`set` is for recipes and files; use Config.replaced instead")
     else:
+        recipe = AUTO if recipe is None else recipe
         config = load_config(recipe, sets)
     given = {"data.train": data, "data.valid": valid}
-    config = config.replaced({key: [some] if isinstance(some, str) else list(some) for key, some in given.items() if some})
+    listed = {key: [some] if isinstance(some, str) else some for key, some in given.items() if some}
+    config = config.replaced({key: [parse(each) for each in some] for key, some in listed.items()})
     if teacher is not None:
         config = config.replaced({"data.teacher": str(teacher)})
     choose = None if resume else chooser(recipe == AUTO, sets, seconds, tell)
-    return train_run(config, Path(out) if out else free_folder(recipe), resume=resume, tell=tell, choose=choose)
+    return train_run(config, Path(out) if out else free_folder(recipe or AUTO), resume=resume, tell=tell, choose=choose)
+
+
+def _started(
+    recipe: str | Path | Config | None, run: Path, sets: Sequence[str], *, new_data: bool
+) -> tuple[str | Path, Config]:
+    """The recipe and the configuration of a run that starts from `run`. New data is not validated on the data of that run."""
+    if isinstance(recipe, Config) or recipe == AUTO:
+        raise ConfigError("a run that starts from another one needs a recipe with a name, or a YAML file; auto chooses a model")
+    over: dict[str, Any] = {"data.train": [], "data.valid": []} if recipe is None and new_data else {}
+    recipe = run / CONFIG if recipe is None else recipe
+    return recipe, load_config(recipe, sets, over=inherited(run, load_config(recipe)) | over)
 
 
 def free_folder(recipe: str | Path | Config, base: str | Path = "runs") -> Path:

@@ -1,8 +1,14 @@
-"""Sequence distillation (Kim & Rush 2016): a trained run, the teacher, translates the sources of training data.
+"""Translating a corpus into a file, for another model to learn from.
 
-A student that trains on the teacher's translations instead of the references learns an easier task, because equal sources get
-equal words in equal order. Lines are not split into sentences, since a student learns from whole lines. The teacher also aligns
-pairs, for students that learn how many tokens each source token stands for.
+Distillation (Kim & Rush 2016): a trained run, the teacher, translates the sources of training data. A student that trains on
+the teacher's translations instead of the references learns an easier task, because equal sources get equal words in equal
+order.
+
+Back-translation (Sennrich et al. 2016): a run of the opposite direction translates text of the target language. The pairs of
+these translations and the true text are further training data.
+
+Lines are not split into sentences, since models learn from whole lines. A teacher also aligns pairs, for students that learn
+how many tokens each source token stands for.
 """
 
 from __future__ import annotations
@@ -13,6 +19,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
 from typing import IO, Any
@@ -27,7 +34,7 @@ from weft.inference.resolve import changed
 from weft.inference.workers import cores
 from weft.runs.folder import MODEL
 from weft.runs.opening import run_config
-from weft.tasks.base import Align, Teacher
+from weft.tasks.teaching import Align, Teacher
 from weft.translator import Translator, load
 
 WINDOW = 8192
@@ -36,26 +43,53 @@ WINDOW = 8192
 WHOLE = {"sentences": "off"}
 """The decoding options of a teacher: training lines are translated whole."""
 
+Tell = Callable[[str], None]
 
-def distil(
+
+@dataclass(frozen=True)
+class Texts:
+    """What to translate: the sources of pairs, or every n-th of them.
+
+    back: whether the translations are the sources of the pairs that are written, and the texts the targets.
+    shard: (k, n) takes the lines k, k + n, k + 2n, …, counted from 1.
+    """
+
+    pairs: Sequence[Pairs]
+    back: bool = False
+    shard: tuple[int, int] = (1, 1)
+
+    def lines(self) -> Iterator[str]:
+        first, step = self.shard
+        return islice((source for source, _ in chain.from_iterable(self.pairs)), first - 1, None, step)
+
+    def pair(self, text: str, translation: str) -> str:
+        """A pair to write."""
+        source, target = (translation, text) if self.back else (text, translation)
+        return json.dumps({"source": source, "target": target}, ensure_ascii=False)
+
+    def digest(self) -> list[Any]:
+        return [[some.digest() for some in self.pairs], *([self.back, *self.shard] if self.back or self.shard[1] > 1 else [])]
+
+
+def translate_corpus(
     runs: Sequence[str | Path],
-    pairs: Sequence[Pairs],
+    texts: Texts,
     out: Path,
     *,
     device: str = "auto",
     options: dict[str, Any] | None = None,
     advance: Callable[[], None] = lambda: None,
-    tell: Callable[[str], None] = lambda message: None,
+    tell: Tell = lambda message: None,
 ) -> None:
-    """Writes the translation of each source into `out`, line by line; as pairs if its name ends in .jsonl.
+    """Writes the translation of each text into `out`, line by line; as pairs if its name ends in .jsonl.
 
     What is done so far is in OUT.part. If the same work was interrupted, it continues there.
     """
     if out.suffix == ".gz":
-        raise DataError(f"{out}: distillation can continue only in a plain file; choose a name without .gz")
+        raise DataError(f"{out}: interrupted work can continue only in a plain file; choose a name without .gz")
     options = {**WHOLE, **(options or {})}
     part, mark = (out.with_name(out.name + ending) for ending in (".part", ".part.id"))
-    identity = _identity(runs, pairs, options, out.suffix)
+    identity = _identity(runs, texts, options, out.suffix)
     with open(part, "a+b") as file:
         fcntl.flock(file, fcntl.LOCK_EX)  # another process may be at the same work
         if not part.exists() or part.stat().st_ino != os.fstat(file.fileno()).st_ino:
@@ -65,26 +99,23 @@ def distil(
         mark.write_text(identity, "utf-8")
         if done:
             tell(f"{out}: continuing after {done:,} lines")
-        teacher = load(runs, device=device, warn=tell)
-        for line in _translations(teacher, pairs, done, options, as_pairs=out.suffix == ".jsonl"):
-            file.write(line.encode() + b"\n")
+        translator = load(runs, device=device, warn=tell)
+        for text, translation in _translations(translator, texts, done, options):
+            file.write((texts.pair(text, translation) if out.suffix == ".jsonl" else translation).encode() + b"\n")
             advance()
         file.flush()
         os.replace(part, out)
         mark.unlink()
 
 
-def _translations(
-    teacher: Translator, pairs: Sequence[Pairs], done: int, options: dict[str, Any], *, as_pairs: bool
-) -> Iterator[str]:
-    """The lines to write, from number `done` on."""
-    predictor = teacher.translation_predictor("distillation", auto_workers=cores(), **options)
-    sources = islice((source for source, _ in chain.from_iterable(pairs)), done, None)
-    while window := list(islice(sources, WINDOW)):
+def _translations(translator: Translator, texts: Texts, done: int, options: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """Texts with their translations, from number `done` on."""
+    predictor = translator.translation_predictor("translating a corpus", auto_workers=cores(), **options)
+    lines = islice(texts.lines(), done, None)
+    while window := list(islice(lines, WINDOW)):
         found = predictor.predict(map(predictor.parse, window), together=True, first_line=done + 1)
-        for source, translation in zip(window, found, strict=True):
-            text = " ".join(translation.text.splitlines())
-            yield json.dumps({"source": source, "target": text}, ensure_ascii=False) if as_pairs else text
+        for text, translation in zip(window, found, strict=True):
+            yield text, " ".join(translation.text.splitlines())
         done += len(window)
 
 
@@ -99,26 +130,26 @@ def _whole_lines(file: IO[bytes]) -> int:
     return count
 
 
-def _identity(runs: Sequence[str | Path], pairs: Sequence[Pairs], options: dict[str, Any], form: str) -> str:
+def _identity(runs: Sequence[str | Path], texts: Texts, options: dict[str, Any], form: str) -> str:
     """A hash of everything that decides what is written: the weights, how they decode, the data and the form."""
     folders = [Path(run) for run in runs]
     sections = [changed(run_config(folder).decode, options).model_dump() for folder in folders]
     weights = [file_digest(str(folder / MODEL)) if (folder / MODEL).is_file() else "" for folder in folders]
-    key = json.dumps([sections, weights, [some.digest() for some in pairs], form])
+    key = json.dumps([sections, weights, *texts.digest(), form])
     return hashlib.blake2b(key.encode(), digest_size=16).hexdigest()
 
 
 class OpenedTeacher(Teacher):
     """The run that data.teacher names, opened when it is needed."""
 
-    def translate(self, config: Config, pairs: Sequence[Pairs], out: Path, tell: Callable[[str], None]) -> None:
-        teacher = str(config.data.teacher)
+    def translate(self, config: Config, pairs: Sequence[Pairs], out: Path, tell: Tell) -> None:
+        teacher, texts = str(config.data.teacher), Texts(pairs)
         folder = (Path(config.data.cache).expanduser() if config.data.cache else cache_folder()) / "distilled"
         folder.mkdir(parents=True, exist_ok=True)
-        kept = folder / f"{_identity([teacher], pairs, WHOLE, '.jsonl')}.jsonl"
+        kept = folder / f"{_identity([teacher], texts, WHOLE, '.jsonl')}.jsonl"
         if not kept.exists():
             tell(f"translating the training data with {teacher}")
-            distil([teacher], pairs, kept, device=config.train.device, tell=tell)
+            translate_corpus([teacher], texts, kept, device=config.train.device, tell=tell)
         shutil.copyfile(kept, aside := out.with_name(out.name + ".part"))
         aside.replace(out)
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, overload
 
 import torch
 
+from weft.companions import Companions
 from weft.config.sections import Config
 from weft.data.tokenizer import Tokenizer
 from weft.errors import ConfigError, DataError, InputError, RunError
@@ -17,7 +18,6 @@ from weft.inference.generation import Generated, GenerationPredictor, Prompt
 from weft.inference.inputs import make_inputs
 from weft.inference.predictor import Prediction, Predictor, Ready
 from weft.inference.projection import Mark
-from weft.inference.rerank import Scorer
 from weft.inference.resolve import Resolved, changed, resolve
 from weft.inference.terms import Terms
 from weft.inference.texts import check_text, check_texts
@@ -42,7 +42,7 @@ class Trained:
     def __init__(self, model: Network, task: Task, config: Config, warn: Warn | None = None) -> None:
         self.model, self.task, self.config, self.warn = model.eval(), task, config, warn
         self._converted: dict[tuple[str, bool], Network] = {}
-        self._scorers: dict[str, Scorer] = {}
+        self.companions = Companions(task, lambda run: load_trained(run, device=str(self.model.device)))
 
     def predictor(self, *, auto_workers: int = 1, **options: Any) -> Predictor[Any, Any]:
         """The predictor, with these options of the section decode changed: beam=4, search="sample", n_best=3, …
@@ -54,9 +54,10 @@ class Trained:
             self.model.device,
             auto_workers=auto_workers,
             warn=self.warn or (lambda message: None),
-            open_scorer=self._open_scorer,
+            open_scorer=self.companions.scorer,
+            open_language=self.companions.language,
         )
-        return self.task.predictor(self.converted(resolved), resolved, self.warn)
+        return self.task.predictor(self.companions.fused(self.converted(resolved), resolved), resolved, self.warn)
 
     def stream(
         self,
@@ -97,13 +98,6 @@ class Trained:
         if key not in self._converted:
             self._converted[key] = in_precision(self.model, resolved.precision, kernels)
         return self._converted[key]
-
-    def _open_scorer(self, run: str) -> Scorer:
-        """The run that reranks translations. It is loaded once, onto the device of this one."""
-        if run not in self._scorers:
-            other = load(run, device=str(self.model.device))
-            self._scorers[run] = other.translation_predictor("decode.rerank", rerank="none")
-        return self._scorers[run]
 
 
 class Translator(Trained):

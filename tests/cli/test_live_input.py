@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,9 @@ def running(*arguments: str | Path, **streams: Any) -> Iterator[subprocess.Popen
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     pipes: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
     command = [sys.executable, "-m", "weft", *map(str, arguments), "--device", "cpu"]
-    with subprocess.Popen(command, env=environment, **{**pipes, **streams}) as process:
+    # A test that runs in the background of a shell ignores interrupts, and so would the process.
+    listens = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
+    with subprocess.Popen(command, env=environment, preexec_fn=listens, **{**pipes, **streams}) as process:
         try:
             yield process
         finally:

@@ -107,7 +107,7 @@ def test_a_read_only_run_serves_and_everything_that_is_denied_says_so(read_only:
     unreadable, resume, average, folder, run_folder, file, new = said.stderr.strip().splitlines()
     assert "may not read it" in unreadable and "chmod a+r" in unreadable and "model.safetensors" in unreadable
     assert all("the run cannot be changed: permission denied" in line for line in (resume, average))
-    assert all(f"may not enter the folder {closed} (d---------, owner" in line for line in (folder, run_folder))
+    assert all(f"may not enter the folder {closed} (d---------, owner" in line for line in (folder, run_folder)), said.stderr
     assert "mine.txt: permission denied" in file
     assert f"may not write to the folder {locked}" in new and f"chmod a+w {locked}" in new
 

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 import tiny
 
-from weft.config.sections import DataSection, TrainSection, load_config
+from weft.config.sections import DataSection, load_config
+from weft.config.train_section import TrainSection
 from weft.data.formats import open_pairs
 from weft.errors import ConfigError
 from weft.runs.weights import read_metadata

@@ -167,6 +167,11 @@ def maximum(s: Sentence) -> Array:
     return np.array([[max(channel) for channel in s.x.T]])
 
 
+@formula("last_max_mean", "Howard & Ruder 2018, section 3.3: [h_T; maxpool(H); meanpool(H)]")
+def last_max_mean(s: Sentence) -> Array:
+    return np.array([s.x[-1], [max(channel) for channel in s.x.T], sum(s.x) / len(s.x)])
+
+
 @formula("self_attentive", "Lin et al. 2017, equations 5 to 7: A = softmax(W₂ tanh(W₁ Hᵀ)), M = A H", rows=2)
 def self_attentive(s: Sentence) -> Array:
     inner = [np.tanh(s.linear("hidden", token)) for token in s.x]

@@ -13,6 +13,7 @@ from weft.models.canvas import ParallelDecoder
 from weft.models.composing import build_encoder_decoder
 from weft.search.choosers import Limits
 from weft.search.constraints import Constraint, Forbid
+from weft.search.loop import EAGER, Stepping
 from weft.search.methods import Search
 from weft.search.tables import Hypothesis
 
@@ -66,13 +67,15 @@ def found(
     best: int = 1,
     extent: int = 0,
     more: list[Constraint] | None = None,
+    stepping: Stepping = EAGER,
     **options: Any,
 ) -> list[list[Hypothesis]]:
     method: Search = build("weft.search:SEARCHES", {"kind": search, **options})
     encoded = model.encode(sources(rows, extent))
     first = torch.full((len(rows), 1), BOS)
     constraints = [*USUAL, *(more or [])]
-    return method.find(model.decoder, encoded, first=first, limits=limits(rows), best=best, constraints=constraints)[0]
+    asked: dict[str, Any] = {"limits": limits(rows), "best": best, "constraints": constraints, "stepping": stepping}
+    return method.find(model.decoder, encoded, first=first, **asked)[0]
 
 
 def search_of(canvas: str) -> tuple[str, dict[str, Any]]:

@@ -61,11 +61,11 @@ def test_a_repeated_token_needs_a_blank() -> None:
     assert alignable(torch.tensor([3, 3, 5, 1]), targets, counts).tolist() == [False, True, True, True]
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_prefix_beam_equals_enumeration(seed: int) -> None:
     logits = torch.randn(2, 6, 3, generator=torch.Generator().manual_seed(seed))
     lengths = torch.tensor([6, 4])
-    for row, found in enumerate(prefix_beams(logits, lengths, blank=BLANK, width=1000, best=1000)):
+    for row, found in enumerate(prefix_beams(logits, lengths, blank=BLANK, width=200, best=200)):
         paths = enumerated(logits[row, : lengths[row]].log_softmax(-1))
         expected = {text: total(some) for text, some in paths.items()}
         assert {tuple(each.tokens): each.score for each in found} == pytest.approx(expected, abs=1e-4)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -16,6 +17,8 @@ from weft.models.base import Encoded
 from weft.models.canvas import ParallelDecoder
 from weft.models.canvases import FertilityPlan
 from weft.search.constraints import NoRepeat
+from weft.search.parallel import ROUND
+from weft.search.recorded import Recorder
 from weft.search.writing import Hashes, write
 
 
@@ -51,6 +54,33 @@ def test_a_text_depends_neither_on_its_batch_nor_on_padding(canvas: str) -> None
         alone = found(model, search, [row], best=3, **options)[0]
         assert [text.tokens for text in alone] == [text.tokens for text in texts]
         assert [text.score for text in alone] == pytest.approx([text.score for text in texts], abs=1e-5)
+
+
+@pytest.mark.parametrize("canvas", CANVASES)
+def test_recorded_passes_write_the_same(canvas: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pass is recorded when its size comes again, and canvases of other lengths are filled up to it."""
+    model, (search, options) = make(canvas), search_of(canvas)
+    expected = [found(model, search, [row, other], best=3, **options) for row in SOURCES for other in SOURCES]
+    monkeypatch.setitem(ROUND, "cpu", 8)
+    captured = 0
+
+    def capture(work: Callable[[], None]) -> Callable[[], None]:
+        nonlocal captured
+        captured += 1
+        work()
+        return work
+
+    stepping = Recorder(capture).stepping("one")
+    for _ in range(3):
+        rows = [
+            found(model, search, [row, other], best=3, extent=9, stepping=stepping, **options)
+            for row in SOURCES
+            for other in SOURCES
+        ]
+        assert [[[text.tokens for text in texts] for texts in each] for each in rows] == [
+            [[text.tokens for text in texts] for texts in each] for each in expected
+        ]
+    assert captured
 
 
 @pytest.mark.parametrize("canvas", ["length", "fertility"])

@@ -111,7 +111,8 @@ def test_health_settings_schema_and_models(served: Any) -> None:
     schema = served.client.get("/openapi.json").json()
     assert {"/translate", "/v1/translate", "/languages", "/detect", "/health"} <= set(schema["paths"])
     fields = schema["components"]["schemas"]["TranslateRequest"]["properties"]
-    assert fields["model"]["anyOf"][0]["enum"] == ["reverse", "other"] and fields["source"]["anyOf"][0]["enum"] == ["en", "fr"]
+    assert fields["model"]["anyOf"][0]["enum"] == ["reverse", "other"]
+    assert fields["source"]["anyOf"][0]["enum"] == ["auto", "en", "fr"]
     body = schema["paths"]["/translate"]["post"]["requestBody"]["content"]["application/json"]["schema"]
     assert body["properties"]["source"]["enum"] == ["auto", "en", "fr"] and body["properties"]["target"]["enum"] == ["de"]
     assert served.client.get("/nothing").json() == {"error": "Not Found"}

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,6 +16,7 @@ from serving import connected, post, wait_for
 
 from weft.inference.predictor import Effort, Part
 from weft.inference.terms import Terms
+from weft.inference.translation import TranslationPredictor
 from weft.serve.fair_queue import Batch, FairQueue, Pace
 from weft.serve.models import TranslationQuery
 from weft.serve.reading import Job, Ticket, read
@@ -128,6 +131,31 @@ def test_a_short_request_overtakes_a_costly_one_which_ends_when_its_client_leave
     wait_for(lambda: batcher.length == 0 and batcher.busy_since is None)
     text = shown.client.get("/metrics").text
     assert int(re.search(r"^weft_texts_total (\d+)$", text, re.M).group(1)) < 200  # type: ignore[union-attr]
+
+
+def test_a_long_part_is_interrupted_for_other_clients(serve: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    shown, real = serve(), TranslationPredictor.run
+    began, answered = threading.Event(), threading.Event()
+
+    def run(predictor: Any, parts: Any, control: Any = None) -> Any:
+        if parts[0].text != "long":
+            return real(predictor, parts, control)
+        began.set()
+        for _ in range(1000):
+            control.stop_unwanted(torch.tensor([0]), torch.tensor([5]))
+            if answered.wait(0.01):
+                return real(predictor, parts, control)
+        raise AssertionError("nobody was answered meanwhile")
+
+    monkeypatch.setattr(TranslationPredictor, "run", run)
+    transport = httpx.HTTPTransport(local_address="127.0.0.2")
+    with ThreadPoolExecutor(1) as pool, httpx.Client(base_url=shown.url, transport=transport, timeout=30) as other:
+        long = pool.submit(shown.translate, "long", model="reverse")
+        assert began.wait(30)
+        body = {"text": "a b", "model": "reverse"}
+        assert other.post("/v1/translate", json=body).json()["translations"][0]["text"] == "b a"
+        answered.set()
+        assert len(long.result()) == 1
 
 
 def test_a_full_queue_drops_the_newest_request_of_the_greediest_client(serve: Any, slow: Any) -> None:

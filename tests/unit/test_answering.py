@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from random import Random
 from typing import Any
 
 import pytest
@@ -12,7 +11,7 @@ import tiny
 
 import weft
 from weft.batch import EOS
-from weft.data.babi import TASKS, draw_story
+from weft.data.babi import TASKS
 from weft.data.formats import open_pairs
 from weft.data.generated import split_of
 from weft.data.stories import encode_stories, open_stories, read_story
@@ -60,41 +59,6 @@ def test_no_story_of_training_occurs_in_validation_or_test(task: int) -> None:
     assert not told["train"] & (told["valid"] | told["test"])
     assert not told["valid"] & told["test"]
     assert list(open_pairs(stories(task, "test", 3))) == list(open_pairs(stories(task, "test", 100)))[:3]
-
-
-def test_the_answers_of_the_first_tasks_follow_from_their_facts() -> None:
-    """Read from the text alone, by rules that know nothing of the simulated world."""
-    for seed in range(200):
-        for task in (1, 2, 3, 6, 12):
-            _, text, answer = draw_story(Random(seed), task)
-            *facts, question = read_story(text)
-            words = question.rstrip("?").split()
-            place: dict[str, str] = {}
-            trails: dict[str, list[str]] = {}
-            held: dict[str, str] = {}
-            for fact in facts:
-                said = fact.rstrip(".").split()
-                people = [said[0], said[2]] if said[1] == "and" else [said[0]]
-                if said[-1] == "there":
-                    held[said[-2]] = people[0]
-                    trails.setdefault(said[-2], []).append(place[people[0]])
-                elif said[-1] in ("football", "apple", "milk"):
-                    del held[said[-1]]
-                else:
-                    for person in people:
-                        place[person] = said[-1]
-                        for thing in (thing for thing, holder in held.items() if holder == person):
-                            trails[thing].append(said[-1])
-            if task in (1, 12):
-                expected = place[words[2]]
-            elif task == 6:
-                expected = "yes" if place[words[1]] == words[-1] else "no"
-            else:
-                trail = trails[words[3]]
-                trail = [here for number, here in enumerate(trail) if not number or here != trail[number - 1]]
-                last = len(trail) - 1 - trail[::-1].index(words[-1]) if task == 3 else 0
-                expected = trail[last - 1]
-            assert answer == expected, text
 
 
 def test_a_wrong_task_is_refused() -> None:
@@ -178,12 +142,13 @@ def test_own_data_and_any_encoder(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert result.scores["accuracy"] > 90
     shell = tiny.Shell(capsys, monkeypatch)
     assert "accuracy" in shell("evaluate", tmp_path / "run", "--data", path, "--device", "cpu")
+    assert shell("predict", tmp_path / "run", path, "--device", "cpu").splitlines()[:3] == ["a 0", "a 1", "a 2"]
 
 
 def test_an_answer_unseen_in_training_is_refused(tmp_path: Path) -> None:
-    for name, answer in (("train", "x"), ("valid", "y")):
-        record = {"story": ["a b"], "question": "c", "answer": answer}
-        (tmp_path / f"{name}.jsonl").write_text(json.dumps(record) + "\n")
+    for name, answers in (("train", "xz"), ("valid", "y")):
+        records = [{"story": ["a b"], "question": "c", "answer": answer} for answer in answers]
+        (tmp_path / f"{name}.jsonl").write_text("".join(f"{json.dumps(record)}\n" for record in records))
     data = {"data": str(tmp_path / "train.jsonl"), "valid": str(tmp_path / "valid.jsonl")}
     with pytest.raises(DataError, match=r"valid.jsonl, pair 1: the label 'y' does not occur in the training data"):
         weft.train("memory-network", out=tmp_path / "run", set=SETTINGS, **data)

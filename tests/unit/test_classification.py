@@ -146,7 +146,7 @@ def test_numbers_in_json_are_labels(tmp_path: Path) -> None:
 
 def test_what_cannot_be_learnt_is_said(files: tuple[Path, Path], tmp_path: Path) -> None:
     (tmp_path / "one.tsv").write_text("a b\tred\nc d\tred\n")
-    with pytest.raises(DataError, match="only the label 'red', and a classifier needs at least two"):
+    with pytest.raises(DataError, match="only the label 'red', and a model needs at least two"):
         train(tmp_path / "run", tmp_path / "one.tsv")
     (tmp_path / "other.tsv").write_text("a b\tred\nc d\tpink\n")
     with pytest.raises(

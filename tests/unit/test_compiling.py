@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 
-from weft.config.sections import TrainSection
+from weft.config.train_section import TrainSection
 from weft.models.base import Network, Sizes
 from weft.models.composing import build_model
 from weft.training import compiling

@@ -302,7 +302,14 @@ def test_a_saved_file_has_every_default_in_order(example: str, tmp_path: Path) -
     save_config(Config(), tmp_path / "saved.yaml")
     lines = (tmp_path / "saved.yaml").read_text().split("\n")
     assert lines[0].startswith("# written by weft ")
-    assert [line for line in lines if line and line[0] not in " #"] == ["data:", "model:", "task:", "train:", "decode:"]
+    assert [line for line in lines if line and line[0] not in " #"] == [
+        "data:",
+        "start:",
+        "model:",
+        "task:",
+        "train:",
+        "decode:",
+    ]
     written = {line.split(":")[0].strip() for line in lines}
     assert {name for section in (DataSection, TrainSection, DecodeSection) for name in section.model_fields} <= written
 
@@ -329,7 +336,7 @@ def test_every_key_has_a_type_in_words_and_a_description() -> None:
     fields = DataSection.model_fields | TrainSection.model_fields
     names = {key: schema.type_name(field.annotation, field.metadata) for key, field in fields.items()}
     assert names["steps"] == "integer > 0" and names["ema"] == "number ≥ 0 < 1"
-    assert names["max_ratio"] == "number > 0 or null" and names["train"] == "list of text"
+    assert names["max_ratio"] == "number > 0 or null" and names["train"] == "list of text or options"
     assert names["precision"] == "one of float32, bf16" and names["packed"] == "true or false or one of auto"
     assert all(field.description for field in (fields | DecodeSection.model_fields).values())
 

@@ -37,7 +37,7 @@ PARTS = {
     "attention.leaky": "LeakyAttention",
     "attention.broken": "Unbuildable",
     "pooling.average": "MeanPooling",
-    "front.words": "TokenFront",
+    "front.letters": "TokenFront",
     "front.sounds": "FrameFront",
     "encoder.reader": "RecurrentEncoder",
     "search.mine": "GoodAttention",
@@ -82,7 +82,7 @@ def test_a_good_part_passes_and_a_bad_one_fails_with_a_reason(tmp_path: Path) ->
         "transformer-self-good-padding",
         "convs2s-cross-good-padding",
         "average-padding",
-        "composed-front-words-padding",
+        "composed-front-letters-padding",
         "composed-encoder-reader-padding",
     ):
         assert results[f"parts_of_ann-{name}"] == "PASSED"

@@ -34,14 +34,12 @@ def _without_gradients() -> Iterator[None]:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Compiled kernels are cached in a folder for the tests."""
+def folder(shared_folder: Path) -> Iterator[Path]:
+    """The cache of the test run, where kernels are compiled once."""
     with pytest.MonkeyPatch.context() as patch:
-        home = tmp_path_factory.mktemp("cache")
-        patch.setenv("XDG_CACHE_HOME", str(home))
         patch.delenv("CXX", raising=False)
         cpp._attempt.cache_clear()
-        yield home
+        yield shared_folder / "cache"
     cpp._attempt.cache_clear()
 
 
@@ -258,7 +256,7 @@ def test_where_they_cannot_be_compiled_it_is_said_and_decoding_goes_on(
 
 
 def test_they_are_compiled_once(kernels: Kernels, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (kept,) = (folder / "weft" / "kernels").iterdir()
+    (kept,) = (folder / "weft" / "kernels").glob("*.so")
     assert kept.suffix == ".so"
     monkeypatch.setattr(build, "_compile", lambda *given: pytest.fail("compiled again"))
     build.library()
@@ -268,7 +266,7 @@ def test_they_are_compiled_once(kernels: Kernels, folder: Path, monkeypatch: pyt
 
 
 def test_a_damaged_one_is_made_anew(kernels: Kernels, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (kept,) = (folder / "weft" / "kernels").iterdir()
+    (kept,) = (folder / "weft" / "kernels").glob("*.so")
     damaged = tmp_path / "weft" / "kernels" / kept.name
     damaged.parent.mkdir(parents=True)
     damaged.write_text("cut off")

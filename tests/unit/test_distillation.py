@@ -10,6 +10,7 @@ import tiny
 
 from weft import api, distillation
 from weft.data.formats import open_pairs
+from weft.distillation import Texts
 from weft.tasks.text import DISTILLED
 from weft.translator import Translator, load
 
@@ -51,11 +52,11 @@ def test_an_interrupted_distillation_continues(
             raise Stop
 
     with pytest.raises(Stop):
-        distillation.distil([reverse_run], pairs, out, device="cpu", options={"beam": 3}, advance=advance)
+        distillation.translate_corpus([reverse_run], Texts(pairs), out, device="cpu", options={"beam": 3}, advance=advance)
     part = tmp_path / "x.jsonl.part"
     assert len(part.read_text().splitlines()) == 4
     part.write_text(part.read_text() + '{"source": "half a li')  # the process was killed while it wrote a line
-    distillation.distil([reverse_run], pairs, out, device="cpu", options={"beam": 3}, tell=told.append)
+    distillation.translate_corpus([reverse_run], Texts(pairs), out, device="cpu", options={"beam": 3}, tell=told.append)
     lines = [json.loads(line) for line in out.read_text().splitlines()]
     assert [each["source"] for each in lines] == SOURCES
     assert [each["target"] for each in lines] == expected(reverse_run)
@@ -66,7 +67,7 @@ def test_other_options_start_again(reverse_run: Path, data: str, tmp_path: Path)
     out = tmp_path / "x.out"
     (tmp_path / "x.out.part").write_text("of another run\n")
     (tmp_path / "x.out.part.id").write_text("another")
-    distillation.distil([reverse_run], [open_pairs(data)], out, device="cpu", options={"beam": 3})
+    distillation.translate_corpus([reverse_run], Texts([open_pairs(data)]), out, device="cpu", options={"beam": 3})
     assert out.read_text().splitlines() == expected(reverse_run)
 
 
@@ -89,3 +90,29 @@ def test_only_translation_has_a_teacher(weft: tiny.Shell, reverse_run: Path, dat
         *("train", "classifier-bytes", "--data", data, "--out", tmp_path / "x", "--teacher", reverse_run),
         says=["data.teacher", "remove it"],
     )
+
+
+def test_back_translations_are_sources_of_the_true_text(weft: tiny.Shell, reverse_run: Path, tmp_path: Path) -> None:
+    mono = tmp_path / "mono.txt"
+    mono.write_text("".join(f"{line}\n" for line in SOURCES))
+    common = ("backtranslate", reverse_run, "--data", mono, "--beam", "3", "--device", "cpu")
+    weft(*common, "--out", tmp_path / "x.jsonl")
+    lines = [json.loads(line) for line in (tmp_path / "x.jsonl").read_text().splitlines()]
+    assert lines == [{"source": source, "target": target} for source, target in zip(expected(reverse_run), SOURCES)]
+    shards = []
+    for number in (1, 2, 3):
+        weft(*common, "--out", tmp_path / f"{number}.txt", "--shard", f"{number}/3")
+        shards.append((tmp_path / f"{number}.txt").read_text().splitlines())
+    assert [shards[line % 3][line // 3] for line in range(len(SOURCES))] == expected(reverse_run)
+    weft.fails(*common, "--out", tmp_path / "y", "--shard", "4/3", says=["--shard 4/3", "K/N"])
+
+
+def test_sampled_back_translations_are_the_same_after_an_interruption(reverse_run: Path, data: str, tmp_path: Path) -> None:
+    texts, options = Texts([open_pairs(data)], back=True), {"search": "sample"}
+    distillation.translate_corpus([reverse_run], texts, tmp_path / "whole.jsonl", device="cpu", options=options)
+    whole = (tmp_path / "whole.jsonl").read_text().splitlines(keepends=True)
+    identity = distillation._identity([reverse_run], texts, {**distillation.WHOLE, **options}, ".jsonl")
+    (tmp_path / "half.jsonl.part").write_text("".join(whole[:3]))
+    (tmp_path / "half.jsonl.part.id").write_text(identity)
+    distillation.translate_corpus([reverse_run], texts, tmp_path / "half.jsonl", device="cpu", options=options)
+    assert (tmp_path / "half.jsonl").read_text().splitlines(keepends=True) == whole

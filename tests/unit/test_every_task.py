@@ -22,7 +22,7 @@ from weft.errors import ConfigError
 from weft.explain.media import png
 from weft.explain.sections import Section, explain_page
 from weft.runs.weights import read_tensors
-from weft.serve.models import Models, Place, TranslationQuery
+from weft.serve.models import Models, Place
 from weft.tasks import TASKS
 
 RNN = {"kind": "rnn", "dim": 16, "dropout": 0.1}
@@ -76,6 +76,7 @@ SMALL = {
             "task": {"kind": "tagging", "output": "crf", "entities": "bioes"},
             "model": {"kind": "composed", "front": {"kind": "words", "spelling_width": 8}, "encoder": RNN},
             "data.tokenizer": "characters",
+            "data.vocabulary": 400,
         },
         "she sat",
         "<tr><td>she</td><td>",
@@ -202,8 +203,10 @@ def test_a_server_answers_texts_and_refuses_files(trained: Trained) -> None:
             Models([place])
         return
     (served,) = Models([place]).served
-    (found,) = served.answer([TranslationQuery(served, trained.input)], lambda place: True)
-    assert found.text
+    predictor = served.predictor(())
+    given = predictor.parse(trained.input)
+    (parts,) = predictor.read([given], 1)
+    assert predictor.join(given, parts, predictor.run(parts)).text
 
 
 def test_a_picture_is_a_png_file() -> None:

@@ -329,7 +329,7 @@ def test_unscaled_embeddings_start_as_large_as_positions() -> None:
 
 
 def test_pairs_are_no_text_and_a_language_model_does_not_translate(text: Path, tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="learns from text, not from pairs"):
+    with pytest.raises(DataError, match="text is needed here, not pairs"):
         train(tmp_path / "run", Path(f"{text},{text}"))
     translation = {key: value for key, value in SETTINGS.items() if not key.startswith("task.")} | {"task": "translation"}
     with pytest.raises(ConfigError, match=r"model\.kind: a LanguageModel has no encoder"):

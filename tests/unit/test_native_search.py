@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
+import gc
+import weakref
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -14,9 +17,11 @@ from weft.batch import BOS, PAD, UNK, Layout, Source
 from weft.kernels import cpp
 from weft.kernels.cpp import CannotBuild, Kernels
 from weft.kernels.plan import NotPlanned
+from weft.kernels.structs import MemoryStruct, Op
 from weft.layers.int8 import in_int8
-from weft.models.base import Model, NarrowedDecoder, Sizes
+from weft.models.base import Model, Sizes
 from weft.models.composing import build_model
+from weft.models.narrowed import NarrowedDecoder
 from weft.search import native
 from weft.search.choosers import Beam, Chooser, Greedy, Limits, Sample
 from weft.search.constraints import Constraint, Forbid, NoRepeat
@@ -163,6 +168,12 @@ def test_every_kind_of_encoder_computes_the_same(kernels: Kernels, kind: str, pr
             )
 
 
+def test_python_and_cpp_have_the_same_structs(kernels: Kernels) -> None:
+    size = kernels._library.weft_struct_size
+    size.argtypes, size.restype = (ctypes.c_int64,), ctypes.c_int64
+    assert [size(which) for which in range(3)] == [ctypes.sizeof(each) for each in (Op, MemoryStruct, native.TaskStruct)]
+
+
 def test_encoders_without_a_plan_still_work(kernels: Kernels) -> None:
     model, tokens = made("wired"), torch.tensor([[5, 6, 7]])
     with cpp.using(kernels):
@@ -218,6 +229,28 @@ def test_changed_weights_are_planned_again(kernels: Kernels, runs: list[int]) ->
             after = searched(model, Greedy())
     same(after, searched(model, Greedy()))
     assert before != after and runs == [4, 4]
+
+
+def test_replaced_parts_are_planned_again(kernels: Kernels) -> None:
+    model = made("pre")
+    with cpp.using(kernels):
+        before = native.planned(model.decoder)
+        assert native.planned(model.decoder) is before
+        model.decoder.layers[1].network = made("pre").decoder.layers[0].network
+        after = native.planned(model.decoder)
+        model.decoder.layers[0].network.up.weight = torch.nn.Parameter(torch.zeros(48, 32))
+        assert after is not before and native.planned(model.decoder) is not after
+
+
+@pytest.mark.parametrize("kind", ["pre", "bahdanau", "convs2s"])
+def test_a_plan_does_not_keep_its_model_alive(kernels: Kernels, kind: str) -> None:
+    model = made(kind)
+    with cpp.using(kernels):
+        searched(model, Greedy())
+    gone = weakref.ref(model.decoder)
+    del model
+    gc.collect()
+    assert gone() is None
 
 
 def test_sources_that_nobody_waits_for_are_stopped(kernels: Kernels, runs: list[int]) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tiny
+import torch
 from serving import running
 
 from weft import api
@@ -17,6 +18,7 @@ from weft.data.fertility import FILE, Lexicon
 from weft.errors import ConfigError
 from weft.explain.page import document
 from weft.inference.terms import Terms
+from weft.runs.weights import read_tensors
 from weft.serve.models import Models, Place
 from weft.tasks.text import DISTILLED
 from weft.translator import Translator, load
@@ -158,6 +160,10 @@ def test_what_does_not_fit_is_refused(runs: dict[str, Path], weft: tiny.Shell) -
     ]:
         with pytest.raises(ConfigError, match=says):
             translator.translate("a b", **options)
+    with pytest.raises(ConfigError, match="does not support terms to avoid; set"):
+        opened(runs, "nat-ctc").translate("a b", search="ctc_beam", terms=Terms(avoid=("a",)))
+    with pytest.raises(ConfigError, match="leave out --influence"):
+        translator.explain("a b", influence=True)
     data = ("--data", tiny.generated("reverse", 60), "--out", runs["nat-ctc"].parent / "x")
     weft.fails("train", "nat-ctc", *data, "--set", "task=translation", says=["set task: parallel_translation"])
     weft.fails("train", "transformer-tiny", *data, "--set", "task=parallel_translation", says=["writes all tokens at once"])
@@ -170,3 +176,14 @@ def test_avoided_terms_do_not_occur(runs: dict[str, Path], name: str) -> None:
     terms = [Terms(avoid=tuple(words[:1])) for words in free]
     for words, found in zip(free, translator.translate(TEXTS, terms=terms), strict=True):
         assert not words or words[0] not in found.text.split()
+
+
+def test_the_blank_moves_behind_new_tokens(runs: dict[str, Path], tmp_path: Path) -> None:
+    data = tmp_path / "new.tsv"
+    data.write_text("a b qa\tqa b a\nb qa\tqa b\n" * 20)
+    changes = {"start.extend": 3, "train.steps": 1, "train.schedule": {"kind": "constant", "rate": 1e-9}}
+    api.train(start=runs["nat-length"], data=str(data), out=tmp_path / "run", set=changes)
+    old, new = (read_tensors(run / "model.safetensors") for run in (runs["nat-length"], tmp_path / "run"))
+    longer = [name for name in old if len(new[name]) == len(old[name]) + 1]
+    assert longer and all(torch.allclose(new[name][-1], old[name][-1], atol=1e-6) for name in longer)
+    assert all(torch.allclose(new[name][: len(old[name]) - 1], old[name][:-1], atol=1e-6) for name in longer)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import tiny
+from teaching import make_task
 
 import weft
 from weft.attention.base import Attention, Site
@@ -51,6 +52,15 @@ def test_an_installed_attention_is_built_by_name(install: Install) -> None:
     assert isinstance(part, Attention) and type(part).__module__ == "parts_of_ann"
     assert "gentle" in find_table("weft.mixers:SELF") and "gentle" in find_table("weft.models.convs2s:CROSS")
     assert "gentle" not in find_table("weft.pooling:POOLINGS")
+
+
+def test_an_installed_reward_scores_texts(install: Install) -> None:
+    code = (
+        "class Short:\n    def __call__(self, texts, references, sources):\n        return [1 / len(text) for text in texts]\n"
+    )
+    install("parts_of_ann", {"reward.short": "parts_of_ann:Short"}, code)
+    rewarding = make_task(reward={"kind": "reinforce", "metric": "short"}).rewarding
+    assert rewarding is not None and list(rewarding.reward(["ab", "abcd"], ["x", "x"], ["y", "y"])) == [0.5, 0.25]
 
 
 def test_a_run_saves_an_installed_part_by_name_and_needs_it_again(

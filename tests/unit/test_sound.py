@@ -42,7 +42,7 @@ def test_bad_files_are_named_with_a_reason(tmp_path: Path) -> None:
     reasons = {
         "missing.wav": "there is no such file",
         "text.wav": "not a wav file",
-        "nothing.wav": "the file is empty",
+        "nothing.wav": "the file is empty or ends too early",
         "none.wav": "0 samples",
         "cut.wav": "cut short",
     }

@@ -4,12 +4,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import tiny
 import torch
 from small_task import WIDTH, SmallModel, SmallTask, settings
 from torch import nn
 from torch.nn.functional import cross_entropy
 
+from weft import api
 from weft.batch import Batch
+from weft.runs.opening import run_config
 from weft.runs.weights import read_tensors
 from weft.tasks.base import Loss
 from weft.training import checkpoint
@@ -54,3 +57,25 @@ def test_no_step_waits_for_the_device_and_bad_ones_are_skipped(tmp_path: Path, p
     folder = checkpoint.folder_of(tmp_path, 8)
     assert all(tensor.isfinite().all() for tensor in read_tensors(folder / "model.safetensors").values())
     assert {float(t) for name, t in read_tensors(folder / "optimizer.safetensors").items() if name.endswith("/step")} == {7.0}
+
+
+def test_recorded_steps_follow_what_is_unfrozen(reverse_run: Path, tmp_path: Path) -> None:
+    settings = {
+        "train.device": "cuda",
+        "train.precision": "bf16",
+        "train.steps": 24,
+        "train.save_every": 8,
+        "train.unfreeze_every": 8,
+        "train.batch_tokens": 256,
+        "train.schedule": {"kind": "constant", "rate": 0.001},
+        "train.ema": 0.9,
+    }
+    api.train(start=reverse_run, out=tmp_path / "run", data=tiny.generated("copy", 300), set=settings)
+    assert run_config(tmp_path / "run").train.packed is True
+    before = read_tensors(reverse_run / "model.safetensors")
+    for stage, frozen in ((8, ("encoder.",)), (16, ("encoder.front.",)), (24, ())):
+        folder = checkpoint.folder_of(tmp_path / "run", stage)
+        after, average = (read_tensors(folder / f"{file}.safetensors") for file in ("model", "ema"))
+        same = {name for name in before if torch.equal(before[name], after[name])}
+        assert same == {name for name in before if name.startswith(frozen)}, stage
+        assert same == {name for name in before if torch.equal(before[name], average[name])}, stage

@@ -126,7 +126,7 @@ def test_the_command_line_reads_files_and_lists(
 
 def test_a_model_of_text_refuses_sound(weft: tiny.Shell, reverse_run: Path, tmp_path: Path) -> None:
     wav = tones.write_wav(tmp_path / "a.wav", np.zeros(100))
-    weft.fails("predict", str(reverse_run), str(wav), says=["a.wav: this run reads lines of text"])
+    weft.fails("predict", str(reverse_run), str(wav), says=["a.wav, line 1", "not valid UTF-8"])
 
 
 def plain_distance(ours: list[str], theirs: list[str]) -> int:

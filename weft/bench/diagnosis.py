@@ -1,4 +1,4 @@
-"""Examines the installation and the machine: what is there, what is missing, and what to do about it."""
+"""Checks the installation and the machine: what is installed, what is missing, and how to add it."""
 
 from __future__ import annotations
 

@@ -24,7 +24,9 @@ from weft.cli import (
     evaluate,
     explain,
     generate,
+    iterate,
     listing,
+    merge,
     new,
     predict,
     serve,
@@ -57,8 +59,11 @@ app.command("compare")(compare.compare)
 app.command("bench")(bench.bench)
 app.command("distill")(distill.distill)
 app.command("dictionary")(dictionary.dictionary)
+app.command("iterate")(iterate.iterate)
+app.command("backtranslate")(distill.backtranslate)
 app.command("shortlist")(shortlist.shortlist)
 app.command("average")(average.average)
+app.command("merge")(merge.merge)
 app.command("list")(listing.list_parts)
 app.command("new")(new.new)
 app.command("demo")(demo.demo)

@@ -26,12 +26,18 @@ def runs(incomplete: str) -> list[str]:
 
 def settings(incomplete: str) -> list[str]:
     """Sections and keys for `--set`, and the kinds of attentions and mixers behind `model.encoder_self=` and the like."""
-    from weft.config.sections import Config, DataSection, DecodeSection, Section, TrainSection
+    from weft.config.sections import Config, DataSection, DecodeSection
+    from weft.config.train_section import Section, StartSection, TrainSection
 
     key, equals, value = incomplete.partition("=")
     if equals:
         return [f"{key}={kind}" for kind in _kinds(key) if kind.startswith(value)]
-    sections: dict[str, type[Section]] = {"data": DataSection, "train": TrainSection, "decode": DecodeSection}
+    sections: dict[str, type[Section]] = {
+        "data": DataSection,
+        "start": StartSection,
+        "train": TrainSection,
+        "decode": DecodeSection,
+    }
     keys = [f"{section}.{name}=" for section, fields in sections.items() for name in fields.model_fields]
     keys += [f"model.{slot}=" for slot in SLOTS]
     names = [f"{section}." for section in Config.model_fields] if "." not in incomplete else keys
@@ -57,6 +63,7 @@ TABLES = {
     "data.tokenizer": ("weft.data:TOKENIZERS",),
     "decode.search": ("weft.search:SEARCHES",),
     "decode.rerank": ("weft.inference:RERANKS",),
+    "decode.fusion": ("weft.inference:FUSIONS",),
     "train.optimizer": ("weft.training:OPTIMIZERS",),
     "train.schedule": ("weft.training:SCHEDULES",),
     "model": ("weft.models:MODELS",),

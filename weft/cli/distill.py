@@ -1,13 +1,17 @@
-"""`weft distill`."""
+"""`weft distill` and `weft backtranslate`."""
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import typer
 
-from weft.cli.options import BEAM, DECODE_SET, DEVICE, FAST, PAIRS, RUN, decode_options, runs
+from weft.cli.options import BEAM, DECODE_SET, DEVICE, FAST, PAIRS, RUN, TAG, decode_options, runs
 from weft.cli.output import Counter, tell
+from weft.errors import ConfigError
+
+SHARD = typer.Option(None, "--shard", help="Only every n-th line from the k-th on, as K/N, to divide work among machines.")
 
 
 def distill(
@@ -17,6 +21,7 @@ def distill(
         ..., "--out", help="File for the translations, one per line; as pairs with their sources if it ends in .jsonl."
     ),
     beam: int = BEAM,
+    tag: str = TAG,
     fast: bool = FAST,
     device: str = DEVICE,
     set: list[str] = DECODE_SET,
@@ -26,10 +31,51 @@ def distill(
     Lines are translated whole, as a student reads them; --set decode.sentences=auto splits them as `weft translate` does.
     """
     from weft.data.formats import open_pairs
-    from weft.distillation import distil
+    from weft.distillation import Texts, translate_corpus
 
-    options = decode_options(set, beam=beam, fast=fast or None)
+    options = decode_options(set, beam=beam, tag=tag, fast=fast or None)
     with Counter("translated", "lines") as counter:
-        pairs = [open_pairs(spec) for spec in data]
-        distil(runs(run), pairs, out, device=device, options=options, advance=counter.advance, tell=counter.say)
+        texts = Texts([open_pairs(spec) for spec in data])
+        translate_corpus(runs(run), texts, out, device=device, options=options, advance=counter.advance, tell=counter.say)
     tell(f"wrote {out}")
+
+
+def backtranslate(
+    run: str = RUN,
+    data: list[str] = typer.Option(..., "--data", help="Files with text of the target language. Repeatable.", metavar="FILE"),
+    out: Path = typer.Option(
+        ...,
+        "--out",
+        help="File for the pairs, if it ends in .jsonl: translations as sources, the text as targets; else translations only.",
+    ),
+    beam: int = BEAM,
+    tag: str = TAG,
+    shard: str = SHARD,
+    fast: bool = FAST,
+    device: str = DEVICE,
+    set: list[str] = DECODE_SET,
+) -> None:
+    """Translate text of the target language back into the source language, as further training pairs.
+
+    RUN translates in the opposite direction. --set decode.search=sample draws translations instead of searching for the best.
+    Train with `--data '{files: OUT, tag: bt}'` to mark the sources as machine-made; `noise` in the same braces changes them in
+    every epoch anew. Continues where an earlier call was interrupted.
+    """
+    from weft.data.text import LineFile
+    from weft.distillation import Texts, translate_corpus
+
+    options = decode_options(set, beam=beam, tag=tag, fast=fast or None)
+    with Counter("translated", "lines") as counter:
+        texts = Texts([LineFile(name) for name in data], back=True, shard=_shard(shard))
+        translate_corpus(runs(run), texts, out, device=device, options=options, advance=counter.advance, tell=counter.say)
+    tell(f"wrote {out}")
+
+
+def _shard(text: str | None) -> tuple[int, int]:
+    """Parses K/N."""
+    if text is None:
+        return 1, 1
+    match = re.fullmatch(r"(\d+)/(\d+)", text.strip())
+    if match is None or not 1 <= int(match[1]) <= int(match[2]):
+        raise ConfigError(f"--shard {text}: expected K/N with K from 1 to N, such as 2/8")
+    return int(match[1]), int(match[2])

@@ -13,7 +13,7 @@ import typer
 from rich.console import Console
 from rich.table import Column, Table
 
-from weft.cli.options import BEAM, DEVICE, FAST, PAIRS, RUN, decode_options, runs
+from weft.cli.options import BEAM, DEVICE, FAST, PAIRS, RUN, TAG, decode_options, runs
 from weft.cli.output import Counter, opened, warn
 
 if TYPE_CHECKING:
@@ -40,6 +40,7 @@ def evaluate(
     as_json: bool = typer.Option(False, "--json", help="A JSON document instead of a table."),
     output: Path = typer.Option(None, "-o", "--output", help="Also write the predictions to this file."),
     beam: int = BEAM,
+    tag: str = TAG,
     tokenize: str = typer.Option(
         None,
         "--tokenize",
@@ -64,7 +65,7 @@ def evaluate(
     from weft.translator import load_trained
 
     task_sets = [text for text in set if text.startswith("task.")]
-    options = decode_options([text for text in set if text not in task_sets], beam=beam, fast=fast or None)
+    options = decode_options([text for text in set if text not in task_sets], beam=beam, tag=tag, fast=fast or None)
     systems = {name: load_trained(runs(name), device=device, warn=warn, set=task_sets) for name in (run, against) if name}
     if not systems[run].task.metrics():
         _show_scores({name: system.score(data) for name, system in systems.items()}, data, as_json)

@@ -66,6 +66,14 @@ EXAMPLES = {
         "weft dictionary en-fr.tsv --gold gold.tsv",
         "weft dictionary en-fr.tsv --translate input.txt -o output.txt",
     ],
+    "backtranslate": [
+        "weft backtranslate runs/deen --data mono.de --out backtranslated.jsonl",
+        "weft backtranslate runs/deen --data mono.de --out part2.jsonl --shard 2/8 --set decode.search=sample",
+    ],
+    "iterate": [
+        "weft iterate transformer-small --data pairs.tsv --valid val.tsv --target-text mono.de --source-text mono.en "
+        "--out runs/i",
+    ],
     "shortlist": ["weft shortlist runs/a"],
     "average": ["weft average runs/a --last 5", "weft average runs/a --last 5 --out runs/mean"],
     "list": ["weft list", "weft list attentions"],

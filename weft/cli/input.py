@@ -52,20 +52,28 @@ def open_input(text: str | None, read: Read = read_lines, whole: Sequence[str] =
         return _standard_input()
     if whole and text.lower().endswith(tuple(whole)):
         return Input([text])
+    check_input(text)
     if os.path.lexists(text):
-        file = check_file(text)
-        return Input(read(file), file, read=read)
-    if PATH.fullmatch(text):
+        return Input(read(Path(text)), Path(text), read=read)
+    if any("\ud800" <= letter <= "\udfff" for letter in text):
+        raise DataError("the text on the command line is not valid UTF-8; give it on standard input or in a file")
+    warn("this is read as text, because there is no file of this name; for a file, check the name")
+    return Input(text.split("\n"))
+
+
+def check_input(text: str | None) -> None:
+    """Raises an error if `text` names a file that is missing or cannot be read; it is found before a model is loaded."""
+    if text is None or text == "-" or ".zip/" in text:
+        return
+    if os.path.lexists(text):
+        check_file(text)
+    elif PATH.fullmatch(text):
         if why_unreadable(Path(text)) != NO_FILE:
             check_file(text)  # raises an error that says who may not enter which folder
         raise DataError(
             f"{text}: there is no such file (looked for it in {Path(text).absolute().parent}). If this is a text and no file "
             "name, give it on standard input"
         )
-    if any("\ud800" <= letter <= "\udfff" for letter in text):
-        raise DataError("the text on the command line is not valid UTF-8; give it on standard input or in a file")
-    warn("this is read as text, because there is no file of this name; for a file, check the name")
-    return Input(text.split("\n"))
 
 
 def _standard_input() -> Input:

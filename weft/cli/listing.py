@@ -26,13 +26,18 @@ TABLES = {
     "tasks": "weft.tasks:TASKS",
     "searches": "weft.search:SEARCHES",
     "reranks": "weft.inference:RERANKS",
+    "fusions": "weft.inference:FUSIONS",
+    "rewards": "weft.evaluation:REWARDS",
     "tokenizers": "weft.data:TOKENIZERS",
 }
-What = StrEnum("What", "models fronts encoders decoders attentions mixers poolings tasks searches reranks recipes tokenizers")
+What = StrEnum(
+    "What",
+    "models fronts encoders decoders attentions mixers poolings tasks searches reranks fusions rewards recipes tokenizers",
+)
 
 
 def list_parts(what: What = typer.Argument(None, help="What to list; default: everything.")) -> None:
-    """List the parts of models, tasks, searches, reranks, recipes or tokenizers, and the file or package of each."""
+    """List the parts of models, tasks, searches, reranks, rewards, recipes or tokenizers, and the file or package of each."""
     console = Console(highlight=False)
     for name in [what] if what else list(What):
         console.print(_recipes() if name is What.recipes else _parts(name), markup=False)

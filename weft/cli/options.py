@@ -19,6 +19,7 @@ RUN = typer.Argument(
     help="Folder of a trained run. Several, joined by commas, form an ensemble.", autocompletion=completion.runs
 )
 BEAM = typer.Option(None, "--beam", help="Beam size; 1 is greedy.")
+TAG = typer.Option(None, "--tag", help="Tag of the run, such as the target language; the same as decode.tag.")
 FAST = typer.Option(False, "--fast", help="Faster, with at least 99 % of the texts as they are; the same as decode.fast=true.")
 DEVICE = typer.Option("auto", "--device", help="auto, cpu, cuda, cuda:1, …")
 OUTPUT = typer.Option(None, "-o", "--output", help="File to write; default: standard output.")

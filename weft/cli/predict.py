@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from weft.cli.options import BEAM, DECODE_SET, DEVICE, FAST, OUTPUT, RUN, decode_options, runs
+from weft.cli.options import BEAM, DECODE_SET, DEVICE, FAST, OUTPUT, RUN, TAG, decode_options, runs
 from weft.cli.output import Counter, opened, warn, write_line
 from weft.errors import ConfigError, DataError
 
@@ -33,6 +33,7 @@ def predict(
     ),
     output: Path = OUTPUT,
     beam: int = BEAM,
+    tag: str = TAG,
     n_best: int = typer.Option(None, "--n-best", help="Outputs per line, as JSON lines."),
     prefix: Path = typer.Option(None, "--prefix", help="File with a forced prefix for each line."),
     glossary: Path = typer.Option(
@@ -48,19 +49,22 @@ def predict(
     set: list[str] = DECODE_SET,
 ) -> None:
     """Run a trained model on a file, a text, or standard input line by line: translations, labels, captions, transcripts, …"""
-    from weft.cli.input import open_input
+    from weft.cli.input import check_input, open_input
     from weft.data.lines import check_file, read_lines
     from weft.inference.terms import read_glossary
     from weft.inference.workers import cores
     from weft.translator import load_trained
 
-    options = decode_options(set, beam=beam, n_best=n_best, fast=fast or None)
+    options = decode_options(set, beam=beam, tag=tag, n_best=n_best, fast=fast or None)
+    check_input(text)
+    for read in filter(None, (prefix, glossary)):
+        _keep_apart(check_file(read), output)
+    known = None if glossary is None else read_glossary(glossary)
     trained = load_trained(runs(run), device=device, warn=warn)
     given = open_input(text, trained.task.inputs, trained.task.files)
-    for read in filter(None, (given.file, prefix, glossary)):
-        _keep_apart(check_file(read), output)
+    if given.file is not None:
+        _keep_apart(given.file, output)
     total = given.count() if output is not None else None
-    known = None if glossary is None else read_glossary(glossary)
     if format is not What.text:
         if prefix or n_best or as_json:
             raise ConfigError(f"--format {format}: a document has no --prefix, --n-best and --json; leave them out")

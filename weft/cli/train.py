@@ -14,6 +14,12 @@ from weft.cli.output import tell
 from weft.config.registry import find_table, load
 from weft.errors import ConfigError
 
+FROM = (
+    "Fine-tune this run: take its model, tokenizers and weights, and everything else from the recipe, or from its own "
+    "configuration if there is no recipe."
+)
+TEACHER = "Train on the translations of this run instead of the targets (sequence distillation)."
+
 
 def train(
     recipe: str = typer.Argument(
@@ -32,13 +38,8 @@ def train(
     time: str = typer.Option(
         None, "--time", help="How long the whole command may take, such as 20m or 1h30m; sets the number of steps."
     ),
-    teacher: Path = typer.Option(
-        None,
-        "--teacher",
-        help="Train on the translations of this run instead of the targets (sequence distillation).",
-        metavar="RUN",
-        autocompletion=completion.runs,
-    ),
+    start: Path = typer.Option(None, "--from", help=FROM, metavar="RUN", autocompletion=completion.runs),
+    teacher: Path = typer.Option(None, "--teacher", help=TEACHER, metavar="RUN", autocompletion=completion.runs),
     resume: Path = typer.Option(
         None, "--resume", help="Continue this run exactly where it stopped.", metavar="RUN", autocompletion=completion.runs
     ),
@@ -48,20 +49,18 @@ def train(
     from weft import api
     from weft.runs.opening import run_config
 
-    if recipe is None and resume is None and data:
+    if recipe is None and resume is None and start is None and data:
         recipe = "auto"
-    if (recipe is None) == (resume is None):
+    if (recipe is None and start is None) == (resume is None):
         raise ConfigError(
-            "name a recipe or a YAML file to train, or give --data alone to train `auto`; or a run to --resume (one of the "
-            "two). `weft list recipes` shows recipes"
+            "name a recipe or a YAML file to train, or give --data alone to train `auto`; or a run to start --from; or a run "
+            "to --resume (one of these). `weft list recipes` shows recipes"
         )
     if resume is not None and out is not None:
         raise ConfigError("--resume continues in the run's own folder; remove --out")
-    folder = resume or out or api.free_folder(recipe)
-    resumed = resume is not None
-    result = api.train(
-        recipe or "", data=data, valid=valid, out=folder, time=time, teacher=teacher, resume=resumed, set=set, tell=tell
-    )
+    folder = resume or out or api.free_folder(recipe or start / "config.yaml")
+    options = {"data": data, "valid": valid, "out": folder, "time": time, "resume": resume is not None, "set": set}
+    result = api.train(recipe, start=start, teacher=teacher, tell=tell, **options)
     if os.environ.get("RANK", "0") != "0":
         return  # one of several processes; only the first reports
     tell(f"\ndone: step {result.update:,}, {result.weights} weights in {folder}/model.safetensors")

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from weft.compare.growth import measure_growth
+from weft.config.corpora import names
 from weft.evaluation.metrics import score
 from weft.evaluation.tokenization import choose_tokenization
 from weft.explain.picture import View, views
@@ -72,7 +73,7 @@ def _predictions(run: TrainedRun, wanted: Wanted) -> dict[str, Any]:
         return {"test": _validated(run, wanted.test) if wanted.test else {}, "decoding": None, "views": []}
     translator = Trained(run.model, run.task, run.config)
     test = run.task.examples(wanted.test)
-    valid = run.task.examples(run.config.data.valid)[: max(wanted.sentences, CANDIDATES)]
+    valid = run.task.examples(names(run.config.data.valid))[: max(wanted.sentences, CANDIDATES)]
     pairs = test or valid[: wanted.sentences]
     chosen = choose_tokenization(
         run.config.train.tokenize, run.config.data.target_language, [target for _, target in test or valid]

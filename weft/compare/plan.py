@@ -130,5 +130,5 @@ def check(comparison: Comparison) -> list[str]:
         for entry, config in zip(comparison.entries, configs, strict=True)
         if steps and (warmup := int(config.train.schedule.get("warmup", 0))) > steps / 2
     ]
-    data = {(tuple(config.data.train), tuple(config.data.valid)) for config in configs}
+    data = {(repr(config.data.train), repr(config.data.valid)) for config in configs}
     return long + (["the entries are trained on different data: their recipes name different files"] if len(data) > 1 else [])

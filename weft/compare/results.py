@@ -12,8 +12,8 @@ from weft.bench.machine import about
 from weft.compare.noise import ranks
 from weft.compare.plan import Comparison, Run, training
 from weft.compare.stat import stat
-from weft.compare.trainings import records
 from weft.compare.worker import Job
+from weft.runs.folder import records
 from weft.runs.opening import build_task
 from weft.tasks.base import LOSS
 

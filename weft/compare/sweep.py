@@ -19,10 +19,10 @@ from weft.compare.measure import Wanted
 from weft.compare.plan import Comparison, Run, check, runs_of, training
 from weft.compare.processes import Failure, Processes, Stopped
 from weft.compare.results import UNMEASURED, collect
-from weft.compare.trainings import Training, complete, records, train
+from weft.compare.trainings import Training, train
 from weft.compare.worker import Job, work
 from weft.errors import Interrupted
-from weft.runs.folder import RunLock
+from weft.runs.folder import RunLock, complete, records
 from weft.training.interrupt import Interrupts
 from weft.training.log_text import duration
 

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from weft.compare.processes import Failure, Processes
+from weft.config.corpora import parse
 from weft.config.sections import Config, load_config
 from weft.fitting.auto import AUTO
-from weft.runs.folder import CONFIG, LOG
+from weft.runs.folder import CONFIG, complete, records
 from weft.runs.opening import run_config
+from weft.training.starting import inherited
 
-Record = dict[str, Any]
+__all__ = ["Training", "complete", "records", "train"]
 
 LOWERED = (("data", "vocabulary"), ("data", "hold_out"), ("train", "batch_tokens"), ("train", "average_last"))
 """Sizes that a run lowers to what its data and its steps allow."""
@@ -21,22 +22,28 @@ LOWERED = (("data", "vocabulary"), ("data", "hold_out"), ("train", "batch_tokens
 
 @dataclass(frozen=True)
 class Training:
-    """A recipe with changes and data; empty data means the data of the recipe. time: what `--time` says, if anything."""
+    """A recipe with changes and data; empty data means the data of the recipe.
+
+    time: what `--time` says, if anything · start: the run that `--from` names, if any
+    """
 
     recipe: str
     data: tuple[str, ...] = ()
     valid: tuple[str, ...] = ()
     sets: tuple[str, ...] = ()
     time: str = ""
+    start: str = ""
 
     def config(self) -> Config:
-        given = {"data.train": list(self.data), "data.valid": list(self.valid)}
-        config = load_config(self.recipe, self.sets).replaced({key: files for key, files in given.items() if files})
+        given = {"data.train": [*map(parse, self.data)], "data.valid": [*map(parse, self.valid)]}
+        over = inherited(Path(self.start), load_config(self.recipe)) if self.start else None
+        config = load_config(self.recipe, self.sets, over=over).replaced({key: files for key, files in given.items() if files})
         return config.absolute()
 
     def words(self, folder: Path) -> list[str]:
         """The arguments of `weft` that start it."""
-        given = [("--data", self.data), ("--valid", self.valid), ("--set", self.sets)]
+        start = (self.start,) if self.start else ()
+        given = [("--from", start), ("--data", self.data), ("--valid", self.valid), ("--set", self.sets)]
         options = [word for flag, values in given for value in values for word in (flag, value)]
         return ["train", self.recipe, "--out", str(folder), *options, *(("--time", self.time) if self.time else ())]
 
@@ -59,6 +66,7 @@ def train(training: Training, folder: Path, processes: Processes, log: str, modu
 def _as_wished(saved: Config, wanted: Config) -> Config:
     """The configuration of a run as it was before `auto` was resolved and sizes were lowered to what the data allows."""
     resolved: dict[str, Any] = {f"train.{key}": "auto" for key in ("packed", "rounded") if getattr(wanted.train, key) == "auto"}
+    resolved["start.weights"] = wanted.start.weights
     for section, key in LOWERED:
         wish = getattr(getattr(wanted, section), key)
         if getattr(getattr(saved, section), key) < wish:
@@ -67,16 +75,3 @@ def _as_wished(saved: Config, wanted: Config) -> Config:
     if saved.train.schedule.get("warmup", 0) < warmup and warmup >= wanted.train.steps:
         resolved["train.schedule.warmup"] = warmup
     return saved.replaced(resolved)
-
-
-def complete(folder: Path) -> bool:
-    """Whether the training of a run has finished."""
-    lines = records(folder)
-    return bool(lines) and lines[-1]["event"] == "summary"
-
-
-def records(folder: Path) -> list[Record]:
-    """The complete lines of a run's log."""
-    log = folder / LOG
-    lines = log.read_text("utf-8").splitlines() if log.exists() else []
-    return [json.loads(line) for line in lines if line.endswith("}")]

@@ -73,6 +73,8 @@ def put(data: dict[str, Any], path: document.Path, value: Any, where: str) -> bo
             return _put_in_list(below, path, depth, value, where)
         if isinstance(below, str):
             below = data[key] = {"kind": below}
+        if below is None:
+            below = data[key] = {}
         if not isinstance(below, dict):
             raise ConfigError(f"{where}: {'.'.join(path[:depth])} is {document.scalar(below)}, which has no options")
         data = below

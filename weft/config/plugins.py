@@ -26,6 +26,7 @@ KINDS = {
     "decoder": ("weft.models:DECODERS",),
     "search": ("weft.search:SEARCHES",),
     "task": ("weft.tasks:TASKS",),
+    "reward": ("weft.evaluation:REWARDS",),
 }
 """Kind of part → the tables it extends."""
 

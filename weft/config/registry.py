@@ -6,9 +6,9 @@ A table is a literal dict, so that a search for a name finds its file::
 
 The constructor is the schema. The program passes its positional parameters (width, place in the model); its keyword-only
 parameters are the options that a user may set in YAML. A keyword-only parameter whose type is a dataclass is a group: its
-fields are options too, so several parts can share them. `fill` checks a user's options against the constructor and adds
-every default; `build` constructs the part. A run saves the result of `fill`, so a changed default never changes an old
-model.
+fields are options too, so several parts can share them. A class may also declare `outer_options`, name → (type, Field): they
+apply to what it builds, so its constructor does not take them. `fill` checks a user's options against the constructor and adds
+every default; `build` constructs the part. A run saves the result of `fill`, so a changed default never changes an old model.
 
 Only the kinds in use are imported, and only when their options are checked. So a module may declare an option `Among` a
 table that lists the module itself.
@@ -156,6 +156,7 @@ def _options(part: Any, kind: str) -> type[Options]:
                 options[each.name] = (with_description(hint, each.name, hints[each.name]), default)
         else:
             options[name] = (with_description(part, name, hint), default)
+    options |= getattr(part, "outer_options", {})
     title = "".join(word.capitalize() for word in kind.replace("-", "_").split("_"))
     return create_model(title, __base__=Options, __doc__=first_line(part), **options)
 
@@ -202,6 +203,7 @@ def build(table: str, spec: Mapping[str, Any] | str, *context: Any, where: str =
     """Builds the part that `spec` describes, with `context` as the positional arguments of its constructor."""
     options = fill(table, spec, where)
     part = load(find_table(table), options.pop("kind"))
+    options = {name: value for name, value in options.items() if name not in getattr(part, "outer_options", {})}
     for name, hint, _ in keyword_options(part):
         if isinstance(hint, type) and is_dataclass(hint):
             options[name] = hint(**{each.name: options.pop(each.name) for each in fields(hint)})

@@ -16,41 +16,42 @@ from pydantic import Field, PositiveFloat, PositiveInt, ValidationError, model_v
 
 from weft.access import NO_FILE, denied, replace_file, why_unreadable
 from weft.config import document, schema
+from weft.config.corpora import Entry, TrainingCorpus, ValidationCorpus, names, renamed
 from weft.config.data_paths import absolute, absolute_path, located
 from weft.config.overrides import SHORTHANDS, apply_overrides, fold_saved, locate, parse_override, put
-from weft.config.registry import Among, Options, expand, problems, suggest
+from weft.config.registry import Among, expand, problems, suggest
+from weft.config.train_section import Part, Section, StartSection, TrainSection
 from weft.errors import ConfigError
 from weft.version import VERSION
-
-Part = dict[str, Any]
-"""The options of a part, with its kind."""
 
 SCHEMA_FILE = "weft.schema.json"
 """Editors use this file, next to a configuration, to complete and check keys."""
 
 
-class Section(Options):
-    """A section of the configuration."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _expand(cls, data: Any) -> Any:
-        return expand(cls, data)
-
-
 class DataSection(Section):
     """Training data and tokenisation."""
 
-    train: list[str] = Field(
-        default=[], description="training data: 'a.en,a.de', x.tsv#2,3, x.jsonl#en,de, x.csv#en,de, also .gz"
+    train: list[Annotated[str | TrainingCorpus, Entry(TrainingCorpus)]] = Field(
+        default=[],
+        description="training data: 'a.en,a.de', x.tsv#2,3, x.jsonl#en,de, x.csv#en,de, also .gz; several corpora: "
+        "[{files: …, weight: …, tag: …, noise: …}, …]",
     )
-    valid: list[str] = Field(default=[], description="validation data, in the same formats")
+    valid: list[Annotated[str | ValidationCorpus, Entry(ValidationCorpus)]] = Field(
+        default=[], description="validation data, in the same formats; [{files: …, tag: …}, …] are scored one by one"
+    )
+    temperature: PositiveFloat = Field(
+        default=1.0,
+        description="corpora without weights are drawn in proportion to their pairs to the power of 1 / temperature",
+    )
     hold_out: int = Field(default=0, ge=0, description="pairs of the training data to hold out and validate on; 0: none")
     teacher: str | None = Field(
         default=None, description="run whose translations replace the targets of the training data (sequence distillation)"
     )
     tokenizer: Annotated[Part, Among("weft.data:TOKENIZERS")] = Field(
         default={"kind": "bpe"}, description="how text is split into tokens"
+    )
+    tokenizer_of: str | None = Field(
+        default=None, description="run whose tokenizer is used; a language model uses that of its targets"
     )
     vocabulary: PositiveInt = Field(default=8000, description="largest vocabulary (of each side, if they are separate)")
     shared_vocabulary: bool = Field(default=True, description="use one vocabulary for source and target")
@@ -68,51 +69,10 @@ class DataSection(Section):
         """Whether there is validation data."""
         return bool(self.valid or self.hold_out)
 
-
-class TrainSection(Section):
-    """Optimisation, validation and checkpoints."""
-
-    steps: PositiveInt = Field(default=10_000, description="number of optimiser steps")
-    seconds: float = Field(default=0.0, ge=0, description="stop after this many seconds; 0: no limit")
-    batch_tokens: PositiveInt = Field(default=4096, description="tokens per micro-batch on the longer side, including padding")
-    accumulate: PositiveInt = Field(default=1, description="micro-batches per step, a multiple of the number of processes")
-    packed: bool | Literal["auto"] = Field(
-        default="auto", description="concatenate sentences instead of padding; auto: on a GPU in bf16, if the model supports it"
-    )
-    rounded: bool | Literal["auto"] = Field(
-        default="auto",
-        description="pad to a few fixed sizes and replay CUDA graphs; auto: on a GPU in bf16, if supported and not packed",
-    )
-    optimizer: Annotated[Part, Among("weft.training:OPTIMIZERS")] = Field(default={"kind": "adamw"}, description="optimiser")
-    schedule: Annotated[Part, Among("weft.training:SCHEDULES")] = Field(
-        default={"kind": "inverse_sqrt"}, description="learning rate schedule"
-    )
-    clip: float = Field(default=1.0, ge=0, description="maximum gradient norm; 0: no clipping")
-    ema: float = Field(default=0.0, ge=0, lt=1, description="decay of a moving average of the weights; 0: none")
-    precision: Literal["float32", "bf16"] = Field(default="float32", description="bf16: autocast with float32 weights")
-    device: str = Field(default="auto", description="auto, cpu, cuda, cuda:1, …")
-    threads: int = Field(default=0, ge=0, description="number of CPU threads; 0: one per core")
-    compile: bool | Literal["auto"] = Field(
-        default="auto",
-        description="torch.compile the model; auto: for packed Transformers with full attention and ≥ 30M weights on a GPU",
-    )
-    seed: int = Field(default=1, ge=0, lt=1 << 63, description="random seed of initial weights, data order and dropout")
-    log_every: PositiveInt = Field(default=50, description="steps between log lines")
-    validate_every: int = Field(default=500, ge=0, description="steps between validations; 0: only at the end")
-    validate_bleu: bool = Field(default=True, description="also decode the validation data and score the output")
-    validate_sentences: int = Field(default=500, ge=0, description="sentences to decode per validation; 0: all")
-    tokenize: str = Field(
-        default="auto",
-        description="sacreBLEU's tokenizer for BLEU: 13a, zh, ja-mecab, char, …; auto: by data.target_language, else by script",
-    )
-    save_every: PositiveInt = Field(default=500, description="steps between checkpoints")
-    keep_last: PositiveInt = Field(default=3, description="checkpoints to keep besides the best one")
-    keep_best: bool = Field(default=True, description="keep the best checkpoint and publish it as the run's model")
-    average_last: int = Field(default=0, ge=0, description="publish the average of this many checkpoints; 0: none")
-    best_by: str = Field(default="loss", description="metric that decides which checkpoint is best, one that the task declares")
-    patience: int = Field(default=0, ge=0, description="stop after this many validations without improvement; 0: never")
-    max_bad_steps: PositiveInt = Field(default=10, description="stop after this many consecutive steps with a non-finite loss")
-    tensorboard: bool = Field(default=True, description="write TensorBoard events if the package is installed")
+    @property
+    def files(self) -> list[str]:
+        """The names of all training files."""
+        return names(self.train)
 
 
 class DecodeSection(Section):
@@ -129,6 +89,10 @@ class DecodeSection(Section):
     rerank: Annotated[Part, Among("weft.inference:RERANKS")] = Field(
         default={"kind": "none"}, description="how the texts of the search are ranked again"
     )
+    fusion: Annotated[Part, Among("weft.inference:FUSIONS")] = Field(
+        default={"kind": "none"}, description="a language model that takes part in the search"
+    )
+    tag: str | None = Field(default=None, description="tags of the run (data.train) to put before each source, such as de")
     max_length: PositiveInt = Field(default=256, description="most tokens of a translation")
     max_ratio: PositiveFloat = Field(default=3.0, description="most tokens of a translation per source token, plus 10")
     max_source: PositiveInt = Field(default=1024, description="a line with more tokens is cut and translated in parts")
@@ -162,7 +126,7 @@ class DecodeSection(Section):
     compile: bool = Field(
         default=False,
         description="GPU: torch.compile the search, which takes seconds per batch size; CPU: compile C++ kernels once, which "
-        "takes three seconds and needs a C++ compiler",
+        "takes some seconds and needs a C++ compiler",
     )
     fast: bool = Field(default=False, description="settings that are faster and leave at least 99 % of the texts as they are")
 
@@ -171,6 +135,7 @@ class Config(Section):
     """The complete configuration of a run."""
 
     data: DataSection = Field(default_factory=DataSection)
+    start: StartSection = Field(default_factory=StartSection)
     model: Annotated[Part, Among("weft.models:MODELS")] = Field(default={"kind": "transformer"})
     task: Annotated[Part, Among("weft.tasks:TASKS")] = Field(default={"kind": "translation"})
     train: TrainSection = Field(default_factory=TrainSection)
@@ -186,18 +151,24 @@ class Config(Section):
     def absolute(self) -> Config:
         """A copy that names its files by absolute paths. A relative path belongs to the current folder."""
         here, changes = Path.cwd(), {key: getattr(self.data, key) for key in ("train", "valid")}
-        located: dict[str, Any] = {f"data.{key}": [absolute(spec, here) for spec in specs] for key, specs in changes.items()}
+        located: dict[str, Any] = {
+            f"data.{key}": renamed(specs, lambda name: absolute(name, here)) for key, specs in changes.items()
+        }
         if self.data.cache:
             located["data.cache"] = absolute_path(self.data.cache, here)
-        if self.data.teacher:
-            located["data.teacher"] = absolute_path(self.data.teacher, here)
-        if run := self.decode.rerank.get("run"):
-            located["decode.rerank.run"] = absolute_path(run, here)
+        if self.start.run:
+            located["start.run"] = absolute_path(self.start.run, here)
+        for key in ("teacher", "tokenizer_of"):
+            if run := getattr(self.data, key):
+                located[f"data.{key}"] = absolute_path(run, here)
+        for key in ("rerank", "fusion"):
+            if run := getattr(self.decode, key).get("run"):
+                located[f"decode.{key}.run"] = absolute_path(run, here)
         return self.replaced(located)
 
 
-def load_config(path_or_recipe: str | Path, sets: Sequence[str] = ()) -> Config:
-    """Loads a YAML file or a named recipe and applies `sets` ("train.steps=500").
+def load_config(path_or_recipe: str | Path, sets: Sequence[str] = (), *, over: Mapping[str, Any] | None = None) -> Config:
+    """Loads a YAML file or a named recipe and applies `sets` ("train.steps=500"). `over` replaces values first, by path.
 
     Relative data paths in a file belong to its folder or, if they are not there, to the current folder. Raises ConfigError
     with the file, the line and the nearest known key.
@@ -207,6 +178,8 @@ def load_config(path_or_recipe: str | Path, sets: Sequence[str] = ()) -> Config:
     data = expand(Config, base.data)
     if str(path_or_recipe) not in recipes():
         _locate_data(data.get("data"), Path(path_or_recipe).absolute().parent)
+    for path, value in (over or {}).items():
+        put(data, tuple(path.split(".")), value, path)
     written = apply_overrides(data, overrides, base)
     given = expand(Config, data)
     try:
@@ -220,8 +193,8 @@ def _locate_data(section: Any, folder: Path) -> None:
     """Makes data paths that exist in `folder` absolute, in place. Values of wrong types are left for the validation."""
     for key in ("train", "valid"):
         specs = section.get(key) if isinstance(section, dict) else None
-        if isinstance(specs, list) and all(isinstance(spec, str) for spec in specs):
-            section[key] = [located(spec, folder) for spec in specs]
+        if isinstance(specs, list) and all(isinstance(spec, str | Mapping) for spec in specs):
+            section[key] = renamed(specs, lambda name: located(name, folder))
 
 
 def recipes() -> dict[str, Path]:

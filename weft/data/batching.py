@@ -8,9 +8,9 @@ however large the corpus and however far the training.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -55,10 +55,41 @@ def _feistel(numbers: NDArray[np.uint64], half: int, keys: NDArray[np.uint64]) -
     return (left << shift) | right
 
 
+class Lengths(Protocol):
+    """Entries per row [N, k] of the columns that count, for instance tokens of source and target."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, rows: Any) -> NDArray[Any]: ...
+
+
+class Order(Protocol):
+    """The rows of an epoch, `count` of them, in a random order."""
+
+    @property
+    def count(self) -> int: ...
+
+    def rows(self, places: NDArray[np.uint64], epoch: int) -> Rows:
+        """The rows at the given places of the order."""
+        ...
+
+
+@dataclass(frozen=True)
+class Permutation:
+    """Each of `count` rows once per epoch."""
+
+    count: int
+    seed: int
+
+    def rows(self, places: NDArray[np.uint64], epoch: int) -> Rows:
+        return permute(places, self.count, (self.seed, epoch)).astype(np.int64)
+
+
 class Batches:
     """An endless stream of row numbers, a batch at a time.
 
-    lengths  [N, k] entries per row of the columns that count, for instance tokens of source and target
+    lengths  [N, k], see `Lengths`
+    order    the rows of an epoch; by default each row once
     budget   padded: rows times the longest entry of any column stays within it; packed: the entries of each column do.
              A row that exceeds it forms a batch of its own.
     rounded  padded: lengths are rounded up as `lay_out` does
@@ -66,17 +97,19 @@ class Batches:
 
     def __init__(
         self,
-        lengths: NDArray[Any],
+        lengths: Lengths,
         budget: int,
         *,
         seed: int,
+        order: Order | None = None,
         window: int = WINDOW,
         packed: bool = False,
         rounded: bool = False,
     ) -> None:
         self.lengths, self.budget, self.seed, self.packed, self.rounded = lengths, budget, seed, packed, rounded
+        self.order = order or Permutation(len(lengths), seed)
         self.size = window
-        self.windows = -(-len(lengths) // window)
+        self.windows = -(-self.order.count // window)
 
     def stream(self, position: Position) -> Iterator[tuple[Rows, Position]]:
         """Endless batches from `position` on, each with the position of the next."""
@@ -92,9 +125,8 @@ class Batches:
         """The batches of one window of an epoch, which follow from the seed, the epoch and its number."""
         if number >= self.windows:
             return []  # the run was resumed with less data
-        count = len(self.lengths)
-        places = np.arange(number * self.size, min(count, (number + 1) * self.size), dtype=np.uint64)
-        rows = permute(places, count, (self.seed, epoch)).astype(np.int64)
+        places = np.arange(number * self.size, min(self.order.count, (number + 1) * self.size), dtype=np.uint64)
+        rows = self.order.rows(places, epoch)
         lengths = np.asarray(self.lengths[rows], dtype=np.int64)
         if self.packed:
             return [rows[start:end] for start, end in pairwise(cut_packed(lengths, self.budget))]

@@ -83,6 +83,21 @@ class Corpus:
     def __len__(self) -> int:
         return self.report.kept
 
+    @property
+    def longest(self) -> int:
+        """The most entries of a row in any column by which batches are sized."""
+        return int(self.lengths.max())
+
+    @property
+    def identity(self) -> str:
+        """A hash of everything that the corpus was made from."""
+        return self.folder.name
+
+    @property
+    def parts(self) -> Sequence[Corpus]:
+        """The corpora that it joins."""
+        return [self]
+
     def row(self, name: str, row: int) -> NDArray[Any]:
         """The entries of one row of a column."""
         begin, end = self.offsets[name][row : row + 2]

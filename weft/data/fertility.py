@@ -91,7 +91,9 @@ def attach(run: Path, corpora: Sequence[Corpus], fertilities: Callable[[], Count
     if missing := [corpus for corpus in corpora if corpus.folder.name not in saved]:
         count = fertilities()
         saved |= {corpus.folder.name: _counted(corpus, count) for corpus in missing}
-        np.savez(file, allow_pickle=False, **saved)
+        with open(aside := file.with_suffix(".part"), "wb") as written:
+            np.savez(written, allow_pickle=False, **saved)
+        aside.replace(file)
     for corpus in corpora:
         corpus.values[COLUMN], corpus.offsets[COLUMN] = saved[corpus.folder.name], corpus.offsets["source"]
 

@@ -71,6 +71,20 @@ def _columns(spec: str) -> tuple[str, tuple[str, str] | None]:
     return path, (source, target)
 
 
+def swapped(spec: str) -> str:
+    """Names the same pairs with source and target exchanged."""
+    path, columns = _columns(spec)
+    kind = Path(path.removesuffix(".gz")).suffix
+    if spec.startswith("hf:") or columns:
+        path, _, names = spec.rpartition("#")
+        return f"{path}#{','.join(reversed(names.split(',')))}"
+    if kind in (*TABLES, ".jsonl") and "," not in path:
+        return f"{spec}#2,1" if kind == ".tsv" else f"{spec}#target,source"
+    if spec.count(",") == 1 and not spec.startswith("generated:"):
+        return ",".join(reversed(spec.split(",")))
+    raise DataError(f"{spec}: source and target of this data cannot be exchanged; write it to a file first.")
+
+
 class TextPairs(Pairs):
     """Two text files, aligned line by line."""
 

@@ -59,6 +59,13 @@ class MarkedTokenizer(Tokenizer):
     def unknown(self, text: str) -> list[str]:
         return self.inner.unknown(text)
 
+    def extended(self, texts: Iterable[str], more: int) -> Tokenizer:
+        """Marks stay behind all other ids, so that their ids change."""
+        return MarkedTokenizer(self.inner.extended(texts, more), self.marks, needs_tag=self.needs_tag)
+
+    def spelled(self, piece: str) -> list[int]:
+        return self.inner.spelled(piece)
+
     def variants(self, strength: float) -> Variants:
         return self.inner.variants(strength)
 

@@ -16,7 +16,11 @@ from weft.data.batching import lay_out, spread
 from weft.data.copying import number_pairs
 from weft.data.corpus import Columns, Corpus, Rows, ids_below, prepare
 from weft.data.formats import Pairs, Texts
+from weft.data.noise import text_of
 from weft.data.tokenizer import RESERVED, Tokenizer
+
+SIDES = ("source", "target")
+"""The columns of a corpus of pairs."""
 
 
 def prepare_pairs(
@@ -29,28 +33,35 @@ def prepare_pairs(
     max_ratio: float | None = None,
     drop_duplicates: bool = False,
     copying: bool = False,
+    tags: Sequence[int] = (),
+    texts: Sequence[str] = (),
     progress: Callable[[int], None] | None = None,
 ) -> Corpus:
     """The corpus of `pairs`, from the cache in `folder` if it is there, otherwise tokenised now.
 
     Left out are pairs with a side that is empty or longer than `max_length` tokens, pairs whose lengths differ by more than
     the factor `max_ratio`, and (with `drop_duplicates`) pairs that occurred before. With `copying`, unknown words of a source
-    have ids of their own (see `weft.data.copying`).
+    have ids of their own (see `weft.data.copying`). `tags` are ids that begin each source. The columns in `texts` are kept as
+    text too, for noise (see `weft.data.noise`).
     """
     filters = PairFilters(max_length, max_ratio, drop_duplicates)
 
-    def encode(texts: Texts) -> tuple[Columns, dict[str, int]]:
-        sides = source.encode_batch([text for text, _ in texts]), target.encode_batch([text for _, text in texts])
-        sources, targets = number_pairs(source, texts, *sides) if copying else sides
-        kept, reasons = filters(texts, sources, targets)
-        return {"source": [[*sources[i], EOS] for i in kept], "target": [[*targets[i], EOS] for i in kept]}, reasons
+    def encode(pairs: Texts) -> tuple[Columns, dict[str, int]]:
+        sides = source.encode_batch([text for text, _ in pairs]), target.encode_batch([text for _, text in pairs])
+        sources, targets = number_pairs(source, pairs, *sides) if copying else sides
+        kept, reasons = filters(pairs, sources, targets)
+        columns: Columns = {"source": [[*tags, *sources[i], EOS] for i in kept], "target": [[*targets[i], EOS] for i in kept]}
+        for name in texts:
+            columns[text_of(name)] = [pairs[i][SIDES.index(name)].encode() for i in kept]
+        return columns, reasons
 
     ids = ids_below(max(source.size, target.size) + (max_length if copying else 0))
+    key = ["pairs", source.digest(), target.digest(), max_length, max_ratio, drop_duplicates, copying]
     return prepare(
         pairs,
-        ["pairs", source.digest(), target.digest(), max_length, max_ratio, drop_duplicates, copying],
+        key + ([list(tags)] if tags else []),
         encode,
-        {"source": ids, "target": ids},
+        {"source": ids, "target": ids, **{text_of(name): "uint8" for name in texts}},
         sized=["source", "target"],
         folder=folder,
         progress=progress,

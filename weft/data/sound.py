@@ -75,7 +75,7 @@ def _opened(path: str | Path) -> Iterator[wave.Wave_read]:
         with open_file(str(path)) as file, wave.open(file, "rb") as opened:
             yield opened
     except (wave.Error, EOFError, OSError) as error:
-        reason = "the file ends too early" if isinstance(error, EOFError) else str(error) or type(error).__name__
+        reason = "the file is empty or ends too early" if isinstance(error, EOFError) else str(error) or type(error).__name__
         raise DataError(
             f"{path}: this is not a wav file of 8, 16, 24 or 32 bit integers (PCM): {reason}. Convert it, for example with "
             f"`ffmpeg -i {Path(path).name} -c:a pcm_s16le out.wav`."

@@ -13,6 +13,7 @@ import json
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from copy import copy
 from itertools import chain
 from random import Random
 from typing import Any, ClassVar, Literal
@@ -21,6 +22,7 @@ import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 
 from weft.batch import SPECIALS, UNK
+from weft.data.pair_merging import frequent_pairs
 from weft.data.segmentation import UNKNOWN, Variants, bpe_dropout, unigram_sample
 from weft.data.symbols import BYTES, NO_TEXT, OTHER_TOKENIZER, byte_name
 from weft.data.tokenizer import RESERVED, SPACE, Tokenizer
@@ -101,6 +103,23 @@ class _Subword(Tokenizer):
         learnt: dict[str, Any] = json.loads(inner.to_str())["model"]
         return learnt
 
+    def extended(self, texts: Iterable[str], more: int) -> Tokenizer:
+        other = copy(self)
+        other._set(self._assemble(self._longer(list(texts), more)))
+        return other
+
+    @abstractmethod
+    def _longer(self, texts: list[str], more: int) -> Any:
+        """A model with at most `more` further pieces, after those of this one."""
+
+    def spelled(self, piece: str) -> list[int]:
+        return [token.id for token in self._inner.model.tokenize(piece) if token.id != UNK]
+
+    def _words(self, texts: Iterable[str]) -> Counter[str]:
+        """The words of texts as the model sees them, with their counts."""
+        normal, split = self._inner.normalizer.normalize_str, self._inner.pre_tokenizer.pre_tokenize_str
+        return Counter(word for text in texts for word, _ in split(normal(text)))
+
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         """Encodes texts. Words are encoded independently, so most are found in a cache."""
         words = [text.removeprefix(" ").split(" ") if text else [] for text in texts]
@@ -178,6 +197,29 @@ class BpeTokenizer(_Subword):
         ranks = {(left, right): rank for rank, (left, right) in enumerate(learnt["merges"])}
         return lambda text, draw: bpe_dropout(text, ranks, strength, draw)
 
+    def _longer(self, texts: list[str], more: int) -> Any:
+        """Unknown characters first, then the most frequent pairs of pieces, merged after all pairs of this tokenizer."""
+        saved: dict[str, Any] = json.loads(self._inner.to_str())["model"]
+        words, vocabulary = self._words(texts), dict(saved["vocab"])
+        counts: Counter[str] = Counter()
+        for word, times in words.items():
+            counts.update(dict.fromkeys((character for character in word if character not in vocabulary), times))
+        often = [character for character in sorted(counts, key=lambda each: (-counts[each], each)) if counts[character] > 1]
+        vocabulary |= {character: len(vocabulary) + place for place, character in enumerate(often[: -(-more * 3 // 4)])}
+        merges = [tuple(pair) for pair in saved["merges"]]
+
+        def model() -> Any:
+            return models.BPE(vocabulary, merges, unk_token=SPECIALS[UNK], byte_fallback=self.byte_fallback)
+
+        segment, bytes_ = model().tokenize, set(self.reserved)
+        split = [([token.value for token in segment(word)], times) for word, times in words.items()]
+        for pair in frequent_pairs(split, bytes_):
+            if len(vocabulary) == len(saved["vocab"]) + more:
+                break
+            vocabulary.setdefault("".join(pair), len(vocabulary))
+            merges.append(pair)
+        return model()
+
 
 class UnigramTokenizer(_Subword):
     """Unigram language model (Kudo, 2018, arXiv:1804.10959): the most probable segmentation of a word into pieces."""
@@ -204,6 +246,14 @@ class UnigramTokenizer(_Subword):
         scores = dict(learnt["vocab"][len(self.reserved) :])
         longest, lowest = max(map(len, scores), default=1), min(scores.values(), default=0.0) - UNKNOWN
         return lambda text, draw: unigram_sample(text, scores, longest, lowest, strength, draw)
+
+    def _longer(self, texts: list[str], more: int) -> Any:
+        """The most probable unknown pieces of a model of the new texts, with their scores there."""
+        pieces = [(str(piece), float(score)) for piece, score in json.loads(self._inner.to_str())["model"]["vocab"]]
+        known = {piece for piece, _ in pieces}
+        other = json.loads(self._assemble(self._trained(texts, len(pieces))).to_str())["model"]["vocab"]
+        added = [(piece, score) for piece, score in other[len(self.reserved) :] if piece not in known]
+        return models.Unigram(pieces + added[:more], UNK, self.byte_fallback)
 
 
 def _in_order(pieces: Iterator[list[Any]]) -> list[tuple[str, float]]:

@@ -68,6 +68,13 @@ class _Counted(Tokenizer):
             raise DataError(NO_TEXT)
         self._set(sorted(counts, key=lambda unit: (-counts[unit], unit))[: size - self.first])
 
+    def extended(self, texts: Iterable[str], more: int) -> Tokenizer:
+        """Appends the most frequent unknown units."""
+        counts = Counter(unit for unit in chain.from_iterable(map(self.split, texts)) if unit not in self.ids)
+        other = copy(self)
+        other._set([*self.units, *sorted(counts, key=lambda unit: (-counts[unit], unit))[:more]])
+        return other
+
     def unknown(self, text: str) -> list[str]:
         return [] if self.first > RESERVED else [unit for unit in self.split(text) if unit not in self.ids]
 

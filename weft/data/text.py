@@ -26,20 +26,27 @@ from weft.errors import DataError
 Tokens = NDArray[Any]
 
 
-class TextFile(Pairs):
-    """A file of text, also .gz, as pairs of a line, including a line feed, and an empty target."""
+class LineFile(Pairs):
+    """A file of text, also .gz, as pairs of a line and an empty target."""
 
     def __init__(self, path: str) -> None:
         super().__init__(path)
         if "," in path and not Path(path).exists():
-            raise DataError(f"{path!r}: a language model learns from text, not from pairs; give each file by itself.")
+            raise DataError(f"{path!r}: text is needed here, not pairs; give each file by itself.")
         self.path = str(check_file(path))
 
     def __iter__(self) -> Iterator[tuple[str, str]]:
-        return ((f"{line}\n", "") for line in read_lines(self.path))
+        return ((line, "") for line in read_lines(self.path))
 
     def digest(self) -> str:
         return file_digest(self.path)
+
+
+class TextFile(LineFile):
+    """A file of running text, whose lines include a line feed."""
+
+    def __iter__(self) -> Iterator[tuple[str, str]]:
+        return ((f"{line}\n", "") for line, _ in super().__iter__())
 
 
 class Text:

@@ -9,13 +9,14 @@ import hashlib
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from importlib.metadata import version
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
 from weft.access import replace_file, why_unreadable
-from weft.batch import SPECIALS
+from weft.batch import SPECIALS, UNK
 from weft.config import registry
 from weft.data import TOKENIZERS
 from weft.data.cache import find_or_build
@@ -34,6 +35,15 @@ SAMPLE = 1_000_000
 
 VERSION = 1
 """Changes when training on the same texts gives a different vocabulary than before."""
+
+
+@dataclass(frozen=True)
+class Start:
+    """The tokenizers of the run that a new run starts from, and the most tokens to add to each."""
+
+    source: Tokenizer
+    target: Tokenizer
+    extend: int = 0
 
 
 class Tokenizer(ABC):
@@ -112,6 +122,14 @@ class Tokenizer(ABC):
         """The ids of one text."""
         return self.encode_batch([text])[0]
 
+    def extended(self, texts: Iterable[str], more: int) -> Tokenizer:
+        """A tokenizer with at most `more` further ids, for what the texts contain. All ids of this one keep their meaning."""
+        raise ConfigError(f"start.extend: {type(self).__name__} has a fixed vocabulary; set it to 0")
+
+    def spelled(self, piece: str) -> list[int]:
+        """The ids that this tokenizer writes the piece of another one with, without UNK."""
+        return [number for number in self.encode(piece) if number != UNK]
+
     def save(self, path: Path) -> None:
         """Writes one file atomically, so that a crash leaves no partial file."""
         replace_file(path, self.dump())
@@ -134,28 +152,53 @@ class Tokenizer(ABC):
 
 
 def train_tokenizers(
-    spec: Mapping[str, Any] | str, pairs: Sequence[Pairs], *, size: int, shared: bool, folder: Path | None = None
+    spec: Mapping[str, Any] | str,
+    pairs: Sequence[Pairs],
+    *,
+    size: int,
+    shared: bool,
+    folder: Path | None = None,
+    start: Start | None = None,
 ) -> tuple[Tokenizer, Tokenizer]:
     """Trains a tokenizer for the sources and one for the targets; the same object twice if they share a vocabulary.
 
     Of more than a million texts, every n-th is used, so that at most a million are. With a cache `folder`, tokenizers are
-    saved there and used again for the same texts and options.
+    saved there and used again for the same texts and options. With `start`, they are those of another run.
     """
-    return _find_or_train(spec, pairs, size, [(0, 1)] if shared else [(0,), (1,)], folder)
+    return _find_or_train(spec, pairs, size, [(0, 1)] if shared else [(0,), (1,)], folder, start)
 
 
 def train_tokenizer(
-    spec: Mapping[str, Any] | str, pairs: Sequence[Pairs], *, size: int, folder: Path | None = None, side: int = 0
+    spec: Mapping[str, Any] | str,
+    pairs: Sequence[Pairs],
+    *,
+    size: int,
+    folder: Path | None = None,
+    side: int = 0,
+    start: Start | None = None,
 ) -> Tokenizer:
     """Trains a tokenizer for one side only: 0 for sources, 1 for targets."""
-    return _find_or_train(spec, pairs, size, [(side,)], folder)[0]
+    return _find_or_train(spec, pairs, size, [(side,)], folder, start)[side]
 
 
 def _find_or_train(
-    spec: Mapping[str, Any] | str, pairs: Sequence[Pairs], size: int, sides: list[tuple[int, ...]], folder: Path | None
+    spec: Mapping[str, Any] | str,
+    pairs: Sequence[Pairs],
+    size: int,
+    sides: list[tuple[int, ...]],
+    folder: Path | None,
+    start: Start | None,
 ) -> tuple[Tokenizer, Tokenizer]:
     """One tokenizer per entry of `sides`, which lists the texts to train it on: 0 for sources, 1 for targets."""
     options = registry.fill("weft.data:TOKENIZERS", spec, where="data.tokenizer")
+    if start is not None:
+        source, target = start.source, start.target
+        if not start.extend:
+            return source, target
+        if source is target:
+            longer = source.extended(_Sample(pairs, [side for each in sides for side in each]), start.extend)
+            return longer, longer
+        return source.extended(_Sample(pairs, sides[0]), start.extend), target.extended(_Sample(pairs, sides[-1]), start.extend)
 
     def train() -> tuple[Tokenizer, Tokenizer]:
         trained: list[Tokenizer] = []

@@ -58,7 +58,7 @@ def find_entities(tags: Sequence[str]) -> list[Entity]:
 
 
 def write_entities(entities: Iterable[Entity], words: int, scheme: Scheme) -> list[str]:
-    """The tags of a sentence of so many words with these entities."""
+    """The tags of a sentence with these entities; `words` is the number of its words."""
     tags = [OUTSIDE] * words
     for entity in entities:
         length = entity.end - entity.begin

@@ -98,6 +98,8 @@ def read_target(predictor: TranslationPredictor, target: str, piece: Piece) -> l
     decoder = predictor.model.decoder
     if isinstance(decoder, ParallelDecoder) and decoder.plan.holds != "ended":
         ids.pop()  # the canvas ends where the text ends
+    if not ids:
+        raise DataError("there is nothing to explain in an empty target; give a translation")
     limit = predictor.model.max_target
     if limit is not None and len(ids) > limit:
         raise DataError(f"the target has {len(ids):,} tokens, but the model has {limit:,} positions; give a shorter target")

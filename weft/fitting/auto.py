@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from weft.config.corpora import names
 from weft.config.overrides import parse_override
 from weft.config.sections import Config
 from weft.data.formats import open_pairs
@@ -134,7 +135,7 @@ def _fill_time(choice: Choice, facts: Facts, speed: Speed, clock: Clock) -> None
 
 def _limit(choice: Choice, out: Path, world: World, clock: Clock) -> None:
     """Lowers the steps of a recipe to what fits into the time."""
-    pairs = choice.config.data.valid if choice.config.task["kind"] == "translation" else []
+    pairs = names(choice.config.data.valid) if choice.config.task["kind"] == "translation" else []
     validation = choice.config.data.hold_out or sum(1 for spec in pairs for _ in open_pairs(spec))
     speed = _speed(choice, out, world, clock, validation)
     train = choice.config.train

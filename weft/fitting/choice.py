@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from weft.config.corpora import names
 from weft.config.sections import Config
 from weft.data.cache import cache_folder
 from weft.data.formats import Pairs, open_pairs
@@ -77,7 +78,7 @@ def choose_data(choice: Choice, out: Path, device: torch.device, processes: int 
         raise ConfigError(f"task: auto chooses for pairs of texts, not for {config.task['kind']}; {hint}")
     if not config.data.train:
         raise ConfigError("there is no training data: give --data source.txt,target.txt, or set data.train")
-    pairs = [open_pairs(spec) for spec in config.data.train]
+    pairs = [open_pairs(spec) for spec in config.data.files]
     found = survey(pairs)
     if not config.data.valid:
         choice.put({"data.hold_out": rules.held_out(found.pairs)})
@@ -85,7 +86,7 @@ def choose_data(choice: Choice, out: Path, device: torch.device, processes: int 
     if remaining is not pairs:
         found = replace(found, pairs=sum(1 for _ in chain.from_iterable(remaining)))
     held = [str(out / HELD_OUT)] if choice.config.data.hold_out else []
-    validation = sum(1 for spec in choice.config.data.valid or held for _ in open_pairs(spec))
+    validation = sum(1 for spec in names(choice.config.data.valid) or held for _ in open_pairs(spec))
     row = rules.row_for(found.pairs)
     _describe_data(choice, found, validation, out)
     return Facts(found, _choose_tokens(choice, found, row, remaining), validation, row, device, processes)

@@ -45,7 +45,8 @@ class Reader:
     """Turns lines into pieces.
 
     room: the most source tokens of a piece, without EOS · most: the target positions of the model, if they are limited ·
-    copies: whether the model can copy unknown words · split: splits lines into sentences; None: lines are not split.
+    copies: whether the model can copy unknown words · split: splits lines into sentences; None: lines are not split · tags: ids
+    that begin each piece.
     """
 
     def __init__(
@@ -58,14 +59,16 @@ class Reader:
         copies: bool,
         split: Splitter | None,
         warn: Callable[[str], None],
+        tags: Sequence[int] = (),
     ) -> None:
-        self.source, self.target, self.room, self.most = source, target, max(1, room), most
+        self.source, self.target, self.room, self.most = source, target, max(1, room - len(tags)), most
+        self.tags = tags
         self.copies, self.split, self.warn = copies, split, warn
 
     def __call__(
         self, lines: Sequence[str], prefixes: Sequence[str], numbers: Sequence[int], *, whole: bool = False
     ) -> list[list[Piece]]:
-        """The pieces of each line: none if it is blank. Messages call a line by its number.
+        """The pieces of each line: none if it is blank. Messages call a line by its number. Each piece begins with the tags.
 
         whole: do not split lines into sentences.
         """
@@ -112,6 +115,7 @@ class Reader:
             piece.gap = " " if k else sentence.gap
             if len(pieces) > 1:
                 piece.text = self.source.named(piece.words).decode(piece.ids[:-1])
+            piece.ids[:0] = self.tags
         return pieces
 
     def _copying(self, piece: Piece, numbering: Numbering, start: str) -> Piece:

@@ -18,6 +18,7 @@ from weft.kernels.cpp import CannotBuild, Kernels, kernels, using
 from weft.search.methods import Search
 
 if TYPE_CHECKING:
+    from weft.inference.fusion import OpenLanguage, ShallowFusion
     from weft.inference.rerank import OpenScorer, Rerank
 
 TOKENS, MOST = 4096, 32768
@@ -45,6 +46,7 @@ class Resolved:
     batch_tokens: int
     search: Search
     rerank: Rerank | None = None
+    fusion: ShallowFusion | None = None
     kernels: Kernels | None = None
 
     @property
@@ -79,10 +81,12 @@ def resolve(
     auto_workers: int = 1,
     warn: Callable[[str], None] = lambda message: None,
     open_scorer: OpenScorer | None = None,
+    open_language: OpenLanguage | None = None,
 ) -> Resolved:
     """The options of `section` on `device`.
 
-    auto_workers: the number of workers on a CPU if the section says auto · open_scorer: opens the run of `rerank: model`.
+    auto_workers: the number of workers on a CPU if the section says auto · open_scorer: opens the run of `rerank: model` ·
+    open_language: opens that of `fusion: shallow`.
     """
     section = _fast(section, device, warn) if section.fast else section
     cuda = device.type == "cuda"
@@ -101,6 +105,7 @@ def resolve(
         batch_tokens=tokens,
         search=search,
         rerank=rerank,
+        fusion=build("weft.inference:FUSIONS", section.fusion, open_language, where="decode.fusion"),
         kernels=_kernels(section, device, warn),
     )
 

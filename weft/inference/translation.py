@@ -26,10 +26,11 @@ from weft.inference.shortlist import Narrow, Shortlist
 from weft.inference.teacher_forcing import force
 from weft.inference.terms import NO_TERMS, Terms, book
 from weft.kernels.graphs import Compiler
-from weft.models.base import Model, NarrowedDecoder
+from weft.models.base import Model
+from weft.models.narrowed import NarrowedDecoder
 from weft.objectives.likelihoods import log_likelihoods
 from weft.search.choosers import Limits
-from weft.search.constraints import Constraint, usual_constraints
+from weft.search.constraints import usual_constraints
 from weft.search.loop import CHECK, EAGER, Control
 from weft.search.native import encode, prepare
 from weft.search.recorded import Recorded, recorder_of
@@ -91,6 +92,7 @@ class TranslationPredictor(Predictor[TranslationInput, Translation]):
             copies=model.copies,
             split=split if resolved.section.sentences == "auto" else None,
             warn=self.warn,
+            tags=source.tags(resolved.section.tag),
         )
         self.protected = kinds(resolved.section.protect)
         self.hint = hint(self.protected)
@@ -211,8 +213,7 @@ class TranslationPredictor(Predictor[TranslationInput, Translation]):
         if text.literals and not masked:
             rest = [each for each in rest if repeated(text.literals, self.protected, each.text)]
         if given.marks or masked:
-            own = [piece for piece, _ in chosen]
-            kinds = self.protected if masked else ()
+            own, kinds = [piece for piece, _ in chosen], self.protected if masked else ()
             best, *rest = (self.carrier.carry(text, own, each, kinds, given.prefix) for each in (best, *rest))
         best.alternatives = rest
         return best
@@ -238,8 +239,7 @@ class TranslationPredictor(Predictor[TranslationInput, Translation]):
         use = book(self.target, [piece.terms.use for piece in rows], device)
         avoid = book(self.target, [piece.terms.avoid for piece in rows], device, early=True)
         limits = self.limits(rows, len(pieces), narrow)
-        longest = max(lengths) + int(limits.longest.max())
-        constraints: list[Constraint] = usual_constraints(resolved.section.no_repeat_ngram, longest)
+        constraints = usual_constraints(resolved.section.no_repeat_ngram, max(lengths) + int(limits.longest.max()))
         constraints += [*rules, *([Avoid(avoid)] if avoid else [])]
         recorded = None
         if self.recorder is not None and not (use or avoid or narrow or rules):
@@ -292,11 +292,9 @@ class TranslationPredictor(Predictor[TranslationInput, Translation]):
         numbering = Numbering(self.target, pieces[0].words)
         most = self.model.max_target and self.model.max_target - 1
         rows = [[*numbering.find(text, ids)[:most], EOS] for text, ids in zip(targets, self.target.encode_batch(list(targets)))]
-        labels = pad(rows).to(self.model.device)
-        block = torch.tensor([pieces[0].ids] * len(rows), device=self.model.device)
-        layout = Layout.padded([len(row) for row in rows]).to(self.model.device)
+        labels, block = (pad(some).to(self.model.device) for some in (rows, [pieces[0].ids] * len(rows)))
         fed = torch.cat([torch.full_like(labels[:, :1], BOS), labels[:, :-1]], 1)
         with self.resolved.arithmetic(next(self.model.parameters()).dtype):
-            hidden = self.model(Source(block), fed, layout).hidden
+            hidden = self.model(Source(block), fed, Layout.padded([len(row) for row in rows]).to(self.model.device)).hidden
             found = log_likelihoods(self.model.decoder, hidden, labels).sum(1).tolist()
         return [(score, len(row)) for score, row in zip(found, rows, strict=True)]

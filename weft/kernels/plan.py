@@ -63,7 +63,7 @@ class Draft:
     cells: list[int] = field(default_factory=list)
     held: list[int] = field(default_factory=list)
     readers: list[Callable[[Any], Keys]] = field(default_factory=list)
-    opening: Callable[[Any], Opening] = lambda source: Opening()
+    opening: Callable[[Any, Any], Opening] = lambda decoder, source: Opening()
     tables: list[Maker] = field(default_factory=list)
     kept: list[object] = field(default_factory=list)
 
@@ -76,8 +76,8 @@ class Draft:
         plan: Callable[..., Any] = vars(kinds[owner])["plan"]
         return plan(module, self, *given)
 
-    def opens(self, opening: Callable[[Any], Opening]) -> None:
-        """`opening(source)` returns what a search of an encoded source begins with."""
+    def opens(self, opening: Callable[[Any, Any], Opening]) -> None:
+        """`opening(decoder, source)` returns what a search of an encoded source begins with."""
         self.opening = opening
 
     def embed(self, table: nn.Embedding, scale: float, positions: Maker | None) -> Register:

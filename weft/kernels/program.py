@@ -6,7 +6,7 @@ import ctypes
 from collections import Counter
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from weft.kernels.plan import Draft, Keys
 from weft.kernels.structs import INT, POINTER, Kind, Op, ProgramStruct
@@ -27,9 +27,9 @@ class Program:
         sizes = len(self._ops), len(widths), len(draft.cells), len(draft.held)
         self.struct = ProgramStruct(*(each for pair in zip(places, sizes, strict=True) for each in pair))
 
-    def open(self, source: Any) -> tuple[list[Keys], list[Tensor | None]]:
+    def open(self, decoder: nn.Module, source: Any) -> tuple[list[Keys], list[Tensor | None]]:
         """The keys that the program reads of encoded sources, and its first states; None: zeros."""
-        opening, draft = self._draft.opening(source), self._draft
+        opening, draft = self._draft.opening(decoder, source), self._draft
         states = [*opening.states, *[None] * (len(draft.held) - len(opening.states))]
         return [read(memory) for read, memory in zip(draft.readers, opening.memories, strict=True)], states
 

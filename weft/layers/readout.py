@@ -88,13 +88,14 @@ class _LinearLoss(torch.autograd.Function):
     def forward(
         ctx: Any, hidden: Tensor, weight: Tensor, labels: Tensor, smoothing: float, chunk: int
     ) -> tuple[Tensor, Tensor]:
-        wanted, real = any(ctx.needs_input_grad[:2]), (labels != PAD)[:, None]
+        below, own = ctx.needs_input_grad[:2]
+        wanted, real = below or own, (labels != PAD)[:, None]
         table, hidden = weight.to(hidden.dtype), hidden.masked_fill(~real, 0.0)
         mean = weight.to(wide(weight.dtype)).mean(0)
         total = torch.zeros((), device=hidden.device, dtype=wide(hidden.dtype))
         nll = torch.zeros_like(total)
-        grad_hidden = torch.empty_like(hidden) if wanted else None
-        grad_weight = torch.zeros_like(weight) if wanted else None
+        grad_hidden = torch.empty_like(hidden) if below else None
+        grad_weight = torch.zeros_like(weight) if own else None
         for begin in range(0, hidden.size(0), chunk):
             rows, gold = hidden[begin : begin + chunk], labels[begin : begin + chunk]
             likelihood, norm, slope = _chunk(rows @ table.t(), gold, smoothing, wanted)
@@ -102,11 +103,13 @@ class _LinearLoss(torch.autograd.Function):
             nll -= torch.where(ok, likelihood, 0.0).sum()
             # Autocast would compute a matrix product in half precision.
             total += torch.where(ok, norm - (rows.to(mean.dtype) * mean).sum(-1), 0.0).sum()
-            if slope is not None and grad_hidden is not None and grad_weight is not None:
+            if slope is not None and grad_hidden is not None:
                 grad_hidden[begin : begin + chunk] = slope @ table
+            if slope is not None and grad_weight is not None:
                 grad_weight += slope.t() @ rows
-        if grad_hidden is not None and grad_weight is not None:
+        if grad_hidden is not None:
             grad_hidden.sub_((smoothing * mean).to(hidden.dtype)).masked_fill_(~real, 0.0)
+        if grad_weight is not None:
             grad_weight.sub_(smoothing / table.size(0) * hidden.sum(0, dtype=mean.dtype))
         ctx.save_for_backward(grad_hidden, grad_weight)
         ctx.mark_non_differentiable(nll)
@@ -115,7 +118,8 @@ class _LinearLoss(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
         grad_hidden, grad_weight = ctx.saved_tensors
-        return grad_hidden * grad.to(grad_hidden.dtype), grad_weight * grad, None, None, None
+        below = None if grad_hidden is None else grad_hidden * grad.to(grad_hidden.dtype)
+        return below, None if grad_weight is None else grad_weight * grad, None, None, None
 
 
 def _chunk(logits: Tensor, gold: Tensor, smoothing: float, wanted: bool) -> tuple[Tensor, Tensor, Tensor | None]:

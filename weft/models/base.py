@@ -155,13 +155,15 @@ class Decoder(Component, ABC):
     """Writes a target. Teacher forcing, a forced prefix and a single step are the same call at different lengths.
 
     dim: width of the model, for learning-rate schedules · hidden: width of its hidden states · readers: layers that attend to
-    the source · max_memory: the longest memory it can attend to · parallel: it writes all tokens at once (`ParallelDecoder`).
+    the source · max_memory: the longest memory it can attend to · parallel: it writes all tokens at once (`ParallelDecoder`) ·
+    scores: its logits are scores, which a search adds up as they are instead of normalising them.
     """
 
     dim: int
     hidden: int
     readers: int = 1
     parallel: bool = False
+    scores: bool = False
     max_memory: int | None = None
 
     @abstractmethod
@@ -207,33 +209,17 @@ class LinearDecoder(Decoder):
         return linear_loss(hidden, self.output.weight, labels, smoothing)
 
 
-class NarrowedDecoder(Decoder):
-    """A decoder restricted to the tokens `ids` [N], to save work in its output layer; its token n is token ids[n]."""
-
-    def __init__(self, decoder: Decoder, ids: Tensor) -> None:
-        super().__init__()
-        self.decoder, self.ids, self.output = decoder, ids, decoder.among(ids)
-
-    def start(self, source: Encoded, *, room: int | None = None) -> State:
-        return self.decoder.start(source, room=room)
-
-    def features(self, tokens: Tensor, state: State, layout: Layout | None = None) -> Features:
-        return self.decoder.features(self.ids[tokens], state, layout)
-
-    def logits(self, hidden: Tensor) -> Tensor:
-        logits: Tensor = self.output(hidden)
-        return logits
-
-
 class Network(Supports, ABC):
     """What training, saving and loading need to know about a model, whatever its task.
 
     dim: its width, for schedules that depend on it · max_source, max_target: the longest source and target it has positions
-    for · copies: it may write source tokens by id, so unknown source words get ids of their own (`weft.data.copying`).
+    for · copies: it may write source tokens by id, so unknown source words get ids of their own (`weft.data.copying`) ·
+    borrowed: names of weights that belong to the run it started from; they are neither trained nor saved again.
     """
 
     dim: int
     copies: bool = False
+    borrowed: frozenset[str] = frozenset()
     max_source: int | None = None
     max_target: int | None = None
 
@@ -252,7 +238,7 @@ class Network(Supports, ABC):
         return [self]
 
     def count_parameters(self) -> int:
-        """Number of trained parameters; shared ones count once."""
+        """Number of parameters; shared ones count once."""
         return sum(parameter.numel() for parameter in self.parameters())
 
 

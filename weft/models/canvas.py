@@ -95,11 +95,11 @@ def chosen_rows(source: Encoded, rows: Tensor) -> Encoded:
     return replace(source, memory=source.memory[rows], layout=layout, layers=layers, final=final, extras={})
 
 
-def joined(canvases: Sequence[Canvas]) -> Canvas:
-    """The rows of several canvases, one canvas after the other, in rows of equal length."""
-    if len(canvases) == 1:
+def joined(canvases: Sequence[Canvas], multiple: int = 1) -> Canvas:
+    """The rows of several canvases, one canvas after the other, in rows of equal length, a multiple of `multiple`."""
+    extent = -(-max(each.layout.segments.size(1) for each in canvases) // multiple) * multiple
+    if len(canvases) == 1 and extent == canvases[0].layout.segments.size(1):
         return canvases[0]
-    extent = max(each.layout.segments.size(1) for each in canvases)
     layout = rows_of_lengths(torch.cat([each.layout.lengths for each in canvases]), extent)
     origins = [F.pad(each.origin, (0, extent - each.origin.size(1))) for each in canvases if each.origin is not None]
     scores = [each.logp for each in canvases if each.logp is not None]

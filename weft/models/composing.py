@@ -7,12 +7,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Annotated, Any, ClassVar
 
+from pydantic import Field
 from torch import Tensor
 
 from weft.batch import Layout, Source
 from weft.config.registry import Among, build, keyword_options, with_description
 from weft.errors import ConfigError
 from weft.layers.embedding import Sharing
+from weft.layers.lora import Lora
 from weft.models.base import Decoder, DecoderSite, Encoded, Encoder, Model, Network, Sizes, least, times
 from weft.models.fronts import Front, FrontSite, TokenFront
 
@@ -61,6 +63,12 @@ class Family(ABC):
     """A kind of model with its options, before it knows the sizes of the data. copies: see `Network`."""
 
     copies: bool = False
+    outer_options: ClassVar[Mapping[str, Any]] = {
+        "lora": (
+            Lora | None,
+            Field(default=None, description="low-rank adapters, trained instead of the weights; null: none"),
+        )
+    }
 
     @abstractmethod
     def build(self, sizes: Sizes) -> Network:

@@ -268,7 +268,7 @@ class ConvS2SDecoder(LinearDecoder):
         return StackState([each.block.start(rows) for each in layers], looks, fed)
 
     def plan(self, draft: Draft) -> None:
-        draft.opens(lambda source: Opening(self.start(source).source))
+        draft.opens(lambda decoder, source: Opening(decoder.start(source).source))
         embedded = draft.part(self.embedding)
         x = draft.linear(self.enter, embedded)
         for layer in self.layers:

@@ -11,9 +11,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from weft.batch import Layout
+from weft.batch import Layout, Source
 from weft.layers.position import PositionKind
-from weft.models.base import Encoded, Features, LinearDecoder, Network
+from weft.models.base import Encoded, Encoder, Features, LinearDecoder, Network, Sizes
+from weft.models.composing import Family
 from weft.state import State
 
 
@@ -50,3 +51,30 @@ class LanguageModel(Network):
     def forward(self, tokens: Tensor, layout: Layout | None = None) -> Features:
         """Hidden states from which each next token is predicted, for rows that begin here."""
         return self.decoder.features(tokens, self.decoder.start(self.nothing(tokens.size(0))), layout)
+
+
+class TextEncoder(Encoder):
+    """A language model as an encoder, for a classifier (Howard & Ruder 2018): each vector has read the tokens up to its own."""
+
+    replays = True
+
+    def __init__(self, model: LanguageModel) -> None:
+        super().__init__()
+        self.decoder, self.width, self.max_source = model.decoder, model.decoder.hidden, model.max_target
+
+    def forward(self, source: Source) -> Encoded:
+        rows = source.values.size(0)
+        empty = Encoded(torch.empty(rows, 0, self.decoder.dim, device=source.values.device))
+        found = self.decoder.features(source.values, self.decoder.start(empty), source.layout)
+        return Encoded(found.hidden, source.layout, found.extras)
+
+
+class LanguageFamily(Family):
+    """A kind of language model."""
+
+    @abstractmethod
+    def build(self, sizes: Sizes) -> LanguageModel:
+        """A model with its initial weights."""
+
+    def build_encoder(self, sizes: Sizes) -> TextEncoder:
+        return TextEncoder(self.build(Sizes(sizes.source, sizes.source, shared=True)))

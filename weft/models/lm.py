@@ -21,8 +21,7 @@ from weft.layers.position import token_positions
 from weft.mixers import build_self
 from weft.models.base import DecoderSite, Encoded, Features, Sizes, least
 from weft.models.blocks import Block, EncoderLayer, SelfSlots, StackState, in_turn
-from weft.models.composing import Family
-from weft.models.language import LanguageModel, TextDecoder
+from weft.models.language import LanguageFamily, LanguageModel, TextDecoder
 from weft.state import State, together
 
 
@@ -79,7 +78,7 @@ class LanguageBlock(Block):
     activation: Activation = "gelu"
 
 
-class LanguageModelFamily(Family):
+class LanguageModelFamily(LanguageFamily):
     """Predicts each token from those before it: the causal blocks of a Transformer, or recurrent ones, without a source.
 
     decoder_layers: number of blocks

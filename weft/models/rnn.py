@@ -166,7 +166,7 @@ class RecurrentDecoder(LinearDecoder):
         cross = self.cross
         if cross is not None and type(cross).predicting is not Attention.predicting:
             raise NotPlanned(type(cross).__name__)
-        draft.opens(self._opening)
+        draft.opens(RecurrentDecoder._opening)
         layers, context = [draft.state(parts * size) for parts, size in self.bridge.shape], None
         token: Register = draft.part(self.embedding)
         if self.style == "cho":

@@ -23,8 +23,7 @@ from weft.layers.dropout import Rate
 from weft.layers.embedding import TokenEmbedding
 from weft.layers.recurrent import Cell, Readout, RecurrentOptions, RecurrentStack
 from weft.models.base import DecoderSite, Encoded, Features, Sizes
-from weft.models.composing import Family
-from weft.models.language import LanguageModel, TextDecoder
+from weft.models.language import LanguageFamily, LanguageModel, TextDecoder
 from weft.state import State
 
 Style = Literal["plain", "attention", "ngram"]
@@ -111,7 +110,7 @@ class RecurrentLanguageDecoder(TextDecoder):
         return Features(self.noise(self.readout(read)), RecurrentTextState(layers, past), extras)
 
 
-class RecurrentLanguageModelFamily(Family):
+class RecurrentLanguageModelFamily(LanguageFamily):
     """A recurrent language model, plain or with attention to its own past states (Daniluk et al. 2017).
 
     style: what the output reads. plain: the state, h̃ = tanh(W h); attention: the state and what attention finds among earlier

@@ -206,16 +206,15 @@ class TransformerDecoder(LinearDecoder):
     def plan(self, draft: Draft) -> None:
         if self.reversible:
             raise NotPlanned("reversible layers")
-        layers = list(cast(Iterable[DecoderLayer], self.layers))
-        draft.opens(
-            lambda source: Opening(
-                [each.cross.start(memory, source.layout) for each, memory in zip(layers, self.wires(source), strict=True)]
-            )
-        )
+        draft.opens(TransformerDecoder._opening)
         x = draft.part(self.embedding)
-        for layer in layers:
+        for layer in self.layers:
             x = draft.part(layer, x)
         draft.norm(self.norm, x)
+
+    def _opening(self, source: Encoded) -> Opening:
+        layers = zip(cast(Iterable[DecoderLayer], self.layers), self.wires(source), strict=True)
+        return Opening([layer.cross.start(memory, source.layout) for layer, memory in layers])
 
 
 class Transformer(FlatComposition):

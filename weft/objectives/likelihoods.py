@@ -5,7 +5,7 @@ Shapes: B rows · T target positions · D width · V vocabulary.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Literal
 
 import torch
@@ -21,10 +21,9 @@ CHUNK = 4096
 Choice = Literal["best", "drawn"]
 
 
-@torch.no_grad()
-def log_likelihoods(decoder: Decoder, hidden: Tensor, labels: Tensor) -> Tensor:
-    """[B, T]: log p of each label, at least −IMPOSSIBLE; 0 where it is PAD."""
-    pieces = zip(_logits(decoder, hidden), labels.split(_extent(hidden), 1), strict=True)
+def log_likelihoods(decoder: Decoder, hidden: Tensor, labels: Tensor, never: Sequence[int] = ()) -> Tensor:
+    """[B, T]: log p of each label, at least −IMPOSSIBLE; 0 where it is PAD. The tokens `never` have no probability."""
+    pieces = zip(_logits(decoder, hidden, never), labels.split(extent(hidden), 1), strict=True)
     found = [logits.gather(-1, gold[..., None])[..., 0] - logits.logsumexp(-1) for logits, gold in pieces]
     return torch.cat(found, 1).clamp_min(-IMPOSSIBLE).where(labels != PAD, 0.0)
 
@@ -40,12 +39,14 @@ def predictions(decoder: Decoder, hidden: Tensor, choice: Choice) -> Tensor:
     return torch.cat(found, 1)
 
 
-def _logits(decoder: Decoder, hidden: Tensor) -> Iterator[Tensor]:
+def _logits(decoder: Decoder, hidden: Tensor, never: Sequence[int] = ()) -> Iterator[Tensor]:
     """[B, t, V] in at least float32, for one slice of positions after the other."""
-    for states in hidden.split(_extent(hidden), 1):
+    for states in hidden.split(extent(hidden), 1):
         logits = decoder.logits(states)
-        yield logits.to(torch.promote_types(logits.dtype, torch.float32))
+        logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+        yield logits.index_fill(-1, torch.tensor(never, device=logits.device), -torch.inf) if never else logits
 
 
-def _extent(hidden: Tensor) -> int:
+def extent(hidden: Tensor) -> int:
+    """Positions per slice, so that the logits of a slice have about `CHUNK` rows."""
     return max(1, CHUNK // hidden.size(0))

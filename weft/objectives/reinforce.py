@@ -5,10 +5,12 @@ Shapes: B rows, the samples of a sentence next to each other · T target positio
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
 from weft.attention.base import Attention
@@ -61,17 +63,42 @@ class Reinforce:
     def _baseline(self, gained: Tensor, ok: Tensor) -> Tensor:
         """[B, T] or [B, 1]: from rows whose samples are independent of the row's own."""
         if self.draws > 1:
-            alike = gained.unflatten(0, (-1, self.draws))
-            return ((alike.sum(1, keepdim=True) - alike) / (self.draws - 1)).flatten(0, 1)
+            return others_mean(gained.unflatten(0, (-1, self.draws)).movedim(1, -1)).movedim(-1, 1).flatten(0, 1)
         mine, tokens = gained.sum(1, keepdim=True), ok.sum(1, keepdim=True)
         return (mine.sum() - mine) / (tokens.sum() - tokens).clamp_min(1)
 
 
-def moved(baseline: Tensor, gained: Tensor, ok: Tensor) -> Tensor:
-    """The moving baseline after a micro-batch; one without tokens leaves it as it is."""
-    tokens = ok.sum()
-    mean = gained.where(ok, 0.0).sum() / tokens.clamp_min(1)
-    return torch.where(tokens > 0, KEPT * baseline + (1 - KEPT) * mean, baseline)
+def others_mean(values: Tensor) -> Tensor:
+    """[…, K]: for each of the K samples the mean of the others."""
+    return (values.sum(-1, keepdim=True) - values) / (values.size(-1) - 1)
+
+
+class MovingBaseline:
+    """A moving mean of rewards, one in each process. `name` is what a checkpoint calls it."""
+
+    def __init__(self, name: str) -> None:
+        self.name = f"{name}/{dist.get_rank() if dist.is_available() and dist.is_initialized() else 0}"
+        self._mean = torch.zeros(())
+
+    def on(self, device: torch.device) -> Tensor:
+        """The mean, a scalar on this device."""
+        if self._mean.device != device:
+            self._mean = self._mean.to(device)
+        return self._mean
+
+    def move(self, values: Tensor, ok: Tensor) -> None:
+        """Moves the mean towards the values that are `ok`; if none is, it stays."""
+        tokens, before = ok.sum(), self.on(values.device)
+        mean = values.where(ok, 0.0).sum() / tokens.clamp_min(1)
+        # In place, because a recorded step reads it from there.
+        before.copy_(torch.where(tokens > 0, KEPT * before + (1 - KEPT) * mean, before))
+
+    def carried(self) -> dict[str, Tensor]:
+        return {self.name: self._mean.clone()}
+
+    def carry(self, tensors: Mapping[str, Tensor]) -> None:
+        if self.name in tensors:
+            self._mean = tensors[self.name].clone()
 
 
 def _to_go(values: Tensor, discount: float) -> Tensor:

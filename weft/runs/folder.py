@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import shutil
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 from weft.access import ASIDE, denied, why_unreadable
 from weft.errors import RunError
@@ -68,3 +70,16 @@ class RunLock:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         # Keep the file: if it were removed, two processes could lock two different files of the same name.
         os.close(self._handle)
+
+
+def complete(folder: Path) -> bool:
+    """Whether the training of a run has finished."""
+    lines = records(folder)
+    return bool(lines) and lines[-1]["event"] == "summary"
+
+
+def records(folder: Path) -> list[dict[str, Any]]:
+    """The complete lines of a run's log."""
+    log = folder / LOG
+    lines = log.read_text("utf-8").splitlines() if log.exists() else []
+    return [json.loads(line) for line in lines if line.endswith("}")]

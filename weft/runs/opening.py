@@ -10,11 +10,14 @@ from weft.access import why_unreadable
 from weft.config.registry import build
 from weft.config.sections import Config, load_config
 from weft.errors import RunError
+from weft.layers.lora import Lora, add_adapters, merge_adapters
 from weft.models.base import Network, Sizes
 from weft.runs.device import choose_device
 from weft.runs.folder import CONFIG, MODEL
+from weft.runs.starting import start_weights
 from weft.runs.weights import blank, load_weights
-from weft.tasks.base import Setting, Task, Teacher
+from weft.tasks.base import Setting, Task
+from weft.tasks.teaching import Teacher
 
 
 @dataclass(frozen=True)
@@ -45,14 +48,32 @@ def build_task(
     return task
 
 
+def build_network(task: Task, config: Config, sizes: Sizes) -> Network:
+    """The model of a configuration, with its adapters if it has any."""
+    model = task.build(config.model, sizes)
+    if config.model["lora"] is not None:
+        add_adapters(model, Lora(**config.model["lora"]))
+    return model
+
+
+def start_from_base(model: Network, config: Config, folder: Path) -> str:
+    """Gives the model of the run in `folder` the weights of the run that it starts from, and says which it took."""
+    base = open_run(Path(config.start.run or ""))
+    return start_weights(model, config, folder, base.model, base.sizes)
+
+
 def open_run(folder: Path, sets: Sequence[str] = (), *, device: str = "cpu") -> TrainedRun:
-    """Loads a trained run, with `sets` applied to its configuration, onto `device`."""
+    """Loads a trained run, with `sets` applied to its configuration, onto `device`. Adapters are merged with the weights."""
     config = run_config(folder, sets)
     if not (folder / MODEL).is_file():
         raise RunError(f"{folder}: there is no {MODEL} yet; training saves the first one after train.save_every steps")
     task = build_task(config, folder)
     sizes = task.reopen()
     with blank():
-        model = task.build(config.model, sizes)
+        model = build_network(task, config, sizes)
+    if config.model["lora"] is not None:
+        start_from_base(model, config, folder)
     load_weights(model, folder / MODEL)
+    merge_adapters(model)
+    model.borrowed = frozenset()
     return TrainedRun(folder, config, task, sizes, model.to(choose_device(device)))

@@ -7,7 +7,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -20,17 +20,20 @@ from torch.overrides import TorchFunctionMode
 
 from weft.access import ASIDE, default_mode, denied, why_unreadable
 from weft.errors import RunError
+from weft.models.base import Network
 
 DRAWING = {"uniform_", "normal_", "kaiming_uniform_", "kaiming_normal_", "xavier_uniform_", "xavier_normal_", "orthogonal_"}
 """Tensor methods and functions of torch.nn.init that fill a tensor with random numbers."""
 
 
 def tensors_of(model: nn.Module) -> dict[str, Tensor]:
-    """The weights and buffers of a model by name. Tied tensors, which share memory, appear once, under their first name."""
-    return without_ties(model.state_dict())
+    """The weights and buffers of a model by name, without borrowed ones. Tied tensors appear once, under their first name."""
+    borrowed = model.borrowed if isinstance(model, Network) else frozenset()
+    return {name: tensor for name, tensor in without_ties(model.state_dict()).items() if name not in borrowed}
 
 
 def without_ties(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Tensors by name; of those that share memory, the first."""
     seen: set[tuple[int, torch.Size, tuple[int, ...]]] = set()
     kept: dict[str, Tensor] = {}
     for name, tensor in tensors.items():
@@ -123,6 +126,19 @@ def put_tensors(model: nn.Module, tensors: Mapping[str, Tensor], where: Path) ->
         )
     for name, tensor in expected.items():
         tensor.copy_(tensors[name])
+
+
+def share_equal(model: nn.Module, others: Iterable[nn.Module]) -> None:
+    """Replaces weights of a model by equal ones of the same name in other models, so that memory holds them once."""
+    known: dict[str, list[nn.Parameter]] = {}
+    for other in others:
+        for name, weight in other.named_parameters(remove_duplicate=False):
+            known.setdefault(name, []).append(weight)
+    for name, weight in list(model.named_parameters(remove_duplicate=False)):
+        same = next((each for each in known.get(name, []) if torch.equal(each, weight)), None)
+        if same is not None:
+            parent, _, key = name.rpartition(".")
+            setattr(model.get_submodule(parent), key, same)
 
 
 class blank(TorchFunctionMode):  # noqa: N801 — a context manager, named in the style of torch

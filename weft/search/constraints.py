@@ -16,6 +16,9 @@ from weft.state import State
 
 NEVER = float("-inf")
 
+FORBIDDEN = (PAD, BOS, UNK)
+"""Tokens that no text contains."""
+
 
 class Constraint(Protocol):
     """Changes logits before a token is chosen."""
@@ -66,8 +69,7 @@ class NoRepeat:
         return [torch.full((rows, self.longest), -1, device=device), torch.zeros(rows, dtype=torch.long, device=device)]
 
     def __call__(self, logits: Tensor, tokens: Tensor, state: State, layout: Layout | None) -> tuple[Tensor, State]:
-        said, count = state
-        said, count = append(said, count, tokens, layout)
+        said, count = append(state[0], state[1], tokens, layout)
         size = self.size
         windows = said.unfold(1, size, 1)
         if size > 1:
@@ -95,7 +97,7 @@ def append(written: Tensor, count: Tensor, tokens: Tensor, layout: Layout | None
 
 def usual_constraints(no_repeat_ngram: int, longest: int) -> list[Constraint]:
     """The constraints on every text; `longest`: the most tokens of any of them, prefix included."""
-    found: list[Constraint] = [Forbid([PAD, BOS, UNK])]
+    found: list[Constraint] = [Forbid(list(FORBIDDEN))]
     if 0 < no_repeat_ngram <= longest:
         found.append(NoRepeat(no_repeat_ngram, longest + 1))
     return found

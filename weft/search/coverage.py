@@ -47,7 +47,7 @@ class CoverageDecoder(Decoder):
 
     def __init__(self, decoder: Decoder, weight: float) -> None:
         super().__init__()
-        self.decoder, self.weight, self.looks = decoder, weight, looks_of(decoder)
+        self.decoder, self.weight, self.looks, self.scores = decoder, weight, looks_of(decoder), decoder.scores
 
     def start(self, source: Encoded, *, room: int | None = None) -> Covered:
         rows, extent = source.memory.shape[:2]

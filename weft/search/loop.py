@@ -130,7 +130,7 @@ class Step:
         logits = self.decoder.logits(now.hidden)
         if now.limits.bias is not None:
             logits.unflatten(0, (now.owner.numel(), -1)).add_(now.limits.bias[:, None])
-        norm = _norm(logits)
+        norm = torch.zeros_like(logits[:, 0]) if self.decoder.scores else _norm(logits)
         # No EOS before the shortest length of a text.
         early = (now.t < now.limits.shortest)[:, None].expand(-1, logits.size(0) // now.limits.shortest.numel())
         logits[:, EOS].masked_fill_(early.reshape(-1), NEVER)

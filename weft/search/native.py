@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -30,7 +31,8 @@ from weft.kernels.structs import (
     ProgramStruct,
     native_linear,
 )
-from weft.models.base import Decoder, Encoded, LinearDecoder, Model, NarrowedDecoder
+from weft.models.base import Decoder, Encoded, LinearDecoder, Model
+from weft.models.narrowed import NarrowedDecoder
 from weft.search.choosers import Beam, Chooser, Greedy, Limits, Sample
 from weft.search.constraints import Constraint, Forbid
 from weft.search.tables import Tables
@@ -61,6 +63,30 @@ class TaskStruct(ctypes.Structure):
     )  # fmt: skip
 
 
+class Weights:
+    """The weights of a module at one time. Comparing them does not walk the tree of modules, which takes half a millisecond.
+
+    Of the module itself only its tables are held, so that a plan does not keep it alive.
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        parts, self._training = list(module.modules()), module.training
+        self._tables = [table for part in parts for table in (part._modules, part._parameters, part._buffers)]
+        self._values = [value for table in self._tables for value in table.values()]
+        self._tensors = [value for value in self._values if isinstance(value, Tensor)]
+        self._versions = self._look()
+
+    def current(self, module: nn.Module) -> bool:
+        """Whether nothing was replaced, and no weight was changed in place."""
+        values = (value for table in self._tables for value in table.values())
+        same = all(one is other for one, other in zip_longest(values, self._values))
+        return same and module.training == self._training and self._look() == self._versions
+
+    def _look(self) -> list[tuple[int, int]]:
+        """Inference tensors have no version, but nothing trains them."""
+        return [(each.data_ptr(), 0 if each.is_inference() else each._version) for each in self._tensors]
+
+
 @dataclass(frozen=True)
 class Planned:
     """A planned decoder: its body, its output layer, and the ids [V] of a narrowed vocabulary."""
@@ -70,7 +96,7 @@ class Planned:
     ids: Tensor | None = None
 
 
-_PLANS: WeakKeyDictionary[nn.Module, tuple[object, Any]] = WeakKeyDictionary()
+_PLANS: WeakKeyDictionary[nn.Module, tuple[Weights, Any]] = WeakKeyDictionary()
 
 
 def planned(decoder: Decoder) -> Planned:
@@ -105,22 +131,17 @@ def _program(module: nn.Module) -> Program:
 
 def _made_once(module: Part, make: Callable[[Part], Any]) -> Any:
     """The result of `make`, which is made again when the weights change. What cannot be planned raises NotPlanned each time."""
-    version, known = _version(module), _PLANS.get(module)
-    if known is None or known[0] != version:
+    known = _PLANS.get(module)
+    if known is None or not known[0].current(module):
+        weights = Weights(module)
         try:
-            known = version, make(module)
+            known = weights, make(module)
         except NotPlanned as error:
-            known = version, error
+            known = weights, error.with_traceback(None)
         _PLANS[module] = known
     if isinstance(known[1], NotPlanned):
         raise known[1]
     return known[1]
-
-
-def _version(module: nn.Module) -> object:
-    """A value that changes with the weights. Inference tensors have no version, but nothing trains them."""
-    tensors = [*module.parameters(), *module.buffers()]
-    return module.training, [(each.data_ptr(), 0 if each.is_inference() else each._version) for each in tensors]
 
 
 def encode(model: Model, source: Source) -> Encoded:
@@ -179,7 +200,8 @@ def open_native(
     if plan.output.struct.outputs < 2 * chooser.width:
         return None
     banned = [token for each in constraints if isinstance(each, Forbid) for token in each.tokens]
-    return NativeSearch(kernels, plan, source, chooser, how, banned, limits, first, layout)
+    body = decoder.decoder if isinstance(decoder, NarrowedDecoder) else decoder
+    return NativeSearch(kernels, plan, plan.program.open(body, source), chooser, how, banned, limits, first, layout)
 
 
 class NativeSearch:
@@ -189,7 +211,7 @@ class NativeSearch:
         self,
         kernels: Kernels,
         plan: Planned,
-        source: Any,
+        opened: tuple[list[Keys], list[Tensor | None]],
         chooser: Chooser,
         how: ChooserStruct,
         banned: Sequence[int],
@@ -206,7 +228,7 @@ class NativeSearch:
         forbidden = torch.tensor(banned, dtype=torch.long)
         lengths = torch.full((sources,), prefix) if layout is None else layout.lengths.long()
         task = TaskStruct(
-            plan.program.struct, self._inputs(plan, source, room), plan.output.struct, how,
+            plan.program.struct, self._inputs(plan, opened, room), plan.output.struct, how,
             sources, chooser.width, room, prefix, torch.get_num_threads(),
             *map(self._place, (first, lengths, self._longest, limits.shortest, limits.ids, limits.bias, forbidden)),
             len(forbidden), PAD, EOS,
@@ -215,8 +237,8 @@ class NativeSearch:
         )  # fmt: skip
         self._kernels, self._search = kernels, kernels.open_search(ctypes.byref(task))
 
-    def _inputs(self, plan: Planned, source: Any, room: int) -> InputsStruct:
-        keys, states = plan.program.open(source)
+    def _inputs(self, plan: Planned, opened: tuple[list[Keys], list[Tensor | None]], room: int) -> InputsStruct:
+        keys, states = opened
         memories = (MemoryStruct * len(keys))(*map(self._memory, keys))
         tables, starts = ((POINTER * len(each))(*map(self._place, each)) for each in (plan.program.tables(room), states))
         self._held += [memories, tables, starts]

@@ -31,10 +31,13 @@ from weft.search.writing import Hashes, Writing, path_logits, path_states, stepw
 POSITIONS = {"cpu": 1 << 13, "cuda": 1 << 14}
 """Positions whose logits are computed together."""
 
+ROUND = {"cuda": 8}
+"""Canvases are as long as a multiple of this, so that recorded passes come in few sizes."""
+
 
 @dataclass(frozen=True)
 class Request:
-    """What a search is asked for: texts within these limits, the `best` of each source, and with `trace` their passes."""
+    """The arguments of a search: length limits, the number of texts per source, constraints; `trace`: keep all passes."""
 
     limits: Limits
     best: int
@@ -108,16 +111,24 @@ class OnePassSearch(ParallelSearch):
         canvases = decoder.plan.propose(source, count, limits.longest, Hashes(self.seed, limits.ids))
         found: list[list[Hypothesis]] = [[] for _ in range(groups)]
         for some in _chunks(canvases, groups, source.memory.device.type):
-            canvas = joined(some)
+            canvas = joined(some, ROUND.get(source.memory.device.type, 1))
             rows = torch.arange(groups, device=source.memory.device).repeat(len(some))
             many = chosen_rows(source, rows) if len(some) > 1 else source
-            writing = write(decoder, many, canvas, self.iterations, limits.shortest[rows], asked.constraints, rows)
-            if not asked.trace:
-                writing.passes.clear()
-            texts = _texts(writing, canvas, limits.longest[rows].tolist(), ended=decoder.plan.holds == "ended")
-            for row, text in enumerate(texts):
+            writing = self._write(decoder, many, canvas, rows, asked)
+            ended = decoder.plan.holds == "ended"
+            for row, text in enumerate(_texts(writing, canvas, limits.longest[rows].tolist(), ended, asked.trace)):
                 found[row % groups].append(text)
         return found
+
+    def _write(self, decoder: ParallelDecoder, source: Encoded, canvas: Canvas, rows: Tensor, asked: Request) -> Writing:
+        shortest, passes = asked.limits.shortest[rows], self.iterations
+        if stepwise(asked.constraints):
+            return write(decoder, source, canvas, passes, shortest, asked.constraints, rows)
+
+        def work(given: tuple[Encoded, Canvas, Tensor]) -> Writing:
+            return write(decoder, given[0], given[1], passes, given[2])
+
+        return asked.stepping.opening(("write", passes), work, (source, canvas, shortest))
 
 
 class RefineSearch(OnePassSearch):
@@ -207,12 +218,12 @@ def _chunks(canvases: Sequence[Canvas], groups: int, device: str) -> list[Sequen
     return [canvases[start : start + size] for start in range(0, len(canvases), size)]
 
 
-def _texts(writing: Writing, canvas: Canvas, longest: list[int], *, ended: bool) -> list[Hypothesis]:
+def _texts(writing: Writing, canvas: Canvas, longest: list[int], ended: bool, trace: bool) -> list[Hypothesis]:
     """The text of each row. A score is the log-probability of its length and its tokens, per token."""
     found = []
     lengths = canvas.layout.lengths.tolist()
     before = [0.0] * len(lengths) if canvas.logp is None else canvas.logp.tolist()
-    passes = [(tokens.tolist(), written.tolist()) for tokens, written in writing.passes]
+    passes = [(tokens.tolist(), written.tolist()) for tokens, written in writing.passes if trace]
     rows = zip(writing.tokens.tolist(), writing.logp.tolist(), lengths, longest, before, strict=True)
     for row, (tokens, logp, length, most, start) in enumerate(rows):
         size = min(length, most)
@@ -225,8 +236,10 @@ def _texts(writing: Writing, canvas: Canvas, longest: list[int], *, ended: bool)
 
 def _finished(found: list[list[Hypothesis]], asked: Request, path: Tensor, lengths: Tensor) -> list[list[Hypothesis]]:
     """Texts of CTC with their log-probability per token, cut off at the longest length; traced, with the best path [G, T]."""
-    rows = zip(path.tolist(), lengths.tolist(), strict=True) if asked.trace else ()
-    passes = [[Pass(symbols[:count], [True] * count)] for symbols, count in rows] or [[]] * len(found)
+    passes: list[list[Pass]] = [[] for _ in found]
+    if asked.trace:
+        rows = zip(path.tolist(), lengths.tolist(), strict=True)
+        passes = [[Pass(symbols[:count], [True] * count)] for symbols, count in rows]
     return [
         [Hypothesis(text.score / max(1, len(text.tokens)), text.tokens[:longest], own) for text in texts]
         for texts, longest, own in zip(found, asked.limits.longest.tolist(), passes, strict=True)

@@ -85,12 +85,13 @@ def read_back(tables: Tables, most: int | None = None) -> list[list[Hypothesis]]
     at, when, end = (part.cpu().gather(1, order) for part in (tables.found.parent, tables.found.when, tables.found.token))
     steps = int(when.max()) + 1
     tokens, parents = tables.tokens[:steps].cpu(), tables.parents[:steps].cpu()
-    columns = []
-    for t in range(steps - 1, -1, -1):
-        before = t < when
-        columns.append(torch.where(when == t, end, torch.where(before, tokens[t].gather(1, at), -1)))
-        at = torch.where(before, parents[t].gather(1, at), at)
-    scores, lines = best.tolist(), torch.stack(columns[::-1], -1).tolist()
+    places = [at]
+    for t in range(steps - 1, 0, -1):
+        at = torch.where(t < when, parents[t].gather(1, at), at) if parents.size(2) > 1 else at
+        places.append(at)
+    step = torch.arange(steps)[:, None, None]
+    read = torch.where(step < when, tokens.gather(2, torch.stack(places[::-1])), -1)
+    scores, lines = best.tolist(), torch.where(step == when, end, read).permute(1, 2, 0).tolist()
     return [
         [
             Hypothesis(_score(score), [each for each in line if each >= 0])

@@ -82,7 +82,8 @@ def write(
             masked = (sure < count[:, None]) & layout.ok
         fed = writing.tokens.masked_fill(masked, decoder.blank)
         logits = decoder.logits(decoder.features(fed, state, layout).hidden).float()
-        logits[..., [PAD, BOS, UNK, decoder.blank]] = NEVER
+        for symbol in (PAD, BOS, UNK, decoder.blank):
+            logits[..., symbol] = NEVER
         logits = _without_end(decoder, logits, shortest)
         logp = logits.log_softmax(-1)
         kept = None if iteration == 0 else torch.where(masked | ~layout.ok, -1, writing.tokens)

@@ -7,12 +7,13 @@ import itertools
 import math
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import torch
 from starlette.exceptions import HTTPException
+from torch import Tensor
 
 from weft.inference.predictor import Prediction
 from weft.search.loop import Control
@@ -52,6 +53,7 @@ class Batcher:
         self._changed = threading.Condition()
         self._closing = False
         self._seconds = 0.05  # per part, a moving average
+        self._interludes = 0.0  # seconds of the running batch in which others were answered
         self._ended, self._spent, self._served = 0.0, 0.0, 1  # when the last batch ended, its seconds, and its requests
         self._reader = ThreadPoolExecutor(1, "weft-reader")
         self._thread = threading.Thread(target=self._work, name="weft-model", daemon=True)
@@ -105,7 +107,7 @@ class Batcher:
         cache = self.cache
         if missing:
             answers |= zip(missing, await self._decode(missing, client, cells), strict=True)
-        for query, answer in answers.items():
+        for query, answer in answers.items() if cache.size else ():
             if query.cached:
                 cache[query] = answer
         return [answers[query] for query in queries]
@@ -173,16 +175,45 @@ class Batcher:
 
     def _run(self, batch: Batch) -> None:
         began = self.busy_since = time.monotonic()
-        model = batch.jobs[0].reading.query.model.name
+        self._interludes = 0.0
         tickets = len({job.ticket for job in batch.jobs})
         self._threads.set(batch, single=tickets == self._served == 1 and not self.length)
-        self.metrics.observe("queue_seconds", model, [began - job.since for job in batch.jobs])
-        answers = _results(batch.jobs)
+        answers = self._answers(batch, began, lambda: self._interlude(batch, began))
         self._ended = time.monotonic()
-        self._spent = spent = self._ended - began
+        self._spent = spent = self._ended - began - self._interludes
         self._served = tickets
         self._threads.learn(batch, spent)
         self.busy_since = None
+        self._finish(batch, answers, spent)
+
+    def _interlude(self, batch: Batch, began: float) -> None:
+        """Called between two steps of a batch: if it is of one client and takes long, others are answered meanwhile."""
+        settings, now = self.settings, time.monotonic()
+        if now - began < settings.slice / 4 or len({job.ticket.client for job in batch.jobs}) > 1:
+            return
+        with self._changed:
+            inner = self._queue.take(settings.slice, settings.batch_tokens, before=batch)
+        if not inner.jobs:
+            return
+        try:
+            answers = self._answers(inner, now, lambda: None)
+            self._finish(inner, answers, time.monotonic() - now)
+        except BaseException:
+            for ticket in {job.ticket for job in inner.jobs}:
+                ticket.settle(RuntimeError("the model's thread ended"))
+            raise
+        self._interludes += time.monotonic() - now
+
+    def _answers(self, batch: Batch, began: float, between: Callable[[], None]) -> list[Any]:
+        reading = batch.jobs[0].reading
+        self.metrics.observe("queue_seconds", reading.query.model.name, [began - job.since for job in batch.jobs])
+        resolved = getattr(reading.predictor, "resolved", None)
+        # On a GPU a recorded search must not run inside another one.
+        return _results(batch.jobs, between if resolved is not None and resolved.device.type == "cpu" else lambda: None)
+
+    def _finish(self, batch: Batch, answers: Sequence[Any], spent: float) -> None:
+        """Learns from a batch, counts it, and gives the answers to the requests."""
+        model = batch.jobs[0].reading.query.model.name
         self._seconds += 0.2 * (spent / len(batch.jobs) - self._seconds)
         if all(job.ticket.wanted for job in batch.jobs):
             self.pace.learn(batch.kind, batch.rows, batch.steps, spent)
@@ -228,15 +259,27 @@ def too_many_cells(count: int, limit: int) -> HTTPException:
     return HTTPException(400, f"{message}, or ask for alignment instead of attention")
 
 
-def _results(jobs: Sequence[Job]) -> list[Any]:
+class _Pausing(Control):
+    """Stops rows that nobody waits for, and lets other requests run between two steps."""
+
+    def __init__(self, jobs: Sequence[Job], between: Callable[[], None]) -> None:
+        super().__init__(len(jobs), lambda row: jobs[row].ticket.wanted)
+        self._between = between
+
+    def stop_unwanted(self, owner: Tensor, longest: Tensor) -> None:
+        self._between()
+        super().stop_unwanted(owner, longest)
+
+
+def _results(jobs: Sequence[Job], between: Callable[[], None]) -> list[Any]:
     """Runs the model on a batch. If that fails, runs each job alone, so that only the bad text gets an error."""
     try:
-        control = Control(len(jobs), lambda row: jobs[row].ticket.wanted)
+        control = _Pausing(jobs, between)
         return list(jobs[0].reading.predictor.run([job.part for job in jobs], control))
     except Exception as error:
         if len(jobs) == 1:
             return [error]
-        return [result for job in jobs for result in _results([job])]
+        return [result for job in jobs for result in _results([job], between)]
 
 
 def _keep(job: Job, result: Any) -> None:

@@ -19,7 +19,7 @@ CLIENTS = 10_000
 """Clients whose work is remembered."""
 
 GROWTH = 4
-"""A batch has at most so many times as many rows as those before it."""
+"""How many times as large as the largest batch so far the next may be."""
 
 
 @dataclass
@@ -71,7 +71,7 @@ class Pace:
         return steps * (self.first * rows if line is None else line.at(rows))
 
     def known(self, kind: Hashable, rows: float) -> bool:
-        """Whether batches that were seen say anything about so many rows, so that batches grow step by step."""
+        """Whether the batches so far tell how long this many rows take. Batches grow step by step."""
         line = self._seen.get(kind)
         return line is None or rows <= GROWTH * line.most
 
@@ -175,12 +175,21 @@ class FairQueue:
                     return True
         return False
 
-    def take(self, seconds: float, tokens: int) -> Batch:
-        """Removes the next batch: the job whose turn it is, and those that fit into the limits with it."""
+    def take(self, seconds: float, tokens: int, before: Batch | None = None) -> Batch:
+        """Removes the next batch: the job whose turn it is, and those that fit into the limits with it.
+
+        before: a running batch of one client. Only jobs of others may come before its end, only if they fit, and only until
+        they have got as much more than this client as the batch takes.
+        """
         batch, passed = Batch(), set[Ticket]()
+        if before is not None:
+            client = before.jobs[0].ticket.client
+            most = self._used[client] + self.pace.seconds(before.kind, before.rows, before.steps)
+            passed = {each for each in self._got if each.client == client or self._used[each.client] > most}
         while ticket := self._next(passed):
             job = next((job for job in ticket.jobs if not batch.jobs or job.group == batch.jobs[0].group), None)
-            if job is None or (batch.jobs and not self._fits(batch.grown(job), seconds, tokens)):
+            must = before is None and not batch.jobs
+            if job is None or not (must or self._fits(batch.grown(job), seconds, tokens)):
                 passed.add(ticket)  # it has nothing that fits
                 continue
             batch = batch.grown(job)

@@ -34,6 +34,9 @@ PAGE_POLICY = "sandbox allow-scripts; default-src 'none'; script-src 'unsafe-inl
 ALIGNING = 32
 """Times as many attention weights may be averaged for an alignment as may be sent."""
 
+FEW = 8
+"""The most translations that are converted to JSON in the event loop; for few, this is faster than another thread."""
+
 OPTIONS = (
     *("beam", "length_penalty", "max_length", "min_length", "n_best", "no_repeat_ngram"),
     *("sample", "seed", "sentences", "temperature", "top_k", "top_p"),
@@ -126,7 +129,9 @@ def router(service: Service) -> APIRouter:
         found = await service.answer(request, _queries(service, body, model, documents), cells=limit)
         if body.attention and (count := cells(found)) > service.settings.cells:
             raise too_many_cells(count, service.settings.cells)
-        content = await asyncio.to_thread(_content, body, model, found if documents is None else fill_all(documents, found))
+        answers = found if documents is None else fill_all(documents, found)
+        large = body.attention or body.alignment or len(found) > FEW
+        content = await asyncio.to_thread(_content, body, model, answers) if large else _content(body, model, answers)
         return Response(content, media_type="application/json")
 
     @routes.post(

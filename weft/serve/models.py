@@ -20,6 +20,7 @@ from weft.inference.predictor import Predictor
 from weft.inference.projection import Mark
 from weft.inference.terms import NO_TERMS, Terms
 from weft.inference.translation import TranslationPredictor
+from weft.runs.weights import share_equal
 from weft.serve.bounded import BoundedDict
 from weft.translator import Translator, load
 
@@ -180,7 +181,7 @@ def languages_of(config: Config) -> tuple[str, str]:
     """Returns the languages from the configuration, else from the data files' suffixes (train.en,train.de), else `und`."""
     data, known = config.data, set(Locale("en").languages)
     pairs = set()
-    for spec in data.train:
+    for spec in data.files:
         suffixes = [Path(part.strip().removesuffix(".gz")).suffix.removeprefix(".") for part in spec.split(",")]
         pairs.add(tuple(suffixes) if len(suffixes) == 2 and set(suffixes) <= known else (UNKNOWN, UNKNOWN))
     guess = pairs.pop() if len(pairs) == 1 else (UNKNOWN, UNKNOWN)
@@ -203,14 +204,15 @@ class Models:
         self.device, self.fast, self.tell = device, fast, tell
         self.served: list[Served] = []
         for place in places:
-            self.served.append(self._open(place, self._free_name(place)))
+            self.served.append(self._open(place, self._free_name(place), self.served))
 
     def _free_name(self, place: Place) -> str:
         base, taken = Path(place.folders[0]).resolve().name, {model.name for model in self.served}
         names = (base if number == 1 else f"{base}-{number}" for number in range(1, len(taken) + 2))
         return next(name for name in names if name not in taken)
 
-    def _open(self, place: Place, name: str) -> Served:
+    def _open(self, place: Place, name: str, others: Sequence[Served]) -> Served:
+        """Loads a model. It shares equal weights with the others, such as those of a run that both adapt."""
         named = zip(("source", "target"), place.languages or (), strict=False)
         sets = [f'data.{side}_language="{code}"' for side, code in named] + ["decode.fast=true"] * self.fast
         translator = load(place.folders, device=self.device, set=sets)
@@ -219,7 +221,10 @@ class Models:
                 f"{place.folders[0]}: its task, {translator.config.task['kind']}, reads files, which a server does not accept; "
                 f"use weft predict {place.folders[0]} FILE"
             )
+        share_equal(translator.model, (other.translator.model for other in others))
         source, target = languages_of(translator.config)
+        if target in translator.task.tags:
+            translator.config = translator.config.replaced({"decode.tag": target})
         if place.languages is None and UNKNOWN in (source, target):
             self.tell(
                 f"{place.folders[0]}: the languages of this run are not known, so it is served as {source} to {target}; "
@@ -232,7 +237,9 @@ class Models:
 
         prepare: called with the new models before they are used.
         """
-        served = [self._open(old.place, old.name) for old in self.served]
+        served: list[Served] = []
+        for old in self.served:
+            served.append(self._open(old.place, old.name, served))
         prepare(served)
         self.served = served
 

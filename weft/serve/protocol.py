@@ -20,8 +20,10 @@ byte."""
 READ_WITHIN = 20.0
 """Seconds in which a client must read some of its response."""
 
-LINGER = 0.5
-"""Seconds for which idle connections stay open when the server stops, for requests that are already on their way."""
+LINGER = 5.0
+"""Seconds for which idle connections stay open when the server stops, as they do otherwise (uvicorn's timeout_keep_alive).
+
+A client that sends another request meanwhile is told to close its connection, so it never meets a closed one."""
 
 
 class Protocol(H11Protocol):

@@ -19,7 +19,7 @@ Fields = dict[str, Any]
 
 
 async def read_fields(request: Request, files: int = 0) -> Fields:
-    """Reads the fields of a request from its query string and its body, which is JSON or a form with so many files."""
+    """The fields of a request: its query string, and its body, which is JSON or a form with at most `files` files."""
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     fields: Fields = dict(request.query_params)
     if kind in ("application/x-www-form-urlencoded", "multipart/form-data"):

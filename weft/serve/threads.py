@@ -9,7 +9,7 @@ import torch
 from weft.serve.fair_queue import Batch, Pace
 
 TRIES = 16
-"""One of so many single requests uses the number of threads that was slower so far, since that may have changed."""
+"""Single requests between two that try the number of threads that was slower so far, since that may have changed."""
 
 
 class Threads:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from weft.batch import EOS, UNK, LabelBatch
 from weft.data.corpus import Corpus
 from weft.data.formats import Pairs
 from weft.data.labels import make_labelled
+from weft.data.lines import read_lines
 from weft.data.stories import open_stories, prepare_stories
 from weft.data.tokenizer import RESERVED
 from weft.inference.answering import AnsweringPredictor
@@ -50,6 +51,10 @@ class AnsweringTask(LabelTask):
 
     def open(self, spec: str) -> Pairs:
         return open_stories(spec)
+
+    def inputs(self, file: Path) -> Iterable[str]:
+        """A story per line, in any of the ways that stories are written."""
+        return read_lines(file)
 
     def reopen(self) -> Sizes:
         super().reopen()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -20,30 +20,19 @@ from weft.data.formats import Pairs, open_pairs
 from weft.data.headers import check_columns
 from weft.data.lines import read_lines
 from weft.data.listed import open_listed, read_listed
+from weft.data.marks import load_marked
 from weft.data.pairs import random_pairs
 from weft.data.records import is_json, read_sources
+from weft.data.tokenizer import Start
 from weft.errors import ConfigError, RunError
 from weft.evaluation.metrics import Metric
-from weft.inference.alignment import TokenWeights
 from weft.inference.predictor import Predictor
 from weft.inference.resolve import Resolved
 from weft.models.base import Network, Sizes
 from weft.models.composing import build_encoder_decoder
+from weft.tasks.teaching import Teacher
 
 Share = Annotated[float, Field(ge=0, lt=1)]
-Align = Callable[[Sequence[tuple[str, str]]], list[TokenWeights | None]]
-"""The attention of another run between the tokens of each pair of texts, if it has any. All pairs are one batch."""
-
-
-class Teacher(ABC):
-    """What another run, the one that data.teacher names, does for a student."""
-
-    @abstractmethod
-    def translate(self, config: Config, pairs: Sequence[Pairs], out: Path, tell: Callable[[str], None]) -> None:
-        """Writes the pairs with its translations as targets into `out`. They are made once and kept in the cache."""
-
-    @abstractmethod
-    def aligner(self, config: Config) -> Align: ...
 
 
 @dataclass(frozen=True)
@@ -71,6 +60,15 @@ class Loss:
     count: Tensor
     metrics: dict[str, Tensor] = field(default_factory=dict)
     optimizer: str = "model"
+
+    def mean(self, other: Loss) -> Loss:
+        """The mean of two losses of the same tokens."""
+        metrics = {name: (value + other.metrics[name]) / 2 for name, value in self.metrics.items()}
+        return replace(self, total=(self.total + other.total) / 2, metrics=metrics)
+
+    def plus(self, name: str, value: Tensor, weight: float) -> Loss:
+        """The loss with a weighted term, which is also logged under its name."""
+        return replace(self, total=self.total + weight * value, metrics={**self.metrics, name: value.detach()})
 
 
 @dataclass(frozen=True)
@@ -124,6 +122,24 @@ class Task(ABC):
         """The folder for prepared data."""
         chosen = self.config.data.cache
         return Path(chosen).expanduser() if chosen else cache_folder()
+
+    @property
+    def start(self) -> Start | None:
+        """The tokenizers that a new run takes, if it starts from another one."""
+        start = self.config.start
+        return Start(*load_marked(Path(start.run), self.config.data.tokenizer), start.extend) if start.run else None
+
+    def tell_tokenizer(self) -> None:
+        """Says where the tokenizer of a new run comes from."""
+        data, start = self.config.data, self.config.start
+        made = f"training {data.tokenizer['kind']} tokenizer, vocabulary {data.vocabulary:,}"
+        more = f", with up to {start.extend:,} more tokens" if start.extend else ""
+        self.tell(f"taking the tokenizer of {start.run}{more}" if start.run else made)
+
+    @property
+    def tags(self) -> Sequence[str]:
+        """Tags that a source may begin with, such as its target language."""
+        return ()
 
     @property
     def headline(self) -> Measure:
@@ -266,6 +282,10 @@ class Task(ABC):
 
     def identity(self) -> str:
         """A hash of the prepared training data, by which a resumed run notices that it has changed; empty if unknown."""
+        return ""
+
+    def seen(self, position: Position) -> str:
+        """How often each of several training corpora has been read before a position of the stream; empty if there is one."""
         return ""
 
     def describe(self) -> dict[str, Any]:

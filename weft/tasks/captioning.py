@@ -23,8 +23,9 @@ from weft.data.captions import (
 from weft.data.corpus import Corpus, Rows
 from weft.data.formats import Pairs
 from weft.data.listed import open_listed
+from weft.data.marks import load_marked, save_marked
 from weft.data.pictures import CHANNELS, SUFFIXES, prepare_pictures
-from weft.data.tokenizer import RESERVED, has_tokenizers, load_tokenizers, save_tokenizers, train_tokenizer
+from weft.data.tokenizer import RESERVED, has_tokenizers, train_tokenizer
 from weft.evaluation.captions import CaptionBleu, CiderD
 from weft.evaluation.metrics import Metric, score
 from weft.inference.captioning import CaptionPredictor
@@ -48,6 +49,7 @@ class CaptioningTask(WritingTask):
     commands = ("weft predict {run} picture.jpg", "weft evaluate {run} --data captions.tsv")
     measures = (*(Measure(metric.key(), metric.name) for metric in (CiderD, CaptionBleu)), LOSS)
     sentences = (0,)
+    mixes = False
     files = SUFFIXES
 
     def __init__(
@@ -75,7 +77,7 @@ class CaptioningTask(WritingTask):
         return Sizes(CHANNELS, 8, reads="image")
 
     def reopen(self) -> Sizes:
-        self.source, self.target = load_tokenizers(self.run, self.config.data.tokenizer)
+        self.source, self.target = load_marked(self.run, self.config.data.tokenizer)
         return Sizes(CHANNELS, self.target.size, reads="image")
 
     def vocabularies(self) -> list[str]:
@@ -110,7 +112,7 @@ class CaptioningTask(WritingTask):
         if self.valid is None:
             return {}
         assert isinstance(model, Model)
-        scores = {"loss": self.mean_loss(model)}
+        scores = {"loss": self.mean_loss(model)[0]}
         if self.config.train.validate_bleu:
             known = list(islice(by_picture(self.references), self.config.train.validate_sentences or None))
             section = changed(self.config.decode, {"search": "greedy", "rerank": "none", "n_best": 1})
@@ -139,9 +141,9 @@ class CaptioningTask(WritingTask):
         if has_tokenizers(self.run):
             return
         data = self.config.data
-        self.tell(f"training {data.tokenizer['kind']} tokenizer, vocabulary {data.vocabulary:,}")
-        tokenizer = train_tokenizer(data.tokenizer, train, size=data.vocabulary, folder=self.cache, side=1)
-        save_tokenizers(self.run, tokenizer, tokenizer)
+        self.tell_tokenizer()
+        tokenizer = train_tokenizer(data.tokenizer, train, size=data.vocabulary, folder=self.cache, side=1, start=self.start)
+        save_marked(self.run, tokenizer, tokenizer)
 
     def encode(self, pairs: list[Pairs], *, training: bool, folder: Path, progress: Callable[[int], None]) -> Corpus:
         data, pictures = self.config.data, pictures_of(pairs)

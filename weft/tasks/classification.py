@@ -79,7 +79,7 @@ class ClassificationTask(LabelTask):
     @property
     def reader(self) -> TextReader:
         data = self.config.data
-        language = language_of(data.source_language, data.train) if self.by_sentence else None
+        language = language_of(data.source_language, data.files) if self.by_sentence else None
         return TextReader(self.source, data.max_length, self.by_sentence, language)
 
     def build(self, spec: Mapping[str, Any], sizes: Sizes) -> Network:

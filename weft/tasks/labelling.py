@@ -14,7 +14,8 @@ from weft.batch import NO_LABEL, LabelBatch
 from weft.data.corpus import Corpus, Rows
 from weft.data.formats import Pairs
 from weft.data.labels import Labels, collate_labels
-from weft.data.tokenizer import has_tokenizers, load_tokenizers, save_tokenizers, train_tokenizer
+from weft.data.marks import load_marked, save_marked
+from weft.data.tokenizer import has_tokenizers, train_tokenizer
 from weft.errors import DataError
 from weft.evaluation.label_metrics import LabelAccuracy, MacroF1, MicroF1
 from weft.evaluation.metrics import Metric, score
@@ -58,9 +59,11 @@ class LabelTask(TextTask):
                 f"{', '.join(some.name for some in train)}: there is {found}, and a model needs at least two to choose from. "
                 f"The {self.noun} is the second column; write FILE.tsv#2,1 if it is the first."
             )
-        self.tell(f"{len(labels):,} {self.noun}s; training {data.tokenizer['kind']} tokenizer")
-        tokenizer = train_tokenizer(data.tokenizer, self.texts(train), size=data.vocabulary, folder=self.cache)
-        save_tokenizers(self.run, tokenizer, tokenizer)
+        self.tell(f"{len(labels):,} {self.noun}s")
+        self.tell_tokenizer()
+        texts = self.texts(train)
+        tokenizer = train_tokenizer(data.tokenizer, texts, size=data.vocabulary, folder=self.cache, start=self.start)
+        save_marked(self.run, tokenizer, tokenizer)
         labels.save(self.run / LABELS)
 
     def texts(self, train: list[Pairs]) -> Sequence[Pairs]:
@@ -68,7 +71,7 @@ class LabelTask(TextTask):
         return train
 
     def reopen(self) -> Sizes:
-        self.source, _ = load_tokenizers(self.run, self.config.data.tokenizer)
+        self.source, _ = load_marked(self.run, self.config.data.tokenizer)
         self.labels = Labels.load(self.run / LABELS, several=self.labels.several)
         return Sizes(self.source.size)
 

@@ -12,8 +12,10 @@ from pydantic import NonNegativeInt, PositiveInt
 from torch import Tensor, nn
 
 from weft.batch import Position, TextBatch
+from weft.config.corpora import names
+from weft.data.marks import load_marked, save_marked
 from weft.data.text import Streams, Text, TextFile, in_streams, keeps_lines, read_text, windows
-from weft.data.tokenizer import RESERVED, Tokenizer, has_tokenizers, load_tokenizers, save_tokenizers, train_tokenizer
+from weft.data.tokenizer import RESERVED, Tokenizer, has_tokenizers, train_tokenizer
 from weft.errors import ConfigError
 from weft.inference.generation import GenerationPredictor
 from weft.inference.resolve import Resolved
@@ -23,6 +25,7 @@ from weft.models.language import LanguageModel
 from weft.state import State, leaves, write_
 from weft.tasks.base import LOSS, Loss, Measure, Setting, Share, Task
 from weft.tasks.recurrence import Kind, Recurrence
+from weft.tasks.tokenizers import tokenizers_of
 
 
 class LanguageModelTask(Task):
@@ -83,11 +86,18 @@ class LanguageModelTask(Task):
             raise ConfigError("there is no training text: give --data TEXT, or set data.train")
         if data.hold_out:
             raise ConfigError("data.hold_out: running text has no pairs to hold out; give --valid TEXT instead")
-        train, valid = ([TextFile(path) for path in paths] for paths in (data.train, data.valid))
-        if not has_tokenizers(self.run):
-            self.tell(f"training {data.tokenizer['kind']} tokenizer")
-            tokenizer = train_tokenizer(data.tokenizer, train, size=data.vocabulary, folder=self.cache)
-            save_tokenizers(self.run, tokenizer, tokenizer)
+        if mixed := [spec for spec in (*data.train, *data.valid) if not isinstance(spec, str)]:
+            raise ConfigError(
+                f"data.train: running text is read in order, so {mixed[0].label} cannot be mixed in; name its files"
+            )
+        train, valid = ([TextFile(path) for path in names(paths)] for paths in (data.train, data.valid))
+        if not has_tokenizers(self.run) and data.tokenizer_of:
+            self.config, _, tokenizer = tokenizers_of(self.config)
+            save_marked(self.run, tokenizer, tokenizer)
+        elif not has_tokenizers(self.run):
+            self.tell_tokenizer()
+            tokenizer = train_tokenizer(data.tokenizer, train, size=data.vocabulary, folder=self.cache, start=self.start)
+            save_marked(self.run, tokenizer, tokenizer)
             if tokenizer.learns:
                 self.limit("data.vocabulary", tokenizer.size)
         sizes = self.reopen()
@@ -103,8 +113,11 @@ class LanguageModelTask(Task):
         return sizes
 
     def reopen(self) -> Sizes:
-        self.tokenizer, _ = load_tokenizers(self.run, self.config.data.tokenizer)
+        self.tokenizer, _ = load_marked(self.run, self.config.data.tokenizer)
         return Sizes(self.tokenizer.size, self.tokenizer.size, shared=True)
+
+    def vocabularies(self) -> list[str]:
+        return [self.tokenizer.digest()]
 
     def read(self, files: list[TextFile], what: str) -> Text:
         """The text of these files, tokenised now or read from the cache."""

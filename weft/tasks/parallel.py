@@ -12,9 +12,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from weft.batch import EOS, PAD, Batch, FertilityBatch, PairBatch
+from weft.config.corpora import TrainingCorpus
 from weft.data.batching import spread
 from weft.data.corpus import Corpus, Rows
 from weft.data.fertility import COLUMN, Count, Ids, Lexicon, attach, linked
+from weft.data.noise import Noising
 from weft.errors import ConfigError, RunError
 from weft.inference.alignment import InkMeter
 from weft.models.base import Encoded, Model, Network, Sizes
@@ -62,7 +64,7 @@ class ParallelTranslationTask(TranslationTask):
     ) -> None:
         super().__init__(setting, objective=Objective(label_smoothing=label_smoothing))
         self.masking, self.glancing, self.glancing_end = masking, glancing, glancing_end
-        self.quick = {"rerank": "none", "n_best": 1}
+        self.quick = {"rerank": "none", "n_best": 1, "fusion": "none"}
         canvas = self.config.model.get("decoder", {}).get("canvas", {})
         self.fertile = canvas.get("kind") == "fertility"
         self._share = torch.tensor(glancing)
@@ -100,9 +102,14 @@ class ParallelTranslationTask(TranslationTask):
     def prepare(self) -> Sizes:
         sizes = super().prepare()
         if self.fertile:
-            corpora = [self.train, *([self.valid] if self.valid else [])]
+            corpora = [part for corpus in (self.train, self.valid) if corpus is not None for part in corpus.parts]
             attach(self.run, corpora, self._fertilities)
         return sizes
+
+    def noising(self, corpus: TrainingCorpus) -> Noising | None:
+        if corpus.noise.any and self.fertile:
+            raise ConfigError("data.train: noise would change the source tokens whose fertilities are known; remove it")
+        return super().noising(corpus)
 
     def _fertilities(self) -> Count:
         """Counts fertilities by the attention of the teacher, or without one by an alignment of the training data."""

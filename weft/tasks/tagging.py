@@ -19,9 +19,10 @@ from weft.data.corpus import Corpus, Rows
 from weft.data.formats import Pairs
 from weft.data.labels import SHOWN, Labels
 from weft.data.lexicon import Lexicon, Vocabulary
+from weft.data.marks import load_marked, save_marked
 from weft.data.tagged import Change, Spaced, join_tags, open_tagged, split_tags
 from weft.data.tagged_corpus import Reading, collate_tagged, make_tagged, prepare_tagged
-from weft.data.tokenizer import RESERVED, has_tokenizers, load_tokenizers, save_tokenizers, train_tokenizer
+from weft.data.tokenizer import RESERVED, has_tokenizers, train_tokenizer
 from weft.errors import DataError
 from weft.evaluation.entities import Scheme, convert, may_end, may_follow, may_start, split_tag, tags_of
 from weft.evaluation.metrics import Metric, score
@@ -110,15 +111,16 @@ class TaggingTask(TextTask):
                 "warning: the tags look like entities; set task.entities: bioes (or iob2) to train and score them as such"
             )
         labels = Labels(tags_of(_types(tags), self.scheme) if self.scheme else tags)
-        self.tell(f"{len(labels):,} tags; training {data.tokenizer['kind']} tokenizer")
+        self.tell(f"{len(labels):,} tags")
+        self.tell_tokenizer()
         spaced = [Spaced(some) for some in train]
-        tokenizer = train_tokenizer(data.tokenizer, spaced, size=data.vocabulary, folder=self.cache)
-        save_tokenizers(self.run, tokenizer, tokenizer)
+        tokenizer = train_tokenizer(data.tokenizer, spaced, size=data.vocabulary, folder=self.cache, start=self.start)
+        save_marked(self.run, tokenizer, tokenizer)
         Lexicon.count((text for _, text in chain.from_iterable(train)), self.vocabulary).save(self.run / WORDS)
         labels.save(self.run / TAGS)
 
     def reopen(self) -> Sizes:
-        self.source, _ = load_tokenizers(self.run, self.config.data.tokenizer)
+        self.source, _ = load_marked(self.run, self.config.data.tokenizer)
         self.labels = Labels.load(self.run / TAGS)
         self.lexicon = Lexicon.load(self.run / WORDS, self.vocabulary)
         self.reading = Reading(self.source, self.lexicon, self.per_word == "front")

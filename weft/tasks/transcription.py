@@ -17,10 +17,11 @@ from weft.batch import PairBatch, Position
 from weft.data.augment import SpecAugment
 from weft.data.corpus import Corpus, Rows
 from weft.data.formats import Pairs
+from weft.data.marks import load_marked, save_marked
 from weft.data.pairs import collate_pairs, make_pairs
 from weft.data.recordings import count_unalignable, prepare_recordings
 from weft.data.sound import LogMel, read_wav
-from weft.data.tokenizer import RESERVED, has_tokenizers, load_tokenizers, save_tokenizers, train_tokenizer
+from weft.data.tokenizer import RESERVED, has_tokenizers, train_tokenizer
 from weft.errors import ConfigError
 from weft.evaluation.edits import CharacterErrorRate, WordErrorRate
 from weft.evaluation.metrics import ExactMatch, Metric, score
@@ -114,12 +115,14 @@ class TranscriptionTask(TextTask):
             self.tell(f"task.rate: {self.mel.rate:,} samples per second, as in {first}")
         if not has_tokenizers(self.run):
             data = self.config.data
-            self.tell(f"training {data.tokenizer['kind']} tokenizer, vocabulary {data.vocabulary:,}")
-            tokenizer = train_tokenizer(data.tokenizer, train, size=data.vocabulary, folder=self.cache, side=1)
-            save_tokenizers(self.run, tokenizer, tokenizer)
+            self.tell_tokenizer()
+            tokenizer = train_tokenizer(
+                data.tokenizer, train, size=data.vocabulary, folder=self.cache, side=1, start=self.start
+            )
+            save_marked(self.run, tokenizer, tokenizer)
 
     def reopen(self) -> Sizes:
-        self.source = self.target = load_tokenizers(self.run, self.config.data.tokenizer)[1]
+        self.source = self.target = load_marked(self.run, self.config.data.tokenizer)[1]
         return Sizes(self.mel.mels, self.target.size, reads="frames")
 
     def outline(self) -> Sizes:

@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import Annotated, Any
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Any, ClassVar
 
 import torch
-import torch.distributed as dist
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
 from torch import Tensor
 
 from weft.batch import PairBatch
 from weft.config.registry import Among, build
+from weft.errors import ConfigError
 from weft.models.base import Model
 from weft.objectives.attention_penalties import Penalties
 from weft.objectives.likelihoods import log_likelihoods
-from weft.objectives.reinforce import Baseline, Reinforce, moved
+from weft.objectives.r_drop import divergence
+from weft.objectives.reinforce import Baseline, MovingBaseline, Reinforce
+from weft.objectives.rewards import RewardObjective
 from weft.objectives.scheduled_sampling import Sampling
 from weft.tasks.base import Loss, Setting, Share
-from weft.tasks.text import TextTask
+from weft.tasks.rewarding import Rewarding
+from weft.tasks.text import Direction, TextTask
 
 
 @dataclass(frozen=True)
@@ -38,6 +41,9 @@ class Objective:
     doubly_stochastic_weight: penalty on source tokens whose total attention is not one (Xu et al. 2015)
     penalty_layers: the cross-attentions that these penalties apply to; 0: the first, −1: the last
     sampling: what the decoder is fed in training: the true tokens, or some of its own predictions
+    r_drop: weight of the divergence between two passes with different dropout (Liang et al. 2021), which take twice the time;
+        0: one pass
+    reward: learn from a score of whole texts that the model writes, instead of or beside cross-entropy
     """
 
     label_smoothing: Share = 0.1
@@ -52,6 +58,10 @@ class Objective:
     doubly_stochastic_weight: NonNegativeFloat = 0.0
     penalty_layers: Annotated[list[int], Field(min_length=1)] = field(default_factory=lambda: [-1])
     sampling: Annotated[dict[str, Any], Among("weft.objectives:SAMPLINGS")] = field(default_factory=lambda: {"kind": "none"})
+    r_drop: NonNegativeFloat = 0.0
+    reward: Annotated[dict[str, Any], Among("weft.objectives:REWARD_OBJECTIVES")] = field(
+        default_factory=lambda: {"kind": "none"}
+    )
 
     @property
     def penalties(self) -> Penalties:
@@ -70,69 +80,90 @@ class Objective:
 
 
 class WritingTask(TextTask):
-    """A task whose models are an encoder and a decoder that writes the target token by token."""
+    """A task whose models are an encoder and a decoder that writes the target token by token.
+
+    rewards: whether it can learn from rewards of texts that the model writes.
+    """
+
+    rewards: ClassVar[bool] = False
 
     def __init__(self, setting: Setting, *, objective: Objective) -> None:
         super().__init__(setting)
+        self.r_drop = objective.r_drop
         self.smoothing, self.reinforce, self.penalties = objective.label_smoothing, objective.reinforce, objective.penalties
-        self._moving: Tensor | None = torch.zeros(()) if objective.reinforce_baseline == "moving" else None
+        self._moving = MovingBaseline("baseline") if objective.reinforce_baseline == "moving" else None
         self.sampling: Sampling = build("weft.objectives:SAMPLINGS", objective.sampling)
+        rewarded: RewardObjective | None = build("weft.objectives:REWARD_OBJECTIVES", objective.reward, where="task.reward")
+        if rewarded is not None and not self.rewards:
+            raise ConfigError(f"task.reward: the task {self.config.task['kind']} has no rewards; remove it")
+        self.rewarding = None if rewarded is None else Rewarding(self, rewarded)
         # Attention weights of a packed row would cover every pair of its sentences.
-        self.steady = self.sampling.steady and not any(self.penalties.weights.values())
+        self.steady = self.sampling.steady and not any(self.penalties.weights.values()) and self.rewarding is None
 
     def losses(self, model: torch.nn.Module, batch: PairBatch, update: int) -> Iterator[Loss]:
         """One loss for each way of feeding the batch. A sentence counts once, however often it is sampled and fed."""
         assert isinstance(model, Model)
+        teacher = self.rewarding.objective.teacher_weight if self.rewarding else 1.0
+        if teacher:
+            for loss in self._forced(model, batch, update):
+                yield loss if teacher == 1 else replace(loss, total=teacher * loss.total)
+        if self.rewarding:
+            loss = self.rewarding.loss(model, batch)
+            yield replace(loss, count=torch.zeros_like(loss.count)) if teacher else loss
+
+    def _forced(self, model: Model, batch: PairBatch, update: int) -> Iterator[Loss]:
+        """The losses of the true texts."""
         drawn = self.reinforce.repeat(model, batch)
         inputs = self.sampling.inputs(model, drawn, update)
         for fed in inputs:
-            yield self._objective(model, drawn, fed, times=self.reinforce.draws * len(inputs))
+            times = self.reinforce.draws * len(inputs)
+            loss, hidden = self._objective(model, drawn, fed, times)
+            if self.r_drop:
+                other, again = self._objective(model, drawn, fed, times)
+                apart = divergence(model.decoder, hidden, again, drawn.target_layout.ok) / times
+                loss = loss.mean(other).plus("divergence", apart, self.r_drop / 2)
+            yield loss
+
+    def _baselines(self) -> list[MovingBaseline]:
+        return [each for each in (self._moving, self.rewarding and self.rewarding.baseline) if each]
 
     def carried(self) -> dict[str, Tensor]:
-        return {} if self._moving is None else {f"baseline/{_process()}": self._moving.clone()}
+        return {name: tensor for each in self._baselines() for name, tensor in each.carried().items()}
 
     def carry(self, tensors: Mapping[str, Tensor]) -> None:
-        found = tensors.get(f"baseline/{_process()}")
-        if self._moving is not None and found is not None:
-            self._moving = found.clone()
+        for each in self._baselines():
+            each.carry(tensors)
 
-    def _objective(self, model: Model, batch: PairBatch, fed: Tensor, times: int) -> Loss:
-        """The loss if the decoder is fed `fed`, with everything added to it, divided by `times`."""
+    def _objective(self, model: Model, batch: PairBatch, fed: Tensor, times: int) -> tuple[Loss, Tensor]:
+        """The loss if the decoder is fed `fed`, with everything added to it, divided by `times`; and the hidden states."""
         with self.penalties.watching(model) as watched:
             found = model(batch.source, fed, batch.target_layout)
         total, nll = model.decoder.loss(found.hidden, batch.labels, self.smoothing)
         ok, metrics = batch.target_layout.ok, {"nll": nll}
         if "log_prob" in found.extras:
-            gained = log_likelihoods(model.decoder, found.hidden, batch.labels)
-            if self._moving is not None and self._moving.device != gained.device:
-                self._moving = self._moving.to(gained.device)
+            with torch.no_grad():
+                gained = log_likelihoods(model.decoder, found.hidden, batch.labels)
             terms = found.extras["log_prob"], found.extras["entropy"]
-            total = total + self.reinforce.loss(gained, *terms, ok, self._moving)
-            if self._moving is not None:
-                # In place, because a recorded step reads it from there.
-                self._moving.copy_(moved(self._moving, gained, ok))
+            total = total + self.reinforce.loss(gained, *terms, ok, self._moving.on(gained.device) if self._moving else None)
+            if self._moving:
+                self._moving.move(gained, ok)
             metrics["entropy"] = found.extras["entropy"].detach().where(ok, 0.0).sum()
         for name, value in self.penalties.sums(watched, batch).items():
             total = total + self.penalties.weights[name] * value
             metrics[name] = value.detach()
         if not self.sampling.steady:
             metrics["true_inputs"] = ((fed == batch.target) & ok).sum()
-        return Loss(total / times, ok.sum() / times, {name: value / times for name, value in metrics.items()})
+        return Loss(total / times, ok.sum() / times, {name: value / times for name, value in metrics.items()}), found.hidden
 
-    def mean_loss(self, model: Model) -> float:
-        """The negative log-likelihood per token of the validation targets."""
+    def mean_loss(self, model: Model, directions: Sequence[Direction] | None = None) -> tuple[float, int]:
+        """The negative log-likelihood per token of validation targets, by default of all, and the number of tokens."""
         total, count = 0.0, 0
-        for batch in self.validation(model):
+        for batch in self.validation(model, directions):
             nll, tokens = self.validation_loss(model, batch)
             total, count = total + float(nll), count + int(tokens)
-        return total / max(1, count)
+        return total / max(1, count), count
 
     def validation_loss(self, model: Model, batch: PairBatch) -> tuple[Tensor, Tensor]:
         """The negative log-likelihood of a batch, and the number of tokens it sums."""
         found = model(batch.source, batch.target, batch.target_layout)
         return model.decoder.loss(found.hidden, batch.labels)[1], batch.target_layout.ok.sum()
-
-
-def _process() -> int:
-    """The number of this process among those that train together."""
-    return dist.get_rank() if dist.is_available() and dist.is_initialized() else 0

@@ -118,8 +118,8 @@ def load(folder: Path, trained: TrainingState) -> Progress:
         mine = {key.removeprefix(f"{kind}/"): tensor for key, tensor in entries.items() if key.startswith(f"{kind}/")}
         restore_state(optimizer, names, mine)
     if trained.ema is not None:
-        # A run that had no average so far starts one from the loaded weights.
-        average = read_tensors(folder / (EMA if (folder / EMA).exists() else MODEL))
+        # A run that had no average so far, or did not train these weights, starts from the loaded weights.
+        average = weights(folder)
         for name, tensor in trained.ema.average.items():
             tensor.copy_(average[name])
     progress = dict(state["progress"])

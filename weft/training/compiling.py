@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from weft.config.sections import TrainSection
+from weft.config.train_section import TrainSection
 from weft.kernels import serve, try_out
 from weft.models.base import Network
 

@@ -120,13 +120,14 @@ def sum_gradients(groups: Mapping[str, Sequence[nn.Parameter]], sums: Tensor, wo
 
     sums  [2, groups] float64: losses and counts of each group in this update; of this process in, of all processes out
 
-    A missing gradient counts as zero, so a parameter that only one process uses is still right in all. A count of zero
+    A missing gradient counts as zero, so a parameter that only one process uses is still right in all. A frozen parameter has
+    none. A count of zero
     divides by 1. With one process nothing is copied.
     """
     gradients: list[list[Tensor]] = []
     for group in groups.values():
         for parameter in group:
-            if parameter.grad is None:
+            if parameter.grad is None and parameter.requires_grad:
                 parameter.grad = torch.zeros_like(parameter)
         gradients.append([parameter.grad for parameter in group if parameter.grad is not None])
     if world.size > 1:

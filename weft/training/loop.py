@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol, runtime_checkable
@@ -17,7 +17,7 @@ from torch.optim import Optimizer
 from weft.batch import Batch, Position
 from weft.collecting import rarely
 from weft.config.registry import build
-from weft.config.sections import TrainSection
+from weft.config.train_section import TrainSection
 from weft.data.prefetch import prefetch
 from weft.errors import DataError, DeviceError, Interrupted
 from weft.models.base import Network
@@ -27,6 +27,7 @@ from weft.training.checkpoint import TrainingState
 from weft.training.compiling import compile_blocks
 from weft.training.distributed import World, sum_gradients
 from weft.training.interrupt import Interrupts
+from weft.training.layers import Layers
 from weft.training.log import Log
 from weft.training.meter import Meter
 from weft.training.optimizer import Ema, take_step
@@ -81,11 +82,10 @@ def fit(
     is called before the first step, when everything is loaded and checked. Only logging, validating and saving wait for
     the device. A step with a non-finite loss or gradient is skipped on the device itself, so the weights are always good.
     """
-    mine, groups = world.share(config.accumulate), task.parameters(_move(model, world.device))
+    layers, mine = Layers(_move(model, world.device), config), world.share(config.accumulate)
     schedule: Schedule = build("weft.training:SCHEDULES", config.schedule, Plan(config.steps, dim))
-    optimizers = {name: build("weft.training:OPTIMIZERS", config.optimizer, group) for name, group in groups.items()}
-    trained = TrainingState(model, optimizers, Ema(model, config.ema) if config.ema else None)
-    refreshed = [module for module in model.modules() if isinstance(module, Refreshes)]
+    groups, refreshed = task.parameters(model), [module for module in model.modules() if isinstance(module, Refreshes)]
+    trained = TrainingState(model, layers.optimizers(groups), Ema(model, config.ema) if config.ema else None)
     session = Session(run, trained, task, config, world, log)
     progress = session.begin(resume)
     on_start()
@@ -93,20 +93,19 @@ def fit(
     log.phase(FIRST_STEP[compile_blocks(model, config, world.device)])
     backward = worker(model, task, config, world.device)
 
-    with ExitStack() as stack:
-        stack.enter_context(session.memory_errors())
-        stack.enter_context(rarely())
-        interrupts = stack.enter_context(Interrupts())
-        stream = stack.enter_context(closing(_prefetched(session, mine)))
+    with session.memory_errors(), rarely(), Interrupts() as interrupts, closing(_prefetched(session, mine)) as stream:
         while not session.ended:
             update, data = progress.update + 1, next(stream)
+            if layers.enter(update):
+                backward = worker(model, task, config, world.device)  # what was recorded trains other layers
             task.begin(update)
             for index, batch in data.batches:
                 torch.manual_seed(seed_for(config.seed, *data.begin, index))
                 meter.add(backward(batch, update))
-            sums = sum_gradients(groups, meter.take(), world)
-            rate = schedule(update)
-            norms, bad = change_weights(groups, optimizers, sums, rate, config.clip, keep=isinstance(backward, Replayed))
+            sums, rate = sum_gradients(groups, meter.take(), world), schedule(update)
+            norms, bad = change_weights(
+                groups, trained.optimizers, sums, rate, config.clip, keep=isinstance(backward, Replayed)
+            )
             _follow(trained, refreshed, update, config.seed)
             meter.end_update(sums, norms[0], bad)
             progress.update, progress.position = update, data.after

@@ -10,6 +10,9 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Adam, AdamW, Optimizer
 
+Weights = Iterable[nn.Parameter] | Iterable[dict[str, Any]]
+"""Parameters, or groups of them as torch.optim takes them; the `scale` of a group is a factor on its learning rate."""
+
 Names = Mapping[Tensor, str]
 """Parameter → name."""
 
@@ -18,7 +21,7 @@ FUSED = ("cpu", "cuda")
 
 
 def adam(
-    parameters: Iterable[nn.Parameter],
+    parameters: Weights,
     *,
     betas: tuple[float, float] = (0.9, 0.98),
     eps: float = 1e-9,
@@ -30,12 +33,12 @@ def adam(
     eps: added to the denominator for numerical stability
     weight_decay: L2 penalty, added to the gradient
     """
-    tensors = list(parameters)
-    return Adam(tensors, lr=0.0, betas=betas, eps=eps, weight_decay=weight_decay, fused=_fused(tensors))
+    groups = _groups(parameters)
+    return Adam(groups, lr=0.0, betas=betas, eps=eps, weight_decay=weight_decay, fused=_fused(groups))
 
 
 def adamw(
-    parameters: Iterable[nn.Parameter],
+    parameters: Weights,
     *,
     betas: tuple[float, float] = (0.9, 0.98),
     eps: float = 1e-8,
@@ -51,26 +54,33 @@ def adamw(
     weight_decay: decoupled weight decay
     decay_biases: also decay biases and norms
     """
-    tensors = list(parameters)
-    decayed = [parameter for parameter in tensors if parameter.ndim > 1 or decay_biases]
-    others = [parameter for parameter in tensors if parameter.ndim <= 1 and not decay_biases]
-    groups: list[dict[str, Any]] = [{"params": decayed, "weight_decay": weight_decay}, {"params": others, "weight_decay": 0.0}]
+    groups = []
+    for group in _groups(parameters):
+        decayed = [parameter for parameter in group["params"] if parameter.ndim > 1 or decay_biases]
+        others = [parameter for parameter in group["params"] if parameter.ndim <= 1 and not decay_biases]
+        groups += [{**group, "params": decayed, "weight_decay": weight_decay}, {**group, "params": others, "weight_decay": 0.0}]
     groups = [group for group in groups if group["params"]]
-    return AdamW(groups, lr=0.0, betas=betas, eps=eps, fused=_fused(tensors))
+    return AdamW(groups, lr=0.0, betas=betas, eps=eps, fused=_fused(groups))
 
 
-def _fused(parameters: list[nn.Parameter]) -> bool:
-    return all(parameter.device.type in FUSED and parameter.is_floating_point() for parameter in parameters)
+def _groups(parameters: Weights) -> list[dict[str, Any]]:
+    given: list[Any] = list(parameters)
+    return given if given and isinstance(given[0], dict) else [{"params": given}]
+
+
+def _fused(groups: list[dict[str, Any]]) -> bool:
+    tensors = [parameter for group in groups for parameter in group["params"]]
+    return all(parameter.device.type in FUSED and parameter.is_floating_point() for parameter in tensors)
 
 
 def take_step(optimizer: Optimizer, rate: float, bad: Tensor) -> None:
-    """One step at learning rate `rate`. If `bad` (a float scalar) is 1, neither weights nor optimiser state change.
+    """One step at learning rate `rate`, times the scale of a group. If `bad` (a float scalar) is 1, nothing changes.
 
     Fused optimisers read `bad` on the device, through the interface of torch.amp.GradScaler, so the host never waits. Other
     optimisers make the host read it.
     """
     for group in optimizer.param_groups:
-        group["lr"] = rate
+        group["lr"] = rate * group.get("scale", 1.0)
     if optimizer.defaults.get("fused"):
         optimizer.grad_scale, optimizer.found_inf = None, bad  # type: ignore[attr-defined]
         optimizer.step()
@@ -106,12 +116,12 @@ class Ema:
     """average ← decay · average + (1 − decay) · weights after every update (Polyak & Juditsky 1992).
 
     The decay grows as min(decay, (1 + update) / (10 + update)), so that the average soon forgets the initial weights. Only
-    parameters are averaged, not buffers.
+    parameters that are trained are averaged, not frozen ones and not buffers.
     """
 
     def __init__(self, model: nn.Module, decay: float) -> None:
         self.decay = decay
-        self._parameters = dict(model.named_parameters())
+        self._parameters = {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
         self.average: dict[str, Tensor] = {name: p.detach().clone() for name, p in self._parameters.items()}
 
     @torch.no_grad()

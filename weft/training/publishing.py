@@ -21,7 +21,7 @@ from weft.runs.weights import read_metadata, replacing, write_tensors
 from weft.version import VERSION
 
 HISTORY = "published.jsonl"
-Publisher = Literal["train", "average"]
+Publisher = Literal["train", "average", "merge"]
 
 
 def publish(run: Path, tensors: Mapping[str, Tensor], facts: Mapping[str, str], *, by: Publisher = "train") -> Path | None:

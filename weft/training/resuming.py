@@ -14,6 +14,7 @@ from typing import Any
 
 from weft.access import replace_file
 from weft.config import document
+from weft.config.corpora import names
 from weft.config.data_paths import files_of
 from weft.config.sections import Config, load_config, save_config
 from weft.errors import ConfigError, DataError
@@ -32,13 +33,16 @@ FIXED = {
     "task.carry": PLACE,
     "task.memory": PLACE,
     "data.tokenizer": TOKENIZER,
+    "data.tokenizer_of": TOKENIZER,
     "data.vocabulary": TOKENIZER,
     "data.shared_vocabulary": TOKENIZER,
+    "start.extend": TOKENIZER,
     "data.max_length": PAIRS,
     "data.max_ratio": PAIRS,
     "data.drop_duplicates": PAIRS,
     "data.hold_out": PAIRS,
     "data.teacher": "it wrote the training pairs",
+    "data.temperature": PLACE,
     "train.seed": "the order of the data follows from it",
     "train.packed": PLACE,
     "train.rounded": PLACE,
@@ -125,7 +129,7 @@ def check_identity(run: Path, identity: str) -> list[str]:
 def check_data(run: Path, config: Config) -> None:
     """Raises DataError if a data file of a resumed run is gone, and says how to name its new place."""
     for option, specs in (("--data", config.data.train), ("--valid", config.data.valid)):
-        missing = [path for spec in specs for path in files_of(spec) if not os.path.exists(path)]
+        missing = [path for spec in names(specs) for path in files_of(spec) if not os.path.exists(path)]
         if missing:
             raise DataError(
                 f"{', '.join(missing)}: there is no such file, but the run was trained with it. If it has moved, name its new "

@@ -16,7 +16,7 @@ from weft.errors import ConfigError, Interrupted, RunError
 from weft.kernels import modern
 from weft.models.base import Network
 from weft.runs.folder import CONFIG, LOG, RunLock, prepare_folder
-from weft.runs.opening import build_task
+from weft.runs.opening import build_network, build_task, start_from_base
 from weft.tasks.base import Task
 from weft.training import checkpoint
 from weft.training.distributed import World, start
@@ -25,6 +25,7 @@ from weft.training.log import open_log
 from weft.training.loop import fit
 from weft.training.resuming import check_changes, check_data, check_identity, remember
 from weft.training.session import Result
+from weft.training.starting import check_start
 
 Tell = Callable[[str], None]
 T = TypeVar("T")
@@ -69,7 +70,7 @@ def _train(config: Config, out: Path, resume: bool, world: World, tell: Tell, ch
                     check_data(out, config)
                 return prepare_run(config, out, world.device, tell)
             if world.first:
-                chosen = fit_steps(choose(config, out, world) if choose else config, tell)
+                chosen = check_start(fit_steps(choose(config, out, world) if choose else config, tell))
                 save_schema(out)
                 save_config(chosen, out / CONFIG)
             return prepare_run(load_config(out / CONFIG), out, world.device, tell)
@@ -81,6 +82,8 @@ def _train(config: Config, out: Path, resume: bool, world: World, tell: Tell, ch
 
         resolved, task, model = _in_turn(world, prepare)
         train = resolved.train
+        if resolved.start.run and (not resume or resolved.model["lora"]):  # a checkpoint has all weights that are not borrowed
+            notes.append(start_from_base(model, resolved, out))
         if resume and world.first:
             notes.extend(check_identity(out, task.identity()))
         unit = task.counts.split()[-1]
@@ -88,10 +91,16 @@ def _train(config: Config, out: Path, resume: bool, world: World, tell: Tell, ch
         stack.callback(log.close)
         for note in notes:
             log.note(note)
-        facts = {"parameters": model.count_parameters(), **task.describe()}
+        facts = {"parameters": model.count_parameters(), **_count_trained(model), **task.describe()}
         where = f"{world.device}" if world.size == 1 else f"{world.size} processes ({world.device.type})"
         log.note(", ".join(f"{value:,} {name}" for name, value in facts.items()) + f"; on {where}")
         return fit(model, task, train, run=out, world=world, dim=model.dim, resume=resume, log=log, on_start=on_start)
+
+
+def _count_trained(model: Network) -> dict[str, int]:
+    """The number of parameters that are trained, if some are borrowed."""
+    trained = sum(weight.numel() for name, weight in model.named_parameters() if name not in model.borrowed)
+    return {"of them trained": trained} if model.borrowed else {}
 
 
 def _in_turn(world: World, work: Callable[[], T]) -> T:
@@ -116,7 +125,7 @@ def prepare_run(
     task = build_task(config, out, tell)
     with torch.device("meta"):
         # A model without weights or data, so that errors in its configuration show before a large corpus is read.
-        outline = task.build(config.model, task.outline())
+        outline = build_network(task, config, task.outline())
     task.check_length(outline, config.data.max_length)
     if config.data.validates:
         task.measure(config.train.best_by)
@@ -126,7 +135,7 @@ def prepare_run(
     config = task.config  # the data may have lowered some sizes
     tell("building the model")
     torch.manual_seed(config.train.seed)
-    return config, task, task.build(config.model, sizes)
+    return config, task, build_network(task, config, sizes)
 
 
 def resolve_batches(config: Config, outline: Network, task: Task, device: torch.device) -> Config:

@@ -15,7 +15,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from weft.config.sections import TrainSection
+from weft.config.train_section import TrainSection
 from weft.errors import ConfigError, DeviceError, RunError
 from weft.runs.device import autocast
 from weft.runs.folder import MODEL, remove_stale
@@ -125,6 +125,7 @@ class Session:
         if not self.scores:
             return False  # without validation data the newest weights are published
         self.log.validation(progress.update, self.scores)
+        self._note_seen()
         measure = self.task.measure(self.config.best_by)
         by = measure.key
         if by not in self.scores:
@@ -160,6 +161,8 @@ class Session:
             elif weights != "best":
                 scores = self.scores or self._evaluate(plain=True)
         weights, scores = self.world.broadcast((weights, scores))
+        if not self.scores:
+            self._note_seen()  # otherwise the last validation has
         stopped = "patience" if self.out_of_patience else "time"
         if self.progress.update >= self.config.steps:
             stopped = "steps"
@@ -174,6 +177,11 @@ class Session:
         if by_hand(facts):
             end = "they stay" if self.ended else "training will publish over them and keep them in another file"
             self.log.note(f"{MODEL} holds {described(facts)}, published by `weft average`: {end}")
+
+    def _note_seen(self) -> None:
+        """Says how often the training corpora have been read, if there are several."""
+        if self.world.first and (text := self.task.seen(self.progress.position)):
+            self.log.note(text)
 
     def _note_memory(self) -> None:
         """Records the peak memory of training. After the first validation, the peak may be that of validation."""

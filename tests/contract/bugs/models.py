@@ -38,8 +38,8 @@ MODELS = [
     Bug(
         "the decoder sees the padding of the source",
         "models.transformer",
-        "each.cross.start(memory, source.layout)",
-        "each.cross.start(memory)",
+        "crosses = [each.cross.start(memory, source.layout)",
+        "crosses = [each.cross.start(memory)",
         ("transformer-padding",),
     ),
     Bug(
@@ -111,7 +111,7 @@ LAYERS = [
     Bug(
         "a network with a window sees the next token",
         "models.blocks",
-        "mixer, cross, block.network(causal=True)",
+        "mixer, cross, block.network(causal=causal)",
         "mixer, cross, block.network(causal=False)",
         ("transformer-tagging-causality",),
     ),

@@ -41,13 +41,6 @@ NATIVE = [
         ("convs2s-native",),
     ),
     Bug(
-        "a window that looks ahead",
-        "kernels.plan",
-        "kind = self._register(width * dim), Kind.WINDOW if causal else Kind.AROUND",
-        "kind = self._register(width * dim), Kind.AROUND",
-        ("convs2s-native",),
-    ),
-    Bug(
         "a window that forgets its tail",
         "kernels.plan",
         "self.ops.append(Op(kind, to, x, x, number, width, dim, past=distance))",

@@ -30,7 +30,7 @@ INSTRUCTIONS = {
 result."""
 
 SECONDS = 300
-"""The time limit; compiling takes about three seconds on four cores and eight on one."""
+"""The time limit; compiling takes about four seconds on four cores and ten on one."""
 
 
 class CannotBuild(WeftError):

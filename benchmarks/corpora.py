@@ -1,0 +1,147 @@
+"""Several corpora, BPE-dropout and R-Drop on Multi30k, next to models trained without them.
+
+    python benchmarks/corpora.py DIR --out OUT [--only multilingual,temperature,noise] [--seeds 1,2] [--at-once 6] [--minutes 9]
+
+DIR holds train, val and test_2016_flickr, each as .en, .de and .fr.
+
+multilingual  English to German and French in one model (tags de and fr), and in one model each
+temperature   29,000 English-German pairs beside 1,000 English-French ones: drawn in proportion, and with a temperature of 5;
+              and the 1,000 alone
+noise         5,000 English-German pairs: plain, with BPE-dropout, with R-Drop, with both
+
+All systems are transformer-small. Those with 5,000 pairs or fewer have a smaller vocabulary and keep the checkpoint with the
+best BLEU on the validation data. Scores are BLEU on test_2016_flickr (beam 5, sacreBLEU 13a, cased). The floor copies the
+source. The same command resumes what was interrupted.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections import defaultdict
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from floors import copied
+from trainings import Outcome, Run, add_options, common_settings, markdown, report, select, sweep
+
+from weft.config import document
+from weft.data.lines import read_lines
+
+FEW, MORE = 1_000, 5_000
+SEED = 1
+"""Of the subsets."""
+
+SMALL = ("train.steps=2000", "train.validate_every=250", "train.save_every=250", "train.keep_best=true", "train.best_by=bleu")
+"""For a few thousand pairs, on which a long training overfits."""
+
+MULTI = ("data.vocabulary=14000", "train.steps=6666", "model.dropout=0.3")
+"""For two languages: twice the pairs, so twice the steps and less dropout."""
+
+
+def files(folder: Path, split: str, target: str) -> str:
+    return f"{folder / split}.en,{folder / split}.{target}"
+
+
+def subset(folder: Path, count: int, target: str, out: Path) -> str:
+    """Writes a random subset of the training pairs, unless it is there. Returns its files."""
+    sides = [out / f"{count}.{side}" for side in ("en", target)]
+    out.mkdir(parents=True, exist_ok=True)
+    for side in sides:
+        lines = list(read_lines(folder / f"train{side.suffix}"))
+        chosen = np.sort(np.random.default_rng(SEED).permutation(len(lines))[:count])
+        side.write_text("".join(f"{lines[row]}\n" for row in chosen), "utf-8")
+    return ",".join(map(str, sides))
+
+
+def tagged(corpora: Mapping[str, str]) -> list[dict[str, Any]]:
+    """One corpus per tag."""
+    return [{"files": name, "tag": tag} for tag, name in corpora.items()]
+
+
+def systems(folder: Path, out: Path) -> dict[str, dict[str, tuple[list[dict[str, Any]], tuple[str, ...], tuple[str, ...]]]]:
+    """Part → system → its training corpora, its settings, and its target languages."""
+    full = {target: files(folder, "train", target) for target in ("de", "fr")}
+    few, more = subset(folder, FEW, "fr", out / "data"), subset(folder, MORE, "de", out / "data")
+    mixed, plain = tagged({"de": full["de"], "fr": few}), [{"files": more}]
+    drawn = [{"files": more, "noise": {"subword": 0.1}}]
+    size, tiny = "data.vocabulary=4000", "data.vocabulary=2000"
+    return {
+        "multilingual": {
+            "en-de alone": ([{"files": full["de"]}], (), ("de",)),
+            "en-fr alone": ([{"files": full["fr"]}], (), ("fr",)),
+            "en-de+fr": (tagged(full), MULTI, ("de", "fr")),
+        },
+        "temperature": {
+            "1,000 alone": ([{"files": few}], (tiny, *SMALL), ("fr",)),
+            "with 29,000 de, temperature 1": (mixed, ("train.steps=3333",), ("fr", "de")),
+            "with 29,000 de, temperature 5": (mixed, ("train.steps=3333", "data.temperature=5"), ("fr", "de")),
+        },
+        "noise": {
+            "plain": (plain, (size, *SMALL), ("de",)),
+            "BPE-dropout": (drawn, (size, *SMALL), ("de",)),
+            "R-Drop": (plain, (size, *SMALL, "task.r_drop=5"), ("de",)),
+            "both": (drawn, (size, *SMALL, "task.r_drop=5"), ("de",)),
+        },
+    }
+
+
+def plan(part: str, name: str, seed: int, options: argparse.Namespace) -> Run:
+    train, sets, targets = systems(options.folder, options.out)[part][name]
+    tags = {target: target for target in targets} if "tag" in train[0] else {}
+    valid = [{"files": files(options.folder, "val", target), "tag": tags.get(target)} for target in targets]
+    every = (f"data.train={document.scalar(train)}", f"data.valid={document.scalar(valid)}", f"train.seed={seed}")
+    quick = (
+        ()
+        if options.steps_scale == 1.0
+        else (f"train.steps={max(2, int(2000 * options.steps_scale))}", "train.validate_every=0")
+    )
+    settings = (*sets, *every, *common_settings(options.out), "train.packed=auto", *quick, *options.set)
+    tests = {target: files(options.folder, "test_2016_flickr", target) for target in targets}
+    folder = f"{part}-{name.replace(' ', '_').replace(',', '')}-{seed}"
+    return Run(folder, "transformer-small", "", settings, tests, tags=tags)
+
+
+def table(plans: Mapping[tuple[str, str, int], Outcome], options: argparse.Namespace) -> str:
+    scores: dict[tuple[str, str, str], list[float]] = defaultdict(list)
+    seconds: dict[tuple[str, str], list[float]] = defaultdict(list)
+    for (part, name, _), outcome in plans.items():
+        seconds[part, name].append(outcome.seconds)
+        for target, found in outcome.scores.items():
+            scores[part, name, target].append(found["BLEU"])
+    rows = []
+    for (part, name, target), values in scores.items():
+        each = ", ".join(f"{value:.2f}" for value in values)
+        first = next(key for key in scores if key[0] == part and key[2] == target)
+        gain = "" if first[1] == name else f"{np.mean(values) - np.mean(scores[first]):+.2f}"
+        rows.append((part, name, target, f"{np.mean(values):.2f}", each, gain, f"{np.mean(seconds[part, name]):.0f}"))
+    for target in ("de", "fr"):
+        floor = copied("", files(options.folder, "test_2016_flickr", target))["source copied"]
+        rows.append(("", "source copied", target, f"{floor:.2f}", "", "", ""))
+    headings = ("part", "system", "to", "mean BLEU", "BLEU of each seed", "against the first", "seconds of training")
+    note = f"With up to {options.at_once} runs sharing the device."
+    return f"{markdown(headings, rows)}\n{note}\n"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--seeds", default="1,2", help="seeds, separated by commas")
+    add_options(parser, at_once=6)
+    options = parser.parse_args()
+    known = systems(options.folder, options.out)
+    chosen = [
+        (part, name, int(seed))
+        for part in select(known, options.only)
+        for name in known[part]
+        for seed in options.seeds.split(",")
+    ]
+    runs = [plan(*each, options) for each in chosen]
+    outcomes = sweep(runs, options, prepare=0)
+    failed = report(options.out, "corpora", table(dict(zip(chosen, outcomes, strict=True)), options), outcomes)
+    raise SystemExit(failed)
+
+
+if __name__ == "__main__":
+    main()

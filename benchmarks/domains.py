@@ -1,0 +1,117 @@
+"""Fine-tuning for another domain, and what is forgotten: plain, mixed with old data, with adapters, with a frozen encoder.
+
+    python benchmarks/domains.py DATA [--seeds 1,2] [--out runs/domains] [--at-once 4] [--minutes 9] [--only plain,mixed]
+
+DATA holds multi30k and eng_fra, English to French: captions and everyday sentences. A model of one domain is tuned on 2,000
+pairs of the other, in both directions. Scored on multi30k/test_2016_flickr and eng_fra/dev.tsv. Floor: before tuning.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import random
+import statistics
+import sys
+from pathlib import Path
+
+from trainings import Outcome, Run, add_options, markdown, report, scale_steps, select, sweep
+
+from weft.runs.weights import read_tensors
+
+RECIPE = "transformer-small"
+PAIRS = 2000
+TUNED = ("train.batch_tokens=4096", "train.ema=0.98", "train.schedule={kind: slanted_triangular, rate: 5.0e-4}")
+SYSTEMS: dict[str, tuple[str, ...]] = {
+    "plain": (),
+    "mixed": (),
+    "adapters": ("model.lora={rank: 6, alpha: 12}", "train.schedule={kind: slanted_triangular, rate: 3.0e-3}"),
+    "frozen-encoder": ("train.freeze=[encoder.layers.*]",),
+    "extended": ("start.extend=500",),
+}
+"""How a model is tuned → settings. `mixed` draws as many pairs of the old domain as of the new; `extended` adds tokens."""
+
+
+def write_data(folder: Path, out: Path) -> dict[str, dict[str, str]]:
+    """Domain → all pairs, 2,000 of them, and the test."""
+    captions = folder / "multi30k"
+    lines = [(captions / f"train.{side}").read_text("utf-8").splitlines() for side in ("en", "fr")]
+    with gzip.open(folder / "eng_fra" / "train.tsv.gz", "rt", encoding="utf-8") as opened:
+        spoken = opened.read().splitlines()
+    found = {}
+    test = {
+        "captions": f"{captions / 'test_2016_flickr.en'},{captions / 'test_2016_flickr.fr'}",
+        "sentences": str(folder / "eng_fra" / "dev.tsv"),
+    }
+    for name, pairs in (("captions", ["\t".join(pair) for pair in zip(*lines, strict=True)]), ("sentences", spoken)):
+        files = {"all": out / f"{name}.tsv", "few": out / f"{name}-{PAIRS}.tsv"}
+        files["all"].write_text("".join(f"{line}\n" for line in pairs), "utf-8")
+        few = random.Random(1).sample(pairs, min(PAIRS, len(pairs)))
+        files["few"].write_text("".join(f"{line}\n" for line in few), "utf-8")
+        found[name] = {**{key: str(file) for key, file in files.items()}, "test": test[name]}
+    return found
+
+
+def plan(options: argparse.Namespace, data: dict[str, dict[str, str]], old: str, seed: int, system: str | None = None) -> Run:
+    """A model of the domain `old`, or that model tuned for the other domain."""
+    (new,) = set(data) - {old}
+    common = (*options.common, f"train.seed={seed}", "train.validate_every=0", "train.best_by=loss", *options.set)
+    tests = {name: each["test"] for name, each in data.items()}
+    if system is None:
+        steps = scale_steps(RECIPE, [], options.steps_scale)
+        return Run(f"{old}-{seed}", RECIPE, data[old]["all"], (*common, steps), tests)
+    steps = scale_steps(RECIPE, ["train.steps=400"], options.steps_scale)
+    few, whole, start = data[new]["few"], data[old]["all"], str(options.out / f"{old}-{seed}")
+    mixed = f"data.train=[{{files: {few}, weight: 1}}, {{files: {whole}, weight: 1}}]"
+    sets = (*common, *TUNED, *SYSTEMS[system], steps, *([mixed] if system == "mixed" else []))
+    return Run(f"{old}-{system}-{seed}", RECIPE, "" if system == "mixed" else few, sets, tests, start=start)
+
+
+def trained_share(out: Path, outcome: Outcome) -> float:
+    """The percentage of parameters that a run saves itself."""
+    file = out / outcome.run.name / "model.safetensors"
+    saved = sum(tensor.numel() for tensor in read_tensors(file).values()) if file.exists() else 0
+    return 100 * saved / max(1, outcome.parameters)
+
+
+def table(out: Path, data: dict[str, dict[str, str]], old: str, found: dict[str, list[Outcome]]) -> str:
+    rows = []
+    for name, outcomes in found.items():
+        cells = [name]
+        for test in data:
+            values = [each.scores.get(test, {}).get("BLEU", float("nan")) for each in outcomes]
+            cells.append(f"{statistics.mean(values):.1f} ({', '.join(f'{value:.1f}' for value in values)})")
+        rows.append([*cells, f"{trained_share(out, outcomes[0]):.1f} %"])
+    return f"A model of {old}, tuned for the other domain:\n\n" + markdown(["system", *data, "parameters saved"], rows) + "\n"
+
+
+def parser() -> argparse.ArgumentParser:
+    found = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    found.add_argument("folder", type=Path, help="folder with multi30k and eng_fra")
+    found.add_argument("--seeds", default="1,2", help="seeds (default 1,2)")
+    found.add_argument("--old", default="captions,sentences", help="domains to start from (default both)")
+    add_options(found, at_once=4)
+    return found
+
+
+def main() -> None:
+    options = parser().parse_args()
+    options.out.mkdir(parents=True, exist_ok=True)
+    options.common = (f"data.cache={options.out / 'cache'}", "train.keep_last=1", "train.tensorboard=false")
+    data, seeds, olds = write_data(options.folder, options.out), options.seeds.split(","), options.old.split(",")
+    systems = select(SYSTEMS, options.only)
+    bases = [plan(options, data, old, int(seed)) for old in olds for seed in seeds]
+    outcomes = sweep(bases, options, prepare=len(bases))
+    plans = {(old, name): [plan(options, data, old, int(seed), name) for seed in seeds] for old in olds for name in systems}
+    done = iter(sweep([run for runs in plans.values() for run in runs], options, prepare=0))
+    text, before = "BLEU (beam 5), mean over seeds (each seed).\n\n", iter(outcomes)
+    for old in olds:
+        found = {"before": [next(before) for _ in seeds]}
+        found |= {name: [next(done) for _ in seeds] for name in systems}
+        outcomes = [*outcomes, *(each for name in systems for each in found[name])]
+        text += table(options.out, data, old, found)
+    sys.exit(report(options.out, "domains", text, outcomes))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,237 @@
+"""A run that starts from another one: what it takes, what stays frozen, and that resuming is exact in every mode."""
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import small_task
+import tiny
+import torch
+from torch import Tensor, nn
+
+import weft
+from weft import api
+from weft.config.registry import build
+from weft.config.sections import load_config
+from weft.config.train_section import TrainSection
+from weft.errors import ConfigError, RunError
+from weft.layers.lora import Lora, LoraLinear, add_adapters, merge_adapters
+from weft.models.base import Model, Sizes
+from weft.models.composing import build_model
+from weft.runs.opening import open_run, run_config
+from weft.runs.weights import read_tensors
+from weft.serve.models import Models, Place
+from weft.training import checkpoint
+from weft.training.layers import Layers, layers_of
+from weft.training.optimizer import take_step
+
+STEPS = 6
+TUNED: dict[str, Any] = {
+    "train.steps": STEPS,
+    "train.save_every": 1,
+    "train.keep_last": STEPS,
+    "train.validate_every": 0,
+    "train.schedule": {"kind": "slanted_triangular", "rate": 0.01},
+    "train.ema": 0.9,
+    "model.dropout": 0.1,
+}
+MODES: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "unfreezing": {"train.unfreeze_every": 2, "train.layer_factor": 2.6},
+    "adapters": {"model.lora": {"rank": 4}, "train.unfreeze_every": 2},
+}
+
+
+@pytest.fixture(scope="module")
+def tuned(reverse_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """A run that starts from `reverse_run`, with a checkpoint after each step. Each mode is trained once."""
+    folder = tmp_path_factory.mktemp("tuned")
+
+    def run(mode: str) -> Path:
+        if not (folder / mode).exists():
+            tune(reverse_run, folder / mode, MODES[mode])
+        return folder / mode
+
+    return run
+
+
+def tune(start: Path, out: Path, settings: dict[str, Any] | None = None, **options: Any) -> None:
+    data = {"data": tiny.generated("copy", 300), "valid": tiny.generated("copy", 20, "valid"), **options}
+    api.train(start=start, out=out, set={**TUNED, **(settings or {})}, **data)
+
+
+def state(run: Path, step: int) -> dict[str, Tensor]:
+    """Every tensor of a checkpoint."""
+    files = sorted(checkpoint.folder_of(run, step).glob("*.safetensors"))
+    return {f"{file.stem}/{name}": tensor for file in files for name, tensor in read_tensors(file).items()}
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_run_that_was_killed_in_any_mode_ends_with_the_same_bits(mode: str, tuned: Any, tmp_path: Path) -> None:
+    whole, killed = tuned(mode), tmp_path / "killed"
+    shutil.copytree(whole, killed)
+    for step in range(4, STEPS + 1):  # killed after step 3, in the middle of the second stage of unfreezing
+        shutil.rmtree(checkpoint.folder_of(killed, step))
+    api.train(out=killed, resume=True)
+    first, second = state(whole, STEPS), state(killed, STEPS)
+    assert first.keys() == second.keys()
+    assert [name for name in first if not torch.equal(first[name], second[name])] == []
+    assert (whole / "model.safetensors").read_bytes() == (killed / "model.safetensors").read_bytes()
+
+
+def test_layers_are_unfrozen_from_the_top(tuned: Any) -> None:
+    names = list(dict(open_run(tuned("unfreezing")).model.named_parameters()))
+    lowest, encoder, decoder = layers_of(names)
+    assert lowest == ["encoder.front.table.weight"]
+    assert all(name.startswith("encoder.") for name in encoder) and all(name.startswith("decoder.") for name in decoder)
+    for step in range(2, STEPS + 1):
+        before, after = (state(tuned("unfreezing"), each) for each in (step - 1, step))
+        for file in ("model", "ema"):
+            moved = {name for name in names if not torch.equal(before[f"{file}/{name}"], after[f"{file}/{name}"])}
+            active = {1: decoder, 2: decoder + encoder, 3: names}[(step + 1) // 2]
+            assert moved == set(active), f"step {step}, {file}"
+
+
+def test_layers_of_a_network_with_a_head() -> None:
+    names = ["encoder.front.table", "encoder.layers.0.a", "encoder.layers.1.b", "encoder.norm", "pooling.x", "output.weight"]
+    assert layers_of(names) == [
+        ["encoder.front.table"],
+        ["encoder.layers.0.a"],
+        ["encoder.layers.1.b", "encoder.norm"],
+        ["pooling.x", "output.weight"],
+    ]
+
+
+def test_frozen_weights_keep_their_bits(reverse_run: Path, tmp_path: Path) -> None:
+    tune(reverse_run, tmp_path / "run", {"train.steps": 2, "train.freeze": ["encoder.*", "*norm*"]})
+    before, after = read_tensors(reverse_run / "model.safetensors"), read_tensors(tmp_path / "run" / "model.safetensors")
+    same = {name for name in before if torch.equal(before[name], after[name])}
+    assert same == {name for name in before if name.startswith("encoder.") or "norm" in name}
+
+
+def test_a_pattern_that_matches_nothing_is_an_error(reverse_run: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"train.freeze: no name matches 'encodr\.\*'; there are \d+, among them encoder"):
+        tune(reverse_run, tmp_path / "run", {"train.freeze": ["encodr.*"]})
+    with pytest.raises(ConfigError, match="leaves no weights to train"):
+        tune(reverse_run, tmp_path / "run", {"train.freeze": ["*"]})
+
+
+def test_groups_with_a_scale_of_one_are_the_plain_optimiser() -> None:
+    models = [two_layers(), two_layers()]
+    weights = [list(model.parameters()) for model in models]
+    groups = Layers(models[1], TrainSection(layer_factor=2.6)).rated(weights[1])
+    assert [group["scale"] for group in groups] == [1 / 2.6, 1.0]
+    assert Layers(models[0], TrainSection()).rated(weights[0]) == [{"params": weights[0], "scale": 1.0}]
+    for model, given in zip(models, [weights[0], [{**group, "scale": 1.0} for group in groups]], strict=True):
+        for weight in model.parameters():
+            weight.grad = torch.ones_like(weight)
+        take_step(build("weft.training:OPTIMIZERS", "adamw", given), 0.1, torch.zeros(()))
+    assert all(torch.equal(a, b) for a, b in zip(*weights, strict=True))
+
+
+def two_layers() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.ModuleDict({"encoder": nn.ModuleDict({"layers": nn.ModuleList(nn.Linear(3, 3) for _ in range(2))})})
+
+
+def test_the_config_says_where_a_run_comes_from(tuned: Any, reverse_run: Path) -> None:
+    base, config = run_config(reverse_run), run_config(tuned("plain"))
+    assert config.start.run == str(reverse_run) and config.start.weights is not None
+    assert config.data.tokenizer == base.data.tokenizer
+    assert {**config.model, "dropout": 0.0} == base.model
+    assert (
+        "from " in (tuned("plain") / "train.log").read_text()
+        and "100.0 % of the numbers" in (tuned("plain") / "train.log").read_text()
+    )
+
+
+def test_a_recipe_changes_everything_but_the_model(reverse_run: Path, tmp_path: Path, weft: tiny.Shell) -> None:
+    out = tmp_path / "run"
+    data = ["--data", tiny.generated("copy", 100), "--valid", tiny.generated("copy", 10, "valid")]
+    sets = ["train.steps=1", "train.device=cpu", "train.tensorboard=false", "train.precision=float32", "decode.beam=1"]
+    weft("train", "transformer-small", "--from", reverse_run, *data, "--out", out, "--set", *sets)
+    config = run_config(out)
+    assert config.model == run_config(reverse_run).model
+    assert config.train.schedule == load_config("transformer-small", ["train.steps=1"]).train.schedule | {"warmup": 0}
+    weft.fails("train", "auto", "--from", reverse_run, *data, "--out", tmp_path / "no", says=["auto chooses a model"])
+    weft.fails("train", "transformer-small", "--set", "model.lora.rank=2", *data, "--out", tmp_path / "no", says=["--from RUN"])
+
+
+def test_new_data_is_not_validated_on_the_old(reverse_run: Path, tmp_path: Path) -> None:
+    api.train(start=reverse_run, out=tmp_path / "run", data=tiny.generated("copy", 50), set={"train.steps": 1})
+    assert run_config(tmp_path / "run").data.valid == []
+    api.train(start=reverse_run, out=tmp_path / "more", set={"train.steps": 1, "train.validate_bleu": False})
+    assert run_config(tmp_path / "more").data == run_config(reverse_run).data
+
+
+def test_weights_that_do_not_fit_are_an_error(reverse_run: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"no weight of .* fits this model"):
+        tune(reverse_run, tmp_path / "run", {"model.dim": 24, "model.feedforward": 24})
+    with pytest.raises(ConfigError, match=r"data.tokenizer: .* differs from that of"):
+        tune(reverse_run, tmp_path / "run", {"data.tokenizer": "characters"})
+
+
+def test_adapters_are_saved_small_and_start_as_the_run_they_adapt(tuned: Any, reverse_run: Path) -> None:
+    run = tuned("adapters")
+    saved, base = read_tensors(run / "model.safetensors"), read_tensors(reverse_run / "model.safetensors")
+    assert saved and all(".lora_" in name for name in saved)
+    assert all(".lora_" in name for name in state(run, 1) if name.startswith(("model/", "ema/")))
+    merged = dict(open_run(run).model.named_parameters())
+    changed = {name for name in base if not torch.equal(base[name], merged[name])}
+    assert changed and not any("norm" in name or "table" in name for name in changed)
+
+
+def test_merged_adapters_need_no_other_run(tuned: Any, reverse_run: Path, tmp_path: Path, weft: tiny.Shell) -> None:
+    weft("merge", tuned("adapters"), "--out", tmp_path / "merged")
+    first, second = (open_run(run).model.state_dict() for run in (tuned("adapters"), tmp_path / "merged"))
+    assert all(torch.equal(first[name], second[name]) for name in second)
+    assert not any(".lora_" in name for name in read_tensors(tmp_path / "merged" / "model.safetensors"))
+    weft.fails("merge", reverse_run, "--out", tmp_path / "no", says=["no adapters"])
+
+
+def test_adapters_refuse_other_weights_than_they_were_trained_on(reverse_run: Path, other_run: Path, tmp_path: Path) -> None:
+    shutil.copytree(reverse_run, tmp_path / "base")
+    tune(tmp_path / "base", tmp_path / "run", {**MODES["adapters"], "train.steps": 1})
+    weft.load(tmp_path / "run")
+    shutil.copyfile(other_run / "model.safetensors", tmp_path / "base" / "model.safetensors")
+    with pytest.raises(RunError, match="the weights have changed since"):
+        weft.load(tmp_path / "run")
+    shutil.rmtree(tmp_path / "base")
+    with pytest.raises(RunError, match="base"):
+        weft.load(tmp_path / "run")
+    assert weft.load(tmp_path / "run", set=[f"start.run={reverse_run}"]).translate("a b").text
+
+
+def test_a_server_holds_the_weights_of_an_adapted_run_once(tuned: Any, reverse_run: Path) -> None:
+    served = Models([Place((str(run),)) for run in (reverse_run, tuned("adapters"))], device="cpu").served
+    first, second = (dict(model.translator.model.named_parameters()) for model in served)
+    shared = {name for name in first if first[name] is second[name]}
+    assert "encoder.front.table.weight" in shared and "decoder.layers.0.network.up.weight" not in shared
+    assert [model.name for model in served] == [reverse_run.name, "adapters"]
+
+
+SMALL = {
+    "transformer": {"dim": 16, "heads": 2, "feedforward": 24, "encoder_layers": 1, "decoder_layers": 1},
+    "rnn": {"dim": 16, "encoder_layers": 1, "decoder_layers": 1},
+    "bytenet": {"dim": 16, "encoder_sets": 1, "decoder_sets": 1, "dilations": [1]},
+}
+
+
+@pytest.mark.parametrize("kind", SMALL)
+@torch.no_grad()
+def test_merged_adapters_compute_the_same(kind: str) -> None:
+    """In every family: no layer uses the weights of an adapted layer without its adapter."""
+    torch.manual_seed(0)
+    model = build_model({"kind": kind, **SMALL[kind]}, Sizes(20, 20, shared=True)).double().eval()
+    assert isinstance(model, Model)
+    add_adapters(model, Lora(rank=2))
+    adapted = [layer for layer in model.modules() if isinstance(layer, LoraLinear)]
+    for layer in adapted:
+        nn.init.normal_(layer.lora_b, std=0.3)
+    batch = small_task.small_batch(3)
+    before = model(batch.source, batch.target, batch.target_layout).hidden
+    merge_adapters(model)
+    after = model(batch.source, batch.target, batch.target_layout).hidden
+    assert adapted and torch.allclose(before, after, atol=1e-10)

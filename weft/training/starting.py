@@ -1,0 +1,47 @@
+"""Settings of a run that starts from another one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from weft.config.sections import Config
+from weft.errors import ConfigError
+from weft.runs.opening import run_config
+from weft.runs.starting import weights_hash
+
+TOKENS = ("data.tokenizer", "data.vocabulary", "data.shared_vocabulary")
+"""Settings that belong to the tokenizers of a run."""
+
+FILES = ("data.train", "data.valid", "data.hold_out", "data.temperature")
+"""Settings that name data. A recipe that names none is trained on the data of the run it starts from."""
+
+
+def inherited(run: Path, config: Config) -> dict[str, Any]:
+    """The settings, by path, that `config` gets from the run it starts from: its model and its tokenizers.
+
+    Adapters are those of `config`, because those of the run are merged with its weights.
+    """
+    base = run_config(run).absolute().model_dump()
+    paths = (*TOKENS, *(FILES if not config.data.train else ()))
+    taken = {path: base["data"][path.partition(".")[2]] for path in paths}
+    start = {"run": str(run.absolute()), "extend": config.start.extend}
+    return {**taken, "data.tokenizer_of": None, "model": {**base["model"], "lora": config.model["lora"]}, "start": start}
+
+
+def check_start(config: Config) -> Config:
+    """`config` with the hash of the weights it starts from. Raises an error if it cannot start there."""
+    if config.start.run is None:
+        if config.model["lora"] is not None:
+            raise ConfigError("model.lora: adapters change the weights of a trained run; name it with --from RUN (start.run)")
+        return config
+    base = Path(config.start.run)
+    if config.data.tokenizer_of:
+        raise ConfigError(f"data.tokenizer_of: a run that starts from {base} has the tokenizers of that run; remove it")
+    theirs, ours = run_config(base).data.tokenizer, config.data.tokenizer
+    if theirs != ours:
+        raise ConfigError(
+            f"data.tokenizer: {ours} differs from that of {base}, {theirs}, whose tokens the weights belong to; take it from "
+            f"there with `weft train RECIPE --from {base}`"
+        )
+    return config.replaced({"start.weights": weights_hash(base)})
