@@ -21,7 +21,7 @@ import weft
 from weft.bench.picture import empty_figure, save_figure
 from weft.compare.trainings import records
 from weft.data.ciphers import windows
-from weft.inference.deciphering import mapping
+from weft.inference.deciphering import DecipheringPredictor
 from weft.tasks.deciphering import DecipheringTask
 
 CHARACTERS = ("data.tokenizer={kind: characters, byte_fallback: false}", "data.vocabulary=80")
@@ -63,7 +63,9 @@ def draw(run: Path, file: Path) -> float:
     task = trained.task
     assert isinstance(task, DecipheringTask)
     task.prepare()
-    chances = mapping(trained.model, task.extent, len(task.symbols)).numpy()
+    predictor = trained.predictor()
+    assert isinstance(predictor, DecipheringPredictor)
+    chances = predictor.mapping()[0].numpy()
     # Rows in the order of the true symbols at place 0, so that a solved shift is a diagonal.
     figure = empty_figure(6, 6)
     axes = figure.add_subplot()

@@ -117,6 +117,8 @@ def test_texts_are_read_in_windows_and_written_symbol_by_symbol(text: Path, tmp_
     assert [alphabet[(alphabet.index(letter) + 3) % 11] for letter in plain] == list(cipher)
     found = next(iter(solver.stream([cipher + cipher[:7]]))).text
     assert len(found) == 27 and found[20:] == found[:7]
+    page = solver.explain_sentences(cipher)[0]._repr_html_()
+    assert "place 1 of the key" in page and "data:image/png" in page and "place 2" not in page
     known = SymbolAccuracy("", "�")
     assert known.score(known.count([plain], [plain])).value == 100
 

@@ -101,11 +101,13 @@ def mutual(scores: Vectors) -> Pairs:
 def find_seeds(source: Sequence[str], target: Sequence[str], likeness: float) -> Pairs:
     """Words with letters that both texts have, and words that resemble each other more than any other word does."""
     numbers = {word: number for number, word in enumerate(target)}
-    same = [(first, numbers[word]) for first, word in enumerate(source) if word in numbers]
-    taken = {first for first, _ in same}, {second for _, second in same}
-    left = [{word: n for n, word in enumerate(words) if n not in used and len(word) >= SHORTEST and word.isalpha()}
-            for words, used in zip((source, target), taken, strict=True)]  # fmt: skip
-    return np.array([*same, *_cognates(*left, likeness)], np.int64).reshape(-1, 2)
+    same = [(number, numbers[word]) for number, word in enumerate(source) if word in numbers]
+    taken = {one for one, _ in same}, {other for _, other in same}
+    first, second = (
+        {word: n for n, word in enumerate(words) if n not in used and len(word) >= SHORTEST and word.isalpha()}
+        for words, used in zip((source, target), taken, strict=True)
+    )
+    return np.array([*same, *_cognates(first, second, likeness)], np.int64).reshape(-1, 2)
 
 
 def _cognates(source: Mapping[str, int], target: Mapping[str, int], likeness: float) -> list[tuple[int, int]]:

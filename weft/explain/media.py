@@ -25,7 +25,7 @@ DARKEST = 215
 
 def caption_body(predictor: CaptionPredictor, caption: Prediction, path: str) -> str:
     """The picture, and for each token the picture, dark where there is no attention: the mean of all layers and heads."""
-    picture = _image(read_picture(path.strip(), predictor.side).transpose(1, 2, 0), "the picture")
+    picture = image(read_picture(path.strip(), predictor.side).transpose(1, 2, 0), "the picture")
     weights = _cross(caption)
     if weights is None:
         return f"<figure class=picture>{picture}</figure>\n<p class=note>the decoder shows no attention weights</p>\n"
@@ -34,7 +34,7 @@ def caption_body(predictor: CaptionPredictor, caption: Prediction, path: str) ->
     for token, row in zip(caption.tokens, weights[:, : side * side], strict=True):
         shade = np.zeros((side, side, 4), np.uint8)
         shade[..., 3] = (DARKEST * (1 - row / max(float(row.max()), 1e-9))).reshape(side, side)
-        over = _image(shade, f"attention of {token}")
+        over = image(shade, f"attention of {token}")
         figures.append(f"<figure class=picture>{picture}{over}<figcaption>{escape(token)}</figcaption></figure>\n")
     return f"<figure class=picture>{picture}<figcaption></figcaption></figure>\n{''.join(figures)}"
 
@@ -48,11 +48,11 @@ def transcript_body(predictor: TranscriptionPredictor, transcript: Prediction, p
     if "ctc" in transcript.attention:
         views["CTC"] = transcript.attention["ctc"][0]
     seconds = len(heard) * predictor.mel.step / predictor.mel.rate
-    rows = f"<tr><th>{seconds:.2f} s</th><td>{_image(spectrum, 'spectrogram', wide=True)}</td></tr>\n"
+    rows = f"<tr><th>{seconds:.2f} s</th><td>{image(spectrum, 'spectrogram', wide=True)}</td></tr>\n"
     for name, weights in views.items():
         for token, row in zip(transcript.tokens, [] if weights is None else weights):
             shade = (255 * row / max(float(row.max()), 1e-9)).astype(np.uint8)[None]
-            line = _image(shade, f"{name} of {token}", wide=True)
+            line = image(shade, f"{name} of {token}", wide=True)
             rows += f"<tr><th>{escape(token)} <small>{name}</small></th><td>{line}</td></tr>\n"
     return f"<table class=sound>{rows}</table>\n"
 
@@ -64,7 +64,7 @@ def _cross(found: Prediction) -> Weights | None:
     return mean
 
 
-def _image(pixels: Pixels, text: str, *, wide: bool = False) -> str:
+def image(pixels: Pixels, text: str, *, wide: bool = False) -> str:
     data = base64.b64encode(png(pixels)).decode()
     return f'<img{" class=wide" if wide else ""} alt="{escape(text)}" src="data:image/png;base64,{data}">'
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
+from torch import Tensor
 
 from weft.batch import UNK
 from weft.data.ciphers import read_symbols, write_symbols
@@ -18,7 +20,7 @@ from weft.search.loop import Control
 class DecipheringPredictor(Predictor[str, Prediction]):
     """A model that deciphers. A long text is read in windows of `extent` symbols. `score` is the log-probability of the text.
 
-    separator: what stands between symbols.
+    separator: what stands between symbols · period: places after which the cipher repeats.
     """
 
     forks = False
@@ -31,9 +33,15 @@ class DecipheringPredictor(Predictor[str, Prediction]):
         extent: int,
         separator: str,
         warn: Callable[[str], None] | None = None,
+        *,
+        period: int = 1,
     ) -> None:
         super().__init__(model, resolved, warn)
-        self.symbols, self.extent, self.separator = symbols, extent, separator
+        self.symbols, self.extent, self.separator, self.period = symbols, extent, separator, period
+
+    def parse(self, line: str, **fields: Any) -> str:
+        fields.pop("attention", None)  # `mapping` shows the same for all texts
+        return str(super().parse(line, **fields))
 
     def read(self, inputs: Sequence[str], first_line: int) -> list[list[Part]]:
         texts = [read_symbols(self.symbols, line) for line in inputs]
@@ -52,12 +60,14 @@ class DecipheringPredictor(Predictor[str, Prediction]):
         symbols = [symbol for found, _ in results for symbol in found]
         ids = [symbol + UNK for symbol in symbols]
         text = write_symbols(self.symbols, symbols, self.separator)
-        return Prediction(text, sum(score for _, score in results), ids, self.symbols.tokens(ids))
+        given_tokens = [token for part in parts for token in self.symbols.tokens([symbol + UNK for symbol in part.ids])]
+        return Prediction(text, sum(score for _, score in results), ids, self.symbols.tokens(ids), given_tokens)
 
-
-def mapping(model: Network, extent: int, symbols: int) -> torch.Tensor:
-    """How a model reads each symbol of the cipher [V, V]: probabilities of plain symbols, the mean over all places."""
-    with torch.no_grad():
-        every = torch.arange(symbols, device=model.device)[:, None].expand(-1, extent)
-        found: torch.Tensor = model.solve(every).softmax(-1).mean(1).cpu()  # type: ignore[operator]
-    return found
+    @torch.no_grad()
+    def mapping(self) -> Tensor:
+        """How the model reads each symbol of the cipher [P, V, V]: probabilities of plain symbols, the mean over all places
+        of a text that have the same key."""
+        size = self.symbols.size - UNK
+        every = torch.arange(size, device=self.model.device)[:, None].expand(-1, self.extent)
+        chances: Tensor = self.model.solve(every).softmax(-1).cpu()
+        return torch.stack([chances[:, place :: self.period].mean(1) for place in range(self.period)])

@@ -38,7 +38,7 @@ from weft.models.cipher_gan import CipherGan, Written
 from weft.models.composing import build_model
 from weft.objectives.adversarial import fooling_loss, judge_loss, remember
 from weft.tasks.base import LOSS, Loss, Measure, Setting
-from weft.tasks.text import TextTask
+from weft.tasks.text import Direction, TextTask
 
 SIDES = ("plain", "cipher")
 
@@ -128,7 +128,9 @@ class DecipheringTask(TextTask):
         """Windows have one length."""
 
     def predictor(self, model: Network, resolved: Resolved, warn: Callable[[str], None] | None = None) -> DecipheringPredictor:
-        return DecipheringPredictor(model, resolved, self.source, self.extent, self.separator, warn)
+        return DecipheringPredictor(
+            model, resolved, self.source, self.extent, self.separator, warn, period=len(self.cipher.table)
+        )
 
     def metrics(self, *, tokenize: str | None = None, lowercase: bool = False) -> list[Metric]:
         return [SymbolAccuracy(self.separator, unknown(self.separator))]
@@ -192,7 +194,7 @@ class DecipheringTask(TextTask):
         names = {side: f"pool/{side}/{_process()}" for side in SIDES}
         self._pools = {side: tensors[name].clone() for side, name in names.items() if name in tensors}
 
-    def validation(self, model: nn.Module) -> Iterator[CipherBatch]:
+    def validation(self, model: nn.Module, directions: Sequence[Direction] | None = None) -> Iterator[CipherBatch]:
         """Windows of the validation data or, if there is none, of the half of the text that is in the cipher."""
         train, device = self.config.train, next(model.parameters()).device
         corpus, begin = (self.train, len(self.train) // 2) if self.valid is None else (self.valid, 0)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,14 +13,15 @@ from pydantic import NonNegativeInt
 from torch import Tensor
 
 from weft.batch import BOS, EOS, PAD, Layout, Position, Source
+from weft.config.corpora import TrainingCorpus, ValidationCorpus, names
 from weft.data.batching import Batches
 from weft.data.corpus import Corpus, Rows
 from weft.data.formats import Pairs
-from weft.data.marks import BLANK, MarkedTokenizer
+from weft.data.marks import BLANK, MarkedTokenizer, add_marks, save_marked
 from weft.data.monolingual import languages_of, open_languages
 from weft.data.noise import Noiser, Noising, WordNoise
 from weft.data.pairs import random_pairs
-from weft.data.tokenizer import has_tokenizers, load_tokenizers, save_tokenizers, train_tokenizer
+from weft.data.tokenizer import has_tokenizers, train_tokenizer
 from weft.data.unpaired import TOKENS, WORDS, Translate, UnpairedBatch, collate_unpaired, prepare_unpaired
 from weft.dictionaries.dictionary import Dictionary, learn_dictionary
 from weft.dictionaries.vectors import split_words
@@ -34,6 +34,7 @@ from weft.models.base import Model, Network, Sizes
 from weft.search.choosers import Greedy, Limits
 from weft.search.loop import generate
 from weft.tasks.base import LOSS, Loss, Measure, Setting, Share
+from weft.tasks.text import Direction
 from weft.tasks.translation import TranslationTask
 from weft.tasks.writing import Objective
 
@@ -90,35 +91,45 @@ class UnsupervisedTask(TranslationTask):
             raise ConfigError(f"there is no training data: give --data {self.example}, or set data.train")
         if data.valid:
             raise ConfigError("data.valid: this task validates without translated text, on data.hold_out lines; remove it")
-        both = open_languages(data.train, self.tell)
+        if not all(isinstance(spec, str) for spec in data.train):
+            raise ConfigError("data.train: the task unsupervised reads en=FILE and fr=FILE; name files without braces")
+        both = open_languages(names(data.train), self.tell)
         parts = [text.held_out(data.hold_out) for text in both]
         self.held, self.texts = [held for held, _ in parts], [rest for _, rest in parts]
         self.learn(list(self.texts))
         sizes = self.reopen()
         self.limit("data.vocabulary", self.target.size)
-        self.train = self._read(list(self.texts), "training")
-        self.valid = self._read(list(self.held), "validation") if data.hold_out else None
+        corpus = TrainingCorpus(files=names(data.train))
+        self.train = self._read(corpus, list(self.texts), "training")
+        if data.hold_out:
+            self.valid = self._read(corpus, list(self.held), "validation")
+            self.directions = [Direction("held out", None, self.held, self.valid)]
         return sizes
 
     def learn(self, train: list[Pairs]) -> None:
         data = self.config.data
         if not has_tokenizers(self.run):
-            self.tell(f"training {data.tokenizer['kind']} tokenizer, vocabulary {data.vocabulary:,}")
-            tokenizer = train_tokenizer(data.tokenizer, train, size=data.vocabulary, folder=self.cache)
-            save_tokenizers(self.run, tokenizer, tokenizer)
+            self.tell_tokenizer()
+            own = train_tokenizer(data.tokenizer, train, size=data.vocabulary, folder=self.cache, start=self.start)
+            save_marked(self.run, *add_marks(own, own, [*languages_of(names(data.train)), BLANK], needs_tag=False))
 
     def reopen(self) -> Sizes:
-        inner = load_tokenizers(self.run, self.config.data.tokenizer)[0]
-        self.languages = languages_of(self.config.data.train)
-        self.source = self.target = self.marked = MarkedTokenizer(inner, [*self.languages, BLANK])
-        return Sizes(self.marked.size, self.marked.size, True)
+        sizes = super().reopen()
+        assert isinstance(self.source, MarkedTokenizer)
+        self.marked, self.languages = self.source, languages_of(names(self.config.data.train))
+        return sizes
+
+    @property
+    def tags(self) -> Sequence[str]:
+        """None: decode.into names the target language, not a tag of the source."""
+        return ()
 
     @property
     def marks(self) -> list[int]:
         """The ids of the two languages."""
         return [self.marked.mark(language) for language in self.languages]
 
-    def encode(self, pairs: list[Pairs], *, training: bool, folder: Path, progress: Callable[[int], None]) -> Corpus:
+    def encode_part(self, part: ValidationCorpus, pairs: list[Pairs], progress: Callable[[int], None]) -> Corpus:
         most = self.config.data.max_length
         key = [text.digest() for text in self.texts] if self.dictionary_steps else None
         return prepare_unpaired(
@@ -127,7 +138,7 @@ class UnsupervisedTask(TranslationTask):
             self.languages,
             self._dictionaries,
             key=key,
-            folder=folder,
+            folder=self.cache,
             max_length=most,
             progress=progress,
         )
@@ -145,9 +156,7 @@ class UnsupervisedTask(TranslationTask):
         first, second = self.texts
         return learn_dictionary(first.lines(), second.lines())
 
-    def collate(
-        self, corpus: Corpus, rows: Rows, *, packed: bool = False, budget: int = 0, rounded: bool = False
-    ) -> UnpairedBatch:
+    def collate(self, corpus: Corpus, rows: Rows, **layout: Any) -> UnpairedBatch:
         """A batch for validation, always with the same noise."""
         return self._collate(corpus, rows, np.random.default_rng(0))
 
@@ -183,6 +192,7 @@ class UnsupervisedTask(TranslationTask):
         training = model.training
         model.eval()
         layout, other = batch.clean.layout, batch.other
+        assert layout is not None
         longest = (layout.lengths.to(other.device) * LONGER).long() + 5
         limits = Limits(longest.clamp_max(self.config.data.max_length), torch.ones_like(longest), batch.rows)
         first = torch.stack([torch.full_like(other, BOS), other], 1)
@@ -213,7 +223,7 @@ class UnsupervisedTask(TranslationTask):
             pure.append(self.purity(away, there))
         trip, purity = sum(trips) / 2, sum(pure) / 2
         product = sum(one * other / 100 for one, other in zip(trips, pure, strict=True)) / 2
-        return {"pure_round_trip": product, "round_trip": trip, "purity": purity, "loss": self.mean_loss(model)}
+        return {"pure_round_trip": product, "round_trip": trip, "purity": purity, "loss": self.mean_loss(model)[0]}
 
     def _translated(self, model: Model, texts: Sequence[str], into: str) -> list[str]:
         section = changed(self.config.decode, {**self.quick, "into": into})
