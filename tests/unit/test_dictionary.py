@@ -11,6 +11,7 @@ from made_up import sentences, twin
 from weft.cli import run
 from weft.config.data_paths import absolute, files_of
 from weft.data.monolingual import disjoint_halves, open_languages
+from weft.dictionaries.adversarial import adversarial_pairs
 from weft.dictionaries.dictionary import Dictionary, learn_dictionary
 from weft.dictionaries.mapping import align, find_seeds, mutual, similarities
 from weft.dictionaries.vectors import learn_vectors
@@ -43,6 +44,26 @@ def test_procrustes_finds_a_rotation() -> None:
     first, second = align(x, x @ rotation, pairs, 0.0)
     assert np.allclose(first, second, atol=1e-5)
     assert (mutual(similarities(first, second)) == np.stack([np.arange(50)] * 2, 1)).all()
+
+
+def test_a_map_is_learnt_against_a_discriminator() -> None:
+    draw = np.random.default_rng(0)
+    x = unit(draw.gamma(0.3, size=(400, 10)) * np.linspace(2, 1, 10))
+    x = unit(x - x.mean(0))
+    change = draw.standard_normal((10, 10))
+    cayley = 0.25 * (change - change.T)
+    rotation = np.linalg.solve(np.eye(10) + cayley / 2, np.eye(10) - cayley / 2)
+    y = (x @ rotation).astype(np.float32)
+
+    def right(pairs: np.ndarray) -> float:
+        return float((pairs[:, 0] == pairs[:, 1]).mean())
+
+    assert right(mutual(similarities(x, y))) < 0.4
+    assert right(adversarial_pairs(x, y, 400, epochs=2)) > 0.9
+
+
+def unit(vectors: np.ndarray) -> np.ndarray:
+    return (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32)
 
 
 def test_csls_holds_hubs_back() -> None:

@@ -18,6 +18,7 @@ from weft.inference.two_languages import TwoLanguagePredictor
 from weft.models.base import Model
 from weft.runs.opening import build_task
 from weft.runs.weights import read_tensors
+from weft.tasks.bilingual import back_translate
 from weft.tasks.unsupervised import UnsupervisedTask
 
 SETTINGS: dict[str, Any] = {
@@ -62,7 +63,7 @@ def prepared(files: list[str], folder: Path, **changes: Any) -> tuple[Unsupervis
 def test_batches_hold_texts_noise_and_translations_word_by_word(files: list[str], tmp_path: Path) -> None:
     task, _ = prepared(files, tmp_path / "run")
     batch, _ = next(task.batches(weft.batch.Position()))
-    english, other = task.marks
+    english, other = task.two.first, task.two.second
     for row in range(len(batch.rows)):
         target = [token for token in batch.target[row].tolist() if token != PAD]
         labels = [token for token in batch.labels[row].tolist() if token != PAD]
@@ -86,10 +87,10 @@ def test_back_translations_are_what_the_predictor_writes(files: list[str], tmp_p
     task, model = prepared(files, tmp_path / "run")
     batch, _ = next(task.batches(weft.batch.Position()))
     model.train()
-    found = task.back_translations(model, batch)
+    found = back_translate(model, batch, task.two, 64)
     assert model.training and not found.values.requires_grad
     model.eval()
-    row = next(n for n, mark in enumerate(batch.other.tolist()) if mark == task.marks[1])
+    row = next(n for n, mark in enumerate(batch.other.tolist()) if mark == task.two.second)
     text = task.marked.decode([token for token in batch.clean.values[row].tolist() if token > EOS])
     written = task._translated(model, [text], "xx")[0]
     ids = [token for token in found.values[row].tolist() if token not in (PAD, EOS)]
@@ -110,9 +111,9 @@ def test_denoising_fades_and_dictionaries_come_first(files: list[str], tmp_path:
 def test_purity_counts_words_of_the_wrong_language(files: list[str], tmp_path: Path) -> None:
     task, _ = prepared(files, tmp_path / "run")
     line = "dog sees cat at house"
-    assert task.purity([line], 0) == 100
-    assert task.purity([line], 1) <= 20
-    assert task.purity([twin(line)], 1) == 100
+    assert task.purity(line.split(), 0) == 100
+    assert task.purity(line.split(), 1) <= 20
+    assert task.purity(twin(line).split(), 1) == 100
 
 
 def test_a_resumed_run_is_equal_bit_by_bit_and_translates_both_ways(files: list[str], tmp_path: Path) -> None:
@@ -126,7 +127,7 @@ def test_a_resumed_run_is_equal_bit_by_bit_and_translates_both_ways(files: list[
     assert all(torch.equal(tensor, halves[name]) for name, tensor in whole.items())
     trained = weft.load(tmp_path / "whole", device="cpu")
     assert isinstance(trained.task, UnsupervisedTask)
-    english, other = trained.task.marks
+    english, other = trained.task.two.first, trained.task.two.second
     for options, mark in (({}, other), ({"into": "en"}, english)):
         predictor = trained.predictor(**options)
         assert isinstance(predictor, TwoLanguagePredictor) and predictor.into == mark

@@ -19,6 +19,9 @@ def dictionary(
         help="Learn it from these texts, which are not translations of each other. Repeatable.",
         metavar="LANG=FILE",
     ),
+    adversarial: bool = typer.Option(
+        False, "--adversarial", help="Learn the first map against a discriminator, not from words that are spelt alike."
+    ),
     best: int = typer.Option(5, "--best", min=1, help="Most translations per word, if it is learnt."),
     gold: Path = typer.Option(None, "--gold", help="Dictionary to compare with: prints the precision of first translations."),
     text: Path = typer.Option(None, "--translate", help="Text to translate word by word."),
@@ -36,7 +39,7 @@ def dictionary(
         raise ConfigError("weft dictionary: give --data to learn a dictionary, --gold to score it or --translate to use it")
     if data:
         source, target = open_languages(data, tell)
-        learnt = learn_dictionary(source.lines(), target.lines(), best=best)[0]
+        learnt = learn_dictionary(source.lines(), target.lines(), best=best, adversarial=adversarial)[0]
         with opened(file) as out:
             for line in learnt.lines():
                 write_line(out, line)

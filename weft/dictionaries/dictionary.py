@@ -10,6 +10,7 @@ import numpy as np
 
 from weft.data.lines import read_lines
 from weft.data.symbols import join_words
+from weft.dictionaries.adversarial import adversarial_pairs
 from weft.dictionaries.mapping import Learning, Mapped, map_vectors, similarities
 from weft.dictionaries.vectors import learn_vectors, split_words
 from weft.errors import DataError
@@ -81,10 +82,19 @@ class Dictionary:
 
 
 def learn_dictionary(
-    source: Iterable[str], target: Iterable[str], *, best: int = 5, learning: Learning | None = None
+    source: Iterable[str],
+    target: Iterable[str],
+    *,
+    best: int = 5,
+    learning: Learning | None = None,
+    adversarial: bool = False,
 ) -> tuple[Dictionary, Dictionary]:
-    """The dictionaries of two texts in both directions, with up to `best` translations per word."""
-    mapped = map_vectors(learn_vectors(source), learn_vectors(target), learning or Learning())
+    """The dictionaries of two texts in both directions, with up to `best` translations per word.
+
+    adversarial: begin with a map that is learnt against a discriminator, not with words that are spelt alike.
+    """
+    begin = adversarial_pairs if adversarial else None
+    mapped = map_vectors(learn_vectors(source), learn_vectors(target), learning or Learning(), begin)
     return nearest(mapped, best), nearest(mapped.turned(), best)
 
 

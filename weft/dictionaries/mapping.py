@@ -10,7 +10,7 @@ Shapes: V, W words of the two texts · D width of a vector · N pairs of words.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,6 +21,9 @@ from weft.errors import DataError
 
 Pairs = NDArray[np.int64]
 """[N, 2] numbers of words that translate each other."""
+
+Begin = Callable[[Vectors, Vectors, int], Pairs]
+"""Finds pairs of words from the vectors of both texts; the number says how many frequent words of each to look at."""
 
 NEIGHBOURS = 10
 """Words that CSLS takes for the surroundings of a word."""
@@ -56,15 +59,20 @@ class Mapped:
         return Mapped(self.target, self.source, self.seeds[:, ::-1])
 
 
-def map_vectors(source: WordVectors, target: WordVectors, learning: Learning) -> Mapped:
-    """Both texts' vectors in one space. Raises DataError if no word is spelt alike in both texts."""
-    seeds = find_seeds(source.words, target.words, learning.likeness)
-    if len(seeds) == 0:
-        raise DataError("no word occurs in both texts, not even nearly alike: without such words no dictionary can be learnt")
+def map_vectors(source: WordVectors, target: WordVectors, learning: Learning, begin: Begin | None = None) -> Mapped:
+    """Both texts' vectors in one space. Raises DataError if no word is spelt alike in both texts.
+
+    begin: finds the first pairs from the vectors instead of the spellings of words.
+    """
     width = min(source.vectors.shape[1], target.vectors.shape[1])  # a text of few words has narrow vectors
     x, y = _normal(source.vectors[:, :width]), _normal(target.vectors[:, :width])
     limit = slice(learning.frequent)
-    pairs = seeds
+    if begin is None:
+        pairs = seeds = find_seeds(source.words, target.words, learning.likeness)
+    else:
+        pairs, seeds = begin(x, y, learning.frequent), np.zeros((0, 2), np.int64)
+    if len(pairs) == 0:
+        raise DataError("no word occurs in both texts, not even nearly alike: without such words no dictionary can be learnt")
     for _ in range(learning.rounds):
         mapped = align(x, y, pairs, learning.weight)
         found = mutual(similarities(mapped[0][limit], mapped[1][limit]))

@@ -1,4 +1,4 @@
-"""Explains what is not a translation: labels, tags, captions, transcripts and ciphers, each as a section of a static HTML page."""
+"""Explains what is not a translation: labels, tags, captions, transcripts, ciphers, each as a section of a static page."""
 
 from __future__ import annotations
 

@@ -2,46 +2,44 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import Any
+from itertools import chain
+from typing import Any, Literal
 
 import numpy as np
 import torch
-from pydantic import NonNegativeInt
+from pydantic import NonNegativeFloat, NonNegativeInt
 from torch import Tensor
 
-from weft.batch import BOS, EOS, PAD, Layout, Position, Source
+from weft.batch import PAD, Position, Source
 from weft.config.corpora import TrainingCorpus, ValidationCorpus, names
 from weft.data.batching import Batches
 from weft.data.corpus import Corpus, Rows
 from weft.data.formats import Pairs
 from weft.data.marks import BLANK, MarkedTokenizer, add_marks, save_marked
-from weft.data.monolingual import languages_of, open_languages
+from weft.data.monolingual import Monolingual, languages_of, open_languages
 from weft.data.noise import Noiser, Noising, WordNoise
 from weft.data.pairs import random_pairs
 from weft.data.tokenizer import has_tokenizers, train_tokenizer
 from weft.data.unpaired import TOKENS, WORDS, Translate, UnpairedBatch, collate_unpaired, prepare_unpaired
-from weft.dictionaries.dictionary import Dictionary, learn_dictionary
-from weft.dictionaries.vectors import split_words
+from weft.dictionaries.dictionary import nearest
+from weft.dictionaries.mapping import Learning, Mapped, map_vectors
+from weft.dictionaries.tokens import place_vectors, token_vectors
+from weft.dictionaries.vectors import learn_vectors, split_words
 from weft.errors import ConfigError
 from weft.evaluation.metrics import make_metrics, score
-from weft.inference.predictor import pad
+from weft.evaluation.purity import Purity
 from weft.inference.resolve import Resolved, changed, resolve
 from weft.inference.two_languages import TwoLanguagePredictor
 from weft.models.base import Model, Network, Sizes
-from weft.search.choosers import Greedy, Limits
-from weft.search.loop import generate
+from weft.models.bilingual import Bilingual, LanguageJudge, second_decoder
+from weft.models.composing import build_encoder_decoder
 from weft.tasks.base import LOSS, Loss, Measure, Setting, Share
+from weft.tasks.bilingual import Languages, back_translate, fill_in, nothing, restore
 from weft.tasks.text import Direction
 from weft.tasks.translation import TranslationTask
 from weft.tasks.writing import Objective
-
-LONGER = 1.5
-"""A back-translation may have this many tokens per token of the text, plus 5."""
-FOREIGN = 3.0
-"""A word belongs to the other language if it is this many times as frequent there."""
 
 
 class UnsupervisedTask(TranslationTask):
@@ -55,11 +53,18 @@ class UnsupervisedTask(TranslationTask):
     shuffle: the most places by which noise moves a word
     denoising_steps: updates in which the weight of denoising falls from 1 to 0; 0: no denoising
     dictionary_steps: updates that begin with translations word by word; 0: no dictionary
+    language_model_steps: updates before all others, in which the decoder learns to write texts without a source, and the
+        encoder to fill in blanks; 0: none
+    vectors: whether the vectors of the dictionary are the first embeddings of words that are one token
+    decoders: one decoder for both languages, or one for each (Artetxe et al. 2018)
+    adversarial_weight: weight of the encoder's loss against a judge, with an optimiser of its own, that tells languages apart
+        by the encoder's states (Lample et al. 2018); 0: no judge
     """
 
     example = "en=english.txt --data fr=french.txt"
     commands = ('weft translate {run} "a sentence"', "weft evaluate {run} --data SOURCE,TARGET --set decode.into=LANGUAGE")
     distils = False
+    texts: Sequence[Monolingual] = ()
 
     def __init__(
         self,
@@ -71,6 +76,10 @@ class UnsupervisedTask(TranslationTask):
         shuffle: NonNegativeInt = 3,
         denoising_steps: NonNegativeInt = 20_000,
         dictionary_steps: NonNegativeInt = 2_000,
+        language_model_steps: NonNegativeInt = 0,
+        vectors: bool = False,
+        decoders: Literal[1, 2] = 1,
+        adversarial_weight: NonNegativeFloat = 0.0,
     ) -> None:
         super().__init__(setting, objective=objective)
         if not self.config.data.shared_vocabulary:
@@ -78,6 +87,8 @@ class UnsupervisedTask(TranslationTask):
         self.steady = False
         self.noise = WordNoise(drop, blank, shuffle), WordNoise(drop, 0.0, shuffle)
         self.denoising_steps, self.dictionary_steps = denoising_steps, dictionary_steps
+        self.language_model_steps, self.vectors = language_model_steps, vectors
+        self.decoders, self.adversarial_weight = decoders, adversarial_weight
         self.measures = (
             Measure("pure_round_trip", "round trip × purity"),
             Measure("round_trip", "BLEU of the round trip"),
@@ -125,9 +136,9 @@ class UnsupervisedTask(TranslationTask):
         return ()
 
     @property
-    def marks(self) -> list[int]:
-        """The ids of the two languages."""
-        return [self.marked.mark(language) for language in self.languages]
+    def two(self) -> Languages:
+        """The ids of the two languages and of the blank."""
+        return Languages(*(self.marked.mark(name) for name in (*self.languages, BLANK)), self.marked.inner.size)
 
     def encode_part(self, part: ValidationCorpus, pairs: list[Pairs], progress: Callable[[int], None]) -> Corpus:
         most = self.config.data.max_length
@@ -147,14 +158,15 @@ class UnsupervisedTask(TranslationTask):
         """Translates word by word with dictionaries of the training texts; without dictionaries, texts stay as they are."""
         if not self.dictionary_steps:
             return lambda text, language: text
-        known = dict(zip(self.languages, self._learnt, strict=True))
+        both = nearest(self._mapped, best=1), nearest(self._mapped.turned(), best=1)
+        known = dict(zip(self.languages, both, strict=True))
         return lambda text, language: known[language].translate(text)
 
     @cached_property
-    def _learnt(self) -> tuple[Dictionary, Dictionary]:
-        self.tell("learning dictionaries of both directions")
-        first, second = self.texts
-        return learn_dictionary(first.lines(), second.lines())
+    def _mapped(self) -> Mapped:
+        self.tell("learning word vectors of both languages and a map between them")
+        first, second = (learn_vectors(text.lines()) for text in self.texts)
+        return map_vectors(first, second, Learning())
 
     def collate(self, corpus: Corpus, rows: Rows, **layout: Any) -> UnpairedBatch:
         """A batch for validation, always with the same noise."""
@@ -163,7 +175,7 @@ class UnsupervisedTask(TranslationTask):
     def _collate(self, corpus: Corpus, rows: Rows, draw: np.random.Generator) -> UnpairedBatch:
         first, second = (Noiser(self.marked, noise, blank=self.marked.mark(BLANK)) for noise in self.noise)
         noising = Noising({TOKENS: first, WORDS: second}, self.config.data.max_length + 1)
-        return collate_unpaired(corpus, rows, noising, self.marks, draw)
+        return collate_unpaired(corpus, rows, noising, (self.two.first, self.two.second), draw)
 
     def batches(self, position: Position) -> Iterator[tuple[UnpairedBatch, Position]]:
         train, begin = self.config.train, position
@@ -173,41 +185,76 @@ class UnsupervisedTask(TranslationTask):
 
     def losses(self, model: torch.nn.Module, batch: UnpairedBatch, update: int) -> Iterator[Loss]:  # type: ignore[override]
         """Restores texts from noise, with a weight, and from translations; only the latter are counted."""
-        assert isinstance(model, Model)
-        count, weight = (batch.labels != PAD).sum(), max(0.0, 1 - (update - 1) / max(1, self.denoising_steps))
+        assert isinstance(model, Bilingual)
+        count, language = (batch.labels != PAD).sum(), self.two.of(batch)
+        if update <= self.language_model_steps:
+            total, nll = fill_in(model, batch, self.two)
+            yield Loss(total, torch.zeros_like(count), {"filled in": nll})
+            total, nll = restore(model, model.encode(nothing(batch)), batch, self.two, self.smoothing)
+            yield Loss(total, count, {"nll": nll})
+            return
+        update -= self.language_model_steps
+        weight = max(0.0, 1 - (update - 1) / max(1, self.denoising_steps))
         if self.denoising_steps and weight > 0:
-            total, nll = self._restored(model, batch.source, batch)
-            yield Loss(weight * total, torch.zeros_like(count), {"denoising": nll})
-        source = batch.words if update <= self.dictionary_steps else self.back_translations(model, batch)
-        total, nll = self._restored(model, source, batch)
-        yield Loss(total, count, {"nll": nll})
+            yield from self._restored(model, batch, batch.source, language, "denoising", weight)
+        source = batch.words
+        if update > self.dictionary_steps:
+            source = back_translate(model, batch, self.two, self.config.data.max_length)
+        yield from self._restored(model, batch, source, 1 - language, "nll", count=count)
 
-    def _restored(self, model: Model, source: Source, batch: UnpairedBatch) -> tuple[Tensor, Tensor]:
-        found = model(source, batch.target, batch.target_layout)
-        return model.decoder.loss(found.hidden, batch.labels, self.smoothing)
+    def _restored(
+        self,
+        model: Bilingual,
+        batch: UnpairedBatch,
+        source: Source,
+        language: Tensor,
+        name: str,
+        weight: float = 1.0,
+        count: Tensor | None = None,
+    ) -> Iterator[Loss]:
+        """The loss of restoring the texts from sources in a language [B] and, if there is a judge of languages, its loss."""
+        encoded = model.encode(source)
+        total, nll = restore(model, encoded, batch, self.two, self.smoothing)
+        loss = Loss(weight * total, torch.zeros_like(batch.rows.sum()) if count is None else count, {name: nll})
+        if model.judge is None:
+            yield loss
+            return
+        yield loss.plus("confused", model.confused(encoded, language), self.adversarial_weight)
+        states = encoded.memory.new_tensor(encoded.memory.size(0) * encoded.memory.size(1))
+        counted = states if encoded.layout is None else encoded.layout.ok.sum()
+        yield Loss(model.judged(encoded, language), counted, optimizer="judge")
 
-    @torch.no_grad()
-    def back_translations(self, model: Model, batch: UnpairedBatch) -> Source:
-        """Greedy translations of the texts into the other language, without dropout; no gradient passes through them."""
-        training = model.training
-        model.eval()
-        layout, other = batch.clean.layout, batch.other
-        assert layout is not None
-        longest = (layout.lengths.to(other.device) * LONGER).long() + 5
-        limits = Limits(longest.clamp_max(self.config.data.max_length), torch.ones_like(longest), batch.rows)
-        first = torch.stack([torch.full_like(other, BOS), other], 1)
-        found, _ = generate(model.decoder, model.encode(batch.clean), Greedy(), first=first, limits=limits, best=1)
-        model.train(training)
-        own = range(EOS + 1, self.marked.inner.size)
-        texts = [[*(token for token in best.tokens if token in own), EOS] for best, *_ in found]
-        return Source(pad(texts), Layout.padded([len(text) for text in texts])).to(other.device)
+    def parameters(self, model: torch.nn.Module) -> dict[str, list[torch.nn.Parameter]]:
+        assert isinstance(model, Bilingual)
+        judges = [] if model.judge is None else list(model.judge.parameters())
+        known = {id(parameter) for parameter in judges}
+        groups = {"model": [each for each in super().parameters(model)["model"] if id(each) not in known], "judge": judges}
+        return {name: group for name, group in groups.items() if group}
+
+    def build(self, spec: Mapping[str, Any], sizes: Sizes) -> Network:
+        model = super().build(spec, sizes)
+        assert isinstance(model, Model)
+        if model.copies:
+            raise ConfigError(
+                "model.kind: this model copies source words, but both languages have words of their own; use another"
+            )
+        if self.language_model_steps and not (model.encoder.aligned and model.encoder.width == model.decoder.hidden):
+            raise ConfigError(
+                "task.language_model_steps: the decoder's output layer cannot read the states of this encoder, which have "
+                "another width; set it to 0, or choose an encoder as wide as the decoder"
+            )
+        if self.vectors and self.texts:
+            place_vectors(model, sizes.target, *token_vectors(self._mapped, self.marked))
+        second = second_decoder(model, build_encoder_decoder(spec, sizes)) if self.decoders == 2 else None
+        return Bilingual(model, second, LanguageJudge(model.encoder.width) if self.adversarial_weight else None)
 
     def predictor(self, model: Network, resolved: Resolved, warn: Callable[[str], None] | None = None) -> TwoLanguagePredictor:
-        assert isinstance(model, Model)
+        assert isinstance(model, Bilingual)
         into = resolved.section.into or self.languages[1]
         if into not in self.languages:
             raise ConfigError(f"decode.into: {into}: the run translates between {' and '.join(self.languages)}")
-        return TwoLanguagePredictor(model, self.marked, resolved, self.marked.mark(into), warn)
+        chosen = model.writes(self.languages.index(into))
+        return TwoLanguagePredictor(chosen, self.marked, resolved, self.marked.mark(into), warn)
 
     def evaluate(self, model: torch.nn.Module) -> dict[str, float]:
         """The loss of denoising, BLEU of held-out texts after both directions, and how many words are of the right language."""
@@ -220,7 +267,7 @@ class UnsupervisedTask(TranslationTask):
             away = self._translated(model, texts, self.languages[there])
             back = self._translated(model, away, self.languages[here])
             trips.append(next(iter(score(back, texts, make_metrics(["bleu"])).values())).value)
-            pure.append(self.purity(away, there))
+            pure.append(self.purity([word for text in away for word in split_words(text)], there))
         trip, purity = sum(trips) / 2, sum(pure) / 2
         product = sum(one * other / 100 for one, other in zip(trips, pure, strict=True)) / 2
         return {"pure_round_trip": product, "round_trip": trip, "purity": purity, "loss": self.mean_loss(model)[0]}
@@ -230,18 +277,10 @@ class UnsupervisedTask(TranslationTask):
         predictor = self.predictor(model, resolve(section, model.device))
         return [found.text for found in predictor.predict(map(predictor.parse, texts), together=True)]
 
-    def purity(self, texts: Sequence[str], language: int) -> float:
-        """The percentage of words that are not much more frequent in the other language than in this one."""
-        own, foreign = self._frequencies[language], self._frequencies[1 - language]
-        words = [word for text in texts for word in split_words(text)]
-        wrong = sum(foreign.get(word, 0.0) > FOREIGN * own.get(word, 0.0) for word in words)
-        return 100 * (1 - wrong / max(1, len(words)))
-
     @cached_property
-    def _frequencies(self) -> list[dict[str, float]]:
-        """How frequent each word is in the texts of each language."""
-        counts = [Counter(word for line in text.lines() for word in split_words(line)) for text in self.texts]
-        return [{word: count / each.total() for word, count in each.items()} for each in counts]
+    def purity(self) -> Purity:
+        first, second = (chain.from_iterable(map(split_words, text.lines())) for text in self.texts)
+        return Purity(first, second)
 
     def describe(self) -> dict[str, Any]:
         return {"vocabulary": self.marked.size, "training texts": len(self.train)}
