@@ -42,6 +42,10 @@ SYSTEMS: dict[str, tuple[str, ...]] = {
     "without-denoising": ("task.denoising_steps=0",),
     "without-back-translation": (f"task.dictionary_steps={NEVER}",),
     "without-dictionary": ("task.dictionary_steps=0",),
+    "adversarial": ("task.adversarial_weight=1.0",),
+    "vectors": ("task.vectors=true",),
+    "language-model": ("task.language_model_steps=2000",),
+    "two-decoders": ("task.decoders=2",),
     **{f"supervised-{count}": () for count in SUPERVISED},
 }
 

@@ -14,8 +14,8 @@ import weft
 from weft.data.ciphers import make_cipher
 from weft.errors import ConfigError
 from weft.evaluation.ciphers import SymbolAccuracy
-from weft.models.cipher_gan import CipherGan
-from weft.objectives.adversarial import gradient_penalty, remember
+from weft.models.cipher_gan import CipherGan, Tables
+from weft.objectives.adversarial import drawn, gradient_penalty, remember
 from weft.runs.weights import read_tensors
 from weft.tasks.deciphering import DecipheringTask
 
@@ -26,7 +26,6 @@ SETTINGS: dict[str, Any] = {
     "data.vocabulary": 14,
     "model.dim": 32,
     "model.width": 16,
-    "model.blocks": 0,
     "model.layers": 1,
     "model.kernel": 3,
     "task.extent": 20,
@@ -84,14 +83,33 @@ def test_a_pool_exchanges_fakes_and_loses_none() -> None:
     assert set(shown.flatten().tolist()) & set(pool.flatten().tolist())
 
 
-def test_generators_never_move_the_vectors_of_symbols() -> None:
+@pytest.mark.parametrize("generator", ["table", "network"])
+def test_generators_never_move_the_vectors_of_symbols(generator: Any) -> None:
     torch.manual_seed(0)
-    model = CipherGan(6, 5, dim=8, width=4, blocks=1, layers=1, kernel=3, positions=True)
+    model = CipherGan(6, generator=generator, dim=8, width=4, blocks=1, layers=1, kernel=3, places=2)
     written = model(*torch.randint(0, 6, (2, 3, 5)))
     with model.without_judges():
         model.of_plain(model.embed(written.plain)).sum().backward()
     assert all(parameter.grad is None for parameter in model.judges())
     assert any(parameter.grad is not None for parameter in model.writers())
+
+
+def test_symbols_are_drawn_with_the_gradient_of_their_probabilities() -> None:
+    torch.manual_seed(0)
+    chances = torch.tensor([0.7, 0.2, 0.1]).expand(1, 4000, 3).clone().requires_grad_()
+    symbols = drawn(chances)
+    assert torch.allclose(symbols.sum(-1), torch.ones(1, 4000)) and torch.allclose(symbols.max(-1).values, torch.ones(1, 4000))
+    assert torch.allclose(symbols.mean(1), chances.mean(1), atol=0.03)
+    (symbols * torch.tensor([1.0, 2.0, 3.0])).sum().backward()
+    assert torch.equal(chances.grad[0, 0], torch.tensor([1.0, 2.0, 3.0]))
+
+
+@pytest.mark.parametrize("places", [1, 3])
+def test_tables_read_symbols_as_they_read_certain_probabilities(places: int) -> None:
+    tables, text = Tables(places, 5), torch.randint(0, 5, (2, 7))
+    sure = torch.nn.functional.one_hot(text, 5).float()
+    assert torch.allclose(tables(text), tables(sure))
+    assert torch.allclose(tables(text)[0, 4], 3 * tables.logits[4 % places, text[0, 4]])
 
 
 def test_a_key_must_fit(text: Path, tmp_path: Path) -> None:

@@ -13,12 +13,13 @@ from made_up import sentences, twin
 import weft
 from weft.batch import BOS, EOS, PAD
 from weft.config.sections import load_config
+from weft.dictionaries.tokens import token_vectors
 from weft.errors import ConfigError, DataError
 from weft.inference.two_languages import TwoLanguagePredictor
-from weft.models.base import Model
+from weft.models.bilingual import Bilingual
 from weft.runs.opening import build_task
 from weft.runs.weights import read_tensors
-from weft.tasks.bilingual import back_translate
+from weft.tasks.bilingual import back_translate, restore
 from weft.tasks.unsupervised import UnsupervisedTask
 
 SETTINGS: dict[str, Any] = {
@@ -48,7 +49,7 @@ def settings(folder: Path, **changes: Any) -> dict[str, Any]:
     return {**SETTINGS, "data.cache": str(folder / "cache"), **changes}
 
 
-def prepared(files: list[str], folder: Path, **changes: Any) -> tuple[UnsupervisedTask, Model]:
+def prepared(files: list[str], folder: Path, **changes: Any) -> tuple[UnsupervisedTask, Bilingual]:
     sets = [f"{key}={value}" for key, value in settings(folder, **changes).items() if not isinstance(value, dict)]
     config = load_config("unsupervised", sets).replaced({"data.train": files})
     folder.mkdir(exist_ok=True)
@@ -56,7 +57,7 @@ def prepared(files: list[str], folder: Path, **changes: Any) -> tuple[Unsupervis
     assert isinstance(task, UnsupervisedTask)
     torch.manual_seed(0)
     model = task.build(config.model, task.prepare())
-    assert isinstance(model, Model)
+    assert isinstance(model, Bilingual)
     return task, model
 
 
@@ -106,6 +107,78 @@ def test_denoising_fades_and_dictionaries_come_first(files: list[str], tmp_path:
         weights.append(len(losses))
         assert losses[-1].count == (batch.labels != PAD).sum()
     assert weights == [2, 2, 1]
+
+
+def test_language_models_come_before_all_else(files: list[str], tmp_path: Path) -> None:
+    task, model = prepared(files, tmp_path / "run", **{"task.language_model_steps": 2})
+    batch, _ = next(task.batches(weft.batch.Position()))
+    names = [[name for loss in task.losses(model, batch, update) for name in loss.metrics] for update in (1, 2, 3)]
+    assert names == [["filled in", "nll"]] * 2 + [["denoising", "nll"]]
+    torch.manual_seed(0)
+    filled, written = task.losses(model, batch, 1)
+    filled.total.backward()
+    layers = [{name.split(".")[0] for name, each in model.named_parameters() if each.grad is not None}]
+    written.total.backward()
+    layers.append({name.split(".")[0] for name, each in model.named_parameters() if each.grad is not None})
+    assert layers == [{"encoder"}, {"encoder", "decoder"}]  # the output layer is the encoder's table
+
+
+def test_the_judge_learns_what_the_encoder_hides(files: list[str], tmp_path: Path) -> None:
+    task, model = prepared(files, tmp_path / "run", **{"task.adversarial_weight": 1.0})
+    batch, _ = next(task.batches(weft.batch.Position()))
+    groups = task.parameters(model)
+    assert set(groups) == {"model", "judge"} and model.judge is not None
+    assert {id(each) for each in groups["judge"]} == {id(each) for each in model.judge.parameters()}
+    assert not {id(each) for each in groups["model"]} & {id(each) for each in groups["judge"]}
+    for loss in task.losses(model, batch, 1):
+        model.zero_grad()
+        loss.total.backward()
+        touched = {name: any(each.grad is not None for each in group) for name, group in groups.items()}
+        assert touched == {"model": loss.optimizer == "model", "judge": loss.optimizer == "judge"}
+    encoded = model.encode(batch.clean)
+    judge = torch.optim.Adam(model.judge.parameters(), 1e-3)
+    language = task.two.of(batch)
+    before = float(model.judged(encoded, language))
+    for _ in range(20):
+        judge.zero_grad()
+        model.judged(encoded, language).backward()
+        judge.step()
+    assert float(model.judged(encoded, language)) < before < float(model.confused(encoded, language))
+
+
+def test_two_decoders_write_a_language_each(files: list[str], tmp_path: Path) -> None:
+    task, model = prepared(files, tmp_path / "run", **{"task.decoders": 2})
+    first, second = model.decoders
+    own = {id(each) for each in first.parameters()}
+    both = [name for name, each in second.named_parameters() if id(each) in own]
+    assert both and all("table" in name or "output" in name for name in both)
+    batch, _ = next(task.batches(weft.batch.Position()))
+    encoded = model.encode(batch.clean)
+    _, nll = restore(model, encoded, batch, task.two, 0.0)
+    parts = 0.0
+    for language, decoder in enumerate(model.decoders):
+        rows = (task.two.of(batch) == language).nonzero()[:, 0]
+        hidden = decoder.features(batch.target, decoder.start(encoded), batch.target_layout).hidden
+        parts += float(decoder.loss(hidden[rows], batch.labels[rows])[1])
+    assert torch.isclose(nll, torch.tensor(parts), rtol=1e-4)
+    found = back_translate(model.eval(), batch, task.two, 64)
+    for row in (int((batch.other == mark).nonzero()[0]) for mark in (task.two.first, task.two.second)):
+        text = task.marked.decode([token for token in batch.clean.values[row].tolist() if token > EOS])
+        into = "en" if batch.other[row] == task.two.first else "xx"
+        ids = [token for token in found.values[row].tolist() if token not in (PAD, EOS)]
+        assert task.marked.decode(ids) == task._translated(model, [text], into)[0]
+
+
+def test_vectors_of_the_dictionary_are_the_first_embeddings(files: list[str], tmp_path: Path) -> None:
+    _, plain = prepared(files, tmp_path / "plain")
+    task, model = prepared(files, tmp_path / "run", **{"task.vectors": True})
+    tokens, vectors = token_vectors(task._mapped, task.marked)
+    table = model.decoder.embedding.table.weight
+    width = min(table.size(1), vectors.size(1))
+    expected = torch.nn.functional.normalize(vectors[:, :width])
+    assert len(tokens) and torch.allclose(torch.nn.functional.normalize(table[tokens, :width]), expected, atol=1e-5)
+    others = torch.ones(len(table), dtype=torch.bool).index_fill(0, tokens, False)
+    assert torch.equal(table[others], plain.decoder.embedding.table.weight[others])
 
 
 def test_purity_counts_words_of_the_wrong_language(files: list[str], tmp_path: Path) -> None:

@@ -1,12 +1,16 @@
-"""Losses of generators and discriminators: least squares (Mao et al. 2017) with a gradient penalty (Gulrajani et al. 2017)."""
+"""Losses of generators and discriminators with a gradient penalty (Gulrajani et al. 2017)."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Literal
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
+Kind = Literal["wasserstein", "least_squares"]
+"""The distance of a discriminator's judgements (Arjovsky et al. 2017; Mao et al. 2017)."""
 Judge = Callable[[Tensor], Tensor]
 """A discriminator: texts [B, …] → [B]."""
 
@@ -19,15 +23,28 @@ def gradient_penalty(judge: Judge, real: Tensor, fake: Tensor) -> Tensor:
     return (slopes.flatten(1).norm(dim=1) - 1).square()
 
 
-def judge_loss(judge: Judge, real: Tensor, fake: Tensor, penalty: float) -> Tensor:
-    """What a discriminator minimises, summed over rows: 1 for real rows, 0 for fakes, and a slope of 1 between them."""
-    squares = (judge(real) - 1).square() + judge(fake).square()
-    return (squares + penalty * gradient_penalty(judge, real, fake)).sum()
+def judge_loss(judge: Judge, real: Tensor, fake: Tensor, penalty: float, kind: Kind) -> Tensor:
+    """What a discriminator minimises, summed over rows: high for real rows, low for fakes, and a slope of 1 between them."""
+    above, below = judge(real), judge(fake)
+    apart = below - above if kind == "wasserstein" else (above - 1).square() + below.square()
+    return (apart + penalty * gradient_penalty(judge, real, fake)).sum()
 
 
-def fooling_loss(judge: Judge, fake: Tensor) -> Tensor:
-    """What a generator minimises, summed over rows: its texts should be judged 1."""
-    return (judge(fake) - 1).square().sum()
+def fooling_loss(judge: Judge, fake: Tensor, kind: Kind) -> Tensor:
+    """What a generator minimises, summed over rows: its texts should be judged as real ones are."""
+    judged = judge(fake)
+    return (-judged if kind == "wasserstein" else (judged - 1).square()).sum()
+
+
+def drawn(chances: Tensor) -> Tensor:
+    """Symbols drawn from probabilities [..., V], as ones among zeros, with the gradient of the probabilities.
+
+    Soft fakes are easily told from real texts, so generators would be pushed to be sure before they are right.
+    """
+    with torch.no_grad():
+        symbols = torch.multinomial(chances.flatten(0, -2), 1).view(chances.shape[:-1])
+        ones = F.one_hot(symbols, chances.size(-1)).to(chances.dtype)
+    return ones + chances - chances.detach()
 
 
 def remember(pool: Tensor | None, fakes: Tensor, size: int) -> tuple[Tensor, Tensor]:

@@ -36,7 +36,8 @@ from weft.inference.resolve import Resolved
 from weft.models.base import Network, Sizes
 from weft.models.cipher_gan import CipherGan, Written
 from weft.models.composing import build_model
-from weft.objectives.adversarial import fooling_loss, judge_loss, remember
+from weft.objectives.adversarial import Kind as Losses
+from weft.objectives.adversarial import drawn, fooling_loss, judge_loss, remember
 from weft.tasks.base import LOSS, Loss, Measure, Setting
 from weft.tasks.text import Direction, TextTask
 
@@ -52,6 +53,8 @@ class DecipheringTask(TextTask):
     cipher: shift; vigenere: shifts in turn; substitution: any permutation of the symbols
     key: the shifts; of a substitution, its random seed
     extent: symbols of a window, a multiple of the numbers of the key
+    loss: of generators and discriminators
+    draws: whether discriminators see symbols that are drawn from the generators' probabilities, or the probabilities themselves
     cycle_weight: weight of the way through both generators and back
     penalty: weight of the gradient penalty of the discriminators
     pool: fakes of earlier updates that discriminators are shown again; 0: none
@@ -71,7 +74,9 @@ class DecipheringTask(TextTask):
         cipher: Kind = "shift",
         key: list[NonNegativeInt] = [3],  # noqa: B006
         extent: PositiveInt = 100,
-        cycle_weight: NonNegativeFloat = 1.0,
+        loss: Losses = "wasserstein",
+        draws: bool = True,
+        cycle_weight: NonNegativeFloat = 0.3,
         penalty: NonNegativeFloat = 10.0,
         pool: NonNegativeInt = 50,
     ) -> None:
@@ -81,7 +86,7 @@ class DecipheringTask(TextTask):
         if extent % len(key):
             raise ConfigError(f"task.extent: {extent} is not a multiple of the {len(key)} numbers of task.key")
         self.kind, self.key, self.extent = cipher, key, extent
-        self.cycle_weight, self.penalty, self.pool = cycle_weight, penalty, pool
+        self.loss, self.draws, self.cycle_weight, self.penalty, self.pool = loss, draws, cycle_weight, penalty, pool
         self._pools: dict[str, Tensor] = {}
 
     def open(self, spec: str) -> Pairs:
@@ -164,20 +169,21 @@ class DecipheringTask(TextTask):
 
     def losses(self, model: nn.Module, batch: CipherBatch, update: int) -> Iterator[Loss]:
         assert isinstance(model, CipherGan)
-        written, count = model(batch.plain, batch.cipher), torch.tensor(len(batch.plain), device=batch.plain.device)
+        count = torch.tensor(len(batch.plain), device=batch.plain.device)
+        written = model(batch.plain, batch.cipher, drawn) if self.draws else model(batch.plain, batch.cipher)
         cycle = _cycle(written, batch)
         with model.without_judges():
-            fooled = fooling_loss(model.of_cipher, model.embed(written.cipher))
-            fooled = fooled + fooling_loss(model.of_plain, model.embed(written.plain))
+            fooled = fooling_loss(model.of_cipher, model.embed(written.cipher), self.loss)
+            fooled = fooled + fooling_loss(model.of_plain, model.embed(written.plain), self.loss)
         yield Loss(fooled + self.cycle_weight * cycle, count, {"cycle": cycle.detach(), "fooled": fooled.detach()})
-        total: Tensor | float = 0.0
+        losses = []
         for side, judge, real, fakes in (
             ("plain", model.of_plain, batch.plain, written.plain),
             ("cipher", model.of_cipher, batch.cipher, written.cipher),
         ):
-            total = total + judge_loss(judge, model.embed(real), model.embed(self._remembered(side, fakes)), self.penalty)
-        assert isinstance(total, Tensor)
-        yield Loss(total, count, optimizer="discriminator")
+            shown = model.embed(self._remembered(side, fakes))
+            losses.append(judge_loss(judge, model.embed(real), shown, self.penalty, self.loss))
+        yield Loss(losses[0] + losses[1], count, optimizer="discriminator")
 
     def _remembered(self, side: str, fakes: Tensor) -> Tensor:
         """The fakes to judge, some of them from earlier updates."""

@@ -138,7 +138,8 @@ class UnsupervisedTask(TranslationTask):
     @property
     def two(self) -> Languages:
         """The ids of the two languages and of the blank."""
-        return Languages(*(self.marked.mark(name) for name in (*self.languages, BLANK)), self.marked.inner.size)
+        first, second, blank = (self.marked.mark(name) for name in (*self.languages, BLANK))
+        return Languages(first, second, blank, self.marked.inner.size)
 
     def encode_part(self, part: ValidationCorpus, pairs: list[Pairs], progress: Callable[[int], None]) -> Corpus:
         most = self.config.data.max_length
