@@ -19,7 +19,7 @@ from weft.inference.two_languages import TwoLanguagePredictor
 from weft.models.bilingual import Bilingual
 from weft.runs.opening import build_task
 from weft.runs.weights import read_tensors
-from weft.tasks.bilingual import back_translate, restore
+from weft.tasks.bilingual import back_translations, restore
 from weft.tasks.unsupervised import UnsupervisedTask
 
 SETTINGS: dict[str, Any] = {
@@ -88,7 +88,7 @@ def test_back_translations_are_what_the_predictor_writes(files: list[str], tmp_p
     task, model = prepared(files, tmp_path / "run")
     batch, _ = next(task.batches(weft.batch.Position()))
     model.train()
-    found = back_translate(model, batch, task.two, 64)
+    found = back_translations(task, model, batch, task.two)
     assert model.training and not found.values.requires_grad
     model.eval()
     row = next(n for n, mark in enumerate(batch.other.tolist()) if mark == task.two.second)
@@ -135,15 +135,15 @@ def test_the_judge_learns_what_the_encoder_hides(files: list[str], tmp_path: Pat
         loss.total.backward()
         touched = {name: any(each.grad is not None for each in group) for name, group in groups.items()}
         assert touched == {"model": loss.optimizer == "model", "judge": loss.optimizer == "judge"}
-    encoded = model.encode(batch.clean)
+    encoded = model.eval().encode(batch.clean)
     judge = torch.optim.Adam(model.judge.parameters(), 1e-3)
     language = task.two.of(batch)
-    before = float(model.judged(encoded, language))
-    for _ in range(20):
+    before = model.judged(encoded, language).item()
+    for _ in range(3):
         judge.zero_grad()
         model.judged(encoded, language).backward()
         judge.step()
-    assert float(model.judged(encoded, language)) < before < float(model.confused(encoded, language))
+    assert model.judged(encoded, language).item() < before < model.confused(encoded, language).item()
 
 
 def test_two_decoders_write_a_language_each(files: list[str], tmp_path: Path) -> None:
@@ -153,7 +153,7 @@ def test_two_decoders_write_a_language_each(files: list[str], tmp_path: Path) ->
     both = [name for name, each in second.named_parameters() if id(each) in own]
     assert both and all("table" in name or "output" in name for name in both)
     batch, _ = next(task.batches(weft.batch.Position()))
-    encoded = model.encode(batch.clean)
+    encoded = model.eval().encode(batch.clean)
     _, nll = restore(model, encoded, batch, task.two, 0.0)
     parts = 0.0
     for language, decoder in enumerate(model.decoders):
@@ -161,7 +161,7 @@ def test_two_decoders_write_a_language_each(files: list[str], tmp_path: Path) ->
         hidden = decoder.features(batch.target, decoder.start(encoded), batch.target_layout).hidden
         parts += float(decoder.loss(hidden[rows], batch.labels[rows])[1])
     assert torch.isclose(nll, torch.tensor(parts), rtol=1e-4)
-    found = back_translate(model.eval(), batch, task.two, 64)
+    found = back_translations(task, model, batch, task.two)
     for row in (int((batch.other == mark).nonzero()[0]) for mark in (task.two.first, task.two.second)):
         text = task.marked.decode([token for token in batch.clean.values[row].tolist() if token > EOS])
         into = "en" if batch.other[row] == task.two.first else "xx"

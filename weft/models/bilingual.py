@@ -42,6 +42,8 @@ class Bilingual(Model):
     def __init__(self, model: Model, second: Decoder | None = None, judge: LanguageJudge | None = None) -> None:
         super().__init__(model.encoder, model.decoder)
         self.second, self.judge = second, judge
+        # Not registered. Kept, because recorded searches belong to a model.
+        self._others = () if second is None else (Model(model.encoder, second),)
 
     @property
     def decoders(self) -> Sequence[Decoder]:
@@ -54,7 +56,7 @@ class Bilingual(Model):
 
     def writes(self, language: int) -> Model:
         """The model that writes one of the languages, 0 or 1, with the same weights."""
-        return Model(self.encoder, self.decoders[min(language, len(self.decoders) - 1)]).train(self.training)
+        return self._others[0] if language and self._others else self
 
     def judged(self, encoded: Encoded, language: Tensor) -> Tensor:
         """What the judge minimises: the cross-entropy of the true languages [B], summed over all states, without gradient."""

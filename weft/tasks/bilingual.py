@@ -8,16 +8,19 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from weft.batch import BOS, EOS, PAD, Layout, Source
+from weft.batch import EOS, PAD, Layout, Source
 from weft.data.unpaired import UnpairedBatch
 from weft.inference.predictor import pad
+from weft.inference.reading import Piece
+from weft.inference.resolve import changed, resolve
+from weft.inference.translation import TranslationPredictor
 from weft.models.base import Decoder, Encoded
 from weft.models.bilingual import Bilingual
-from weft.search.choosers import Greedy, Limits
-from weft.search.loop import generate
+from weft.tasks.rewarding import PLAIN
+from weft.tasks.translation import TranslationTask
 
-LONGER = 1.5
-"""A back-translation may have this many tokens per token of the text, plus 5."""
+SAFE = {"min_length": 1, "precision": "float32"}
+"""Settings of `decode` for back-translations."""
 HIDDEN = 0.15
 """The share of words that the encoder learns to fill in (Devlin et al. 2019)."""
 
@@ -69,35 +72,27 @@ def nothing(batch: UnpairedBatch) -> Source:
     return Source(ends, Layout.padded([1] * rows).to(ends.device))
 
 
-@torch.no_grad()
-def back_translate(model: Bilingual, batch: UnpairedBatch, languages: Languages, longest: int) -> Source:
-    """Greedy translations of the texts into the other language, without dropout; no gradient passes through them."""
-    training, other = model.training, batch.other
-    model.eval()
+def back_translations(task: TranslationTask, model: Bilingual, batch: UnpairedBatch, languages: Languages) -> Source:
+    """Greedy translations of the texts into the other language, without dropout; no gradient passes through them.
+
+    They are computed in float32: a recorded search must not keep weights that autocast has converted.
+    """
+    layout, into = batch.clean.layout, (1 - languages.of(batch)).tolist()
+    rows = [row[:length] for row, length in zip(batch.clean.values.tolist(), layout.counts, strict=True)] if layout else []
+    most = min(task.config.decode.max_length, task.config.data.max_length)
+    section = changed(task.config.decode, {**PLAIN, **task.quick, **SAFE, "max_length": most})
     texts: dict[int, list[int]] = {}
-    for language, decoder in enumerate(model.decoders):
-        rows = torch.arange(len(other), device=other.device)
-        if len(model.decoders) > 1:
-            rows = (languages.of(batch) != language).nonzero()[:, 0]
-        for row, text in zip(rows.tolist(), _written(model, decoder, batch, rows, longest), strict=True):
-            texts[row] = [*(token for token in text if EOS < token < languages.size), EOS]
+    training = model.training
+    model.eval()
+    for language in (0, 1) if len(model.decoders) > 1 else (None,):
+        mine = [row for row, other in enumerate(into) if language in (None, other)]
+        writer = TranslationPredictor(model.writes(language or 0), task.source, task.target, resolve(section, model.device))
+        pieces = [Piece(rows[row], [(languages.first, languages.second)[into[row]]]) for row in mine]
+        for row, (best, *_) in zip(mine, writer.search(pieces)[0] if pieces else [], strict=True):
+            texts[row] = [*(token for token in best.ids if EOS < token < languages.size), EOS]
     model.train(training)
-    ordered = [texts[row] for row in range(len(other))]
-    return Source(pad(ordered), Layout.padded([len(text) for text in ordered])).to(other.device)
-
-
-def _written(model: Bilingual, decoder: Decoder, batch: UnpairedBatch, rows: Tensor, most: int) -> list[list[int]]:
-    """Greedy translations of some rows by one decoder."""
-    layout, other = batch.clean.layout, batch.other[rows]
-    assert layout is not None
-    if len(rows) == 0:
-        return []
-    some = Source(batch.clean.values[rows], layout.select(rows))
-    longest = (layout.lengths[rows] * LONGER).long() + 5
-    limits = Limits(longest.clamp_max(most), torch.ones_like(longest), batch.rows[rows])
-    first = torch.stack([torch.full_like(other, BOS), other], 1)
-    found, _ = generate(decoder, model.encode(some), Greedy(), first=first, limits=limits, best=1)
-    return [best.tokens for best, *_ in found]
+    ordered = [texts[row] for row in range(len(rows))]
+    return Source(pad(ordered), Layout.padded([len(text) for text in ordered])).to(model.device)
 
 
 def _sums(pairs: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:

@@ -36,7 +36,7 @@ from weft.models.base import Model, Network, Sizes
 from weft.models.bilingual import Bilingual, LanguageJudge, second_decoder
 from weft.models.composing import build_encoder_decoder
 from weft.tasks.base import LOSS, Loss, Measure, Setting, Share
-from weft.tasks.bilingual import Languages, back_translate, fill_in, nothing, restore
+from weft.tasks.bilingual import Languages, back_translations, fill_in, nothing, restore
 from weft.tasks.text import Direction
 from weft.tasks.translation import TranslationTask
 from weft.tasks.writing import Objective
@@ -200,7 +200,7 @@ class UnsupervisedTask(TranslationTask):
             yield from self._restored(model, batch, batch.source, language, "denoising", weight)
         source = batch.words
         if update > self.dictionary_steps:
-            source = back_translate(model, batch, self.two, self.config.data.max_length)
+            source = back_translations(self, model, batch, self.two)
         yield from self._restored(model, batch, source, 1 - language, "nll", count=count)
 
     def _restored(
