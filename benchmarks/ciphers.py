@@ -19,9 +19,9 @@ from trainings import Outcome, Run, add_options, markdown, report, scale_steps, 
 
 import weft
 from weft.bench.picture import empty_figure, save_figure
-from weft.compare.trainings import records
 from weft.data.ciphers import windows
 from weft.inference.deciphering import DecipheringPredictor
+from weft.runs.folder import records
 from weft.tasks.deciphering import DecipheringTask
 
 CHARACTERS = ("data.tokenizer={kind: characters, byte_fallback: false}", "data.vocabulary=80")

@@ -106,6 +106,10 @@ def test_parallel_texts_are_refused_and_equal_sizes_told(tmp_path: Path) -> None
     assert len(told) == 1 and "in another order" in told[0]
     open_languages([f"en={first}", f"fr={write(tmp_path / 'd', shuffled[:60])}"], told.append)
     assert len(told) == 1
+    parts = [[lines[row] * times for times in (1, 20) for row in draw.permutation(100)] for _ in range(2)]
+    both = [f"{name}={write(tmp_path / name, part)}" for name, part in zip(("en", "fr"), parts, strict=True)]
+    open_languages(both, told.append)  # short lines, then long ones
+    assert len(told) == 2
 
 
 def test_halves_depend_on_one_side_of_each_pair_only() -> None:

@@ -16,7 +16,8 @@ LANGUAGE = re.compile(r"([A-Za-z]{2,8}(?:-[A-Za-z0-9]{1,8})*)=(.+)", re.DOTALL)
 """As `weft.config.data_paths` reads it."""
 
 CORRELATED = 0.5
-"""Correlation of line lengths from which two texts count as translations of each other, line by line."""
+"""Correlation from which two texts count as translations of each other, line by line: that of how much longer or shorter each
+line is than the one before it. Lengths themselves also correlate in texts that consist of the same kinds of parts."""
 ENOUGH = 30
 """Lines from which a correlation tells something."""
 
@@ -79,7 +80,8 @@ def check_unpaired(first: Monolingual, second: Monolingual, tell: Callable[[str]
     if len(sizes[0]) != len(sizes[1]) or len(sizes[0]) < ENOUGH:
         return
     advice = "take one half of the sentences for one language and the other half for the other"
-    if min(each.std() for each in sizes) > 0 and np.corrcoef(sizes[0], sizes[1])[0, 1] > CORRELATED:
+    changes = [np.diff(each) for each in sizes]
+    if min(each.std() for each in changes) > 0 and np.corrcoef(changes)[0, 1] > CORRELATED:
         raise DataError(f"{first.name} and {second.name} look like translations of each other, line by line: {advice}.")
     tell(
         f"{first.name} and {second.name} have the same number of lines. If one is a translation of the other in another order, "

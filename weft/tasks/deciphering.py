@@ -57,7 +57,7 @@ class DecipheringTask(TextTask):
     draws: whether discriminators see symbols that are drawn from the generators' probabilities, or the probabilities themselves
     cycle_weight: weight of the way through both generators and back
     penalty: weight of the gradient penalty of the discriminators
-    pool: fakes of earlier updates that discriminators are shown again; 0: none
+    pool: fakes of earlier updates that discriminators are shown again, 50 in the paper; 0: none
     """
 
     example = "text.txt"
@@ -78,7 +78,7 @@ class DecipheringTask(TextTask):
         draws: bool = True,
         cycle_weight: NonNegativeFloat = 0.3,
         penalty: NonNegativeFloat = 10.0,
-        pool: NonNegativeInt = 50,
+        pool: NonNegativeInt = 0,
     ) -> None:
         super().__init__(setting)
         if not key or (cipher != "vigenere" and len(key) > 1):
