@@ -20,7 +20,6 @@ CIPHER: dict[str, Any] = {
     "model.width": 16,
     "task.extent": 20,
     "task.key": [3],
-    "task.cycle_weight": 1.0,
     "train.steps": 500,
     "train.batch_tokens": 1280,
     "train.schedule": {"kind": "cosine", "rate": 1e-2, "warmup": 0},

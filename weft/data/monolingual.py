@@ -81,7 +81,7 @@ def check_unpaired(first: Monolingual, second: Monolingual, tell: Callable[[str]
         return
     advice = "take one half of the sentences for one language and the other half for the other"
     changes = [np.diff(each) for each in sizes]
-    if min(each.std() for each in changes) > 0 and np.corrcoef(changes)[0, 1] > CORRELATED:
+    if min(each.std() for each in changes) > 0 and np.corrcoef(changes[0], changes[1])[0, 1] > CORRELATED:
         raise DataError(f"{first.name} and {second.name} look like translations of each other, line by line: {advice}.")
     tell(
         f"{first.name} and {second.name} have the same number of lines. If one is a translation of the other in another order, "

@@ -76,7 +76,7 @@ class DecipheringTask(TextTask):
         extent: PositiveInt = 100,
         loss: Losses = "wasserstein",
         draws: bool = True,
-        cycle_weight: NonNegativeFloat = 0.3,
+        cycle_weight: NonNegativeFloat = 1.0,
         penalty: NonNegativeFloat = 10.0,
         pool: NonNegativeInt = 0,
     ) -> None:
