@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import tiny
-from made_up import sentences, twin
+from made_up import SAME, sentences, twin
 
 import weft
 
@@ -57,7 +58,7 @@ def test_a_cipher_of_ten_letters_is_solved(tmp_path: Path) -> None:
 
 
 def test_a_made_up_language_is_translated_without_pairs(tmp_path: Path) -> None:
-    """Other words, and adjectives that follow their nouns: greedy translations of new sentences are right word by word."""
+    """Adjectives follow their nouns, and 20 of 33 words are other ones: these are right in translations of new sentences."""
     texts = {"en": sentences(3000, seed=1), "xx": [twin(line) for line in sentences(3100, seed=2)]}
     for language, lines in texts.items():
         (tmp_path / language).write_text("".join(f"{line}\n" for line in lines))
@@ -71,8 +72,8 @@ def test_a_made_up_language_is_translated_without_pairs(tmp_path: Path) -> None:
         "model.decoder_self": "full",
         "model.cross": "full",
         "task.denoising_steps": 1000,
-        "task.dictionary_steps": 150,
-        "train.steps": 450,
+        "task.dictionary_steps": 120,
+        "train.steps": 350,
         "train.batch_tokens": 1024,
         "train.schedule": {"kind": "cosine", "rate": 5e-3, "warmup": 50},
         "train.validate_every": 0,
@@ -81,5 +82,6 @@ def test_a_made_up_language_is_translated_without_pairs(tmp_path: Path) -> None:
     trained, test = weft.load(tmp_path / "run", device="cpu"), sentences(100, seed=9)
     for into, given, expected in (("xx", test, [twin(line) for line in test]), ("en", [twin(line) for line in test], test)):
         written = [each.text.split() for each in trained.stream(given, into=into, search="greedy")]
-        right = sum(one == other for text, true in zip(written, expected) for one, other in zip(text, true.split()))
-        assert right >= 0.95 * sum(len(line.split()) for line in expected)
+        pairs = [pair for text, line in zip(written, expected) for pair in zip_longest(text, line.split())]
+        learnt = [one == other for one, other in pairs if other not in SAME]
+        assert sum(learnt) >= 0.95 * len(learnt)
