@@ -32,6 +32,7 @@ SETTINGS: dict[str, Any] = {
     "task.key": [3],
     "train.steps": 400,
     "train.batch_tokens": 1280,
+    "train.schedule": {"kind": "constant", "rate": 1e-2},
     "train.validate_every": 0,
     "train.save_every": 100,
     "train.tensorboard": False,
