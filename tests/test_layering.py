@@ -2,9 +2,9 @@
 
 From the bottom: errors, access, version and collecting, the registry, batch, state and kernels, layers, attention, mixers,
 pooling, models, search and objectives, inference, tasks, runs, explain, training, translator, companions and distillation,
-fitting, api, serve and rounds, bench, compare, cli. Three packages know almost nothing, and only packages from inference
-upwards may import them: data, evaluation and config (whose registry is open to all). The contract suite, weft_contract, may
-import anything; only weft.contract, which runs it, may import it.
+fitting, api, serve and rounds, bench, compare, cli. Four packages know almost nothing, and only packages from inference
+upwards may import them: data, dictionaries, evaluation and config (whose registry is open to all). The contract suite,
+weft_contract, may import anything; only weft.contract, which runs it, may import it.
 """
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ LADDER = (
 )
 BESIDE = {
     "data": {"errors", "access", "version", "config.registry", "batch"},
+    "dictionaries": {"errors", "data"},
     "evaluation": {"errors", "access", "config.registry"},
     "config": {"errors", "access", "version", "config.registry"},
 }

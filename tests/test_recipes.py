@@ -90,7 +90,8 @@ def test_a_recipe_takes_a_training_step(recipe: str, pairs: str, tmp_path: Path)
         "decode.max_length": 8,
         **LARGE.get(recipe, {}),
     }
-    data, valid = pairs, re.sub(r"(source|target)\.txt", r"few.\1.txt", pairs)
+    data: str | list[str] = pairs
+    valid: str | list[str] = re.sub(r"(source|target)\.txt", r"few.\1.txt", pairs)
     if load_config(recipe).task["kind"] == "language_model":
         data, valid = pairs.split(",")[0], str(tmp_path / "valid.txt")
         Path(valid).write_text("a line of text\n" * 20)
@@ -103,6 +104,13 @@ def test_a_recipe_takes_a_training_step(recipe: str, pairs: str, tmp_path: Path)
         data = valid = "generated:bits_copy?count=20"
     if load_config(recipe).task["kind"] == "transcription":
         data = valid = str(tones.recordings(tmp_path / "tones", 5))
+    if load_config(recipe).task["kind"] == "deciphering":
+        data = valid = pairs.split(",")[0]
+    if load_config(recipe).task["kind"] == "unsupervised":
+        source, target = (Path(file) for file in pairs.split(","))
+        fewer = tmp_path / "fewer.txt"  # texts of equal size might be translations of each other
+        fewer.write_text("".join(target.read_text().splitlines(keepends=True)[:200]))
+        data, valid, small["data.hold_out"] = [f"en={source}", f"xx={fewer}"], [], 2
     result = weft.train(recipe, data=data, valid=valid, out=tmp_path / "run", set=small)
     assert result.update == 1
     assert (tmp_path / "run" / "model.safetensors").is_file()

@@ -162,7 +162,7 @@ def trained(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 
 
 def test_every_task_is_here_or_has_its_own_tests() -> None:
-    assert {*SMALL, "translation", "parallel_translation", "language_model"} == set(TASKS)
+    assert {*SMALL, "translation", "parallel_translation", "language_model", "unsupervised", "deciphering"} == set(TASKS)
 
 
 def test_a_resumed_run_ends_with_the_same_bits(trained: Trained, tmp_path: Path) -> None:

@@ -32,6 +32,7 @@ COMMANDS = {
     "compare": "compare:compare",
     "bench": "bench:bench",
     "distill": "distill:distill",
+    "dictionary": "dictionary:dictionary",
     "iterate": "iterate:iterate",
     "backtranslate": "distill:backtranslate",
     "shortlist": "shortlist:shortlist",

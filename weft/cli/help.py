@@ -61,6 +61,11 @@ EXAMPLES = {
         "weft distill runs/a --data train.en,train.de --out distilled.de",
         "weft distill runs/a --data train.tsv --out distilled.jsonl --beam 5",
     ],
+    "dictionary": [
+        "weft dictionary en-fr.tsv --data en=english.txt --data fr=french.txt",
+        "weft dictionary en-fr.tsv --gold gold.tsv",
+        "weft dictionary en-fr.tsv --translate input.txt -o output.txt",
+    ],
     "backtranslate": [
         "weft backtranslate runs/deen --data mono.de --out backtranslated.jsonl",
         "weft backtranslate runs/deen --data mono.de --out part2.jsonl --shard 2/8 --set decode.search=sample",

@@ -105,6 +105,9 @@ class DecodeSection(Section):
         default="auto", description="what translations repeat as it is; auto: [placeholders, urls, emails]"
     )
     min_length: int = Field(default=0, ge=0, description="fewest tokens of a translation")
+    into: str | None = Field(
+        default=None, description="language to translate into, for models of two languages; default: the second one"
+    )
     rules: list[Literal["same_length", "mirror_repeats", "no_shared"]] = Field(
         default=[],
         description="what ties a translation to its source token by token: as many tokens, tokens repeated at the same places, "

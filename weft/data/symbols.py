@@ -149,10 +149,14 @@ class WordTokenizer(_Counted):
         return [[find(word, UNK) for word in self.split(text)] for text in texts]
 
     def decode(self, ids: Sequence[int]) -> str:
-        text = " ".join(self.units[i - RESERVED] for i in ids if i >= RESERVED)
-        if self.line_ends:
-            text = re.sub(" ?\n ?", "\n", text)
-        return text.replace(f" {JOINED}", "").replace(f"{JOINED} ", "").replace(JOINED, "") if self.punctuation else text
+        words = [self.units[i - RESERVED] for i in ids if i >= RESERVED]
+        text = join_words(words) if self.punctuation else " ".join(words)
+        return re.sub(" ?\n ?", "\n", text) if self.line_ends else text
+
+
+def join_words(words: Sequence[str]) -> str:
+    """The text of words and punctuation marks as `WordTokenizer` splits them."""
+    return " ".join(words).replace(f" {JOINED}", "").replace(f"{JOINED} ", "").replace(JOINED, "")
 
 
 def _marked(parts: list[str]) -> list[str]:

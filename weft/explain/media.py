@@ -30,7 +30,7 @@ DARKEST = 215
 
 def caption_body(predictor: CaptionPredictor, caption: Prediction, path: str) -> str:
     """The picture, and for each token the picture, dark where there is no attention: the mean of all layers and heads."""
-    picture = _image(read_picture(path.strip(), predictor.side).transpose(1, 2, 0), "the picture")
+    picture = image(read_picture(path.strip(), predictor.side).transpose(1, 2, 0), "the picture")
     weights = _cross(caption)
     if weights is None:
         return f"<figure class=picture>{picture}</figure>\n<p class=note>the decoder shows no attention weights</p>\n"
@@ -39,7 +39,7 @@ def caption_body(predictor: CaptionPredictor, caption: Prediction, path: str) ->
     for token, row in zip(caption.tokens, weights[:, : side * side], strict=True):
         shade = np.zeros((side, side, 4), np.uint8)
         shade[..., 3] = (DARKEST * (1 - row / max(float(row.max()), 1e-9))).reshape(side, side)
-        over = _image(shade, f"attention of {token}")
+        over = image(shade, f"attention of {token}")
         figures.append(f"<figure class=picture>{picture}{over}<figcaption>{escape(token)}</figcaption></figure>\n")
     return f"<figure class=picture>{picture}<figcaption></figcaption></figure>\n{''.join(figures)}"
 
@@ -53,11 +53,11 @@ def transcript_body(predictor: TranscriptionPredictor, transcript: Prediction, p
     if "ctc" in transcript.attention:
         views["CTC"] = transcript.attention["ctc"][0]
     seconds = len(heard) * predictor.mel.step / predictor.mel.rate
-    rows = f"<tr><th>{seconds:.2f} s</th><td>{_image(spectrum, 'spectrogram', kind='wide')}</td></tr>\n"
+    rows = f"<tr><th>{seconds:.2f} s</th><td>{image(spectrum, 'spectrogram', kind='wide')}</td></tr>\n"
     for name, weights in views.items():
         for token, row in zip(transcript.tokens, [] if weights is None else weights):
             shade = (255 * row / max(float(row.max()), 1e-9)).astype(np.uint8)[None]
-            line = _image(shade, f"{name} of {token}", kind="wide")
+            line = image(shade, f"{name} of {token}", kind="wide")
             rows += f"<tr><th>{escape(token)} <small>{name}</small></th><td>{line}</td></tr>\n"
     return f"<table class=sound>{rows}</table>\n"
 
@@ -71,7 +71,7 @@ def bits_body(predictor: BitsPredictor, found: Prediction, text: str) -> str:
     for name in ("write", "read"):
         for weights in found.attention[name]:
             slots = (255 * weights.T[used]).astype(np.uint8)
-            rows += f"<tr><th>{name}</th><td>{_image(slots, f'slots that a head {name}s', kind='slots')}</td></tr>\n"
+            rows += f"<tr><th>{name}</th><td>{image(slots, f'slots that a head {name}s', kind='slots')}</td></tr>\n"
     return f"<table>{rows}</table>\n<p>{escape(' '.join(found.source_tokens))}</p>\n"
 
 
@@ -82,7 +82,7 @@ def _cross(found: Prediction) -> Weights | None:
     return mean
 
 
-def _image(pixels: Pixels, text: str, *, kind: str = "") -> str:
+def image(pixels: Pixels, text: str, *, kind: str = "") -> str:
     data = base64.b64encode(png(pixels)).decode()
     return f'<img{f" class={kind}" if kind else ""} alt="{escape(text)}" src="data:image/png;base64,{data}">'
 

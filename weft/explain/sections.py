@@ -1,4 +1,4 @@
-"""Explains what is not a translation: labels, tags, captions, transcripts and bits, each as a section of a static HTML page."""
+"""Explains what is not a translation: labels, tags, captions, transcripts, bits, ciphers, each as a section of a page."""
 
 from __future__ import annotations
 
@@ -8,12 +8,14 @@ from html import escape
 from typing import Any
 
 from weft.errors import ConfigError, DataError
+from weft.explain.ciphers import cipher_body
 from weft.explain.explanation import Explanation
 from weft.explain.labels import label_body, tags_body
 from weft.explain.media import bits_body, caption_body, transcript_body
 from weft.explain.page import asset, page
 from weft.inference.bits import BitsPredictor
 from weft.inference.captioning import CaptionPredictor
+from weft.inference.deciphering import DecipheringPredictor
 from weft.inference.labels import LabelPredictor
 from weft.inference.predictor import Predictor
 from weft.inference.tagging import TaggingPredictor
@@ -25,6 +27,7 @@ BODIES: Mapping[type, Callable[[Any, Any, str], str]] = {
     CaptionPredictor: caption_body,
     TranscriptionPredictor: transcript_body,
     BitsPredictor: bits_body,
+    DecipheringPredictor: cipher_body,
 }
 """Kind of predictor → function that returns the HTML of a section, given the predictor, what it said, and its input."""
 

@@ -8,6 +8,7 @@ MODELS = {
     "rnn": "weft.models.rnn:RNN",
     "pointer": "weft.models.pointer:Pointer",
     "memory_network": "weft.models.memory_network:MemoryNetworkFamily",
+    "cipher_gan": "weft.models.cipher_gan:CipherGanFamily",
     "language_model": "weft.models.lm:LanguageModelFamily",
     "rnn_language_model": "weft.models.rnn_lm:RecurrentLanguageModelFamily",
 }

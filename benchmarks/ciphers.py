@@ -1,0 +1,110 @@
+"""CipherGAN on a text: words and characters, shift and Vigenère, best of several seeds by the cycle loss.
+
+    python benchmarks/ciphers.py brown.txt.gz --out OUT [--seeds 3] [--at-once 6] [--minutes 9] [--only words-shift]
+
+Half of the text is plain, the other half is enciphered; accuracy is that of the enciphered half without UNK. The floor ranks
+the symbols of both halves by frequency (for a Vigenère cipher at each place of the key) and pairs equal ranks.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from trainings import Outcome, Run, add_options, markdown, report, scale_steps, select, sweep
+
+import weft
+from weft.bench.picture import empty_figure, save_figure
+from weft.data.ciphers import windows
+from weft.inference.deciphering import DecipheringPredictor
+from weft.runs.folder import records
+from weft.tasks.deciphering import DecipheringTask
+
+CHARACTERS = ("data.tokenizer={kind: characters, byte_fallback: false}", "data.vocabulary=80")
+
+SYSTEMS: dict[str, tuple[str, tuple[str, ...]]] = {
+    "words-shift": ("cipher-shift", ()),
+    "words-vigenere": ("cipher-vigenere", ()),
+    "characters-shift": ("cipher-shift", CHARACTERS),
+    "characters-vigenere": ("cipher-vigenere", CHARACTERS),
+}
+"""Name → recipe and changes to it."""
+
+
+def floor(task: DecipheringTask) -> float:
+    """The accuracy of pairing symbols of equal rank, without UNK."""
+    every = windows(task.train, np.arange(len(task.train)), task.extent)
+    half = len(every) // 2
+    plain, truth = every[:half], every[half:]
+    cipher, period, right = task.cipher(truth), len(task.cipher.table), np.zeros_like(truth, bool)
+    ranked = np.argsort(-np.bincount(plain.ravel(), minlength=len(task.symbols)), kind="stable")
+    for place in range(period):
+        own = cipher[:, place::period]
+        order = np.argsort(-np.bincount(own.ravel(), minlength=len(task.symbols)), kind="stable")
+        guess = np.empty_like(ranked)
+        guess[order] = ranked
+        right[:, place::period] = guess[own] == truth[:, place::period]
+    return 100 * float(right[truth != 0].mean())
+
+
+def last(outcome: Outcome, folder: Path) -> dict[str, Any]:
+    """The scores of the published weights of a run."""
+    found = [record for record in records(folder / outcome.run.name) if "accuracy" in record]
+    return min(found, key=lambda record: record["loss"])
+
+
+def draw(run: Path, file: Path) -> float:
+    """Draws how the model of a run reads each symbol of the cipher, and returns the floor of its task."""
+    trained = weft.load(run)
+    task = trained.task
+    assert isinstance(task, DecipheringTask)
+    task.prepare()
+    predictor = trained.predictor()
+    assert isinstance(predictor, DecipheringPredictor)
+    chances = predictor.mapping()[0].numpy()
+    # Rows in the order of the true symbols at place 0, so that a solved shift is a diagonal.
+    figure = empty_figure(6, 6)
+    axes = figure.add_subplot()
+    axes.imshow(chances[task.cipher.table[0]], aspect="equal", interpolation="nearest", vmin=0)
+    axes.set_xlabel("plain symbol")
+    axes.set_ylabel("symbol of the cipher, in the order of its true plain symbol")
+    save_figure(figure, file)
+    return floor(task)
+
+
+def row(name: str, outcomes: Sequence[Outcome], out: Path) -> list[str]:
+    """The figures of a system: floor, accuracy of all seeds, and that of the seed with the lowest cycle loss."""
+    done = [(each, last(each, out)) for each in outcomes if each.run.name.startswith(f"{name}-") and not each.error]
+    if not done:
+        return [name, "–", "–", "–"]
+    best, scores = min(done, key=lambda pair: pair[1]["loss"])
+    known = draw(out / best.run.name, out / f"{name}.png")
+    return [name, f"{known:.1f}", ", ".join(f"{each['accuracy']:.1f}" for _, each in done), f"{scores['accuracy']:.1f}"]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("text", type=Path)
+    parser.add_argument("--seeds", type=int, default=3)
+    add_options(parser, at_once=6)
+    options = parser.parse_args()
+    names, runs = select(SYSTEMS, options.only), []
+    for name in names:
+        recipe, sets = SYSTEMS[name]
+        steps = scale_steps(recipe, options.set, options.steps_scale)
+        own = (*sets, steps, f"data.cache={options.out / 'cache'}", "train.tensorboard=false", *options.set)
+        runs += [
+            Run(f"{name}-{seed}", recipe, str(options.text), (*own, f"train.seed={seed}"))
+            for seed in range(1, options.seeds + 1)
+        ]
+    outcomes = sweep(runs, options, prepare=len(runs))
+    headings = ["system", "frequency ranks, %", "accuracy of each seed, %", "of the lowest cycle loss, %"]
+    sys.exit(report(options.out, "ciphers", markdown(headings, [row(name, outcomes, options.out) for name in names]), outcomes))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,182 @@
+"""Translation without translated text on Multi30k: how many pairs is it worth, and what is each part worth?
+
+    python benchmarks/unpaired.py MULTI30K --out OUT [--more PAIRS.tsv] [--into fr] [--seeds 2] [--at-once 6] [--minutes 9]
+
+MULTI30K holds train.en, train.fr, … and test_2016_flickr.en, …. English texts come from one half of the training pairs and
+those of the other language from the other half, so that no sentence has its translation anywhere; the same holds for --more
+(a table of English and the other language, such as Tatoeba's). Models are chosen without translated text; the test set is only
+scored. Supervised models (transformer-small) learn from the first 100, 1,000 and 10,000 pairs.
+
+The dictionary is compared with the translations that the whole parallel text suggests (mutual best three of IBM Model 1), for
+the 1,000 most frequent words that have any. Cells have one figure per seed: cased sacreBLEU, into the other language and back.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from trainings import Run, add_options, markdown, report, scale_steps, select, sweep
+
+import weft
+from weft.compare.trainings import Training
+from weft.data.cooccurrence import companions
+from weft.data.formats import open_pairs
+from weft.data.lines import read_lines
+from weft.data.monolingual import disjoint_halves
+from weft.data.pairs import prepare_pairs
+from weft.data.symbols import WordTokenizer
+from weft.data.tokenizer import RESERVED
+from weft.dictionaries.dictionary import Dictionary, learn_dictionary
+from weft.evaluation.metrics import make_metrics, score
+
+FREQUENT, MUTUAL = 1000, 3
+SUPERVISED = (100, 1_000, 10_000)
+NEVER = 1_000_000_000
+
+SYSTEMS: dict[str, tuple[str, ...]] = {
+    "unsupervised": (),
+    "without-denoising": ("task.denoising_steps=0",),
+    "without-back-translation": (f"task.dictionary_steps={NEVER}",),
+    "without-dictionary": ("task.dictionary_steps=0",),
+    "adversarial": ("task.adversarial_weight=1.0",),
+    "vectors": ("task.vectors=true",),
+    "language-model": ("task.language_model_steps=2000",),
+    "two-decoders": ("task.decoders=2",),
+    **{f"supervised-{count}": () for count in SUPERVISED},
+}
+
+
+class UnpairedRun(Run):
+    """A run whose data are several files, separated by spaces."""
+
+    @property
+    def training(self) -> Training:
+        return Training(self.recipe, tuple(self.data.split(" ")), (), self.sets, self.time)
+
+
+def write_lines(path: Path, lines: Sequence[str]) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(f"{line}\n" for line in lines), "utf-8")
+    return path
+
+
+def pairs_of(options: argparse.Namespace) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
+    """The pairs of Multi30k, and those of --more."""
+    sides = [list(read_lines(options.folder / f"train.{language}")) for language in ("en", options.into)]
+    return list(zip(*sides, strict=True)), list(open_pairs(options.more)) if options.more else []
+
+
+def write_halves(options: argparse.Namespace) -> str:
+    """Writes texts without partners, and returns what names them."""
+    captions, others = pairs_of(options)
+    first, second = zip(disjoint_halves(captions), disjoint_halves(others), strict=True)
+    files = [
+        f"{language}={write_lines(options.out / 'data' / f'mono.{language}', [*own, *more])}"
+        for language, (own, more) in zip(("en", options.into), (first, second), strict=True)
+    ]
+    return " ".join(files)
+
+
+def gold(options: argparse.Namespace) -> Dictionary:
+    """The translations that the whole parallel text suggests: words that are among each other's best three."""
+    pairs = [pair for part in pairs_of(options) for pair in part]
+    sides = [
+        write_lines(options.out / "data" / f"all.{name}", [pair[side] for pair in pairs]) for side, name in enumerate("ab")
+    ]
+    words = [WordTokenizer(lowercase=True) for _ in sides]
+    for side, tokenizer in enumerate(words):
+        tokenizer.train([pair[side] for pair in pairs], 20_000)
+    corpus = prepare_pairs([open_pairs(f"{sides[0]},{sides[1]}")], *words, folder=options.out / "cache", max_length=80)
+    turned = prepare_pairs([open_pairs(f"{sides[1]},{sides[0]}")], *words[::-1], folder=options.out / "cache", max_length=80)
+    forth, back = (
+        companions(each, one.size, other.size, most=MUTUAL, frequent=0, pairs=len(each))[0]
+        for each, one, other in ((corpus, *words), (turned, *words[::-1]))
+    )
+    found: dict[str, list[tuple[str, float]]] = {}
+    for number, unit in enumerate(words[0].units, start=RESERVED):
+        agreed = [token for token in forth[number].tolist() if token >= RESERVED and number in back[token]]
+        if agreed and unit.isalpha() and len(found) < FREQUENT:
+            found[unit] = [(words[1].piece(token), 0.0) for token in agreed]
+    return Dictionary(found)
+
+
+def bleu(texts: Sequence[str], references: Sequence[str]) -> float:
+    return next(iter(score(list(texts), list(references), make_metrics(["bleu"])).values())).value
+
+
+def test_texts(options: argparse.Namespace) -> tuple[list[str], list[str]]:
+    first, second = (list(read_lines(options.folder / f"test_2016_flickr.{each}")) for each in ("en", options.into))
+    return first, second
+
+
+def plan(name: str, seed: int, options: argparse.Namespace, texts: str) -> list[Run]:
+    """The runs of a system: one, or a supervised one for each direction."""
+    own = (f"data.cache={options.out / 'cache'}", f"train.seed={seed}", *options.set)
+    if not name.startswith("supervised"):
+        sets = (*own, *SYSTEMS[name], scale_steps("unsupervised", options.set, options.steps_scale))
+        return [UnpairedRun(f"{name}-{seed}", "unsupervised", texts, sets)]
+    count, runs = int(name.partition("-")[2]), []
+    for way, languages in (("forth", ("en", options.into)), ("back", (options.into, "en"))):
+        lines = [list(read_lines(options.folder / f"train.{language}"))[:count] for language in languages]
+        files = [write_lines(options.out / "data" / f"{name}.{way}.{n}", some) for n, some in enumerate(lines)]
+        sets = (*own, scale_steps("transformer-small", options.set, options.steps_scale))
+        runs.append(Run(f"{name}-{way}-{seed}", "transformer-small", f"{files[0]},{files[1]}", sets))
+    return runs
+
+
+def scores_of(runs: Sequence[Run], options: argparse.Namespace) -> tuple[float, float]:
+    """BLEU into the other language, and back."""
+    texts = test_texts(options)
+    trained = [weft.load(options.out / run.name) for run in runs]
+    both = len(trained) == 1
+    found = []
+    for way, into in enumerate((options.into, "en")):
+        decoding = {"into": into} if both else {}
+        written = trained[0 if both else way].stream(texts[way], beam=5, **decoding)
+        found.append(bleu([each.text for each in written], texts[1 - way]))
+    return found[0], found[1]
+
+
+def floors(options: argparse.Namespace, texts: str) -> list[list[str]]:
+    """The rows of copies and of word-by-word translation, with the precision of the dictionary."""
+    first, second = test_texts(options)
+    mono = [list(read_lines(spec.partition("=")[2])) for spec in texts.split(" ")]
+    forth, back = learn_dictionary(*mono)
+    found = forth.precision(gold(options))
+    words = [bleu([known.translate(line) for line in some], other) for known, some, other in
+             ((forth, first, second), (back, second, first))]  # fmt: skip
+    title = f"*word by word (precision at 1: {found.percent:.1f} % of {found.known})*"
+    copies = [bleu(first, second), bleu(second, first)]
+    return [[name, *(f"{value:.1f}" for value in row)] for name, row in (("*copies*", copies), (title, words))]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--more", default="", help="more pairs, of which halves are used")
+    parser.add_argument("--into", default="fr", help="the other language")
+    parser.add_argument("--seeds", type=int, default=2)
+    parser.add_argument("--floors-only", action="store_true", help="only the dictionary and the floors, on a CPU")
+    add_options(parser, at_once=6)
+    options = parser.parse_args()
+    texts, names = write_halves(options), select(SYSTEMS, options.only)
+    table, seeds = floors(options, texts), range(1, options.seeds + 1)
+    if options.floors_only:
+        print(markdown(["system", f"en-{options.into}", f"{options.into}-en"], table))
+        return
+    plans = {name: [plan(name, seed, options, texts) for seed in seeds] for name in names}
+    outcomes = sweep([run for some in plans.values() for runs in some for run in runs], options)
+    failed = {each.run.name for each in outcomes if each.error}
+    for name, some in plans.items():
+        done = [scores_of(runs, options) for runs in some if not failed & {run.name for run in runs}]
+        table.append([name, *(", ".join(f"{value:.1f}" for value in way) for way in np.array(done).reshape(-1, 2).T)])
+    heading = ["system", f"en-{options.into}", f"{options.into}-en"]
+    sys.exit(report(options.out, "unpaired", markdown(heading, table), outcomes))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,87 @@
+"""Learning without pairs: a cipher is solved, and a made-up second language is translated."""
+
+from __future__ import annotations
+
+from itertools import zip_longest
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tiny
+from made_up import SAME, sentences, twin
+
+import weft
+
+LETTERS = "abcdefghij"
+
+CIPHER: dict[str, Any] = {
+    "data.tokenizer": {"kind": "characters", "byte_fallback": False},
+    "data.vocabulary": 14,
+    "model.dim": 64,
+    "model.width": 16,
+    "task.extent": 20,
+    "task.key": [3],
+    "train.steps": 500,
+    "train.batch_tokens": 1280,
+    "train.schedule": {"kind": "cosine", "rate": 1e-2, "warmup": 0},
+    "train.validate_every": 0,
+    "train.validate_sentences": 200,
+    "train.save_every": 1000,
+    "train.tensorboard": False,
+    "train.device": "cpu",
+    "train.threads": 1,
+}
+SOLVED = 1.5
+"""A cycle loss, between 0 and 4, that only solved ciphers reach."""
+
+
+def write_text(file: Path) -> Path:
+    """A text of ten letters, each with its own followers."""
+    draw = np.random.default_rng(0)
+    follows, letters, here = draw.dirichlet(np.full(10, 0.3), 10).cumsum(1), [], 0
+    for chance in draw.random(40_000):
+        here = min(int(np.searchsorted(follows[here], chance)), 9)
+        letters.append(LETTERS[here])
+    file.write_text("\n".join("".join(letters[at : at + 100]) for at in range(0, len(letters), 100)))
+    return file
+
+
+def test_a_cipher_of_ten_letters_is_solved(tmp_path: Path) -> None:
+    """The best of up to three seeds by the cycle loss, which does not know the key."""
+    text, found = write_text(tmp_path / "text.txt"), []
+    for seed in (1, 2, 3):
+        settings = {**CIPHER, "data.cache": str(tmp_path / "cache"), "train.seed": seed}
+        found.append(weft.train("cipher-shift", data=str(text), out=tmp_path / f"run{seed}", set=settings).scores)
+        if found[-1]["loss"] < SOLVED:
+            break
+    assert min(found, key=lambda scores: scores["loss"])["accuracy"] >= 95
+
+
+def test_a_made_up_language_is_translated_without_pairs(tmp_path: Path) -> None:
+    """Adjectives follow their nouns, and 20 of 33 words are other ones: these are right in translations of new sentences."""
+    texts = {"en": sentences(3000, seed=1), "xx": [twin(line) for line in sentences(3100, seed=2)]}
+    for language, lines in texts.items():
+        (tmp_path / language).write_text("".join(f"{line}\n" for line in lines))
+    settings = {
+        **{key: value for key, value in tiny.SETTINGS.items() if not key.startswith("decode.")},
+        "data.cache": str(tmp_path / "cache"),
+        "data.hold_out": 50,
+        "model.dim": 64,
+        "model.feedforward": 128,
+        "model.encoder_self": "full",
+        "model.decoder_self": "full",
+        "model.cross": "full",
+        "task.denoising_steps": 1000,
+        "task.dictionary_steps": 120,
+        "train.steps": 350,
+        "train.batch_tokens": 1024,
+        "train.schedule": {"kind": "cosine", "rate": 5e-3, "warmup": 50},
+        "train.validate_every": 0,
+    }
+    weft.train("unsupervised", data=[f"{name}={tmp_path / name}" for name in texts], out=tmp_path / "run", set=settings)
+    trained, test = weft.load(tmp_path / "run", device="cpu"), sentences(100, seed=9)
+    for into, given, expected in (("xx", test, [twin(line) for line in test]), ("en", [twin(line) for line in test], test)):
+        written = [each.text.split() for each in trained.stream(given, into=into, search="greedy")]
+        pairs = [pair for text, line in zip(written, expected) for pair in zip_longest(text, line.split())]
+        learnt = [one == other for one, other in pairs if other not in SAME]
+        assert sum(learnt) >= 0.95 * len(learnt)

@@ -1,0 +1,156 @@
+"""Ciphers, their losses, and CipherGAN, which resumes exactly with two optimisers."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import weft
+from weft.data.ciphers import make_cipher
+from weft.errors import ConfigError
+from weft.evaluation.ciphers import SymbolAccuracy
+from weft.models.cipher_gan import CipherGan, Tables
+from weft.objectives.adversarial import drawn, gradient_penalty, remember
+from weft.runs.weights import read_tensors
+from weft.tasks.deciphering import DecipheringTask
+
+LETTERS = "abcdefghij"
+
+SETTINGS: dict[str, Any] = {
+    "data.tokenizer": {"kind": "characters", "byte_fallback": False},
+    "data.vocabulary": 14,
+    "model.dim": 32,
+    "model.width": 16,
+    "model.layers": 1,
+    "model.kernel": 3,
+    "task.extent": 20,
+    "task.key": [3],
+    "train.steps": 400,
+    "train.batch_tokens": 1280,
+    "train.schedule": {"kind": "constant", "rate": 1e-2},
+    "train.validate_every": 0,
+    "train.save_every": 100,
+    "train.tensorboard": False,
+    "train.device": "cpu",
+    "train.threads": 1,
+}
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A text of ten letters, each with its own frequency and its own followers."""
+    draw = np.random.default_rng(0)
+    follows = draw.dirichlet(np.full(10, 0.3), 10)
+    letters, here = [], 0
+    for _ in range(40_000):
+        here = int(draw.choice(10, p=follows[here]))
+        letters.append(LETTERS[here])
+    file = tmp_path_factory.mktemp("cipher") / "text.txt"
+    file.write_text("\n".join("".join(letters[at : at + 100]) for at in range(0, len(letters), 100)))
+    return file
+
+
+@pytest.mark.parametrize(("kind", "key"), [("shift", [3]), ("vigenere", [3, 4, 5]), ("substitution", [7])])
+def test_the_inverse_of_a_cipher_restores_the_text(kind: Any, key: list[int]) -> None:
+    plain = np.random.default_rng(0).integers(0, 11, (4, 9))
+    cipher = make_cipher(kind, key, 11)
+    assert (cipher(plain) != plain).any()
+    assert (cipher.inverse(cipher(plain)) == plain).all()
+    assert (np.sort(cipher.table, 1) == np.arange(11)).all()
+
+
+def test_a_vigenere_cipher_shifts_by_the_key_in_turn() -> None:
+    assert make_cipher("vigenere", [1, 2], 5)(np.array([0, 0, 4, 4])).tolist() == [1, 2, 0, 1]
+
+
+def test_the_penalty_of_a_linear_critic_is_its_formula() -> None:
+    weights = torch.tensor([[3.0, 0.0], [0.0, 4.0]])
+    real, fake = torch.randn(2, 6, 2, 2)
+    found = gradient_penalty(lambda x: (x * weights).sum((1, 2)), real, fake)
+    assert torch.allclose(found, torch.full((6,), (5.0 - 1) ** 2))
+
+
+def test_a_pool_exchanges_fakes_and_loses_none() -> None:
+    torch.manual_seed(0)
+    first, second = torch.arange(4.0)[:, None], torch.arange(10.0, 14.0)[:, None]
+    _, pool = remember(None, first, 4)
+    shown, after = remember(pool, second, 4)
+    assert sorted(torch.cat([shown, after]).flatten().tolist()) == sorted(torch.cat([pool, second]).flatten().tolist())
+    assert set(shown.flatten().tolist()) & set(pool.flatten().tolist())
+
+
+@pytest.mark.parametrize("generator", ["table", "network"])
+def test_generators_never_move_the_vectors_of_symbols(generator: Any) -> None:
+    torch.manual_seed(0)
+    model = CipherGan(6, generator=generator, dim=8, width=4, blocks=1, layers=1, kernel=3, places=2)
+    written = model(*torch.randint(0, 6, (2, 3, 5)))
+    with model.without_judges():
+        model.of_plain(model.embed(written.plain)).sum().backward()
+    assert all(parameter.grad is None for parameter in model.judges())
+    assert any(parameter.grad is not None for parameter in model.writers())
+
+
+def test_symbols_are_drawn_with_the_gradient_of_their_probabilities() -> None:
+    torch.manual_seed(0)
+    chances = torch.tensor([0.7, 0.2, 0.1]).expand(1, 4000, 3).clone().requires_grad_()
+    symbols = drawn(chances)
+    assert torch.allclose(symbols.sum(-1), torch.ones(1, 4000)) and torch.allclose(symbols.max(-1).values, torch.ones(1, 4000))
+    assert torch.allclose(symbols.mean(1), chances.mean(1), atol=0.03)
+    (symbols * torch.tensor([1.0, 2.0, 3.0])).sum().backward()
+    assert torch.equal(chances.grad[0, 0], torch.tensor([1.0, 2.0, 3.0]))
+
+
+@pytest.mark.parametrize("places", [1, 3])
+def test_tables_read_symbols_as_they_read_certain_probabilities(places: int) -> None:
+    tables, text = Tables(places, 5), torch.randint(0, 5, (2, 7))
+    sure = torch.nn.functional.one_hot(text, 5).float()
+    assert torch.allclose(tables(text), tables(sure))
+    assert torch.allclose(tables(text)[0, 4], 3 * tables.logits[4 % places, text[0, 4]])
+
+
+def test_a_key_must_fit(text: Path, tmp_path: Path) -> None:
+    for settings, says in (
+        ({"task.key": [1, 2]}, "give one number"),
+        ({"task.cipher": "vigenere", "task.key": [1] * 3}, "multiple"),
+    ):
+        with pytest.raises(ConfigError, match=says):
+            weft.train("cipher-shift", data=str(text), out=tmp_path / "run", set={**SETTINGS, **settings})
+
+
+def test_texts_are_read_in_windows_and_written_symbol_by_symbol(text: Path, tmp_path: Path) -> None:
+    few = {**SETTINGS, "train.steps": 1, "data.cache": str(tmp_path)}
+    result = weft.train("cipher-shift", data=str(text), out=tmp_path / "run", set=few)
+    assert 0 <= result.scores["accuracy"] <= 100
+    solver = weft.load(tmp_path / "run", device="cpu")
+    assert isinstance(solver.task, DecipheringTask)
+    cipher, plain = solver.task.examples([str(text)])[0]
+    assert len(cipher) == len(plain) == 20 and cipher != plain
+    alphabet = ["�", *LETTERS]
+    counts = Counter(text.read_text())
+    alphabet[1:] = sorted(LETTERS, key=lambda letter: -counts[letter])
+    assert [alphabet[(alphabet.index(letter) + 3) % 11] for letter in plain] == list(cipher)
+    found = next(iter(solver.stream([cipher + cipher[:7]]))).text
+    assert len(found) == 27 and found[20:] == found[:7]
+    page = solver.explain_sentences(cipher)[0]._repr_html_()
+    assert "place 1 of the key" in page and "data:image/png" in page and "place 2" not in page
+    known = SymbolAccuracy("", "�")
+    assert known.score(known.count([plain], [plain])).value == 100
+
+
+def test_a_resumed_run_is_equal_bit_by_bit(text: Path, tmp_path: Path) -> None:
+    few = {**SETTINGS, "train.steps": 6, "train.save_every": 3, "data.cache": str(tmp_path), "task.pool": 8}
+    weft.train("cipher-shift", data=str(text), out=tmp_path / "whole", set=few)
+    weft.train("cipher-shift", data=str(text), out=tmp_path / "halves", set={**few, "train.steps": 3})
+    weft.train(out=tmp_path / "halves", resume=True, set={"train.steps": 6})
+    whole, halves = (
+        {file: read_tensors(tmp_path / run / "checkpoints/step-00000006" / file) for file in
+         ("model.safetensors", "optimizer.safetensors", "carried.safetensors")} for run in ("whole", "halves")
+    )  # fmt: skip
+    assert any(name.startswith("discriminator/") for name in whole["optimizer.safetensors"])
+    for file, tensors in whole.items():
+        assert tensors and all(torch.equal(tensor, halves[file][name]) for name, tensor in tensors.items()), file

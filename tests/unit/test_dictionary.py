@@ -1,0 +1,144 @@
+"""Word vectors, their mapping without translated text, and dictionaries as files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from made_up import sentences, twin
+
+from weft.cli import run
+from weft.config.data_paths import absolute, files_of
+from weft.data.monolingual import disjoint_halves, open_languages
+from weft.dictionaries.adversarial import adversarial_pairs
+from weft.dictionaries.dictionary import Dictionary, learn_dictionary
+from weft.dictionaries.mapping import align, find_seeds, mutual, similarities
+from weft.dictionaries.vectors import learn_vectors
+from weft.errors import DataError
+
+
+def write(path: Path, lines: list[str]) -> Path:
+    path.write_text("".join(f"{line}\n" for line in lines), "utf-8")
+    return path
+
+
+def gold_of(lines: list[str]) -> Dictionary:
+    return Dictionary({word: [(twin(word), 0.0)] for line in lines for word in line.split()})
+
+
+def test_a_dictionary_is_learnt_from_separate_texts() -> None:
+    here, there = sentences(3000, seed=1), [twin(line) for line in sentences(3000, seed=2)]
+    forth, back = learn_dictionary(here, there)
+    gold = gold_of(here)
+    assert forth.precision(gold).percent >= 50  # chance: 3
+    assert sum(back.entries[twin(word)][0][0] == word for word in gold.entries) >= 0.5 * len(gold.entries)
+
+
+def test_procrustes_finds_a_rotation() -> None:
+    draw = np.random.default_rng(0)
+    x = draw.standard_normal((50, 8)).astype(np.float32)
+    x /= np.linalg.norm(x, axis=1, keepdims=True)
+    rotation = np.linalg.qr(draw.standard_normal((8, 8)))[0].astype(np.float32)
+    pairs = np.stack([np.arange(20)] * 2, 1)
+    first, second = align(x, x @ rotation, pairs, 0.0)
+    assert np.allclose(first, second, atol=1e-5)
+    assert (mutual(similarities(first, second)) == np.stack([np.arange(50)] * 2, 1)).all()
+
+
+def test_a_map_is_learnt_against_a_discriminator() -> None:
+    draw = np.random.default_rng(0)
+    x = unit(draw.gamma(0.3, size=(400, 10)) * np.linspace(2, 1, 10))
+    x = unit(x - x.mean(0))
+    change = draw.standard_normal((10, 10))
+    cayley = 0.25 * (change - change.T)
+    rotation = np.linalg.solve(np.eye(10) + cayley / 2, np.eye(10) - cayley / 2)
+    y = (x @ rotation).astype(np.float32)
+
+    def right(pairs: np.ndarray) -> float:
+        return float((pairs[:, 0] == pairs[:, 1]).mean())
+
+    assert right(mutual(similarities(x, y))) < 0.4
+    assert right(adversarial_pairs(x, y, 400, epochs=1)) > 0.9
+
+
+def unit(vectors: np.ndarray) -> np.ndarray:
+    return (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32)
+
+
+def test_csls_holds_hubs_back() -> None:
+    """A word that is near to everything is nobody's translation: the formula, written out."""
+    draw = np.random.default_rng(1)
+    x, y = (draw.standard_normal((12, 3)).astype(np.float32) for _ in range(2))
+    cosine = x @ y.T
+    near = [np.sort(cosine, axis)[-10:] if axis == 0 else np.sort(cosine, axis)[:, -10:] for axis in (0, 1)]
+    expected = 2 * cosine - near[0].mean(0)[None] - near[1].mean(1)[:, None]
+    assert np.allclose(similarities(x, y), expected, atol=1e-6)
+
+
+def test_seeds_are_words_spelt_alike() -> None:
+    seeds = find_seeds(["paris", "nation", "dog"], ["chien", "nations", "paris"], 0.6)
+    assert {tuple(pair) for pair in seeds.tolist()} == {(0, 2), (1, 1)}
+    assert {tuple(pair) for pair in find_seeds(["paris", "nation"], ["nations", "paris"], 1.0).tolist()} == {(0, 1)}
+
+
+def test_vectors_tell_contexts_apart() -> None:
+    lines = ["the cat sleeps", "the dog sleeps", "a car drives", "a bus drives"] * 10
+    learnt = learn_vectors(lines, width=4)
+    place = {word: learnt.vectors[number] for number, word in enumerate(learnt.words)}
+    assert place["cat"] @ place["dog"] > 10 * abs(place["cat"] @ place["bus"])
+
+
+def test_word_by_word_translation_keeps_punctuation_and_capitals() -> None:
+    known = Dictionary({"the": [("le", 1.0)], "dog": [("chien", 1.0), ("chat", 0.1)]})
+    assert known.translate("The dog, Rex, barks.") == "Le chien, Rex, barks."
+
+
+def test_parallel_texts_are_refused_and_equal_sizes_told(tmp_path: Path) -> None:
+    draw = np.random.default_rng(0)
+    lines = [" ".join(["word"] * int(length)) for length in draw.integers(1, 30, 100)]
+    first = write(tmp_path / "a", lines)
+    with pytest.raises(DataError, match="look like translations of each other"):
+        open_languages([f"en={first}", f"fr={write(tmp_path / 'b', [f'{line}s' for line in lines])}"])
+    told: list[str] = []
+    shuffled = [lines[row] for row in draw.permutation(len(lines))]
+    open_languages([f"en={first}", f"fr={write(tmp_path / 'c', shuffled)}"], told.append)
+    assert len(told) == 1 and "in another order" in told[0]
+    open_languages([f"en={first}", f"fr={write(tmp_path / 'd', shuffled[:60])}"], told.append)
+    assert len(told) == 1
+    parts = [[lines[row] * times for times in (1, 20) for row in draw.permutation(100)] for _ in range(2)]
+    both = [f"{name}={write(tmp_path / name, part)}" for name, part in zip(("en", "fr"), parts, strict=True)]
+    open_languages(both, told.append)  # short lines, then long ones
+    assert len(told) == 2
+
+
+def test_halves_depend_on_one_side_of_each_pair_only() -> None:
+    pairs = [(f"s{row}", f"t{row}") for row in range(10)]
+    sources, targets = disjoint_halves(pairs)
+    assert not {text[1:] for text in sources} & {text[1:] for text in targets}
+    kept = set(sources)
+    changed = [(source, "other" if source in kept else target) for source, target in pairs]
+    assert disjoint_halves(changed) == (sources, targets)
+
+
+def test_languages_are_named_before_files(tmp_path: Path) -> None:
+    assert files_of("en=a.txt") == ["a.txt"]
+    assert absolute("en=a.txt", tmp_path) == f"en={tmp_path / 'a.txt'}"
+    file = write(tmp_path / "a.txt", ["a"])
+    with pytest.raises(DataError, match="names no language"):
+        open_languages([str(file)])
+    with pytest.raises(DataError, match="two languages are needed"):
+        open_languages([f"en={file}"])
+
+
+def test_the_command_learns_scores_and_translates(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    here, there = sentences(600, seed=1), [twin(line) for line in sentences(700, seed=2)]
+    files = [f"en={write(tmp_path / 'a', here)}", f"fr={write(tmp_path / 'b', there)}"]
+    out, gold = tmp_path / "d.tsv", write(tmp_path / "gold.tsv", list(gold_of(here).lines()))
+    assert run(["dictionary", str(out), "--data", files[0], "--data", files[1], "--gold", str(gold)]) == 0
+    assert "precision at 1" in capsys.readouterr().out
+    text = tmp_path / "text"
+    write(text, here[:2])
+    assert run(["dictionary", str(out), "--translate", str(text)]) == 0
+    assert len(capsys.readouterr().out.splitlines()) == 2
+    assert run(["dictionary", str(out)]) == 1

@@ -1,0 +1,220 @@
+"""Translation without translated text: its batches, its back-translations, and that it resumes exactly."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tiny
+import torch
+from made_up import sentences, twin
+
+import weft
+from weft.batch import BOS, EOS, PAD
+from weft.config.sections import load_config
+from weft.dictionaries.tokens import token_vectors
+from weft.errors import ConfigError, DataError
+from weft.inference.two_languages import TwoLanguagePredictor
+from weft.models.bilingual import Bilingual
+from weft.runs.opening import build_task
+from weft.runs.weights import read_tensors
+from weft.tasks.bilingual import back_translations, restore
+from weft.tasks.unsupervised import UnsupervisedTask
+
+SETTINGS: dict[str, Any] = {
+    **{key: value for key, value in tiny.SETTINGS.items() if not key.startswith("decode.")},
+    "model.encoder_self": "full",
+    "model.decoder_self": "full",
+    "model.cross": "full",
+    "data.hold_out": 4,
+    "task.denoising_steps": 8,
+    "task.dictionary_steps": 4,
+    "train.steps": 6,
+    "train.save_every": 3,
+    "train.schedule": {"kind": "constant", "rate": 1e-3},
+}
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    folder = tmp_path_factory.mktemp("texts")
+    texts = {"en": sentences(300, seed=1), "xx": [twin(line) for line in sentences(320, seed=2)]}
+    for language, lines in texts.items():
+        (folder / language).write_text("".join(f"{line}\n" for line in lines))
+    return [f"{language}={folder / language}" for language in texts]
+
+
+def settings(folder: Path, **changes: Any) -> dict[str, Any]:
+    return {**SETTINGS, "data.cache": str(folder / "cache"), **changes}
+
+
+def prepared(files: list[str], folder: Path, **changes: Any) -> tuple[UnsupervisedTask, Bilingual]:
+    sets = [f"{key}={value}" for key, value in settings(folder, **changes).items() if not isinstance(value, dict)]
+    config = load_config("unsupervised", sets).replaced({"data.train": files})
+    folder.mkdir(exist_ok=True)
+    task = build_task(config, folder)
+    assert isinstance(task, UnsupervisedTask)
+    torch.manual_seed(0)
+    model = task.build(config.model, task.prepare())
+    assert isinstance(model, Bilingual)
+    return task, model
+
+
+def test_batches_hold_texts_noise_and_translations_word_by_word(files: list[str], tmp_path: Path) -> None:
+    task, _ = prepared(files, tmp_path / "run")
+    batch, _ = next(task.batches(weft.batch.Position()))
+    english, other = task.two.first, task.two.second
+    for row in range(len(batch.rows)):
+        target = [token for token in batch.target[row].tolist() if token != PAD]
+        labels = [token for token in batch.labels[row].tolist() if token != PAD]
+        clean = [token for token in batch.clean.values[row].tolist() if token != PAD]
+        assert target[0] == BOS and target[1] in (english, other) and target[1] != batch.other[row]
+        assert labels == clean == [*target[2:], EOS]
+        assert batch.labels[row, 0] == PAD
+    assert (batch.source.values == task.marked.mark("blank")).any()
+
+
+def test_noise_follows_from_the_position(files: list[str], tmp_path: Path) -> None:
+    task, _ = prepared(files, tmp_path / "run")
+    stream = task.batches(weft.batch.Position())
+    _, second = next(stream)
+    ahead, _ = next(stream)
+    again, _ = next(task.batches(second))
+    assert all(torch.equal(one, other) for one, other in zip(ahead.tensors(), again.tensors(), strict=True))
+
+
+def test_back_translations_are_what_the_predictor_writes(files: list[str], tmp_path: Path) -> None:
+    task, model = prepared(files, tmp_path / "run")
+    batch, _ = next(task.batches(weft.batch.Position()))
+    model.train()
+    found = back_translations(task, model, batch, task.two)
+    assert model.training and not found.values.requires_grad
+    model.eval()
+    row = next(n for n, mark in enumerate(batch.other.tolist()) if mark == task.two.second)
+    text = task.marked.decode([token for token in batch.clean.values[row].tolist() if token > EOS])
+    written = task._translated(model, [text], "xx")[0]
+    ids = [token for token in found.values[row].tolist() if token not in (PAD, EOS)]
+    assert task.marked.decode(ids) == written
+
+
+def test_denoising_fades_and_dictionaries_come_first(files: list[str], tmp_path: Path) -> None:
+    task, model = prepared(files, tmp_path / "run")
+    batch, _ = next(task.batches(weft.batch.Position()))
+    weights = []
+    for update in (1, 5, 9):
+        losses = list(task.losses(model, batch, update))
+        weights.append(len(losses))
+        assert losses[-1].count == (batch.labels != PAD).sum()
+    assert weights == [2, 2, 1]
+
+
+def test_language_models_come_before_all_else(files: list[str], tmp_path: Path) -> None:
+    task, model = prepared(files, tmp_path / "run", **{"task.language_model_steps": 2})
+    batch, _ = next(task.batches(weft.batch.Position()))
+    names = [[name for loss in task.losses(model, batch, update) for name in loss.metrics] for update in (1, 2, 3)]
+    assert names == [["filled in", "nll"]] * 2 + [["denoising", "nll"]]
+    torch.manual_seed(0)
+    filled, written = task.losses(model, batch, 1)
+    filled.total.backward()
+    layers = [{name.split(".")[0] for name, each in model.named_parameters() if each.grad is not None}]
+    written.total.backward()
+    layers.append({name.split(".")[0] for name, each in model.named_parameters() if each.grad is not None})
+    assert layers == [{"encoder"}, {"encoder", "decoder"}]  # the output layer is the encoder's table
+
+
+def test_the_judge_learns_what_the_encoder_hides(files: list[str], tmp_path: Path) -> None:
+    task, model = prepared(files, tmp_path / "run", **{"task.adversarial_weight": 1.0})
+    batch, _ = next(task.batches(weft.batch.Position()))
+    groups = task.parameters(model)
+    assert set(groups) == {"model", "judge"} and model.judge is not None
+    assert {id(each) for each in groups["judge"]} == {id(each) for each in model.judge.parameters()}
+    assert not {id(each) for each in groups["model"]} & {id(each) for each in groups["judge"]}
+    for loss in task.losses(model, batch, 1):
+        model.zero_grad()
+        loss.total.backward()
+        touched = {name: any(each.grad is not None for each in group) for name, group in groups.items()}
+        assert touched == {"model": loss.optimizer == "model", "judge": loss.optimizer == "judge"}
+    encoded = model.eval().encode(batch.clean)
+    judge = torch.optim.Adam(model.judge.parameters(), 1e-3)
+    language = task.two.of(batch)
+    before = model.judged(encoded, language).item()
+    for _ in range(3):
+        judge.zero_grad()
+        model.judged(encoded, language).backward()
+        judge.step()
+    assert model.judged(encoded, language).item() < before < model.confused(encoded, language).item()
+
+
+def test_two_decoders_write_a_language_each(files: list[str], tmp_path: Path) -> None:
+    task, model = prepared(files, tmp_path / "run", **{"task.decoders": 2})
+    first, second = model.decoders
+    own = {id(each) for each in first.parameters()}
+    both = [name for name, each in second.named_parameters() if id(each) in own]
+    assert both and all("table" in name or "output" in name for name in both)
+    batch, _ = next(task.batches(weft.batch.Position()))
+    encoded = model.eval().encode(batch.clean)
+    _, nll = restore(model, encoded, batch, task.two, 0.0)
+    parts = 0.0
+    for language, decoder in enumerate(model.decoders):
+        rows = (task.two.of(batch) == language).nonzero()[:, 0]
+        hidden = decoder.features(batch.target, decoder.start(encoded), batch.target_layout).hidden
+        parts += float(decoder.loss(hidden[rows], batch.labels[rows])[1])
+    assert torch.isclose(nll, torch.tensor(parts), rtol=1e-4)
+    found = back_translations(task, model, batch, task.two)
+    for row in (int((batch.other == mark).nonzero()[0]) for mark in (task.two.first, task.two.second)):
+        text = task.marked.decode([token for token in batch.clean.values[row].tolist() if token > EOS])
+        into = "en" if batch.other[row] == task.two.first else "xx"
+        ids = [token for token in found.values[row].tolist() if token not in (PAD, EOS)]
+        assert task.marked.decode(ids) == task._translated(model, [text], into)[0]
+
+
+def test_vectors_of_the_dictionary_are_the_first_embeddings(files: list[str], tmp_path: Path) -> None:
+    _, plain = prepared(files, tmp_path / "plain")
+    task, model = prepared(files, tmp_path / "run", **{"task.vectors": True})
+    tokens, vectors = token_vectors(task._mapped, task.marked)
+    table = model.decoder.embedding.table.weight
+    width = min(table.size(1), vectors.size(1))
+    expected = torch.nn.functional.normalize(vectors[:, :width])
+    assert len(tokens) and torch.allclose(torch.nn.functional.normalize(table[tokens, :width]), expected, atol=1e-5)
+    others = torch.ones(len(table), dtype=torch.bool).index_fill(0, tokens, False)
+    assert torch.equal(table[others], plain.decoder.embedding.table.weight[others])
+
+
+def test_purity_counts_words_of_the_wrong_language(files: list[str], tmp_path: Path) -> None:
+    task, _ = prepared(files, tmp_path / "run")
+    line = "dog sees cat at house"
+    assert task.purity(line.split(), 0) == 100
+    assert task.purity(line.split(), 1) <= 20
+    assert task.purity(twin(line).split(), 1) == 100
+
+
+def test_a_resumed_run_is_equal_bit_by_bit_and_translates_both_ways(files: list[str], tmp_path: Path) -> None:
+    changes = settings(tmp_path)
+    weft.train("unsupervised", data=files, out=tmp_path / "whole", set=changes)
+    weft.train("unsupervised", data=files, out=tmp_path / "halves", set={**changes, "train.steps": 3})
+    weft.train(out=tmp_path / "halves", resume=True, set={"train.steps": 6})
+    whole, halves = (
+        read_tensors(tmp_path / run / "checkpoints/step-00000006/model.safetensors") for run in ("whole", "halves")
+    )
+    assert all(torch.equal(tensor, halves[name]) for name, tensor in whole.items())
+    trained = weft.load(tmp_path / "whole", device="cpu")
+    assert isinstance(trained.task, UnsupervisedTask)
+    english, other = trained.task.two.first, trained.task.two.second
+    for options, mark in (({}, other), ({"into": "en"}, english)):
+        predictor = trained.predictor(**options)
+        assert isinstance(predictor, TwoLanguagePredictor) and predictor.into == mark
+    assert len(list(trained.stream(["dog sees cat", "ekil"], into="en"))) == 2
+    with pytest.raises(ConfigError, match="between en and xx"):
+        trained.predictor(into="de")
+
+
+def test_parallel_data_is_refused(tmp_path: Path) -> None:
+    lines = sentences(100, seed=1)
+    texts = {"en": [" ".join([line] * (1 + n % 5)) for n, line in enumerate(lines)]}
+    texts["xx"] = [" ".join(twin(line) for _ in range(1 + n % 5)) for n, line in enumerate(lines)]
+    for language, those in texts.items():
+        (tmp_path / language).write_text("".join(f"{line}\n" for line in those))
+    files = [f"{language}={tmp_path / language}" for language in texts]
+    with pytest.raises(DataError, match="line by line"):
+        weft.train("unsupervised", data=files, out=tmp_path / "run", set=settings(tmp_path))

@@ -1,0 +1,115 @@
+"""Texts in a cipher: windows of a running text, and ciphers that replace each symbol by another.
+
+Symbols are the ids of a tokenizer from UNK on, so that symbol 0 is UNK, which takes part in the cipher like any other.
+
+Shapes: B windows · T symbols of a window · V symbols of the vocabulary · P places after which a cipher repeats.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from weft.batch import SPECIALS, UNK, Batch
+from weft.data.corpus import Columns, Corpus, Rows, ids_below, prepare
+from weft.data.formats import Pairs, Texts
+from weft.data.lines import check_file, file_digest, read_lines
+from weft.data.tokenizer import Tokenizer
+from weft.errors import DataError
+
+Kind = Literal["shift", "vigenere", "substitution"]
+Symbols = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Cipher:
+    """Replaces symbol v at place t by table[t mod P, v]. table: [P, V], a permutation in each row."""
+
+    table: Symbols
+
+    def __call__(self, symbols: Symbols) -> Symbols:
+        """Texts [..., T] in the cipher, each from place 0 on."""
+        places = np.arange(symbols.shape[-1]) % len(self.table)
+        found: Symbols = self.table[places, symbols]
+        return found
+
+    @property
+    def inverse(self) -> Cipher:
+        return Cipher(np.argsort(self.table, 1))
+
+
+def make_cipher(kind: Kind, key: Sequence[int], size: int) -> Cipher:
+    """A cipher of `size` symbols. The numbers of the key shift symbols in turn; of a substitution, they are the seed."""
+    if kind == "substitution":
+        return Cipher(np.random.default_rng(list(key)).permutation(size)[None])
+    return Cipher((np.arange(size) + np.array(key)[:, None]) % size)
+
+
+@dataclass(frozen=True)
+class CipherBatch(Batch):
+    """Windows [B, T] of plain text, and windows in the cipher: other ones in training, the same ones in validation."""
+
+    plain: Tensor
+    cipher: Tensor
+
+
+class CipherText(Pairs):
+    """A file of text, also .gz, in lower case: pairs of a line, with a space at its end, and nothing."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(path)
+        self.path = str(check_file(path))
+
+    def __iter__(self) -> Iterator[tuple[str, str]]:
+        return ((f"{line.lower()} ", "") for line in read_lines(self.path))
+
+    def digest(self) -> str:
+        return file_digest(self.path)
+
+
+def prepare_windows(
+    files: Sequence[Pairs], tokenizer: Tokenizer, extent: int, *, folder: Path, progress: Callable[[int], None] | None = None
+) -> Corpus:
+    """Windows of `extent` symbols, one after the other; column `symbols`. The end of each block of lines is left out."""
+
+    def encode(texts: Texts) -> tuple[Columns, dict[str, int]]:
+        ids = np.array(list(chain.from_iterable(tokenizer.encode_batch([text for text, _ in texts]))), np.int64) - UNK
+        return {"symbols": list(ids[: len(ids) // extent * extent].reshape(-1, extent))}, {}
+
+    kind = ids_below(tokenizer.size)
+    key = ["windows", tokenizer.digest(), extent]
+    corpus = prepare(files, key, encode, {"symbols": kind}, sized=["symbols"], folder=folder, unit="windows", progress=progress)
+    if len(corpus) < 2:
+        raise DataError(f"{', '.join(file.name for file in files)}: too little text for two windows of {extent} symbols.")
+    return corpus
+
+
+def windows(corpus: Corpus, rows: Rows, extent: int) -> Symbols:
+    """Windows [B, T] of a corpus."""
+    return corpus.gather("symbols", rows)[0].astype(np.int64).reshape(-1, extent)
+
+
+def make_batch(rows: Rows, plain: Symbols, cipher: Symbols) -> CipherBatch:
+    return CipherBatch(torch.from_numpy(rows), torch.from_numpy(plain), torch.from_numpy(cipher))
+
+
+def write_symbols(tokenizer: Tokenizer, symbols: Sequence[int], separator: str) -> str:
+    """Symbols as text that `read_symbols` reads back."""
+    return separator.join(tokenizer.piece(symbol + UNK) if symbol else unknown(separator) for symbol in symbols)
+
+
+def unknown(separator: str) -> str:
+    """What stands for UNK: a word, or one character if characters are symbols."""
+    return SPECIALS[UNK] if separator else "\N{REPLACEMENT CHARACTER}"
+
+
+def read_symbols(tokenizer: Tokenizer, text: str) -> list[int]:
+    return [number - UNK for number in tokenizer.encode(text.lower())]

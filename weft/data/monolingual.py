@@ -1,0 +1,96 @@
+"""Text of single languages, named `en=FILE`, for learning to translate without translated text."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from itertools import chain, islice
+
+import numpy as np
+
+from weft.data.lines import check_file, file_digest, read_lines
+from weft.data.pair_source import Pairs, combine
+from weft.errors import DataError
+
+LANGUAGE = re.compile(r"([A-Za-z]{2,8}(?:-[A-Za-z0-9]{1,8})*)=(.+)", re.DOTALL)
+"""As `weft.config.data_paths` reads it."""
+
+CORRELATED = 0.5
+"""Correlation from which two texts count as translations of each other, line by line: that of how much longer or shorter each
+line is than the one before it. Lengths themselves also correlate in texts that consist of the same kinds of parts."""
+ENOUGH = 30
+"""Lines from which a correlation tells something."""
+
+
+class Monolingual(Pairs):
+    """Texts of one language, one per line: pairs of a line and the language. first, end: which lines, all by default."""
+
+    def __init__(self, language: str, paths: Sequence[str], first: int = 0, end: int | None = None) -> None:
+        super().__init__(", ".join(f"{language}={path}" for path in paths))
+        self.language, self.paths = language, [str(check_file(path)) for path in paths]
+        self.first, self.end = first, end
+
+    def lines(self) -> Iterator[str]:
+        return islice(chain.from_iterable(read_lines(path) for path in self.paths), self.first, self.end)
+
+    def __iter__(self) -> Iterator[tuple[str, str]]:
+        return ((line, self.language) for line in self.lines())
+
+    def digest(self) -> str:
+        return combine(self.language, str(self.first), str(self.end), *(file_digest(path) for path in self.paths))
+
+    def held_out(self, count: int) -> tuple[Monolingual, Monolingual]:
+        """The first `count` lines, and the others."""
+        return Monolingual(self.language, self.paths, 0, count), Monolingual(self.language, self.paths, count)
+
+
+def split_language(spec: str) -> tuple[str, str]:
+    """The language and the file of `en=FILE`."""
+    found = LANGUAGE.fullmatch(spec)
+    if found is None:
+        raise DataError(f"{spec!r} names no language: write, for example, en=FILE for an English text.")
+    return found[1], found[2]
+
+
+def languages_of(specs: Sequence[str]) -> list[str]:
+    """The languages that texts are in, in the order in which they come first."""
+    return list(dict.fromkeys(split_language(spec)[0] for spec in specs))
+
+
+def open_languages(specs: Sequence[str], tell: Callable[[str], None] = lambda message: None) -> tuple[Monolingual, Monolingual]:
+    """The texts of two languages, in the order in which the languages come first. Refuses texts that look parallel."""
+    files: dict[str, list[str]] = {}
+    for spec in specs:
+        language, path = split_language(spec)
+        files.setdefault(language, []).append(path)
+    if len(files) != 2:
+        names = ", ".join(files) or "none"
+        raise DataError(f"texts of two languages are needed, such as en=FILE and fr=FILE; there is {names}.")
+    first, second = (Monolingual(language, paths) for language, paths in files.items())
+    check_unpaired(first, second, tell)
+    return first, second
+
+
+def check_unpaired(first: Monolingual, second: Monolingual, tell: Callable[[str], None]) -> None:
+    """Raises DataError if the texts are translations line by line; tells if they may be translations in another order.
+
+    A shuffled translation is still a translation: each sentence has its partner, which real texts in two languages lack.
+    """
+    sizes = [np.fromiter((len(line) for line in text.lines()), np.float64) for text in (first, second)]
+    if len(sizes[0]) != len(sizes[1]) or len(sizes[0]) < ENOUGH:
+        return
+    advice = "take one half of the sentences for one language and the other half for the other"
+    changes = [np.diff(each) for each in sizes]
+    if min(each.std() for each in changes) > 0 and np.corrcoef(changes[0], changes[1])[0, 1] > CORRELATED:
+        raise DataError(f"{first.name} and {second.name} look like translations of each other, line by line: {advice}.")
+    tell(
+        f"{first.name} and {second.name} have the same number of lines. If one is a translation of the other in another order, "
+        f"results do not show what can be learnt without translations: {advice}."
+    )
+
+
+def disjoint_halves(pairs: Sequence[tuple[str, str]], seed: int = 1) -> tuple[list[str], list[str]]:
+    """Sources of one random half of the pairs and targets of the other half: texts of which no sentence has its partner."""
+    order = np.random.default_rng(seed).permutation(len(pairs)).tolist()
+    half = len(order) // 2
+    return [pairs[row][0] for row in order[:half]], [pairs[row][1] for row in order[half:]]

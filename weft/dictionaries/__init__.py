@@ -1,0 +1,1 @@
+"""Bilingual dictionaries from two texts that are not translations of each other."""

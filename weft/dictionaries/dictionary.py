@@ -1,0 +1,112 @@
+"""A dictionary as a file: a source word, a translation and a score per line, separated by tabs; the best translation first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from weft.data.lines import read_lines
+from weft.data.symbols import join_words
+from weft.dictionaries.adversarial import adversarial_pairs
+from weft.dictionaries.mapping import Learning, Mapped, map_vectors, similarities
+from weft.dictionaries.vectors import learn_vectors, split_words
+from weft.errors import DataError
+
+Entries = Mapping[str, Sequence[tuple[str, float]]]
+"""The translations of each word with their scores, best first."""
+
+
+@dataclass(frozen=True)
+class Precision:
+    """How many words have a right first translation, of those that gold and dictionary both contain.
+
+    known: words of the gold file that the dictionary translates · words: all words of the gold file.
+    """
+
+    right: int
+    known: int
+    words: int
+
+    @property
+    def percent(self) -> float:
+        """Precision at 1: words without a translation do not count."""
+        return 100 * self.right / max(1, self.known)
+
+
+class Dictionary:
+    """Translations of single words. Texts are translated word by word; a word that is not known stays as it is."""
+
+    def __init__(self, entries: Entries) -> None:
+        self.entries = entries
+
+    @staticmethod
+    def read(path: str | Path) -> Dictionary:
+        """Reads a dictionary or a gold file; the third column may be missing."""
+        entries: dict[str, list[tuple[str, float]]] = {}
+        for number, line in enumerate(read_lines(path), start=1):
+            source, _, rest = line.partition("\t")
+            target, _, score = rest.partition("\t")
+            try:
+                entries.setdefault(source, []).append((target, float(score or 0)))
+            except ValueError:
+                raise DataError(f"{path}, line {number:,}: the score {score!r} is not a number.") from None
+            if not source or not target:
+                raise DataError(f"{path}, line {number:,}: write a word, a tab and its translation.")
+        return Dictionary(entries)
+
+    def lines(self) -> Iterable[str]:
+        """The lines of the file."""
+        for source, found in self.entries.items():
+            for target, score in found:
+                yield f"{source}\t{target}\t{score:.4f}"
+
+    def precision(self, gold: Dictionary) -> Precision:
+        known = [word for word in gold.entries if word in self.entries]
+        wanted = {word: {target for target, _ in gold.entries[word]} for word in known}
+        right = sum(self.entries[word][0][0] in wanted[word] for word in known)
+        return Precision(right, len(known), len(gold.entries))
+
+    def translate(self, text: str) -> str:
+        """A text word by word, in its order. Capitals of first letters are kept."""
+        return join_words([self._word(word) for word in split_words(text, lowercase=False)])
+
+    def _word(self, word: str) -> str:
+        found = self.entries.get(word.lower())
+        if not found:
+            return word
+        best = found[0][0]
+        return best[:1].upper() + best[1:] if word[:1].isupper() else best
+
+
+def learn_dictionary(
+    source: Iterable[str],
+    target: Iterable[str],
+    *,
+    best: int = 5,
+    learning: Learning | None = None,
+    adversarial: bool = False,
+) -> tuple[Dictionary, Dictionary]:
+    """The dictionaries of two texts in both directions, with up to `best` translations per word.
+
+    adversarial: begin with a map that is learnt against a discriminator, not with words that are spelt alike.
+    """
+    begin = adversarial_pairs if adversarial else None
+    mapped = map_vectors(learn_vectors(source), learn_vectors(target), learning or Learning(), begin)
+    return nearest(mapped, best), nearest(mapped.turned(), best)
+
+
+def nearest(mapped: Mapped, best: int) -> Dictionary:
+    """The `best` target words of each source word by CSLS."""
+    scores = similarities(mapped.source.vectors, mapped.target.vectors)
+    order = np.argsort(-scores, 1, kind="stable")[:, :best]
+    found = np.take_along_axis(scores, order, 1)
+    words = mapped.target.words
+    return Dictionary(
+        {
+            word: [(words[number], float(score)) for number, score in zip(numbers, values, strict=True)]
+            for word, numbers, values in zip(mapped.source.words, order.tolist(), found.tolist(), strict=True)
+        }
+    )

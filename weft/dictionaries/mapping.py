@@ -1,0 +1,162 @@
+"""Maps the word vectors of one text onto those of another, without translated text.
+
+Words that both texts spell alike, or nearly so, are the first dictionary. It gives an orthogonal map (Procrustes), the map a
+larger dictionary, that a better map, and so on (self-learning, Artetxe et al. 2018). Neighbours are found by CSLS (Lample et
+al. 2018), which keeps words that are near to everything from translating everything.
+
+Shapes: V, W words of the two texts · D width of a vector · N pairs of words.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from weft.dictionaries.vectors import Vectors, WordVectors
+from weft.errors import DataError
+
+Pairs = NDArray[np.int64]
+"""[N, 2] numbers of words that translate each other."""
+
+Begin = Callable[[Vectors, Vectors, int], Pairs]
+"""Finds pairs of words from the vectors of both texts; the number says how many frequent words of each to look at."""
+
+NEIGHBOURS = 10
+"""Words that CSLS takes for the surroundings of a word."""
+SHORTEST = 4
+"""Letters of a word that may have a cognate; short words resemble each other by chance."""
+
+
+@dataclass(frozen=True)
+class Learning:
+    """How a map is learnt.
+
+    rounds: of self-learning · frequent: words of each text, the most frequent ones, that the dictionary of a round is made of ·
+    likeness: the least similarity of the spellings of cognates, 1 for equal ones · weight: the power of the correlations by
+    which mapped dimensions are weighted.
+    """
+
+    rounds: int = 10
+    frequent: int = 4000
+    likeness: float = 0.85
+    weight: float = 0.5
+
+
+@dataclass(frozen=True)
+class Mapped:
+    """The vectors of both texts in one space, of unit length, and the seeds by which they were mapped."""
+
+    source: WordVectors
+    target: WordVectors
+    seeds: Pairs
+
+    def turned(self) -> Mapped:
+        """The other direction."""
+        return Mapped(self.target, self.source, self.seeds[:, ::-1])
+
+
+def map_vectors(source: WordVectors, target: WordVectors, learning: Learning, begin: Begin | None = None) -> Mapped:
+    """Both texts' vectors in one space. Raises DataError if no word is spelt alike in both texts.
+
+    begin: finds the first pairs from the vectors instead of the spellings of words.
+    """
+    width = min(source.vectors.shape[1], target.vectors.shape[1])  # a text of few words has narrow vectors
+    x, y = _normal(source.vectors[:, :width]), _normal(target.vectors[:, :width])
+    limit = slice(learning.frequent)
+    if begin is None:
+        pairs = seeds = find_seeds(source.words, target.words, learning.likeness)
+    else:
+        pairs, seeds = begin(x, y, learning.frequent), np.zeros((0, 2), np.int64)
+    if len(pairs) == 0:
+        raise DataError("no word occurs in both texts, not even nearly alike: without such words no dictionary can be learnt")
+    for _ in range(learning.rounds):
+        mapped = align(x, y, pairs, learning.weight)
+        found = mutual(similarities(mapped[0][limit], mapped[1][limit]))
+        pairs = np.unique(np.concatenate([seeds, found]), axis=0)
+    first, second = align(x, y, pairs, learning.weight)
+    return Mapped(WordVectors(source.words, source.counts, first), WordVectors(target.words, target.counts, second), seeds)
+
+
+def align(x: Vectors, y: Vectors, pairs: Pairs, weight: float) -> tuple[Vectors, Vectors]:
+    """Both sets of vectors, turned to lie on each other where `pairs` say so, and of unit length.
+
+    U Σ Vᵀ of Σ xᵀy over all pairs gives the orthogonal map (Schönemann 1966). Dimensions in which both agree count more: they
+    are multiplied by Σ^weight (Artetxe, Labaka & Agirre 2018).
+    """
+    u, values, v = np.linalg.svd(x[pairs[:, 0]].T @ y[pairs[:, 1]])
+    scale = (values / values[0]) ** weight
+    return _unit(x @ u * scale), _unit(y @ v.T * scale)
+
+
+def similarities(x: Vectors, y: Vectors) -> Vectors:
+    """CSLS [V, W]: twice the cosine, less the mean cosine of each word with its nearest neighbours on the other side."""
+    cosine = x @ y.T
+    return 2 * cosine - _density(cosine, 1)[:, None] - _density(cosine, 0)[None]
+
+
+def mutual(scores: Vectors) -> Pairs:
+    """The pairs of words that are each other's best."""
+    forth, back = scores.argmax(1), scores.argmax(0)
+    first = np.arange(len(forth))
+    agreed = back[forth] == first
+    return np.stack([first[agreed], forth[agreed]], 1)
+
+
+def find_seeds(source: Sequence[str], target: Sequence[str], likeness: float) -> Pairs:
+    """Words with letters that both texts have, and words that resemble each other more than any other word does."""
+    numbers = {word: number for number, word in enumerate(target)}
+    same = [(number, numbers[word]) for number, word in enumerate(source) if word in numbers]
+    taken = {one for one, _ in same}, {other for _, other in same}
+    first, second = (
+        {word: n for n, word in enumerate(words) if n not in used and len(word) >= SHORTEST and word.isalpha()}
+        for words, used in zip((source, target), taken, strict=True)
+    )
+    return np.array([*same, *_cognates(first, second, likeness)], np.int64).reshape(-1, 2)
+
+
+def _cognates(source: Mapping[str, int], target: Mapping[str, int], likeness: float) -> list[tuple[int, int]]:
+    """Pairs of words whose sets of letter trigrams have the largest Dice coefficient, for both words."""
+    if likeness >= 1 or not source or not target:
+        return []
+    holders: defaultdict[str, list[int]] = defaultdict(list)
+    names = list(target)
+    sizes = np.array([len(_trigrams(word)) for word in names])
+    for number, word in enumerate(names):
+        for trigram in _trigrams(word):
+            holders[trigram].append(number)
+    best: dict[int, tuple[float, int]] = {}
+    for word, first in source.items():
+        grams = _trigrams(word)
+        shared = np.bincount([n for gram in grams for n in holders.get(gram, ())], minlength=len(names))
+        dice = 2 * shared / (sizes + len(grams))
+        second = int(dice.argmax())
+        score = float(dice[second])
+        if score >= likeness and score > best.get(second, (0.0, 0))[0]:
+            best[second] = score, first
+    return [(first, target[names[second]]) for second, (_, first) in best.items()]
+
+
+def _trigrams(word: str) -> set[str]:
+    padded = f"^{word}$"
+    return {padded[at : at + 3] for at in range(len(padded) - 2)}
+
+
+def _normal(vectors: Vectors) -> Vectors:
+    """Unit length, then mean zero, then unit length again."""
+    unit = _unit(vectors)
+    return _unit(unit - unit.mean(0))
+
+
+def _unit(vectors: Vectors) -> Vectors:
+    return vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
+
+
+def _density(cosine: Vectors, axis: int) -> Vectors:
+    """The mean of the largest cosines along an axis."""
+    count = min(NEIGHBOURS, cosine.shape[axis])
+    best: Vectors = np.partition(cosine, -count, axis).take(range(-count, 0), axis).mean(axis)
+    return best

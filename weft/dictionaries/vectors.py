@@ -1,0 +1,108 @@
+"""Word vectors from one text: positive pointwise mutual information, reduced by a singular value decomposition.
+
+Levy, Goldberg & Dagan 2015 compare them with skip-gram vectors; on texts of a few hundred thousand words they are better.
+
+Shapes: V words · C contexts · D width of a vector.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from weft.data.symbols import WordTokenizer
+from weft.errors import DataError
+
+Vectors = NDArray[np.float32]
+
+SMOOTHING = 0.75
+"""Power of context counts, which keeps rare contexts from looking informative."""
+OVERSAMPLED, PASSES = 20, 4
+"""Extra columns and passes of the randomised decomposition (Halko et al. 2011)."""
+
+SPLITTERS = {lowercase: WordTokenizer(lowercase=lowercase) for lowercase in (False, True)}
+
+
+def split_words(text: str, *, lowercase: bool = True) -> list[str]:
+    """The words and punctuation marks of a text."""
+    return SPLITTERS[lowercase].split(text)
+
+
+@dataclass(frozen=True)
+class WordVectors:
+    """The words of a text, most frequent first, how often each occurs, and their vectors [V, D]."""
+
+    words: Sequence[str]
+    counts: Sequence[int]
+    vectors: Vectors
+
+
+def learn_vectors(
+    lines: Iterable[str], *, most: int = 20_000, least: int = 5, window: int = 6, width: int = 300, power: float = 0.75
+) -> WordVectors:
+    """The vectors of the words that occur at least `least` times, `most` words at most.
+
+    window: the distance up to which words are each other's contexts, which count 1/distance. Left and right contexts differ.
+    power: of the singular values.
+    """
+    texts = [split_words(line) for line in lines]
+    counts = Counter(word for text in texts for word in text)
+    words = sorted((word for word, count in counts.items() if count >= least), key=lambda word: (-counts[word], word))[:most]
+    if len(words) < 2:
+        raise DataError(f"the text has {len(words)} words that occur at least {least} times, too few for word vectors")
+    cells = _cooccurrences(texts, {word: number for number, word in enumerate(words)}, window)
+    vectors = _reduced(_mutual_information(cells), min(width, len(words)), power)
+    return WordVectors(words, [counts[word] for word in words], vectors)
+
+
+def _cooccurrences(texts: Sequence[Sequence[str]], numbers: dict[str, int], window: int) -> Tensor:
+    """[V, 2V] sparse: how often each context stands left (first half) or right of each word, within the window."""
+    size = len(numbers)
+    ids = np.array([numbers.get(word, -1) for text in texts for word in (*text, "")])
+    text = np.repeat(np.arange(len(texts)), [len(words) + 1 for words in texts])
+    keys, values = [], []
+    for distance in range(1, window + 1):
+        first, second = ids[:-distance], ids[distance:]
+        real = (first >= 0) & (second >= 0) & (text[:-distance] == text[distance:])
+        first, second = first[real], second[real]
+        keys += [second * 2 * size + first, first * 2 * size + size + second]
+        values += [np.full(2 * len(first), 1 / distance, np.float32)]
+    cells, place = np.unique(np.concatenate(keys), return_inverse=True)
+    sums = np.bincount(place, np.concatenate(values)).astype(np.float32)
+    rows = torch.from_numpy(np.stack(np.divmod(cells, 2 * size)))
+    return _sparse(rows, torch.from_numpy(sums), (size, 2 * size))
+
+
+def _mutual_information(cells: Tensor) -> Tensor:
+    """max(0, log P(word, context) / (P(word) P(context))), with smoothed P(context)."""
+    word, context = cells.indices()
+    values = cells.values().double()
+    of_word = torch.zeros(cells.size(0), dtype=values.dtype).index_add_(0, word, values)
+    of_context = torch.zeros(cells.size(1), dtype=values.dtype).index_add_(0, context, values) ** SMOOTHING
+    ratio = values * of_context.sum() / (of_word[word] * of_context[context])
+    return torch.sparse_coo_tensor(
+        cells.indices(), ratio.log().clamp_min(0).float(), cells.shape, check_invariants=False
+    ).coalesce()
+
+
+def _sparse(cells: Tensor, values: Tensor, shape: tuple[int, ...]) -> Tensor:
+    return torch.sparse_coo_tensor(cells, values, shape, check_invariants=False).coalesce()
+
+
+def _reduced(cells: Tensor, width: int, power: float) -> Vectors:
+    """U Σ^power of the `width` largest singular values, by subspace iteration from a fixed start."""
+    rows = cells.size(0)
+    wide = min(width + OVERSAMPLED, rows)
+    basis = torch.randn(cells.size(1), wide, generator=torch.Generator().manual_seed(0))
+    turned = cells.t().coalesce()
+    for _ in range(PASSES):
+        basis = torch.linalg.qr(torch.sparse.mm(turned, torch.linalg.qr(torch.sparse.mm(cells, basis))[0]))[0]
+    left, values, _ = torch.linalg.svd(torch.sparse.mm(cells, basis), full_matrices=False)
+    vectors: Vectors = (left[:, :width] * values[:width] ** power).numpy()
+    return vectors

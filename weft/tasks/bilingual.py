@@ -1,0 +1,100 @@
+"""What a model of two languages learns from: texts to restore from any source, words to fill in, and its own translations."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from weft.batch import EOS, PAD, Layout, Source
+from weft.data.unpaired import UnpairedBatch
+from weft.inference.predictor import pad
+from weft.inference.reading import Piece
+from weft.inference.resolve import changed, resolve
+from weft.inference.translation import TranslationPredictor
+from weft.models.base import Decoder, Encoded
+from weft.models.bilingual import Bilingual
+from weft.tasks.rewarding import PLAIN
+from weft.tasks.translation import TranslationTask
+
+SAFE = {"min_length": 1, "precision": "float32"}
+"""Settings of `decode` for back-translations."""
+HIDDEN = 0.15
+"""The share of words that the encoder learns to fill in (Devlin et al. 2019)."""
+
+
+@dataclass(frozen=True)
+class Languages:
+    """The marks of two languages, the blank, and the number of ids that texts consist of."""
+
+    first: int
+    second: int
+    blank: int
+    size: int
+
+    def of(self, batch: UnpairedBatch) -> Tensor:
+        """The language of each text [B], 0 or 1."""
+        return (batch.other == self.first).long()
+
+    def labels(self, model: Bilingual, batch: UnpairedBatch, labels: Tensor) -> Iterator[tuple[Decoder, Tensor]]:
+        """Each decoder with the labels it has to predict: all, or those of its language."""
+        for language, decoder in enumerate(model.decoders):
+            own = (self.of(batch) == language)[:, None]
+            yield decoder, labels if len(model.decoders) == 1 else labels.masked_fill(~own, PAD)
+
+
+def restore(
+    model: Bilingual, encoded: Encoded, batch: UnpairedBatch, languages: Languages, smoothing: float
+) -> tuple[Tensor, Tensor]:
+    """(label-smoothed loss, negative log-likelihood) of the texts of a batch, given an encoded source for each."""
+    pairs = []
+    for decoder, labels in languages.labels(model, batch, batch.labels):
+        hidden = decoder.features(batch.target, decoder.start(encoded), batch.target_layout).hidden
+        pairs.append(decoder.loss(hidden, labels, smoothing))
+    return _sums(pairs)
+
+
+def fill_in(model: Bilingual, batch: UnpairedBatch, languages: Languages) -> tuple[Tensor, Tensor]:
+    """The same of words that the encoder reads as blanks, predicted from its states by the output layer of the decoder."""
+    values, layout = batch.clean.values, batch.clean.layout
+    hidden = (torch.rand(values.shape, device=values.device) < HIDDEN) & (values > EOS)
+    encoded = model.encode(Source(values.masked_fill(hidden, languages.blank), layout))
+    true = values.masked_fill(~hidden, PAD)
+    return _sums([decoder.loss(encoded.memory, labels) for decoder, labels in languages.labels(model, batch, true)])
+
+
+def nothing(batch: UnpairedBatch) -> Source:
+    """A source without words for each text, which makes the decoder a language model."""
+    rows = len(batch.rows)
+    ends = torch.full((rows, 1), EOS, device=batch.other.device)
+    return Source(ends, Layout.padded([1] * rows).to(ends.device))
+
+
+def back_translations(task: TranslationTask, model: Bilingual, batch: UnpairedBatch, languages: Languages) -> Source:
+    """Greedy translations of the texts into the other language, without dropout; no gradient passes through them.
+
+    They are computed in float32: a recorded search must not keep weights that autocast has converted.
+    """
+    layout, into = batch.clean.layout, (1 - languages.of(batch)).tolist()
+    rows = [row[:length] for row, length in zip(batch.clean.values.tolist(), layout.counts, strict=True)] if layout else []
+    most = min(task.config.decode.max_length, task.config.data.max_length)
+    section = changed(task.config.decode, {**PLAIN, **task.quick, **SAFE, "max_length": most})
+    texts: dict[int, list[int]] = {}
+    training = model.training
+    model.eval()
+    for language in (0, 1) if len(model.decoders) > 1 else (None,):
+        mine = [row for row, other in enumerate(into) if language in (None, other)]
+        writer = TranslationPredictor(model.writes(language or 0), task.source, task.target, resolve(section, model.device))
+        pieces = [Piece(rows[row], [(languages.first, languages.second)[into[row]]]) for row in mine]
+        for row, (best, *_) in zip(mine, writer.search(pieces)[0] if pieces else [], strict=True):
+            texts[row] = [*(token for token in best.ids if EOS < token < languages.size), EOS]
+    model.train(training)
+    ordered = [texts[row] for row in range(len(rows))]
+    return Source(pad(ordered), Layout.padded([len(text) for text in ordered])).to(model.device)
+
+
+def _sums(pairs: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
+    totals, nlls = zip(*pairs, strict=True)
+    return torch.stack(totals).sum(), torch.stack(nlls).sum()

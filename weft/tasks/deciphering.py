@@ -1,0 +1,247 @@
+"""Deciphering: half of a text as it is and the other half in a cipher, without pairs; learnt by CipherGAN."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from pydantic import NonNegativeFloat, NonNegativeInt, PositiveInt
+from torch import Tensor, nn
+
+from weft.batch import UNK, Position
+from weft.data.batching import Batches
+from weft.data.ciphers import (
+    CipherBatch,
+    CipherText,
+    Kind,
+    make_batch,
+    make_cipher,
+    prepare_windows,
+    unknown,
+    windows,
+    write_symbols,
+)
+from weft.data.corpus import Corpus, Rows
+from weft.data.formats import Pairs
+from weft.data.tokenizer import has_tokenizers, load_tokenizers, save_tokenizers, train_tokenizer
+from weft.errors import ConfigError
+from weft.evaluation.ciphers import SymbolAccuracy
+from weft.evaluation.metrics import Metric
+from weft.inference.deciphering import DecipheringPredictor
+from weft.inference.resolve import Resolved
+from weft.models.base import Network, Sizes
+from weft.models.cipher_gan import CipherGan, Written
+from weft.models.composing import build_model
+from weft.objectives.adversarial import Kind as Losses
+from weft.objectives.adversarial import drawn, fooling_loss, judge_loss, remember
+from weft.tasks.base import LOSS, Loss, Measure, Setting
+from weft.tasks.text import Direction, TextTask
+
+SIDES = ("plain", "cipher")
+
+
+class DecipheringTask(TextTask):
+    """Learns a cipher from half of a text as it is, and the other half in the cipher.
+
+    Texts are cut into windows, and each window is enciphered from its first symbol on. The loss of a validation is that of the
+    way through both generators and back, which needs no pairs; the accuracy is measured with the key.
+
+    cipher: shift; vigenere: shifts in turn; substitution: any permutation of the symbols
+    key: the shifts; of a substitution, its random seed
+    extent: symbols of a window, a multiple of the numbers of the key
+    loss: of generators and discriminators
+    draws: whether discriminators see symbols that are drawn from the generators' probabilities, or the probabilities themselves
+    cycle_weight: weight of the way through both generators and back
+    penalty: weight of the gradient penalty of the discriminators
+    pool: fakes of earlier updates that discriminators are shown again, 50 in the paper; 0: none
+    """
+
+    example = "text.txt"
+    commands = ('weft predict {run} "a text in the cipher"', "weft evaluate {run} --data TEXT")
+    measures = (Measure("accuracy", "accuracy"), LOSS)
+    sentences = (0,)
+    counts = "texts"
+    inference = "forward"
+
+    def __init__(
+        self,
+        setting: Setting,
+        *,
+        cipher: Kind = "shift",
+        key: list[NonNegativeInt] = [3],  # noqa: B006
+        extent: PositiveInt = 100,
+        loss: Losses = "wasserstein",
+        draws: bool = True,
+        cycle_weight: NonNegativeFloat = 1.0,
+        penalty: NonNegativeFloat = 10.0,
+        pool: NonNegativeInt = 0,
+    ) -> None:
+        super().__init__(setting)
+        if not key or (cipher != "vigenere" and len(key) > 1):
+            raise ConfigError(f"task.key: {key}: give one number, or with task.cipher: vigenere at least one")
+        if extent % len(key):
+            raise ConfigError(f"task.extent: {extent} is not a multiple of the {len(key)} numbers of task.key")
+        self.kind, self.key, self.extent = cipher, key, extent
+        self.loss, self.draws, self.cycle_weight, self.penalty, self.pool = loss, draws, cycle_weight, penalty, pool
+        self._pools: dict[str, Tensor] = {}
+
+    def open(self, spec: str) -> Pairs:
+        return CipherText(spec)
+
+    def inspect(self, pairs: Pairs, tell: Callable[[str], None]) -> None:
+        """Any text will do."""
+
+    def learn(self, train: list[Pairs]) -> None:
+        data = self.config.data
+        if not has_tokenizers(self.run):
+            tokenizer = train_tokenizer(data.tokenizer, train, size=data.vocabulary, folder=self.cache)
+            save_tokenizers(self.run, tokenizer, tokenizer)
+
+    def reopen(self) -> Sizes:
+        self.source = self.target = load_tokenizers(self.run, self.config.data.tokenizer)[0]
+        self.cipher = make_cipher(self.kind, self.key, len(self.symbols))
+        return Sizes(len(self.symbols), self.extent)
+
+    @property
+    def symbols(self) -> range:
+        """The symbols: UNK and all units of the tokenizer."""
+        return range(self.source.size - UNK)
+
+    @property
+    def separator(self) -> str:
+        """What stands between symbols in texts."""
+        return "" if self.config.data.tokenizer["kind"] == "characters" else " "
+
+    def outline(self) -> Sizes:
+        return Sizes(8, self.extent)
+
+    def build(self, spec: Mapping[str, Any], sizes: Sizes) -> Network:
+        model = build_model(spec, sizes)
+        if not isinstance(model, CipherGan):
+            raise ConfigError("model.kind: the task deciphering needs two generators and discriminators; use cipher_gan")
+        return model
+
+    def parameters(self, model: nn.Module) -> dict[str, list[nn.Parameter]]:
+        assert isinstance(model, CipherGan)
+        return {"model": model.writers(), "discriminator": model.judges()}
+
+    def check_length(self, model: Network, longest: int) -> None:
+        """Windows have one length."""
+
+    def predictor(self, model: Network, resolved: Resolved, warn: Callable[[str], None] | None = None) -> DecipheringPredictor:
+        return DecipheringPredictor(
+            model, resolved, self.source, self.extent, self.separator, warn, period=len(self.cipher.table)
+        )
+
+    def metrics(self, *, tokenize: str | None = None, lowercase: bool = False) -> list[Metric]:
+        return [SymbolAccuracy(self.separator, unknown(self.separator))]
+
+    def examples(self, data: Sequence[str], tell: Callable[[str], None] = lambda message: None) -> list[tuple[str, str]]:
+        """Windows of the data in the cipher, each with its plain text."""
+        corpus = self.encode([self.open(spec) for spec in data], training=False, folder=self.cache, progress=lambda read: None)
+        plain = windows(corpus, np.arange(len(corpus)), self.extent)
+        texts = zip(self.cipher(plain).tolist(), plain.tolist(), strict=True)
+        return [(self._text(cipher), self._text(window)) for cipher, window in texts]
+
+    def _text(self, symbols: Sequence[int]) -> str:
+        return write_symbols(self.source, symbols, self.separator)
+
+    def encode(self, pairs: list[Pairs], *, training: bool, folder: Path, progress: Callable[[int], None]) -> Corpus:
+        return prepare_windows(pairs, self.source, self.extent, folder=folder, progress=progress)
+
+    def collate(
+        self, corpus: Corpus, rows: Rows, *, packed: bool = False, budget: int = 0, rounded: bool = False
+    ) -> CipherBatch:
+        """Windows, and the same windows in the cipher, for validation."""
+        plain = windows(corpus, rows, self.extent)
+        return make_batch(rows, plain, self.cipher(plain))
+
+    def batches(self, position: Position) -> Iterator[tuple[CipherBatch, Position]]:
+        """Windows of the first half of the text, and others of the second half in the cipher."""
+        half, train = len(self.train) // 2, self.config.train
+        for rows, following in Batches(self.train.lengths[:half], train.batch_tokens, seed=train.seed).stream(position):
+            plain, hidden = (windows(self.train, rows + begin, self.extent) for begin in (0, half))
+            yield make_batch(rows, plain, self.cipher(hidden)), following
+
+    def losses(self, model: nn.Module, batch: CipherBatch, update: int) -> Iterator[Loss]:
+        assert isinstance(model, CipherGan)
+        count = torch.tensor(len(batch.plain), device=batch.plain.device)
+        written = model(batch.plain, batch.cipher, drawn) if self.draws else model(batch.plain, batch.cipher)
+        cycle = _cycle(written, batch)
+        with model.without_judges():
+            fooled = fooling_loss(model.of_cipher, model.embed(written.cipher), self.loss)
+            fooled = fooled + fooling_loss(model.of_plain, model.embed(written.plain), self.loss)
+        yield Loss(fooled + self.cycle_weight * cycle, count, {"cycle": cycle.detach(), "fooled": fooled.detach()})
+        losses = []
+        for side, judge, real, fakes in (
+            ("plain", model.of_plain, batch.plain, written.plain),
+            ("cipher", model.of_cipher, batch.cipher, written.cipher),
+        ):
+            shown = model.embed(self._remembered(side, fakes))
+            losses.append(judge_loss(judge, model.embed(real), shown, self.penalty, self.loss))
+        yield Loss(losses[0] + losses[1], count, optimizer="discriminator")
+
+    def _remembered(self, side: str, fakes: Tensor) -> Tensor:
+        """The fakes to judge, some of them from earlier updates."""
+        if not self.pool:
+            return fakes.detach()
+        pool = self._pools.get(side)
+        shown, self._pools[side] = remember(None if pool is None else pool.to(fakes.device), fakes, self.pool)
+        return shown
+
+    def carried(self) -> dict[str, Tensor]:
+        return {f"pool/{side}/{_process()}": pool.cpu() for side, pool in self._pools.items()}
+
+    def carry(self, tensors: Mapping[str, Tensor]) -> None:
+        names = {side: f"pool/{side}/{_process()}" for side in SIDES}
+        self._pools = {side: tensors[name].clone() for side, name in names.items() if name in tensors}
+
+    def validation(self, model: nn.Module, directions: Sequence[Direction] | None = None) -> Iterator[CipherBatch]:
+        """Windows of the validation data or, if there is none, of the half of the text that is in the cipher."""
+        train, device = self.config.train, next(model.parameters()).device
+        corpus, begin = (self.train, len(self.train) // 2) if self.valid is None else (self.valid, 0)
+        end = min(len(corpus), begin + (train.validate_sentences or len(corpus)))
+        for rows in np.array_split(np.arange(begin, end), -(-(end - begin) * self.extent // train.batch_tokens)):
+            yield self.collate(corpus, rows).to(device)
+
+    @torch.no_grad()
+    def evaluate(self, model: nn.Module) -> dict[str, float]:
+        """The loss of the way back, and the accuracy without UNK, on windows of the validation data or of the cipher text."""
+        assert isinstance(model, CipherGan)
+        right = known = 0
+        cycle, texts = 0.0, 0
+        for batch in self.validation(model):
+            counted = batch.plain != 0
+            found = model.solve(batch.cipher).argmax(-1)
+            right, known = right + int(((found == batch.plain) & counted).sum()), known + int(counted.sum())
+            cycle, texts = cycle + float(_cycle(model(batch.plain, batch.cipher), batch)), texts + len(batch.plain)
+        return {"accuracy": 100 * right / max(1, known), "loss": cycle / max(1, texts)}
+
+    def describe(self) -> dict[str, Any]:
+        return {"symbols": len(self.symbols), "training texts": len(self.train)}
+
+    @property
+    def typical_length(self) -> int:
+        return self.extent
+
+    def made_up(self, length: int, sizes: Sizes, rows: int = 1, *, packed: bool = False, rounded: bool = False) -> CipherBatch:
+        plain, cipher = np.random.default_rng(length).integers(0, sizes.source, (2, rows, self.extent))
+        return make_batch(np.arange(rows), plain, cipher)
+
+
+def _cycle(written: Written, batch: CipherBatch) -> Tensor:
+    """Σ |p − one-hot| per symbol of both texts after both generators, summed over texts: 0 if they come back as they were."""
+    missed = [
+        1 - again.gather(-1, true[..., None])
+        for again, true in ((written.plain_again, batch.plain), (written.cipher_again, batch.cipher))
+    ]
+    return 2 * sum(each.mean((1, 2)).sum() for each in missed)  # type: ignore[return-value]
+
+
+def _process() -> int:
+    """The number of this process among those that train together."""
+    return dist.get_rank() if dist.is_available() and dist.is_initialized() else 0

@@ -1,0 +1,295 @@
+"""Translation without translated text (Lample et al. 2018): denoising and online back-translation in one model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property
+from itertools import chain
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from pydantic import NonNegativeFloat, NonNegativeInt
+from torch import Tensor
+
+from weft.batch import PAD, Position, Source
+from weft.config.corpora import TrainingCorpus, ValidationCorpus, names
+from weft.data.batching import Batches
+from weft.data.corpus import Corpus, Rows
+from weft.data.formats import Pairs
+from weft.data.marks import BLANK, MarkedTokenizer, add_marks, save_marked
+from weft.data.monolingual import Monolingual, languages_of, open_languages
+from weft.data.noise import Noiser, Noising, WordNoise
+from weft.data.pairs import random_pairs
+from weft.data.tokenizer import has_tokenizers, train_tokenizer
+from weft.data.unpaired import TOKENS, WORDS, Translate, UnpairedBatch, collate_unpaired, prepare_unpaired
+from weft.dictionaries.dictionary import nearest
+from weft.dictionaries.mapping import Learning, Mapped, map_vectors
+from weft.dictionaries.tokens import place_vectors, token_vectors
+from weft.dictionaries.vectors import learn_vectors, split_words
+from weft.errors import ConfigError
+from weft.evaluation.metrics import make_metrics, score
+from weft.evaluation.purity import Purity
+from weft.inference.resolve import Resolved, changed, resolve
+from weft.inference.two_languages import TwoLanguagePredictor
+from weft.models.base import Model, Network, Sizes
+from weft.models.bilingual import Bilingual, LanguageJudge, second_decoder
+from weft.models.composing import build_encoder_decoder
+from weft.tasks.base import LOSS, Loss, Measure, Setting, Share
+from weft.tasks.bilingual import Languages, back_translations, fill_in, nothing, restore
+from weft.tasks.text import Direction
+from weft.tasks.translation import TranslationTask
+from weft.tasks.writing import Objective
+
+
+class UnsupervisedTask(TranslationTask):
+    """Translation between two languages, of which only separate texts are known.
+
+    One model reads and writes both languages; the first token of a target says which. It learns to restore texts from noise,
+    and from their translations: word by word with a dictionary at first, then by the model itself (online back-translation).
+    The best model is chosen by the way there and back and by the words of the right language, without translated text.
+
+    drop, blank: the probability that noise drops a word or blanks it out
+    shuffle: the most places by which noise moves a word
+    denoising_steps: updates in which the weight of denoising falls from 1 to 0; 0: no denoising
+    dictionary_steps: updates that begin with translations word by word; 0: no dictionary
+    language_model_steps: updates before all others, in which the decoder learns to write texts without a source, and the
+        encoder to fill in blanks; 0: none
+    vectors: whether the vectors of the dictionary are the first embeddings of words that are one token
+    decoders: one decoder for both languages, or one for each (Artetxe et al. 2018)
+    adversarial_weight: weight of the encoder's loss against a judge, with an optimiser of its own, that tells languages apart
+        by the encoder's states (Lample et al. 2018); 0: no judge
+    """
+
+    example = "en=english.txt --data fr=french.txt"
+    commands = ('weft translate {run} "a sentence"', "weft evaluate {run} --data SOURCE,TARGET --set decode.into=LANGUAGE")
+    distils = False
+    texts: Sequence[Monolingual] = ()
+
+    def __init__(
+        self,
+        setting: Setting,
+        *,
+        objective: Objective,
+        drop: Share = 0.1,
+        blank: Share = 0.2,
+        shuffle: NonNegativeInt = 3,
+        denoising_steps: NonNegativeInt = 20_000,
+        dictionary_steps: NonNegativeInt = 2_000,
+        language_model_steps: NonNegativeInt = 0,
+        vectors: bool = False,
+        decoders: Literal[1, 2] = 1,
+        adversarial_weight: NonNegativeFloat = 0.0,
+    ) -> None:
+        super().__init__(setting, objective=objective)
+        if not self.config.data.shared_vocabulary:
+            raise ConfigError("data.shared_vocabulary: one model reads and writes both languages; set it to true")
+        self.steady = False
+        self.noise = WordNoise(drop, blank, shuffle), WordNoise(drop, 0.0, shuffle)
+        self.denoising_steps, self.dictionary_steps = denoising_steps, dictionary_steps
+        self.language_model_steps, self.vectors = language_model_steps, vectors
+        self.decoders, self.adversarial_weight = decoders, adversarial_weight
+        self.measures = (
+            Measure("pure_round_trip", "round trip × purity"),
+            Measure("round_trip", "BLEU of the round trip"),
+            Measure("purity", "words of the right language (%)"),
+            LOSS,
+        )
+
+    def prepare(self) -> Sizes:
+        data = self.config.data
+        if not data.train:
+            raise ConfigError(f"there is no training data: give --data {self.example}, or set data.train")
+        if data.valid:
+            raise ConfigError("data.valid: this task validates without translated text, on data.hold_out lines; remove it")
+        if not all(isinstance(spec, str) for spec in data.train):
+            raise ConfigError("data.train: the task unsupervised reads en=FILE and fr=FILE; name files without braces")
+        both = open_languages(names(data.train), self.tell)
+        parts = [text.held_out(data.hold_out) for text in both]
+        self.held, self.texts = [held for held, _ in parts], [rest for _, rest in parts]
+        self.learn(list(self.texts))
+        sizes = self.reopen()
+        self.limit("data.vocabulary", self.target.size)
+        corpus = TrainingCorpus(files=names(data.train))
+        self.train = self._read(corpus, list(self.texts), "training")
+        if data.hold_out:
+            self.valid = self._read(corpus, list(self.held), "validation")
+            self.directions = [Direction("held out", None, self.held, self.valid)]
+        return sizes
+
+    def learn(self, train: list[Pairs]) -> None:
+        data = self.config.data
+        if not has_tokenizers(self.run):
+            self.tell_tokenizer()
+            own = train_tokenizer(data.tokenizer, train, size=data.vocabulary, folder=self.cache, start=self.start)
+            save_marked(self.run, *add_marks(own, own, [*languages_of(names(data.train)), BLANK], needs_tag=False))
+
+    def reopen(self) -> Sizes:
+        sizes = super().reopen()
+        assert isinstance(self.source, MarkedTokenizer)
+        self.marked, self.languages = self.source, languages_of(names(self.config.data.train))
+        return sizes
+
+    @property
+    def tags(self) -> Sequence[str]:
+        """None: decode.into names the target language, not a tag of the source."""
+        return ()
+
+    @property
+    def two(self) -> Languages:
+        """The ids of the two languages and of the blank."""
+        first, second, blank = (self.marked.mark(name) for name in (*self.languages, BLANK))
+        return Languages(first, second, blank, self.marked.inner.size)
+
+    def encode_part(self, part: ValidationCorpus, pairs: list[Pairs], progress: Callable[[int], None]) -> Corpus:
+        most = self.config.data.max_length
+        key = [text.digest() for text in self.texts] if self.dictionary_steps else None
+        return prepare_unpaired(
+            pairs,
+            self.marked,
+            self.languages,
+            self._dictionaries,
+            key=key,
+            folder=self.cache,
+            max_length=most,
+            progress=progress,
+        )
+
+    def _dictionaries(self) -> Translate:
+        """Translates word by word with dictionaries of the training texts; without dictionaries, texts stay as they are."""
+        if not self.dictionary_steps:
+            return lambda text, language: text
+        both = nearest(self._mapped, best=1), nearest(self._mapped.turned(), best=1)
+        known = dict(zip(self.languages, both, strict=True))
+        return lambda text, language: known[language].translate(text)
+
+    @cached_property
+    def _mapped(self) -> Mapped:
+        self.tell("learning word vectors of both languages and a map between them")
+        first, second = (learn_vectors(text.lines()) for text in self.texts)
+        return map_vectors(first, second, Learning())
+
+    def collate(self, corpus: Corpus, rows: Rows, **layout: Any) -> UnpairedBatch:
+        """A batch for validation, always with the same noise."""
+        return self._collate(corpus, rows, np.random.default_rng(0))
+
+    def _collate(self, corpus: Corpus, rows: Rows, draw: np.random.Generator) -> UnpairedBatch:
+        first, second = (Noiser(self.marked, noise, blank=self.marked.mark(BLANK)) for noise in self.noise)
+        noising = Noising({TOKENS: first, WORDS: second}, self.config.data.max_length + 1)
+        return collate_unpaired(corpus, rows, noising, (self.two.first, self.two.second), draw)
+
+    def batches(self, position: Position) -> Iterator[tuple[UnpairedBatch, Position]]:
+        train, begin = self.config.train, position
+        for rows, following in Batches(self.train.lengths, train.batch_tokens, seed=train.seed).stream(position):
+            yield self._collate(self.train, rows, np.random.default_rng((train.seed, *begin))), following
+            begin = following
+
+    def losses(self, model: torch.nn.Module, batch: UnpairedBatch, update: int) -> Iterator[Loss]:  # type: ignore[override]
+        """Restores texts from noise, with a weight, and from translations; only the latter are counted."""
+        assert isinstance(model, Bilingual)
+        count, language = (batch.labels != PAD).sum(), self.two.of(batch)
+        if update <= self.language_model_steps:
+            total, nll = fill_in(model, batch, self.two)
+            yield Loss(total, torch.zeros_like(count), {"filled in": nll})
+            total, nll = restore(model, model.encode(nothing(batch)), batch, self.two, self.smoothing)
+            yield Loss(total, count, {"nll": nll})
+            return
+        update -= self.language_model_steps
+        weight = max(0.0, 1 - (update - 1) / max(1, self.denoising_steps))
+        if self.denoising_steps and weight > 0:
+            yield from self._restored(model, batch, batch.source, language, "denoising", weight)
+        source = batch.words
+        if update > self.dictionary_steps:
+            source = back_translations(self, model, batch, self.two)
+        yield from self._restored(model, batch, source, 1 - language, "nll", count=count)
+
+    def _restored(
+        self,
+        model: Bilingual,
+        batch: UnpairedBatch,
+        source: Source,
+        language: Tensor,
+        name: str,
+        weight: float = 1.0,
+        count: Tensor | None = None,
+    ) -> Iterator[Loss]:
+        """The loss of restoring the texts from sources in a language [B] and, if there is a judge of languages, its loss."""
+        encoded = model.encode(source)
+        total, nll = restore(model, encoded, batch, self.two, self.smoothing)
+        loss = Loss(weight * total, torch.zeros_like(batch.rows.sum()) if count is None else count, {name: nll})
+        if model.judge is None:
+            yield loss
+            return
+        yield loss.plus("confused", model.confused(encoded, language), self.adversarial_weight)
+        states = encoded.memory.new_tensor(encoded.memory.size(0) * encoded.memory.size(1))
+        counted = states if encoded.layout is None else encoded.layout.ok.sum()
+        yield Loss(model.judged(encoded, language), counted, optimizer="judge")
+
+    def parameters(self, model: torch.nn.Module) -> dict[str, list[torch.nn.Parameter]]:
+        assert isinstance(model, Bilingual)
+        judges = [] if model.judge is None else list(model.judge.parameters())
+        known = {id(parameter) for parameter in judges}
+        groups = {"model": [each for each in super().parameters(model)["model"] if id(each) not in known], "judge": judges}
+        return {name: group for name, group in groups.items() if group}
+
+    def build(self, spec: Mapping[str, Any], sizes: Sizes) -> Network:
+        model = super().build(spec, sizes)
+        assert isinstance(model, Model)
+        if model.copies:
+            raise ConfigError(
+                "model.kind: this model copies source words, but both languages have words of their own; use another"
+            )
+        if self.language_model_steps and not (model.encoder.aligned and model.encoder.width == model.decoder.hidden):
+            raise ConfigError(
+                "task.language_model_steps: the decoder's output layer cannot read the states of this encoder, which have "
+                "another width; set it to 0, or choose an encoder as wide as the decoder"
+            )
+        if self.vectors and self.texts:
+            place_vectors(model, sizes.target, *token_vectors(self._mapped, self.marked))
+        second = second_decoder(model, build_encoder_decoder(spec, sizes)) if self.decoders == 2 else None
+        return Bilingual(model, second, LanguageJudge(model.encoder.width) if self.adversarial_weight else None)
+
+    def predictor(self, model: Network, resolved: Resolved, warn: Callable[[str], None] | None = None) -> TwoLanguagePredictor:
+        assert isinstance(model, Bilingual)
+        into = resolved.section.into or self.languages[1]
+        if into not in self.languages:
+            raise ConfigError(f"decode.into: {into}: the run translates between {' and '.join(self.languages)}")
+        chosen = model.writes(self.languages.index(into))
+        return TwoLanguagePredictor(chosen, self.marked, resolved, self.marked.mark(into), warn)
+
+    def evaluate(self, model: torch.nn.Module) -> dict[str, float]:
+        """The loss of denoising, BLEU of held-out texts after both directions, and how many words are of the right language."""
+        if self.valid is None:
+            return {}
+        assert isinstance(model, Model)
+        trips, pure = [], []
+        for here, there in ((0, 1), (1, 0)):
+            texts = list(self.held[here].lines())
+            away = self._translated(model, texts, self.languages[there])
+            back = self._translated(model, away, self.languages[here])
+            trips.append(next(iter(score(back, texts, make_metrics(["bleu"])).values())).value)
+            pure.append(self.purity([word for text in away for word in split_words(text)], there))
+        trip, purity = sum(trips) / 2, sum(pure) / 2
+        product = sum(one * other / 100 for one, other in zip(trips, pure, strict=True)) / 2
+        return {"pure_round_trip": product, "round_trip": trip, "purity": purity, "loss": self.mean_loss(model)[0]}
+
+    def _translated(self, model: Model, texts: Sequence[str], into: str) -> list[str]:
+        section = changed(self.config.decode, {**self.quick, "into": into})
+        predictor = self.predictor(model, resolve(section, model.device))
+        return [found.text for found in predictor.predict(map(predictor.parse, texts), together=True)]
+
+    @cached_property
+    def purity(self) -> Purity:
+        first, second = (chain.from_iterable(map(split_words, text.lines())) for text in self.texts)
+        return Purity(first, second)
+
+    def describe(self) -> dict[str, Any]:
+        return {"vocabulary": self.marked.size, "training texts": len(self.train)}
+
+    def made_up(
+        self, length: int, sizes: Sizes, rows: int = 1, *, packed: bool = False, rounded: bool = False
+    ) -> UnpairedBatch:
+        pairs = random_pairs((sizes.source - 3, sizes.target - 3), (length, length), rows)
+        other = torch.full((rows,), sizes.target - 2)
+        clean, words = (Source(pairs.source.values.clone(), pairs.source.layout) for _ in range(2))
+        return UnpairedBatch(pairs.rows, pairs.source, pairs.target, pairs.target_layout, pairs.labels, clean, words, other)
