@@ -27,7 +27,7 @@ VOCABULARY = 19
 SOURCE, TARGET = (27, 5, 22, 1), (21, 30, 1, 24)
 """Source and target lengths of a small batch."""
 
-ONE_SIDED = {"language_model", "rnn_language_model", "memory_network"}
+ONE_SIDED = {"language_model", "rnn_language_model", "memory_network", "cipher_gan"}
 """Models that have no encoder, or write no text."""
 
 TABLES = {"base": "weft.models:MODELS", "encoder": "weft.models:ENCODERS", "decoder": "weft.models:DECODERS"}
