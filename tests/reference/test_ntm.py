@@ -140,3 +140,11 @@ def test_every_parameter_learns() -> None:
     encoder = make().train()
     encoder(Source(torch.randn(2, 5, 4).double())).memory.square().sum().backward()
     assert all(parameter.grad is not None and parameter.grad.isfinite().all() for parameter in encoder.parameters())
+
+
+@pytest.mark.parametrize("moving", [True, False])
+def test_heads_begin_by_moving(moving: bool) -> None:
+    torch.manual_seed(1)
+    encoder = TuringEncoder(dim=6, slots=12, slot_width=4, moving=moving).eval()
+    places = encoder.read(torch.zeros(1, 6, 6), None).extras["heads"].argmax(-1)
+    assert bool((places[0].diff(dim=0) == 1).all()) == moving
