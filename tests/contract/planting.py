@@ -1,8 +1,9 @@
-"""Plants a bug: imports the package again with one passage of one file changed, and runs the suite against it."""
+"""Plants a bug: imports a module again with one passage changed, and all that import it, and runs the suite against it."""
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
 import importlib.util
 import sys
@@ -16,8 +17,11 @@ from types import CodeType, ModuleType
 from typing import Any
 
 import torch
+from test_layering import PACKAGE, imports
 
 REFERENCE = Path(__file__).parent.parent / "reference"
+HELPERS = {file.stem for file in REFERENCE.glob("[!ct]*.py")}
+RELOADED = {"weft", "weft_contract", "contract", *HELPERS}
 
 
 @dataclass(frozen=True)
@@ -68,13 +72,14 @@ class _Finder(MetaPathFinder):
 
 @contextlib.contextmanager
 def planted(bug: Bug) -> Iterator[None]:
-    """Inside this context, imports of weft and of the suite load fresh modules with the bug."""
+    """Inside this context the suite, the module with the bug, and all modules that import it are loaded afresh."""
     spec = importlib.util.find_spec(f"weft.{bug.module}")
     assert spec is not None and spec.origin is not None
     bug.change(Path(spec.origin).read_text())
-    before = _loaded()
+    before, affected = _loaded(), _importers(f"weft.{bug.module}")
     for name in before:
-        del sys.modules[name]
+        if name in affected or name.split(".")[0] != "weft":
+            _unload(name, before)
     finder = _Finder(bug)
     sys.meta_path.insert(0, finder)
     try:
@@ -82,8 +87,36 @@ def planted(bug: Bug) -> Iterator[None]:
     finally:
         sys.meta_path.remove(finder)
         for name in _loaded():
-            del sys.modules[name]
-        sys.modules.update(before)
+            _unload(name, before)
+        for name, module in before.items():
+            sys.modules[name] = module
+            package, _, last = name.rpartition(".")
+            if package in before:
+                setattr(before[package], last, module)
+
+
+def _unload(name: str, before: dict[str, ModuleType]) -> None:
+    """Forgets a module, also as an attribute of its package, where `from package import module` would find it."""
+    del sys.modules[name]
+    package, _, last = name.rpartition(".")
+    if package in before:
+        vars(before[package]).pop(last, None)
+
+
+@functools.cache
+def _import_graph() -> dict[str, set[str]]:
+    """The modules of the package with what they import."""
+    files = {file: ".".join(file.relative_to(PACKAGE.parent).with_suffix("").parts) for file in PACKAGE.rglob("*.py")}
+    return {name.removesuffix(".__init__"): {each for _, each in imports(file, PACKAGE)} for file, name in files.items()}
+
+
+def _importers(module: str) -> set[str]:
+    """A module and all that import it, directly or not."""
+    found, size = {module}, 0
+    while size < len(found):
+        size = len(found)
+        found |= {name for name, imported in _import_graph().items() if imported & found}
+    return found
 
 
 def find(case: str) -> Callable[[], Any]:
@@ -106,4 +139,4 @@ def find(case: str) -> Callable[[], Any]:
 
 
 def _loaded() -> dict[str, ModuleType]:
-    return {name: module for name, module in sys.modules.items() if name.split(".")[0] in ("weft", "weft_contract", "contract")}
+    return {name: module for name, module in sys.modules.items() if name.split(".")[0] in RELOADED}

@@ -11,9 +11,10 @@ from weft_contract import suite
 
 @pytest.mark.parametrize("bug", [pytest.param(bug, id=bug.name.replace(" ", "-")) for bug in BUGS])
 def test_the_suite_catches(bug: Bug) -> None:
-    """The cases pass without the bug and fail with it."""
+    """The cases fail with the bug. Without it they pass: all cases of the suite in test_contract, the others here."""
     for case in bug.caught_by:
-        find(case)()
+        if ": " in case:
+            find(case)()
     with planted(bug):
         for case in bug.caught_by:
             check = find(case)
