@@ -13,6 +13,7 @@ MIXERS: dict[str, dict[str, Any]] = {
     "aft": {
         "model.encoder_self": {"kind": "aft", "form": "conv", "window": 5},
         "model.decoder_self": {"kind": "aft", "form": "full"},
+        "train.steps": 220,
     },
 }
 
