@@ -136,10 +136,10 @@ def test_the_judge_learns_what_the_encoder_hides(files: list[str], tmp_path: Pat
         touched = {name: any(each.grad is not None for each in group) for name, group in groups.items()}
         assert touched == {"model": loss.optimizer == "model", "judge": loss.optimizer == "judge"}
     encoded = model.eval().encode(batch.clean)
-    judge = torch.optim.Adam(model.judge.parameters(), 1e-3)
+    judge = torch.optim.Adam(model.judge.parameters(), 1e-4)
     language = task.two.of(batch)
     before = model.judged(encoded, language).item()
-    for _ in range(3):
+    for _ in range(20):
         judge.zero_grad()
         model.judged(encoded, language).backward()
         judge.step()

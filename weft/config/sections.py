@@ -20,8 +20,8 @@ from weft.config import document, schema
 from weft.config.corpora import Entry, TrainingCorpus, ValidationCorpus, names, renamed
 from weft.config.data_paths import absolute, absolute_path, located
 from weft.config.overrides import SHORTHANDS, apply_overrides, fold_saved, locate, parse_override, put
-from weft.config.plugins import installed_parts
-from weft.config.registry import Among, expand, problems, suggest
+from weft.config.plugins import KINDS
+from weft.config.registry import Among, expand, find_table, problems, suggest
 from weft.config.train_section import Part, Section, StartSection, TrainSection
 from weft.errors import ConfigError
 from weft.version import VERSION
@@ -228,13 +228,14 @@ def json_schema() -> dict[str, Any]:
 def save_schema(folder: str | Path) -> Path:
     """Writes the JSON schema into `folder`. Configurations saved there afterwards refer to it."""
     path = Path(folder) / SCHEMA_FILE
-    path.write_text(_schema_text(tuple(installed_parts())), "utf-8")
+    parts = tuple(part for tables in KINDS.values() for table in tables for part in find_table(table).items())
+    path.write_text(_schema_text(parts), "utf-8")
     return path
 
 
 @functools.cache
 def _schema_text(parts: tuple[tuple[str, str], ...]) -> str:
-    """The JSON schema with these installed parts. Making it takes longer than making a small model."""
+    """The JSON schema with these parts. Making it takes longer than making a small model."""
     return json.dumps(json_schema(), indent=1, ensure_ascii=False) + "\n"
 
 
