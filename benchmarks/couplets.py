@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from dataclasses import astuple
 from pathlib import Path
 
-from trainings import Run, add_options, markdown, report, scale_steps, sweep
+from trainings import Run, add_options, frugal_settings, markdown, report, scale_steps, sweep
 
 import weft
 from weft.data.formats import open_pairs
@@ -91,7 +91,7 @@ def main() -> None:
     options = parser.parse_args()
     files = {split: str(options.folder / f"{split}.tsv") for split in ("train", "dev")}
     steps = scale_steps(options.recipe, options.set, options.steps_scale)
-    shared = (steps, f"data.cache={options.out / 'cache'}", "train.keep_last=1", "train.tensorboard=false", *options.set)
+    shared = (steps, *frugal_settings(options.out), *options.set)
     runs = [
         Run(f"{options.recipe}-{seed}", options.recipe, files["train"], (*shared, f"train.seed={seed}"))
         for seed in range(1, options.seeds + 1)

@@ -15,7 +15,7 @@ import statistics
 import sys
 from pathlib import Path
 
-from trainings import Outcome, Run, add_options, markdown, report, scale_steps, select, sweep
+from trainings import Outcome, Run, add_options, frugal_settings, markdown, report, scale_steps, select, sweep
 
 from weft.runs.weights import read_tensors
 
@@ -100,7 +100,7 @@ def parser() -> argparse.ArgumentParser:
 def main() -> None:
     options = parser().parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
-    options.common = (f"data.cache={options.out / 'cache'}", "train.keep_last=1", "train.tensorboard=false")
+    options.common = frugal_settings(options.out)
     data, seeds, olds = write_data(options.folder, options.out), options.seeds.split(","), options.old.split(",")
     systems = select(SYSTEMS, options.only)
     bases = [plan(options, data, old, int(seed)) for old in olds for seed in seeds]

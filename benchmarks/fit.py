@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from trainings import Outcome, Run, Sweep, add_options, markdown, report, score_cell
+from trainings import Outcome, Run, Sweep, add_options, frugal_settings, markdown, report, score_cell
 
 from weft.data.formats import open_pairs
 from weft.data.lines import read_lines
@@ -59,7 +59,7 @@ def test_of(folder: Path, size: int) -> str:
 def plan(size: int, recipe: str, options: argparse.Namespace) -> Run:
     """One run. Fixed recipes are not validated, so the moving average of the weights, or the last ones, are scored."""
     data, name = subset(options.folder, size, options.out / "data"), f"{size}-{recipe}"
-    sets = [f"data.cache={options.out / 'cache'}", "train.keep_last=1", "train.tensorboard=false", *options.set]
+    sets = [*frugal_settings(options.out), *options.set]
     if options.steps_scale != 1.0:
         sets.append("train.steps=20")
     if options.cpu:

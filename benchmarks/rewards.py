@@ -16,7 +16,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
-from trainings import Outcome, Run, add_options, markdown, report, scale_steps, select, sweep
+from trainings import Outcome, Run, add_options, frugal_settings, markdown, report, scale_steps, select, sweep
 
 from weft.evaluation.metrics import Bleu
 from weft.evaluation.significance import approximate_randomisation
@@ -95,7 +95,7 @@ def parser() -> argparse.ArgumentParser:
 def main() -> None:
     options = parser().parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
-    options.common = (f"data.cache={options.out / 'cache'}", "train.keep_last=1", "train.tensorboard=false")
+    options.common = frugal_settings(options.out)
     seeds, names = [int(seed) for seed in options.seeds.split(",")], select(SYSTEMS, options.only)
     found = {"before": sweep([plan(options, seed) for seed in seeds], options)}
     done = iter(sweep([plan(options, seed, name) for name in names for seed in seeds], options, prepare=0))

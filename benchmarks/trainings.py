@@ -174,9 +174,14 @@ def scale_steps(recipe: str, sets: Sequence[str], scale: float) -> str:
     return f"train.steps={max(1, round(load_config(recipe, sets).train.steps * scale))}"
 
 
+def frugal_settings(out: Path) -> tuple[str, ...]:
+    """Settings of every run: one cache, and one checkpoint kept."""
+    return (f"data.cache={out / 'cache'}", "train.keep_last=1", "train.tensorboard=false")
+
+
 def common_settings(out: Path) -> tuple[str, ...]:
-    """Settings of every run: one cache, one checkpoint kept, and padded rows, so that every model gets the same batches."""
-    return (f"data.cache={out / 'cache'}", "train.packed=false", "train.keep_last=1", "train.tensorboard=false")
+    """The same with padded rows, so that every model gets the same batches."""
+    return (*frugal_settings(out), "train.packed=false")
 
 
 def about() -> str:

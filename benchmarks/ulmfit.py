@@ -18,7 +18,7 @@ import sys
 from collections import Counter
 from pathlib import Path
 
-from trainings import Outcome, Run, add_options, markdown, report, scale_steps, sweep
+from trainings import Outcome, Run, add_options, frugal_settings, markdown, report, scale_steps, sweep
 
 MODEL = (
     "data.tokenizer={kind: bpe, lowercase: true}",
@@ -131,7 +131,7 @@ def parser() -> argparse.ArgumentParser:
 def main() -> None:
     options = parser().parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
-    options.common = (f"data.cache={options.out / 'cache'}", "train.keep_last=1", "train.tensorboard=false")
+    options.common = frugal_settings(options.out)
     seeds, sizes = [int(seed) for seed in options.seeds.split(",")], [int(count) for count in options.labels.split(",")]
     outcomes: list[Outcome] = []
     for stage in language_models(options, seeds):

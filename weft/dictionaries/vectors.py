@@ -86,9 +86,7 @@ def _mutual_information(cells: Tensor) -> Tensor:
     of_word = torch.zeros(cells.size(0), dtype=values.dtype).index_add_(0, word, values)
     of_context = torch.zeros(cells.size(1), dtype=values.dtype).index_add_(0, context, values) ** SMOOTHING
     ratio = values * of_context.sum() / (of_word[word] * of_context[context])
-    return torch.sparse_coo_tensor(
-        cells.indices(), ratio.log().clamp_min(0).float(), cells.shape, check_invariants=False
-    ).coalesce()
+    return _sparse(cells.indices(), ratio.log().clamp_min(0).float(), cells.shape)
 
 
 def _sparse(cells: Tensor, values: Tensor, shape: tuple[int, ...]) -> Tensor:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 import torch
-from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
+from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
 from torch import Tensor
 
 from weft.config.registry import Among
@@ -137,7 +137,7 @@ class SelfCritical(RewardObjective):
         metric: Metric = BLEU,
         samples: PositiveInt = 1,
         weight: NonNegativeFloat = 1.0,
-        teacher_weight: Annotated[float, Field(ge=0)] = 0.0,
+        teacher_weight: NonNegativeFloat = 0.0,
     ) -> None:
         super().__init__(metric, samples, weight, teacher_weight)
 

@@ -121,8 +121,7 @@ def sum_gradients(groups: Mapping[str, Sequence[nn.Parameter]], sums: Tensor, wo
     sums  [2, groups] float64: losses and counts of each group in this update; of this process in, of all processes out
 
     A missing gradient counts as zero, so a parameter that only one process uses is still right in all. A frozen parameter has
-    none. A count of zero
-    divides by 1. With one process nothing is copied.
+    no gradient. A count of zero divides by 1. With one process nothing is copied.
     """
     gradients: list[list[Tensor]] = []
     for group in groups.values():
