@@ -220,6 +220,7 @@ PARTS = {
             "model.dropout=0.1",
             "model.attention_dropout=0",
             "train.batch_tokens=8192",
+            "train.ema=0",
         ),
     ),
 }
