@@ -75,8 +75,8 @@ def capture_explanation(browser: WebDriver, run: str, text: str, beam: int, out:
 
 
 def capture_server(browser: WebDriver, run: str, languages: str, text: str, beam: int, out: Path) -> None:
-    """The server's page with a highlighted word, and its API reference."""
-    with running(Models([parse_place(f"{languages}={run}")], device="cpu")) as served:
+    """The page of `weft serve --fast` with a highlighted word, and its API reference."""
+    with running(Models([parse_place(f"{languages}={run}")], device="cpu", fast=True)) as served:
         for picture, path, theme, width, height in SERVER:
             set_theme(browser, theme)
             with sized(browser, width, height, phone=width < 600):
