@@ -1,10 +1,10 @@
 """Twenty kinds of bAbI stories: a memory network per task, beside the most frequent answer and published figures.
 
-    python benchmarks/babi.py --out OUT [--only 1,2,3] [--seeds 1,2,3] [--paper FILE] [--at-once 16] [--minutes 9]
+    python benchmarks/babi.py --out OUT [--only 1,2,3] [--seeds 1,2,3] [--at-once 16] [--minutes 9]
 
-Of several seeds, the one with the best validation accuracy is tested. FILE has the number of a task, a tab and an accuracy in
-per cent on each line. Published figures are for bAbI's own files; the stories here are generated and differ in detail. The
-model is so small that `--set train.device=cpu` may train it as fast as a GPU does.
+Of several seeds, the one with the best validation accuracy is tested. Published figures are those of end-to-end memory networks
+on bAbI's own files with 10,000 stories; the stories here are generated and differ in detail. The model is so small that
+`--set train.device=cpu` may train it as fast as a GPU does.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import argparse
 import sys
 from collections import Counter
 from collections.abc import Sequence
-from pathlib import Path
 
 from trainings import Outcome, Run, add_options, common_settings, markdown, report, scale_steps, select, sweep
 
@@ -22,6 +21,8 @@ from weft.data.formats import open_pairs
 
 RECIPE = "memory-network"
 GOALS = {1: 95, 2: 95, 3: 80, 4: 95, 6: 95, 12: 95, 15: 95}
+PUBLISHED = (0, 0.3, 2.1, 0, 0.8, 0.1, 2.0, 0.9, 0.3, 0, 0, 0, 0, 0.2, 0, 51.8, 18.6, 5.3, 2.3, 0)
+"""Errors of MemN2N in per cent, by task, as Henaff et al. (2017) give them; their mean is 4.2."""
 TESTED = 1000
 
 
@@ -48,7 +49,7 @@ def accuracy(outcome: Outcome, test: str) -> float:
     return outcome.scores.get(test, {}).get("accuracy", float("nan"))
 
 
-def table(outcomes: Sequence[Outcome], paper: dict[str, str], stories: int) -> str:
+def table(outcomes: Sequence[Outcome], stories: int) -> str:
     """A row per task, of the seed with the best validation accuracy."""
     groups: dict[int, list[Outcome]] = {}
     for each in outcomes:
@@ -59,22 +60,20 @@ def table(outcomes: Sequence[Outcome], paper: dict[str, str], stories: int) -> s
         best = max(found, key=lambda outcome: accuracy(outcome, "valid"))
         seeds = ", ".join(f"{accuracy(each, 'test'):.1f}" for each in found)
         figures = (f"{floor(task, stories):.1f}", f"{accuracy(best, 'test'):.1f}", str(GOALS.get(task, "")), seeds)
-        rows.append((f"{task} {TASKS[task][0]}", *figures, paper.get(str(task), "–"), f"{best.seconds:.0f}"))
-    return markdown(("task", "most frequent answer", "accuracy, %", "goal", "all seeds", "paper", "seconds"), rows)
+        rows.append((f"{task} {TASKS[task][0]}", *figures, f"{100 - PUBLISHED[task - 1]:.1f}", f"{best.seconds:.0f}"))
+    return markdown(("task", "most frequent answer", "accuracy, %", "goal", "all seeds", "published", "seconds"), rows)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", default="1", help="seeds, separated by commas (default 1)")
     parser.add_argument("--stories", type=int, default=10_000, help="stories to train on (default 10,000)")
-    parser.add_argument("--paper", type=Path, help="file with published accuracies: task, tab, accuracy")
     add_options(parser, at_once=2)
     options = parser.parse_args()
-    paper = dict(line.split("\t") for line in options.paper.read_text("utf-8").splitlines()) if options.paper else {}
     tasks = [int(name) for name in select({str(task): None for task in TASKS}, options.only)]
     runs = [plan(task, int(seed), options) for seed in options.seeds.split(",") for task in tasks]
     outcomes = sweep(runs, options, prepare=0)
-    sys.exit(report(options.out, "babi", table(outcomes, paper, options.stories), outcomes))
+    sys.exit(report(options.out, "babi", table(outcomes, options.stories), outcomes))
 
 
 if __name__ == "__main__":
