@@ -136,7 +136,7 @@ PICTURES = {
     ),
     "bits": Picture(
         "ntm-copy",
-        lambda folder: "generated:bits_copy?count=100000&longest=5",
+        lambda folder: "generated:bits_copy?count=200000",
         "01101001 11100010 00011101 10101010 11110000 00110011 | _ _ _ _ _ _",
         {"train.steps": 3000},
     ),
