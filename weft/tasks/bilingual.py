@@ -19,8 +19,6 @@ from weft.models.bilingual import Bilingual
 from weft.tasks.rewarding import PLAIN
 from weft.tasks.translation import TranslationTask
 
-SAFE = {"min_length": 1, "precision": "float32"}
-"""Settings of `decode` for back-translations."""
 HIDDEN = 0.15
 """The share of words that the encoder learns to fill in (Devlin et al. 2019)."""
 
@@ -73,14 +71,12 @@ def nothing(batch: UnpairedBatch) -> Source:
 
 
 def back_translations(task: TranslationTask, model: Bilingual, batch: UnpairedBatch, languages: Languages) -> Source:
-    """Greedy translations of the texts into the other language, without dropout; no gradient passes through them.
-
-    They are computed in float32: a recorded search must not keep weights that autocast has converted.
-    """
+    """Greedy translations of the texts into the other language, without dropout; no gradient passes through them."""
     layout, into = batch.clean.layout, (1 - languages.of(batch)).tolist()
     rows = [row[:length] for row, length in zip(batch.clean.values.tolist(), layout.counts, strict=True)] if layout else []
     most = min(task.config.decode.max_length, task.config.data.max_length)
-    section = changed(task.config.decode, {**PLAIN, **task.quick, **SAFE, "max_length": most})
+    own = {"min_length": 1, "precision": task.config.train.precision, "max_length": most}
+    section = changed(task.config.decode, {**PLAIN, **task.quick, **own})
     texts: dict[int, list[int]] = {}
     training = model.training
     model.eval()
