@@ -10,12 +10,15 @@ from torch import Tensor
 
 from weft.batch import EOS, PAD, Layout, Source
 from weft.data.unpaired import UnpairedBatch
+from weft.inference.joining import Translation
 from weft.inference.predictor import pad
 from weft.inference.reading import Piece
 from weft.inference.resolve import changed, resolve
+from weft.inference.shortlist import Narrow
 from weft.inference.translation import TranslationPredictor
 from weft.models.base import Decoder, Encoded
 from weft.models.bilingual import Bilingual
+from weft.search.tables import Hypothesis
 from weft.tasks.rewarding import PLAIN
 from weft.tasks.translation import TranslationTask
 
@@ -70,6 +73,13 @@ def nothing(batch: UnpairedBatch) -> Source:
     return Source(ends, Layout.padded([1] * rows).to(ends.device))
 
 
+class Textless(TranslationPredictor):
+    """Translates into token ids only: to decode texts for every update would take a good part of its time."""
+
+    def translation(self, piece: Piece, hypothesis: Hypothesis, narrow: Narrow | None) -> Translation:
+        return Translation("", hypothesis.score, [*piece.prefix, *hypothesis.tokens])
+
+
 def back_translations(task: TranslationTask, model: Bilingual, batch: UnpairedBatch, languages: Languages) -> Source:
     """Greedy translations of the texts into the other language, without dropout; no gradient passes through them."""
     layout, into = batch.clean.layout, (1 - languages.of(batch)).tolist()
@@ -82,7 +92,7 @@ def back_translations(task: TranslationTask, model: Bilingual, batch: UnpairedBa
     model.eval()
     for language in (0, 1) if len(model.decoders) > 1 else (None,):
         mine = [row for row, other in enumerate(into) if language in (None, other)]
-        writer = TranslationPredictor(model.writes(language or 0), task.source, task.target, resolve(section, model.device))
+        writer = Textless(model.writes(language or 0), task.source, task.target, resolve(section, model.device))
         pieces = [Piece(rows[row], [(languages.first, languages.second)[into[row]]]) for row in mine]
         for row, (best, *_) in zip(mine, writer.search(pieces)[0] if pieces else [], strict=True):
             texts[row] = [*(token for token in best.ids if EOS < token < languages.size), EOS]
