@@ -59,6 +59,11 @@ class Run:
     def config(self) -> Config:
         return self.training.config()
 
+    def decoding(self, test: str) -> list[str]:
+        """The options of `weft evaluate` that say how a test is decoded."""
+        words = ["--beam", str(self.beam)] if self.beam else []
+        return [*words, "--tag", self.tags[test]] if test in self.tags else words
+
 
 @dataclass
 class Outcome:
@@ -132,9 +137,7 @@ class Sweep:
         file = self.out / "scores" / f"{run.name}.{test}.json"
         if not file.exists():
             text = str(self.out / "texts" / f"{run.name}.{test}.txt")
-            words = ["evaluate", str(self.out / run.name), "--data", pairs, "--json", "-o", text]
-            words += ["--beam", str(run.beam)] if run.beam else []
-            words += ["--tag", run.tags[test]] if test in run.tags else []
+            words = ["evaluate", str(self.out / run.name), "--data", pairs, "--json", "-o", text, *run.decoding(test)]
             file.write_text(self.processes(f"{run.name}.{test}", words), "utf-8")
         found = json.loads(file.read_text("utf-8"))
         if "metrics" not in found:  # the task compares no predictions with references

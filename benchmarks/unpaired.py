@@ -14,14 +14,13 @@ the 1,000 most frequent words that have any. Cells have one figure per seed: cas
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
-from trainings import Run, add_options, markdown, report, scale_steps, select, sweep
+from trainings import Run, add_options, markdown, prepare_data, report, scale_steps, select, sweep
 
-import weft
 from weft.compare.trainings import Training
 from weft.data.cooccurrence import companions
 from weft.data.formats import open_pairs
@@ -51,11 +50,14 @@ SYSTEMS: dict[str, tuple[str, ...]] = {
 
 
 class UnpairedRun(Run):
-    """A run whose data are several files, separated by spaces."""
+    """A run whose data are several files, separated by spaces. Tests are named after the language that is written."""
 
     @property
     def training(self) -> Training:
         return Training(self.recipe, tuple(self.data.split(" ")), (), self.sets, self.time)
+
+    def decoding(self, test: str) -> list[str]:
+        return [*super().decoding(test), "--set", f"decode.into={test}"]
 
 
 def write_lines(path: Path, lines: Sequence[str]) -> Path:
@@ -113,36 +115,38 @@ def test_texts(options: argparse.Namespace) -> tuple[list[str], list[str]]:
     return first, second
 
 
+def tests(options: argparse.Namespace) -> dict[str, str]:
+    """Language that is written → pairs to score."""
+    files = {language: str(options.folder / f"test_2016_flickr.{language}") for language in ("en", options.into)}
+    return {options.into: f"{files['en']},{files[options.into]}", "en": f"{files[options.into]},{files['en']}"}
+
+
 def plan(name: str, seed: int, options: argparse.Namespace, texts: str) -> list[Run]:
     """The runs of a system: one, or a supervised one for each direction."""
     own = (f"data.cache={options.out / 'cache'}", f"train.seed={seed}", *options.set)
     if not name.startswith("supervised"):
         sets = (*own, *SYSTEMS[name], scale_steps("unsupervised", options.set, options.steps_scale))
-        return [UnpairedRun(f"{name}-{seed}", "unsupervised", texts, sets)]
+        return [UnpairedRun(f"{name}-{seed}", "unsupervised", texts, sets, tests(options))]
     count, runs = int(name.partition("-")[2]), []
-    for way, languages in (("forth", ("en", options.into)), ("back", (options.into, "en"))):
+    for way, (into, test) in zip(("forth", "back"), tests(options).items(), strict=True):
+        languages = ("en", into) if into == options.into else (options.into, "en")
         lines = [list(read_lines(options.folder / f"train.{language}"))[:count] for language in languages]
         files = [write_lines(options.out / "data" / f"{name}.{way}.{n}", some) for n, some in enumerate(lines)]
         sets = (*own, scale_steps("transformer-small", options.set, options.steps_scale))
-        runs.append(Run(f"{name}-{way}-{seed}", "transformer-small", f"{files[0]},{files[1]}", sets))
+        runs.append(Run(f"{name}-{way}-{seed}", "transformer-small", f"{files[0]},{files[1]}", sets, {into: test}))
     return runs
 
 
-def scores_of(runs: Sequence[Run], options: argparse.Namespace) -> tuple[float, float]:
-    """BLEU into the other language, and back."""
-    texts = test_texts(options)
-    trained = [weft.load(options.out / run.name) for run in runs]
-    both = len(trained) == 1
-    found = []
-    for way, into in enumerate((options.into, "en")):
-        decoding = {"into": into} if both else {}
-        written = trained[0 if both else way].stream(texts[way], beam=5, **decoding)
-        found.append(bleu([each.text for each in written], texts[1 - way]))
-    return found[0], found[1]
-
-
 def floors(options: argparse.Namespace, texts: str) -> list[list[str]]:
-    """The rows of copies and of word-by-word translation, with the precision of the dictionary."""
+    """The rows of copies and of word-by-word translation, with the precision of the dictionary; computed once."""
+    file = options.out / f"floors.{options.into}.json"
+    if not file.exists():
+        file.write_text(json.dumps(compute_floors(options, texts)), "utf-8")
+    table: list[list[str]] = json.loads(file.read_text("utf-8"))
+    return table
+
+
+def compute_floors(options: argparse.Namespace, texts: str) -> list[list[str]]:
     first, second = test_texts(options)
     mono = [list(read_lines(spec.partition("=")[2])) for spec in texts.split(" ")]
     forth, back = learn_dictionary(*mono)
@@ -160,21 +164,25 @@ def main() -> None:
     parser.add_argument("--more", default="", help="more pairs, of which halves are used")
     parser.add_argument("--into", default="fr", help="the other language")
     parser.add_argument("--seeds", type=int, default=2)
-    parser.add_argument("--floors-only", action="store_true", help="only the dictionary and the floors, on a CPU")
+    parser.add_argument("--floors-only", action="store_true", help="only what a CPU can do: the floors and the training data")
     add_options(parser, at_once=6)
     options = parser.parse_args()
     texts, names = write_halves(options), select(SYSTEMS, options.only)
     table, seeds = floors(options, texts), range(1, options.seeds + 1)
-    if options.floors_only:
-        print(markdown(["system", f"en-{options.into}", f"{options.into}-en"], table))
-        return
     plans = {name: [plan(name, seed, options, texts) for seed in seeds] for name in names}
-    outcomes = sweep([run for some in plans.values() for runs in some for run in runs], options)
-    failed = {each.run.name for each in outcomes if each.error}
-    for name, some in plans.items():
-        done = [scores_of(runs, options) for runs in some if not failed & {run.name for run in runs}]
-        table.append([name, *(", ".join(f"{value:.1f}" for value in way) for way in np.array(done).reshape(-1, 2).T)])
     heading = ["system", f"en-{options.into}", f"{options.into}-en"]
+    if options.floors_only:
+        for runs, *_ in plans.values():
+            for run in runs:
+                prepare_data(run.config())
+        print(markdown(heading, table))
+        return
+    outcomes = sweep([run for some in plans.values() for runs in some for run in runs], options)
+    scores = {each.run.name: each.scores for each in outcomes}
+    for name, some in plans.items():
+        cells = [[scores[run.name][into]["BLEU"] for runs in some for run in runs if into in scores[run.name]]
+                 for into in (options.into, "en")]  # fmt: skip
+        table.append([name, *(", ".join(f"{value:.1f}" for value in way) for way in cells)])
     sys.exit(report(options.out, "unpaired", markdown(heading, table), outcomes))
 
 

@@ -16,10 +16,12 @@ import torch
 import weft
 from weft.attention.core.recording import record
 from weft.batch import BOS, EOS, Source
+from weft.config.sections import DecodeSection
 from weft.data.formats import open_pairs
 from weft.data.symbols import CharacterTokenizer
 from weft.errors import DataError
 from weft.inference.cutting import cut
+from weft.inference.resolve import resolve
 from weft.translator import Translator
 
 
@@ -253,3 +255,23 @@ def test_attention_is_there_only_on_demand(translator: Translator) -> None:
     both = translator.translate(["a b c", "", "d"], beam=1, attention=True)
     assert [bool(each.attention) for each in both] == [True, False, True]
     assert [each.text for each in both] == [each.text for each in translator.translate(["a b c", "", "d"], beam=1)]
+
+
+def test_inference_within_training_reads_the_weights_of_now() -> None:
+    layer, x = torch.nn.Linear(8, 8, bias=False), torch.ones(1, 8)
+    resolved = resolve(DecodeSection(precision="bf16"), torch.device("cpu"))
+
+    def infer() -> torch.Tensor:
+        with resolved.arithmetic(layer.weight.dtype):
+            assert not torch.is_autocast_cache_enabled()  # older versions of torch use it in inference mode too
+            return layer(x)
+
+    with torch.autocast("cpu", torch.bfloat16):
+        first = infer()
+        with torch.no_grad():
+            layer.weight.mul_(2)
+        second = infer()
+        trained = layer(x)
+    assert first.dtype == torch.bfloat16 and torch.equal(second, 2 * first)
+    trained.sum().backward()  # type: ignore[no-untyped-call]
+    assert layer.weight.grad is not None

@@ -51,3 +51,21 @@ def test_with_dropout_it_is_the_mean_of_two_passes_and_half_the_weighted_diverge
     apart = loss.metrics["divergence"]
     assert apart > 0
     assert value(loss) == pytest.approx((value(passes[0]) + value(passes[1])) / 2 + 2.5 * apart.item(), rel=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["likelihoods", "divergence"])
+def test_logits_are_not_held_for_the_gradient(kind: str) -> None:
+    model, batch, kept = make_model(**SHAPE).double(), random_batch(), [0]
+    hidden = torch.randn(*batch.labels.shape, 8, requires_grad=True, dtype=torch.double)
+
+    def keep(tensor: Tensor) -> Tensor:
+        kept.append(tensor.numel())
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        if kind == "likelihoods":
+            found = likelihoods.log_likelihoods(model.decoder, hidden, batch.labels, [0])
+        else:
+            found = divergence(model.decoder, hidden, 2 * hidden, batch.target_layout.ok)
+    found.sum().backward()
+    assert hidden.grad is not None and max(kept) <= hidden.numel()

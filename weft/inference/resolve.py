@@ -68,8 +68,13 @@ class Resolved:
 
     @contextmanager
     def arithmetic(self, weights: torch.dtype, beams: int = 1) -> Iterator[None]:
-        """Inference in the chosen precision; the arguments are those of `autocasts`."""
-        half = torch.autocast(self.device.type, torch.bfloat16, enabled=self.autocasts(weights, beams))
+        """Inference in the chosen precision; the arguments are those of `autocasts`.
+
+        Autocast keeps no converted weights: in training they would have no gradient, and a recorded search would go on reading
+        them after the weights have changed. From torch 2.11 on, it keeps none in inference mode anyway.
+        """
+        enabled = self.autocasts(weights, beams)
+        half = torch.autocast(self.device.type, torch.bfloat16, enabled=enabled, cache_enabled=False)
         with torch.inference_mode(), half, using(self.kernels):
             yield
 

@@ -263,7 +263,7 @@ class TranslationPredictor(Predictor[TranslationInput, Translation]):
                 control=control,
             )
         pairs = zip(pieces, found[: len(pieces)], strict=True)
-        return [[self._translation(piece, each, narrow) for each in hypotheses] for piece, hypotheses in pairs], tables
+        return [[self.translation(piece, each, narrow) for each in hypotheses] for piece, hypotheses in pairs], tables
 
     def _encode(self, rows: list[Piece], recorded: Recorded | None) -> Any:
         block = pad([piece.ids for piece in rows], ROUND if self.rounds else 1).to(self.model.device)
@@ -277,7 +277,7 @@ class TranslationPredictor(Predictor[TranslationInput, Translation]):
         """Length limits per piece; pieces from number `real` on only pad the batch and end at once."""
         return length_limits(self.resolved.section, self.model, pieces, real, None if narrow is None else narrow.bias)
 
-    def _translation(self, piece: Piece, hypothesis: Hypothesis, narrow: Narrow | None) -> Translation:
+    def translation(self, piece: Piece, hypothesis: Hypothesis, narrow: Narrow | None) -> Translation:
         ids = [*piece.prefix, *(narrow.tokens(hypothesis.tokens) if narrow else hypothesis.tokens)]
         source, target = self.source.named(piece.words), self.target.named(piece.words)
         text = target.decode([token for token in ids if token != EOS])

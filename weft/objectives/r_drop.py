@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
-from torch.utils.checkpoint import checkpoint
 
 from weft.layers.autocast import wide
 from weft.layers.readout import IMPOSSIBLE
 from weft.models.base import Decoder
-from weft.objectives.likelihoods import extent
+from weft.objectives.likelihoods import computed_again, extent
 
 
 def divergence(decoder: Decoder, first: Tensor, second: Tensor, ok: Tensor) -> Tensor:
@@ -21,13 +20,7 @@ def divergence(decoder: Decoder, first: Tensor, second: Tensor, ok: Tensor) -> T
     Logits are computed slice by slice, and again for the gradient, so that they are never all held at once.
     """
     slices = zip(*(each.split(extent(first), 1) for each in (first, second, ok)), strict=True)
-    sums = [
-        checkpoint(_divergence, decoder, *each, use_reentrant=False, preserve_rng_state=False)
-        if torch.is_grad_enabled()
-        else _divergence(decoder, *each)
-        for each in slices
-    ]
-    return torch.stack(sums).sum()
+    return torch.stack([computed_again(_divergence, decoder, *each) for each in slices]).sum()
 
 
 def _divergence(decoder: Decoder, first: Tensor, second: Tensor, ok: Tensor) -> Tensor:

@@ -10,17 +10,18 @@ from torch import Tensor
 
 from weft.batch import EOS, PAD, Layout, Source
 from weft.data.unpaired import UnpairedBatch
+from weft.inference.joining import Translation
 from weft.inference.predictor import pad
 from weft.inference.reading import Piece
 from weft.inference.resolve import changed, resolve
+from weft.inference.shortlist import Narrow
 from weft.inference.translation import TranslationPredictor
 from weft.models.base import Decoder, Encoded
 from weft.models.bilingual import Bilingual
+from weft.search.tables import Hypothesis
 from weft.tasks.rewarding import PLAIN
 from weft.tasks.translation import TranslationTask
 
-SAFE = {"min_length": 1, "precision": "float32"}
-"""Settings of `decode` for back-translations."""
 HIDDEN = 0.15
 """The share of words that the encoder learns to fill in (Devlin et al. 2019)."""
 
@@ -72,21 +73,26 @@ def nothing(batch: UnpairedBatch) -> Source:
     return Source(ends, Layout.padded([1] * rows).to(ends.device))
 
 
-def back_translations(task: TranslationTask, model: Bilingual, batch: UnpairedBatch, languages: Languages) -> Source:
-    """Greedy translations of the texts into the other language, without dropout; no gradient passes through them.
+class Textless(TranslationPredictor):
+    """Translates into token ids only: to decode texts for every update would take a good part of its time."""
 
-    They are computed in float32: a recorded search must not keep weights that autocast has converted.
-    """
+    def translation(self, piece: Piece, hypothesis: Hypothesis, narrow: Narrow | None) -> Translation:
+        return Translation("", hypothesis.score, [*piece.prefix, *hypothesis.tokens])
+
+
+def back_translations(task: TranslationTask, model: Bilingual, batch: UnpairedBatch, languages: Languages) -> Source:
+    """Greedy translations of the texts into the other language, without dropout; no gradient passes through them."""
     layout, into = batch.clean.layout, (1 - languages.of(batch)).tolist()
     rows = [row[:length] for row, length in zip(batch.clean.values.tolist(), layout.counts, strict=True)] if layout else []
     most = min(task.config.decode.max_length, task.config.data.max_length)
-    section = changed(task.config.decode, {**PLAIN, **task.quick, **SAFE, "max_length": most})
+    own = {"min_length": 1, "precision": task.config.train.precision, "max_length": most}
+    section = changed(task.config.decode, {**PLAIN, **task.quick, **own})
     texts: dict[int, list[int]] = {}
     training = model.training
     model.eval()
     for language in (0, 1) if len(model.decoders) > 1 else (None,):
         mine = [row for row, other in enumerate(into) if language in (None, other)]
-        writer = TranslationPredictor(model.writes(language or 0), task.source, task.target, resolve(section, model.device))
+        writer = Textless(model.writes(language or 0), task.source, task.target, resolve(section, model.device))
         pieces = [Piece(rows[row], [(languages.first, languages.second)[into[row]]]) for row in mine]
         for row, (best, *_) in zip(mine, writer.search(pieces)[0] if pieces else [], strict=True):
             texts[row] = [*(token for token in best.ids if EOS < token < languages.size), EOS]

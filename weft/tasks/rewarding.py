@@ -100,9 +100,7 @@ class Rewarding:
         assert isinstance(predictor, TranslationPredictor)
         names = torch.randint(1 << 62, (len(sources),)).tolist()
         pieces = [NamedPiece(ids, [], name=name) for ids, name in zip(sources, names, strict=True)]
-        # Autocast must not keep weights that it converted here: they have no gradient.
-        with torch.autocast(model.device.type, enabled=False, cache_enabled=False):
-            return predictor.search(list[Piece](pieces))[0]
+        return predictor.search(list[Piece](pieces))[0]
 
     def _decoded(self, ids: list[int]) -> Translation:
         return Translation(self.task.target.decode([token for token in ids if token != EOS]), 0.0, ids)
