@@ -110,18 +110,24 @@ def test_monotonic_soft_and_sure_is_the_scan(form: str) -> None:
     assert weights_of(hard).sum() > 20
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", [*FORMS, *(f"{form}-total" for form in FORMS)])
 def test_monotonic_scan_is_its_loop_and_never_moves_back(form: str) -> None:
-    forced, hold = FORMS[form].values()
-    part = loud(scattered(MonotonicAttention(site(), bias=-0.5, **FORMS[form])), 3.0)
+    options, total = FORMS[form.removesuffix("-total")], form.endswith("-total")
+    forced, hold = options.values()
+    # In total a scan also stops where no single position makes it stop.
+    options = options | ({"stops": "total", "bias": -4.0} if total else {"bias": -0.5})
+    part = loud(scattered(MonotonicAttention(site(), **options)), 3.0)
     queries, memory = pair(rows=4, keys=150)
     energy, found = energies(part, queries, memory), look(part, queries, memory)
     chosen = 0
     for row in range(4):
         begin, places = 0, []
         for i in range(QUERIES):
-            j = begin
-            while j < 150 and not energy[row, i, j] > 0:
+            j, passed = begin, 1.0
+            while j < 150:
+                passed = (passed if total else 1.0) * (1 - energy[row, i, j].sigmoid().item())
+                if passed < 0.5:
+                    break
                 j += 1
             j = 149 if j >= 150 and hold else j
             wanted = torch.zeros(150)

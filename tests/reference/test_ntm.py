@@ -9,6 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from weft.batch import Layout, Source
 from weft.models.base import Sizes
@@ -148,3 +149,23 @@ def test_heads_begin_by_moving(moving: bool) -> None:
     encoder = TuringEncoder(dim=6, slots=12, slot_width=4, moving=moving).eval()
     places = encoder.read(torch.zeros(1, 6, 6), None).extras["heads"].argmax(-1)
     assert bool((places[0].diff(dim=0) == 1).all()) == moving
+
+
+class HostTensors(TorchDispatchMode):
+    """Collects operations that make a tensor of the host's numbers, or read one there: a CUDA graph cannot record them."""
+
+    def __init__(self):
+        super().__init__()
+        self.seen = []
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        if function.__name__.startswith(("lift_fresh", "_local_scalar_dense", "nonzero")):
+            self.seen.append(function.__name__)
+        return function(*args, **(kwargs or {}))
+
+
+def test_training_can_be_recorded_as_a_graph():
+    encoder, frames = make().train(), torch.randn(2, 3, 4, dtype=torch.float64)
+    with HostTensors() as host:
+        encoder(Source(frames, None)).memory.sum().backward()
+    assert not host.seen

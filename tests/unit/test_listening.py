@@ -74,22 +74,22 @@ def test_frames_of_pieces_are_those_of_the_whole_sound(size: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("hold", "forced", "limit"),
+    ("stops", "hold", "forced", "limit"),
     [
-        (False, False, {}),
-        (True, False, {"min_length": 5}),
-        (False, True, {"no_repeat_ngram": 2}),
-        (True, True, {"max_length": 3}),
+        ("each", False, False, {}),
+        ("total", True, False, {"min_length": 5}),
+        ("total", False, True, {"no_repeat_ngram": 2}),
+        ("each", True, True, {"max_length": 3}),
     ],
 )
 def test_the_text_is_that_of_the_whole_recording(
-    translator: Translator, tmp_path: Path, hold: bool, forced: bool, limit: dict[str, int]
+    translator: Translator, tmp_path: Path, stops: str, hold: bool, forced: bool, limit: dict[str, int]
 ) -> None:
     sound, early, texts = sing(), 0, set()
     file = str(tones.write_wav(tmp_path / "a.wav", sound))
     sound = (np.round(sound * 32767) / 32768).astype(np.float32)  # as in the file
     attention: Any = translator.model.decoder.cross  # type: ignore[union-attr]
-    attention.hold, attention.forced = hold, forced
+    attention.stops, attention.hold, attention.forced = stops, hold, forced
     for seed in range(6):
         scramble(translator, seed)
         whole = translator.translate(file, beam=1, **limit).text

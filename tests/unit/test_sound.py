@@ -95,6 +95,15 @@ def test_features_are_normalised_and_silence_stays_finite(tmp_path: Path) -> Non
     assert not silent.any()
 
 
+def test_scaling_by_volume_keeps_the_balance_of_the_bands() -> None:
+    frames = np.random.default_rng(1).normal(-10, 3, (30, 12)).astype(np.float32) + np.arange(12, dtype=np.float32)
+    found, louder = (LogMel(tones.RATE, 12, scaling="volume").scaled(given) for given in (frames, 2 * frames + 5))
+    np.testing.assert_allclose([found.mean(), found.std()], [0, 1], atol=1e-5)
+    np.testing.assert_allclose(louder, found, atol=1e-4)
+    assert (np.diff(found.mean(0)) > 0).mean() > 0.6, "bands that are louder than others stay so"
+    assert not LogMel(tones.RATE, 12, scaling="volume").scaled(np.full((5, 12), -23, np.float32)).any()
+
+
 def test_names_are_relative_to_the_list_and_errors_name_the_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "sub").mkdir()
     tones.write_wav(tmp_path / "sub" / "a.wav", np.zeros(10))

@@ -5,6 +5,7 @@ Shapes: G sources · B rows · T queries · S keys · A width of a key · M widt
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -20,6 +21,8 @@ from weft.state import State, spread
 
 NEVER = -1e4
 """The logarithm of a probability that is 0 in practice: finite, so that differences are not NaN."""
+
+HALF = math.log(0.5)
 
 BLOCK = 4
 """Keys that a scan scores first on a CPU, then twice as many, and so on. So a query that reads n keys scores at most 2n + 2,
@@ -41,14 +44,17 @@ class MonotonicAttention(SourceAttention):
     """A query continues where the previous one stopped, and stops at each position with probability p_j = σ(e_j).
 
     e_j = g vᵀ/‖v‖ tanh(W s + b + U h_j) + r. In training the weights are expected values, α_ij = p_ij Σ_{l ≤ j} α_{i−1,l} Π_{l
-    ≤ k < j} (1 − p_ik), with noise added to e so that p learns to be 0 or 1. Outside training the scan stops where e_j > 0. On
-    a CPU, T queries over S keys then compute at most 2S + 4T scores, on a GPU all T·S. A scan that runs off the end gets 0, and
-    so does every later query.
+    ≤ k < j} (1 − p_ik), with noise added to e so that p learns to be 0 or 1. Outside training the scan stops where e_j > 0 (see
+    `stops`). On a CPU, T queries over S keys then compute at most 2S + 4T scores, on a GPU all T·S. A scan that runs off the
+    end gets 0, and so does every later query. g begins as 1/√hidden.
 
     hidden: width of the scoring network; 0: the model's width
-    bias: initial value of r; at the published −1 an untrained scan stops nowhere
-    gain: initial value of g; 0: 1/√hidden, as published. A larger one learns to stop, and not to stop, in fewer steps
+    bias: initial value of r; at −log n an untrained query passes n positions on average, so n should be the number of source
+        positions per target token. If the first queries lag behind or run ahead, training finds no alignment
     noise: standard deviation of the noise added to e in training
+    stops: outside training, a scan stops at the first position with p > 1/2 (each, as published), or where it has stopped with
+        probability 1/2 in all (total). In sound a word is heard at many positions, and training can stop at any of them with a
+        small p; then `each` runs to the end
     forced: whether each query must move on, so that no position is attended to twice
     hold: whether a scan that would run off the end stops at the last token instead; weights then sum to 1
     """
@@ -64,18 +70,16 @@ class MonotonicAttention(SourceAttention):
         *,
         hidden: NonNegativeInt = 0,
         bias: float = 0.0,
-        gain: NonNegativeFloat = 0.0,
         noise: NonNegativeFloat = 1.0,
+        stops: Literal["each", "total"] = "each",
         forced: bool = False,
         hold: bool = False,
     ) -> None:
         score = AdditiveScore(site.dim, site.memory_dim, hidden or site.dim, normed=True, exact=True)
         super().__init__(site, score)
-        if gain and score.gain is not None:
-            nn.init.constant_(score.gain, gain)
         self.score = score
         self.bias = nn.Parameter(torch.full((1,), bias))
-        self.noise, self.forced, self.hold = noise, forced, hold
+        self.noise, self.stops, self.forced, self.hold = noise, stops, forced, hold
         self.weights_sum = "one" if hold else "at most one"
 
     def read(self, memory: Tensor, layout: Layout | None) -> Scan:
@@ -153,15 +157,20 @@ class MonotonicAttention(SourceAttention):
         return Attended(context, replace(state, begin=begin), weights)
 
     def _stop(self, projected: Tensor, keys: Tensor, owner: Tensor, begin: Tensor, lengths: Tensor) -> Tensor:
-        """[B]: the first position from `begin` on with positive energy; if there is none, the last token (hold), or S."""
+        """[B]: the first position from `begin` on that stops a scan; if there is none, the last token (hold), or S."""
         extent, waits = keys.size(1), keys.device.type != "cpu"
         place = torch.full_like(begin, extent)
         rows = torch.arange(begin.size(0), device=keys.device) if waits else (begin < lengths).nonzero()[:, 0]
-        ahead, block = 0, extent if waits else BLOCK
+        ahead, block, passed = 0, extent if waits else BLOCK, keys.new_zeros(begin.shape)
         while rows.numel() and ahead < extent:
             at = begin[rows, None] + ahead + torch.arange(block, device=keys.device)
             energy = self.score.energy(projected[rows], keys[owner[rows, None], at.clamp(0, extent - 1)])[:, 0] + self.bias
-            stops = (energy > 0) & (at < lengths[rows, None])
+            if self.stops == "total":
+                left = passed[rows, None] + F.logsigmoid(-energy).cumsum(1)
+                passed[rows], stops = left[:, -1], left < HALF
+            else:
+                stops = energy > 0
+            stops &= at < lengths[rows, None]
             first = at.gather(1, stops.to(torch.uint8).argmax(1, keepdim=True))[:, 0]
             place[rows] = torch.where(stops.any(1), first, extent)
             ahead, block = ahead + block, min(2 * block, extent)

@@ -52,7 +52,8 @@ def focus(memory: Tensor, before: Tensor, wishes: Wishes) -> Tensor:
     cosine = wishes.key @ memory.transpose(1, 2) / (norms + TINY)
     content = (wishes.strength * cosine).softmax(-1)
     gated = wishes.gate * content + (1 - wishes.gate) * before
-    moved = sum(wishes.shift[..., [n]] * gated.roll(shift, -1) for n, shift in enumerate(SHIFTS))
+    # Slices: an index with a list copies from the host, and a CUDA graph could not be recorded.
+    moved = sum(wishes.shift[..., n : n + 1] * gated.roll(shift, -1) for n, shift in enumerate(SHIFTS))
     sharp = (moved + TINY) ** wishes.sharpness
     return sharp / sharp.sum(-1, keepdim=True)
 

@@ -50,8 +50,8 @@ class TranscriptionTask(TextTask):
     mels: mel bands per frame
     window: length of a frame in seconds
     hop: seconds from one frame to the next
-    scaling: of the bands. recording: to mean 0 and variance 1 in each recording; fixed: by constants, which sound that is
-        transcribed as it comes needs
+    scaling: of the bands. recording: each to mean 0 and variance 1 in a recording; volume: all together, which is better for
+        recordings of a word; fixed: by constants, which sound that is transcribed as it comes needs
     time_masks: masks over time per recording (SpecAugment, Park et al. 2019)
     time_mask: frames of the longest such mask; at most a fifth of a recording
     frequency_masks: masks over frequencies per recording

@@ -112,9 +112,16 @@ ALIGNED = [
     Bug(
         "the scan stops in the padding",
         "attention.monotonic",
-        "stops = (energy > 0) & (at < lengths[rows, None])",
-        "stops = (energy > 0) & (at < extent)",
+        "stops &= at < lengths[rows, None]",
+        "stops &= at < extent",
         ("monotonic-hold-cross-padding-length", "monotonic-hold-cross-padding-content"),
+    ),
+    Bug(
+        "a scan in total forgets the keys of earlier blocks",
+        "attention.monotonic",
+        "passed[rows], stops = left[:, -1], left < HALF",
+        "stops = left < HALF",
+        ("aligned_attention: monotonic_scan_is_its_loop_and_never_moves_back(published-total)",),
     ),
     Bug(
         "a padded query moves the scan",
