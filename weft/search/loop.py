@@ -222,21 +222,26 @@ class Control:
     """Stops the rows of a batch that nobody waits for any more: those for which `wanted(row)` is false.
 
     The search loop checks every few steps, never inside a step, so that a recorded step stays the same. The text of a stopped
-    row is cut off: do not show it, and do not cache it.
+    row is cut off: do not show it, and do not cache it. `between` is called before each check.
     """
 
-    def __init__(self, rows: int, wanted: Callable[[int], bool]) -> None:
-        self.rows, self.wanted = rows, wanted
+    def __init__(self, rows: int, wanted: Callable[[int], bool], between: Callable[[], None] = lambda: None) -> None:
+        self.rows, self.wanted, self.between = rows, wanted, between
         self.stopped: set[int] = set()
+
+    def gone(self) -> list[int]:
+        """The rows that became unwanted since the last call."""
+        gone = [row for row in range(self.rows) if row not in self.stopped and not self.wanted(row)]
+        self.stopped.update(gone)
+        return gone
 
     def stop_unwanted(self, owner: Tensor, longest: Tensor) -> None:
         """Sets the longest length of unwanted rows to 0, in place, so that every chooser ends them at the next step.
 
         owner [G]: the number of each running source in the batch · longest [G]: the longest length of each.
         """
-        gone = [row for row in range(self.rows) if row not in self.stopped and not self.wanted(row)]
-        if gone:
-            self.stopped.update(gone)
+        self.between()
+        if gone := self.gone():
             longest.masked_fill_(torch.isin(owner, torch.tensor(gone, device=owner.device)), 0)
 
 
