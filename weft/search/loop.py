@@ -27,6 +27,9 @@ T = TypeVar("T")
 ROOM = 16
 """Stores grow by this many tokens on a CPU. They double on a GPU, where every size needs its own graph."""
 
+TABLES = 256
+"""On a GPU tables hold at least this many tokens, since every size needs its own graph."""
+
 CHECK = 4
 """Steps between the checks which sources are done."""
 
@@ -191,7 +194,7 @@ def generate(
             tables = native.finish(check, None if control is None else control.stop_unwanted)
             return read_back(tables, best), tables
     prefix, device, steps = first.size(1), first.device, int(limits.longest.max())
-    step, room, length = Step(decoder, chooser, constraints), _room(prefix + 1, 0, device), _room(steps, 0, device)
+    step, room, length = Step(decoder, chooser, constraints), _room(prefix + 1, 0, device), _room(steps, TABLES, device)
 
     def begin(given: Given) -> Running:
         opened = step.open(given, room, length, trace)
