@@ -8,7 +8,8 @@ connection and sends one request after the other, after a warm-up. The goal is 8
 
 The first rows are without a server: all sentences at once, and as many at a time as there are clients, which is the most that
 clients with one sentence each could get if nothing else took time. The last columns say where the time of a server goes: the
-mean size of its batches, the share of the time in which the model ran, and the mean time that a sentence waited for its batch.
+mean size of the batches that the model ran, the share of the time in which it ran, and the mean time that a sentence waited
+before its batch was sent.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ SERVERS = (
     ("16 sentences per request", (), 16),
     ("1 sentence per request, 4 processes", ("--workers", "4"), 1),
     ("16 sentences per request, 4 processes", ("--workers", "4"), 16),
+    ("1 sentence per request, models in the same process", ("--no-model-process",), 1),
 )
 BEAM = 5
 
@@ -121,7 +123,10 @@ def served(run: Path, lines: list[str], options: argparse.Namespace, flags: tupl
         found.times += each.times
         found.errors += each.errors
     rows, batches = spent["batch_sentences_sum"], max(1, spent["batches_total"])
-    busy, waited = spent["busy_seconds_total"] / options.seconds, spent["queue_seconds_sum"] / max(1, rows)
+    busy, waited = (
+        spent["busy_seconds_total"] / options.seconds,
+        spent["queue_seconds_sum"] / max(1, spent["queue_seconds_count"]),
+    )
     return found, f"{rows / batches:.0f} | {100 * busy:.0f} % | {1000 * waited:.0f}"
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from weft.cli.options import DEVICE, FAST
+from weft.cli.options import DEVICE
 from weft.cli.output import warn
 from weft.errors import ConfigError
 from weft.version import install
@@ -48,7 +48,11 @@ def serve(
     prefix: str = typer.Option("", "--prefix", help="Path of the server behind a proxy, such as /weft.", show_default=False),
     suggestions: Path = typer.Option(None, "--suggestions", help="File for translations that users suggest, as JSON lines."),
     log_text: bool = typer.Option(False, "--log-text", help="Write the texts to the log, too."),
-    fast: bool = FAST,
+    fast: bool = typer.Option(
+        True,
+        "--fast/--no-fast",
+        help="Use compiled C++ kernels on a CPU, if there is a compiler; at least 99 % of the texts stay.",
+    ),
     device: str = DEVICE,
     workers: int = typer.Option(1, "--workers", help="Processes that share the port. Several GPUs are taken in turn.", min=1),
     model_process: bool = typer.Option(
