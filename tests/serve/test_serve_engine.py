@@ -66,7 +66,12 @@ def doubles() -> Iterator[Doubles]:
 
 @pytest.fixture
 def started(tmp_path: Path, doubles: Doubles) -> tuple[Engine, Remote]:
-    return start(tmp_path, lambda place: SimpleNamespace(predictor=lambda options: doubles))
+    def predictor(options: tuple[Any, ...]) -> Doubles:
+        if options:
+            raise ConfigError("no such option")
+        return doubles
+
+    return start(tmp_path, lambda place: SimpleNamespace(predictor=predictor))
 
 
 def run(
@@ -125,6 +130,18 @@ def test_rows_that_nobody_waits_for_are_stopped(started: tuple[Engine, Remote], 
         wait_for(lambda: doubles.stopped == [1, 0, 1])
         doubles.go.set()
         assert gone.result(30).results == [0, 18], "it is sent again"
+
+
+def test_what_cannot_be_run_or_sent_is_an_error_of_its_task(started: tuple[Engine, Remote], doubles: Doubles) -> None:
+    remote, version = started[1], started[1].open(PLACE)
+    parts, control = [Part([4])], Control(1, lambda row: True)
+    with pytest.raises(WeftError, match="no such option"):
+        remote.run(version, (("bad", 1),), "a", parts, control)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(doubles, "run", lambda parts, control: [lambda: None])
+        with pytest.raises(RuntimeError):
+            remote.run(version, (), "a", parts, control)
+    assert remote.run(version, (), "a", parts, control).results == [8]
 
 
 def test_a_task_for_a_model_that_is_not_open_opens_it(started: tuple[Engine, Remote]) -> None:

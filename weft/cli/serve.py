@@ -120,10 +120,10 @@ def _work(settings: Settings, run: Sequence[str], device: str, fast: bool) -> No
     from weft.serve.models import Models, parse_place
     from weft.serve.remote import Remote
     from weft.serve.server import Server
-    from weft.serve.sockets import MODELS, REMOTE, report_ready
+    from weft.serve.sockets import MODELS, REMOTE
 
     if number := os.environ.get(MODELS):
-        run_engine(int(number), lambda place: Models([place], device=device, fast=fast).served[0], report_ready)
+        run_engine(int(number), lambda place: Models([place], device=device, fast=fast).served[0], settings.threads)
         return
     places, path = [parse_place(text) for text in run], os.environ.get(REMOTE)
     if path:

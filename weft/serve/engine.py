@@ -16,16 +16,23 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
+from pickle import PicklingError
 from typing import Any
+
+import torch
 
 from weft.errors import WeftError
 from weft.inference.predictor import Part, Predictor
 from weft.inference.translation import TranslationPredictor
 from weft.search.loop import Control
 from weft.serve.models import Options, Place, Ran, Served, Version
+from weft.serve.sockets import report_ready
 
 LOOK = 1.0
 """Seconds between two checks whether the process that started this one is still there."""
+
+KINDS = ("*.yaml", "*.json", "*.safetensors")
+"""Files of a run that make up its model."""
 
 VERSIONS = 2
 """Versions of a run in memory: those before and after it was reloaded."""
@@ -68,10 +75,11 @@ class Unknown:
 
 @dataclass(eq=False)
 class Waiting:
-    """A task with the connection that it came from."""
+    """A task with the connection that it came from, and the predictor that runs it."""
 
     link: Connection
     task: Task
+    predictor: Predictor[Any, Any]
     gone: set[int] = field(default_factory=set)
 
     def fits(self, other: Waiting) -> bool:
@@ -81,8 +89,7 @@ class Waiting:
 
 def name_version(place: Place) -> Version:
     """The present version of the model in these run folders."""
-    files = [Path(folder) / name for folder in place.folders for name in ("config.yaml", "model.safetensors")]
-    known = [path.stat() for path in files if path.exists()]
+    known = [path.stat() for folder in place.folders for kind in KINDS for path in sorted(Path(folder).glob(kind))]
     return Version(place, tuple((each.st_mtime_ns, each.st_size) for each in known))
 
 
@@ -116,7 +123,7 @@ class Engine:
             assert isinstance(ready, Connection)
             try:
                 self._take(ready, ready.recv())
-            except (EOFError, OSError):
+            except Exception:  # it was closed, or sends what nobody understands
                 self._drop(ready)
 
     def _take(self, link: Connection, message: object) -> None:
@@ -126,8 +133,11 @@ class Engine:
             for each in (*self._waiting, *self._running):
                 if each.link is link:
                     each.gone.update(message.rows)
-        elif isinstance(message, Task) and message.model in self._models:
-            self._waiting.append(Waiting(link, message))
+        elif isinstance(message, Task) and (model := self._models.get(message.model)):
+            try:
+                self._waiting.append(Waiting(link, message, model.predictor(message.options)))
+            except Exception as error:
+                self._send(link, _failure(error))
         else:
             self._send(link, Unknown())
 
@@ -142,7 +152,10 @@ class Engine:
 
     def _send(self, link: Connection, message: object) -> None:
         with suppress(OSError):  # it was closed, so nobody waits
-            link.send(message)
+            try:
+                link.send(message)
+            except (TypeError, AttributeError, PicklingError) as error:
+                link.send(_failure(error))
 
     def _open(self, link: Connection, place: Place) -> None:
         """Loads a model in another thread, so that the others go on, unless this version of it is open already."""
@@ -162,7 +175,7 @@ class Engine:
     def _next(self) -> list[Waiting]:
         """The task that came first, and those that fit into a batch with it."""
         first = self._waiting[0]
-        budget, taken = self._predictor(first.task).budget, [first]
+        budget, taken = first.predictor.budget, [first]
         longest, count = max(part.size for part in first.task.parts), len(first.task.parts)
         for each in self._waiting[1:]:
             size = max(longest, *(part.size for part in each.task.parts))
@@ -172,16 +185,13 @@ class Engine:
         self._waiting = [each for each in self._waiting if each not in taken]
         return taken
 
-    def _predictor(self, task: Task) -> Predictor[Any, Any]:
-        return self._models[task.model].predictor(task.options)
-
     def _answer(self, batch: Sequence[Waiting]) -> None:
         """Runs a batch. If that fails, runs each of its tasks alone."""
         rows = [(each, row) for each in batch for row in range(len(each.task.parts))]
         control = Control(len(rows), lambda row: rows[row][1] not in rows[row][0].gone, lambda: self._hear(0))
         began = time.monotonic()
         try:
-            results = list(self._predictor(batch[0].task).run([each.task.parts[row] for each, row in rows], control))
+            results = list(batch[0].predictor.run([each.task.parts[row] for each, row in rows], control))
         except Exception as error:
             if len(batch) == 1:
                 self._send(batch[0].link, _failure(error))
@@ -212,10 +222,11 @@ def warm_up(model: Served) -> None:
             predictor.run(parts[:1] * copies)
 
 
-def run_engine(number: int, load: Callable[[Place], Served], ready: Callable[[], None]) -> None:
+def run_engine(number: int, load: Callable[[Place], Served], threads: int) -> None:
     """Runs the models for the processes that connect to the socket with this number, until their parent ends."""
     for name in (signal.SIGHUP, signal.SIGTERM):
         signal.signal(name, signal.SIG_IGN)  # the workers reload, or answer what they have accepted
     engine = Engine(socket.socket(fileno=number), load, os.getppid())
-    ready()
+    torch.set_num_threads(threads)
+    report_ready()
     engine.run()

@@ -30,6 +30,8 @@ from weft.serve.sockets import (
     stop_predecessor,
 )
 
+VISIBLE = "CUDA_VISIBLE_DEVICES"
+
 PAUSE = 1.0
 """Seconds before a worker that ended is started again."""
 
@@ -91,7 +93,10 @@ class Workers:
     async def _start_engine(self, number: int) -> bool:
         """Starts a process that runs models; returns whether it takes tasks."""
         socket = self._sockets[number]
-        return await self._spawn(self._engines, number, {MODELS: str(socket.fileno())}, socket)
+        own = {MODELS: str(socket.fileno())}
+        if len(self._sockets) > 1:  # each sees its own GPU only
+            own[VISIBLE] = (os.environ.get(VISIBLE) or ",".join(map(str, range(len(self._sockets))))).split(",")[number]
+        return await self._spawn(self._engines, number, own, socket)
 
     async def _spawn(self, among: dict[int, Process], number: int, own: dict[str, str], socket: Socket) -> bool:
         reading, writing = os.pipe()
