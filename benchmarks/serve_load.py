@@ -1,6 +1,6 @@
 """Measures a server under load on this machine: sentences per second with and without batching of requests.
 
-    python benchmarks/serve_load.py RUN [--data FILE] [--clients 64] [--seconds 60] [--beam 4] [--fast]
+    python benchmarks/serve_load.py RUN [--data FILE] [--clients 64] [--seconds 60] [--beam 4] [--no-fast]
     python benchmarks/serve_load.py RUN --fuzz | --same 200 | --single 200 | --hostile [--minutes 30]
 
 Starts `weft serve` twice, without a cache: with its defaults, and with --batch-tokens 0, which decodes every text alone. Each
@@ -168,9 +168,9 @@ def main() -> None:
     parser.add_argument("--single", type=int, default=0, help="only measure this many single requests")
     parser.add_argument("--hostile", action="store_true", help="honest and hostile clients together")
     parser.add_argument("--minutes", type=float, default=30.0, help="how long --hostile lasts")
-    parser.add_argument("--fast", action="store_true", help="start the servers with --fast")
+    parser.add_argument("--no-fast", action="store_true", help="start the servers with --no-fast")
     options = parser.parse_args()
-    flags = ["--fast"] * options.fast
+    flags = ["--no-fast"] * options.no_fast
     if options.fuzz:
         with serving(options.run) as server:
             sys.exit(fuzz(server, options.cases))

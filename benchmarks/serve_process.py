@@ -20,16 +20,15 @@ class Server:
 
     def __init__(self, run: str, *options: str) -> None:
         command = [sys.executable, "-m", "weft", "serve", run, "--port", "0", "--cache", "0", *options]
-        self.pid = 0
+        self.pid, self.url = 0, ""
         self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
         self.events: list[dict[str, object]] = []
         self._ready = threading.Event()
         self._reader = threading.Thread(target=self._read)
         self._reader.start()
         self._ready.wait()
-        if not self.events:
+        if not self.pid:
             raise SystemExit("the server did not start; see its messages above")
-        self.url = str(self.events[0]["address"])
 
     def _read(self) -> None:
         assert self.process.stderr is not None
@@ -38,10 +37,11 @@ class Server:
                 print(line, end="", file=sys.stderr)
                 continue
             event = json.loads(line)
-            if event["event"] == "serving":
-                self.pid = int(event.get("pid", self.process.pid))  # another one after a hand-over
             if event["event"] != "request":
                 self.events.append(event)
+            if event["event"] == "serving":
+                self.pid = int(event.get("pid", self.process.pid))  # another one after a hand-over
+                self.url = str(event["address"])
                 self._ready.set()
         self._ready.set()
 

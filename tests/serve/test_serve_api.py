@@ -18,7 +18,8 @@ from libretranslatepy import LibreTranslateAPI
 from weft import load
 from weft.errors import ConfigError
 from weft.inference.terms import Terms
-from weft.serve.models import Models, Place, languages_of, parse_place
+from weft.serve.languages import languages_of
+from weft.serve.models import Models, Place, parse_place
 
 
 def sentences(count: int, seed: int = 1) -> list[str]:

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from weft.serve.models import Models, Place, known_code
+from weft.serve.languages import known_code
+from weft.serve.models import Models, Place
 
 
 def test_a_text_in_the_target_language_or_without_letters_is_returned(served: Any) -> None:

@@ -131,6 +131,26 @@ def test_several_processes_share_a_socket_metrics_and_files(reverse_run: Path) -
         wait_for(lambda: not any(Path(f"/proc/{child}/exe").exists() for child in second))
 
 
+def test_workers_share_a_process_of_the_models_that_is_started_again(reverse_run: Path) -> None:
+    with process(f"en-de={reverse_run}", "--model-process", "--threads", "1") as (started, url):
+
+        def children() -> list[str]:
+            return Path(f"/proc/{started.pid}/task/{started.pid}/children").read_text().split()
+
+        def translated() -> str:
+            answer = httpx.post(f"{url}/v1/translate", json={"text": "a b"}, timeout=60, trust_env=False)
+            return str(answer.json()["translations"][0]["text"])
+
+        first = children()
+        assert len(first) == 2 and translated() == "b a"
+        os.kill(int(first[0]), signal.SIGKILL)
+        assert translated() == "b a", "the request waits for the new process"
+        assert children()[0] == first[1]
+        started.send_signal(signal.SIGTERM)
+        assert started.wait(120) == 0
+        wait_for(lambda: not any(Path(f"/proc/{child}/exe").exists() for child in first))
+
+
 def test_a_worker_that_cannot_start_ends_the_server(weft: tiny.Shell) -> None:
     command = [sys.executable, "-m", "weft", "serve", "nowhere", "--workers", "2", "--port", "0"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)

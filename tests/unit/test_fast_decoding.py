@@ -41,6 +41,14 @@ def test_the_flag_is_the_setting_and_says_what_it_does(weft: tiny.Shell, reverse
     assert weft("translate", reverse_run, stdin="a b c\n") == "c b a\n" and not weft.err
 
 
+def test_a_server_is_fast_unless_told_otherwise(weft: tiny.Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[bool] = []
+    monkeypatch.setattr("weft.cli.serve._run", lambda settings, run, device, fast: given.append(fast))
+    weft("serve", "RUN")
+    weft("serve", "RUN", "--no-fast")
+    assert given == [True, False]
+
+
 def test_a_server_can_be_fast(reverse_run: Path) -> None:
     for fast in (True, False):
         [served] = Models([parse_place(f"en-de={reverse_run}")], device="cpu", fast=fast).served

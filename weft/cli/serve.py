@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from weft.cli.options import DEVICE, FAST
+from weft.cli.options import DEVICE
 from weft.cli.output import warn
 from weft.errors import ConfigError
 from weft.version import install
@@ -48,10 +48,17 @@ def serve(
     prefix: str = typer.Option("", "--prefix", help="Path of the server behind a proxy, such as /weft.", show_default=False),
     suggestions: Path = typer.Option(None, "--suggestions", help="File for translations that users suggest, as JSON lines."),
     log_text: bool = typer.Option(False, "--log-text", help="Write the texts to the log, too."),
-    fast: bool = FAST,
+    fast: bool = typer.Option(
+        True,
+        "--fast/--no-fast",
+        help="Use compiled C++ kernels on a CPU, if there is a compiler; at least 99 % of the texts stay.",
+    ),
     device: str = DEVICE,
-    workers: int = typer.Option(
-        1, "--workers", help="Processes, each with its own copy of the models. Several GPUs are taken in turn.", min=1
+    workers: int = typer.Option(1, "--workers", help="Processes that share the port. Several GPUs are taken in turn.", min=1),
+    model_process: bool = typer.Option(
+        None,
+        "--model-process/--no-model-process",
+        help="Run the models in a process of their own, which all workers share. Default: on a GPU.",
     ),
     threads: int = typer.Option(
         0, "--threads", help="CPU threads of a model; 0: its share of the cores, less one while requests wait.", min=0
@@ -77,6 +84,7 @@ def serve(
     access |= {"suggestions": str(suggestions or "")}
     cores = threads or max(1, (os.cpu_count() or 2) // workers)
     batches |= {"workers": workers, "threads": threads or max(1, cores - 1), "alone": cores}
+    batches |= {"engines": _engines(device, workers, model_process)}
     _run(Settings(host=host, port=port, **limits, **batches, **access), run, device, fast)
 
 
@@ -88,7 +96,7 @@ def _run(settings: Settings, run: Sequence[str], device: str, fast: bool) -> Non
     from weft.serve.workers import Workers
 
     if worker := os.environ.get(WORKER):
-        Server(settings, Models([parse_place(text) for text in run], device=_device(device, int(worker)), fast=fast)).run()
+        _work(settings, run, _device(device, int(worker)), fast)
         return
     if settings.prefix and (not settings.prefix.startswith("/") or settings.prefix.endswith("/")):
         raise ConfigError(f"--prefix: {settings.prefix} must start with / and not end with it, such as /weft")
@@ -98,11 +106,40 @@ def _run(settings: Settings, run: Sequence[str], device: str, fast: bool) -> Non
     if not (settings.local or keys):
         warn(f"{settings.host} can be reached from other machines and no --api-key is set: anyone who reaches it may use it")
     places = [parse_place(text) for text in run]
-    server = (
-        Workers(settings) if settings.workers > 1 else Server(settings, Models(places, device=device, fast=fast, tell=warn))
-    )
+    if settings.workers > 1 or settings.engines:
+        server: Workers | Server = Workers(settings)
+    else:
+        server = Server(settings, Models(places, device=device, fast=fast, tell=warn))
     warn(f"{server.address} shows a page to try it; /docs describes the interface for programs")
     server.run()
+
+
+def _work(settings: Settings, run: Sequence[str], device: str, fast: bool) -> None:
+    """Runs one of several processes: one that runs models, or one that serves."""
+    from weft.serve.engine import run_engine
+    from weft.serve.models import Models, parse_place
+    from weft.serve.remote import Remote
+    from weft.serve.server import Server
+    from weft.serve.sockets import MODELS, REMOTE
+
+    if number := os.environ.get(MODELS):
+        run_engine(int(number), lambda place: Models([place], device=device, fast=fast).served[0], settings.threads)
+        return
+    places, path = [parse_place(text) for text in run], os.environ.get(REMOTE)
+    if path:
+        Server(settings, Models(places, device="cpu", remote=Remote(path))).run()
+    else:
+        Server(settings, Models(places, device=device, fast=fast)).run()
+
+
+def _engines(device: str, workers: int, wanted: bool | None) -> int:
+    """Processes that run the models: one per GPU that is used, unless the workers run them."""
+    import torch
+
+    cuda = device.startswith("cuda") or (device == "auto" and torch.cuda.is_available())
+    if not (cuda if wanted is None else wanted):
+        return 0
+    return min(workers, torch.cuda.device_count()) if cuda and ":" not in device else 1
 
 
 def _device(device: str, worker: int) -> str:

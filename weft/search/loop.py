@@ -27,6 +27,9 @@ T = TypeVar("T")
 ROOM = 16
 """Stores grow by this many tokens on a CPU. They double on a GPU, where every size needs its own graph."""
 
+TABLES = 256
+"""On a GPU tables hold at least this many tokens, since every size needs its own graph."""
+
 CHECK = 4
 """Steps between the checks which sources are done."""
 
@@ -191,7 +194,7 @@ def generate(
             tables = native.finish(check, None if control is None else control.stop_unwanted)
             return read_back(tables, best), tables
     prefix, device, steps = first.size(1), first.device, int(limits.longest.max())
-    step, room, length = Step(decoder, chooser, constraints), _room(prefix + 1, 0, device), _room(steps, 0, device)
+    step, room, length = Step(decoder, chooser, constraints), _room(prefix + 1, 0, device), _room(steps, TABLES, device)
 
     def begin(given: Given) -> Running:
         opened = step.open(given, room, length, trace)
@@ -222,21 +225,26 @@ class Control:
     """Stops the rows of a batch that nobody waits for any more: those for which `wanted(row)` is false.
 
     The search loop checks every few steps, never inside a step, so that a recorded step stays the same. The text of a stopped
-    row is cut off: do not show it, and do not cache it.
+    row is cut off: do not show it, and do not cache it. `between` is called before each check.
     """
 
-    def __init__(self, rows: int, wanted: Callable[[int], bool]) -> None:
-        self.rows, self.wanted = rows, wanted
+    def __init__(self, rows: int, wanted: Callable[[int], bool], between: Callable[[], None] = lambda: None) -> None:
+        self.rows, self.wanted, self.between = rows, wanted, between
         self.stopped: set[int] = set()
+
+    def gone(self) -> list[int]:
+        """The rows that became unwanted since the last call."""
+        gone = [row for row in range(self.rows) if row not in self.stopped and not self.wanted(row)]
+        self.stopped.update(gone)
+        return gone
 
     def stop_unwanted(self, owner: Tensor, longest: Tensor) -> None:
         """Sets the longest length of unwanted rows to 0, in place, so that every chooser ends them at the next step.
 
         owner [G]: the number of each running source in the batch · longest [G]: the longest length of each.
         """
-        gone = [row for row in range(self.rows) if row not in self.stopped and not self.wanted(row)]
-        if gone:
-            self.stopped.update(gone)
+        self.between()
+        if gone := self.gone():
             longest.masked_fill_(torch.isin(owner, torch.tensor(gone, device=owner.device)), 0)
 
 

@@ -16,7 +16,7 @@ from weft.models.base import Encoded, Model
 from weft.search.loop import Given, Running, Step, Stepping
 from weft.state import State, again, clone, leaves, refill, write_
 
-MOST = 64
+MOST = 128
 """The most recorded sizes of steps, and of everything else; each holds the state of a search."""
 
 T = TypeVar("T")

@@ -48,7 +48,7 @@ def make_app(service: Service, log: Log = log_line) -> Guard:
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        service.batcher.start()
+        service.batcher.start(service.models.remote is not None)
         await asyncio.to_thread(service.batcher.warm_up, service.models.served)
         yield
         service.batcher.close()

@@ -10,20 +10,29 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from contextlib import nullcontext
+from dataclasses import replace
 
 import torch
 from starlette.exceptions import HTTPException
-from torch import Tensor
 
 from weft.inference.predictor import Prediction
-from weft.search.loop import Control
 from weft.serve.bounded import BoundedDict, bytes_of
 from weft.serve.fair_queue import Batch, FairQueue, Pace
 from weft.serve.log import Log
 from weft.serve.metrics import Metrics
-from weft.serve.models import Query, Served, TranslationQuery
-from weft.serve.reading import Job, Ticket, expected_cells, kind, make_jobs, read, too_many_cells
+from weft.serve.models import Query, Ran, Served, TranslationQuery
+from weft.serve.reading import (
+    ExplanationPredictor,
+    Ticket,
+    expected_cells,
+    keep_result,
+    kind,
+    make_jobs,
+    read,
+    run_jobs,
+    too_many_cells,
+)
 from weft.serve.settings import Settings
 from weft.serve.threads import Threads
 
@@ -35,6 +44,9 @@ RETURN = 0.03
 
 READ = 16
 """Texts of a request that are read at once, before those of the next one."""
+
+LANES, AHEAD = 2, 0.7
+"""Batches at once if another process runs the models; the second is sent when the first has run for this share of its time."""
 
 GUESS = 0.1
 """What a batch of these texts counts for, compared with a batch of real ones."""
@@ -50,7 +62,6 @@ class Batcher:
         self.settings, self.metrics, self.log = settings, metrics, log
         self.clear_cache()
         self.pace = Pace()
-        self.busy_since: float | None = None
         self.worked: dict[str, float] = {}  # when each model last gave a result
         self._queue = FairQueue(self.pace)
         self._threads = Threads(settings.threads, settings.alone)
@@ -60,22 +71,37 @@ class Batcher:
         self._interludes = 0.0  # seconds of the running batch in which others were answered
         self._ended, self._spent, self._served = 0.0, 0.0, 1  # when the last batch ended, its seconds, and its requests
         self._reader = ThreadPoolExecutor(1, "weft-reader")
-        self._thread = threading.Thread(target=self._work, name="weft-model", daemon=True)
+        self._running: dict[int, float] = {}  # since when each lane runs a batch
+        self._lanes: list[threading.Thread] = []
+        self._own = threading.Lock()  # held by the lane that runs a model in this process, besides batches
 
-    def start(self) -> None:
-        self._thread.start()
+    def start(self, remote: bool = False) -> None:
+        """Starts a thread that runs batches, or two if another process runs the models: one batch is made while one runs."""
+        for number in range(LANES if remote else 1):
+            self._lanes.append(self._start(number))
+
+    def _start(self, number: int) -> threading.Thread:
+        thread = threading.Thread(target=self._work, args=(number,), name="weft-model", daemon=True)
+        thread.start()
+        return thread
 
     def close(self) -> None:
         """Answers all queries in the queue, then ends the threads."""
         with self._changed:
             self._closing = True
-            self._changed.notify()
-        self._thread.join()
+            self._changed.notify_all()
+        for thread in self._lanes:
+            thread.join()
         self._reader.shutdown()
 
     @property
     def alive(self) -> bool:
-        return self._thread.is_alive()
+        return all(thread.is_alive() for thread in self._lanes)
+
+    @property
+    def busy_since(self) -> float | None:
+        """When the batch that has been running longest began; None if no batch is running."""
+        return min(list(self._running.values()), default=None)
 
     def clear_cache(self) -> None:
         """Starts a new cache. Answers to queries made before this call go to the old one. Only the event loop uses it."""
@@ -91,9 +117,8 @@ class Batcher:
                 (reading,) = self._reader.submit(read, [TranslationQuery(model, text)]).result()
                 for part in reading.parts:
                     rows, steps = reading.predictor.effort(part)
-                    began = time.monotonic()
-                    reading.predictor.run([part] * copies, None)
-                    self.pace.learn(kind(reading, part), rows * copies, steps, time.monotonic() - began, GUESS)
+                    ran = reading.run([part] * copies, None)
+                    self.pace.learn(kind(reading, part), rows * copies, steps, ran.seconds * ran.scale, GUESS)
             except Exception as error:
                 self.log({"event": "warm-up failed", "model": model.name, "error": type(error).__name__})
 
@@ -168,31 +193,30 @@ class Batcher:
         wait = max(1, math.ceil(length * self._seconds))
         return HTTPException(503, f"too many texts are waiting; try again in {wait} s", {"Retry-After": str(wait)})
 
-    def _work(self) -> None:
+    def _work(self, lane: int) -> None:
         batch = Batch()
         try:
-            while (batch := self._take()).jobs:
-                self._run(batch)
+            while (batch := self._take(lane)).jobs:
+                self._run(batch, lane)
         except BaseException as error:  # the thread must not end: all requests would wait for it
             self.metrics.count(worker_restarts=1)
             self.log({"event": "the model's thread ended; starting another", "error": type(error).__name__})
             for ticket in {job.ticket for job in batch.jobs}:
                 ticket.settle(RuntimeError("the model's thread ended"))
-            self._thread = threading.Thread(target=self._work, name="weft-model", daemon=True)
-            self._thread.start()
+            self._running.pop(lane, None)
+            self._lanes[lane] = self._start(lane)
 
-    def _run(self, batch: Batch) -> None:
-        began = self.busy_since = time.monotonic()
+    def _run(self, batch: Batch, lane: int) -> None:
+        began = self._running[lane] = time.monotonic()
         self._interludes = 0.0
         tickets = len({job.ticket for job in batch.jobs})
         self._threads.set(batch, single=tickets == self._served == 1 and not self.length)
-        answers = self._answers(batch, began, lambda: self._interlude(batch, began))
-        self._ended = time.monotonic()
-        self._spent = spent = self._ended - began - self._interludes
-        self._served = tickets
-        self._threads.learn(batch, spent)
-        self.busy_since = None
-        self._finish(batch, answers, spent)
+        ran = self._ran(batch, began, lambda: self._interlude(batch, began))
+        ran = replace(ran, seconds=ran.seconds - self._interludes)
+        self._ended, self._spent, self._served = time.monotonic(), ran.seconds * ran.scale, tickets
+        self._threads.learn(batch, ran.seconds)
+        del self._running[lane]
+        self._finish(batch, ran)
 
     def _interlude(self, batch: Batch, began: float) -> None:
         """Called between two steps of a batch: if it is of one client and takes long, others are answered meanwhile."""
@@ -204,38 +228,41 @@ class Batcher:
         if not inner.jobs:
             return
         try:
-            answers = self._answers(inner, now, lambda: None)
-            self._finish(inner, answers, time.monotonic() - now)
+            self._finish(inner, self._ran(inner, now, lambda: None))
         except BaseException:
             for ticket in {job.ticket for job in inner.jobs}:
                 ticket.settle(RuntimeError("the model's thread ended"))
             raise
         self._interludes += time.monotonic() - now
 
-    def _answers(self, batch: Batch, began: float, between: Callable[[], None]) -> list[Any]:
+    def _ran(self, batch: Batch, began: float, between: Callable[[], None]) -> Ran:
         reading = batch.jobs[0].reading
-        self.metrics.observe("queue_seconds", reading.query.model.name, [began - job.since for job in batch.jobs])
+        model = reading.query.model
+        self.metrics.observe("queue_seconds", model.name, [began - job.since for job in batch.jobs])
         resolved = getattr(reading.predictor, "resolved", None)
         # On a GPU a recorded search must not run inside another one.
-        return _results(batch.jobs, between if resolved is not None and resolved.device.type == "cpu" else lambda: None)
+        inside = resolved is not None and resolved.device.type == "cpu" and model.remote is None
+        with self._own if isinstance(reading.predictor, ExplanationPredictor) else nullcontext():
+            return run_jobs(batch.jobs, between if inside else lambda: None)
 
-    def _finish(self, batch: Batch, answers: Sequence[Any], spent: float) -> None:
+    def _finish(self, batch: Batch, ran: Ran) -> None:
         """Learns from a batch, counts it, and gives the answers to the requests."""
-        model = batch.jobs[0].reading.query.model.name
-        self._seconds += 0.2 * (spent / len(batch.jobs) - self._seconds)
+        model, whole = batch.jobs[0].reading.query.model.name, ran.seconds * ran.scale
+        self._seconds += 0.2 * (ran.seconds / len(batch.jobs) - self._seconds)
         if all(job.ticket.wanted for job in batch.jobs):
-            self.pace.learn(batch.kind, batch.rows, batch.steps, spent)
+            self.pace.learn(batch.kind, batch.rows * ran.scale, batch.steps, whole)
         # Count before answering, so that a client with an answer finds it in the metrics.
         tokens, texts = sum(job.part.size for job in batch.jobs), len({id(job.reading) for job in batch.jobs})
-        self.metrics.count(texts=texts, tokens=tokens, batches=1, busy_seconds=spent)
-        self.metrics.observe("batch_seconds", model, [spent])
-        self.metrics.observe("batch_sentences", model, [len(batch.jobs)])
-        if any(not isinstance(answer, Exception) for answer in answers):
+        self.metrics.count(texts=texts, tokens=tokens, batches=1, busy_seconds=ran.seconds)
+        self.metrics.observe("batch_seconds", model, [whole])
+        self.metrics.observe("batch_sentences", model, [ran.together])
+        if any(not isinstance(answer, Exception) for answer in ran.results):
             self.worked[model] = time.monotonic()
-        for job, answer in zip(batch.jobs, answers, strict=True):
-            _keep(job, answer)
+        with self._own:
+            for job, answer in zip(batch.jobs, ran.results, strict=True):
+                keep_result(job, answer)
 
-    def _take(self) -> Batch:
+    def _take(self, lane: int) -> Batch:
         """Waits for the next batch. Returns an empty batch when the server is closing and the queue is empty."""
         settings = self.settings
         limits = (settings.slice, settings.batch_tokens)
@@ -245,7 +272,9 @@ class Batcher:
                     self._changed.wait()
                 if not self._queue:
                     return Batch()
-                left = max(self._queue.oldest() + settings.window, self._ended + self._pause()) - time.monotonic()
+                # While another batch runs, this one can grow.
+                others = [since + AHEAD * self._spent for other, since in self._running.items() if other != lane]
+                left = max(self._queue.oldest() + settings.window, self._ended + self._pause(), *others) - time.monotonic()
                 if left <= 0 or self._closing or self._queue.full(*limits):
                     return self._queue.take(*limits)
                 self._changed.wait(left)
@@ -260,41 +289,3 @@ def _entry_bytes(query: Query, answer: Prediction) -> int:
     """The memory that a cached answer takes."""
     given = query.fields if isinstance(query, TranslationQuery) else {}
     return bytes_of((query.text, query.options, given, answer))
-
-
-class _Pausing(Control):
-    """Stops rows that nobody waits for, and lets other requests run between two steps."""
-
-    def __init__(self, jobs: Sequence[Job], between: Callable[[], None]) -> None:
-        super().__init__(len(jobs), lambda row: jobs[row].ticket.wanted)
-        self._between = between
-
-    def stop_unwanted(self, owner: Tensor, longest: Tensor) -> None:
-        self._between()
-        super().stop_unwanted(owner, longest)
-
-
-def _results(jobs: Sequence[Job], between: Callable[[], None]) -> list[Any]:
-    """Runs the model on a batch. If that fails, runs each job alone, so that only the bad text gets an error."""
-    try:
-        control = _Pausing(jobs, between)
-        return list(jobs[0].reading.predictor.run([job.part for job in jobs], control))
-    except Exception as error:
-        if len(jobs) == 1:
-            return [error]
-        return [result for job in jobs for result in _results([job], between)]
-
-
-def _keep(job: Job, result: Any) -> None:
-    """Keeps the result of a job, and answers its request if that was the last one."""
-    if not job.ticket.wanted:
-        return  # the result may be cut off
-    if not isinstance(result, Exception):
-        try:
-            job.reading.keep(job.part, result)
-        except Exception as error:
-            result = error
-    if isinstance(result, Exception):
-        job.ticket.settle(result)
-    elif job.ticket.complete:
-        job.ticket.settle()

@@ -85,24 +85,16 @@ class Batch:
     steps: int = 0
     longest: int = 0
 
-    def grown(self, job: Job) -> Batch:
-        """The batch with one more job. It takes as many steps as the longest."""
-        return Batch(
-            [*self.jobs, job],
-            self.work + job.effort.rows * job.effort.steps,
-            max(self.steps, job.effort.steps),
-            max(self.longest, job.part.size),
-        )
+    def add(self, job: Job) -> None:
+        """Adds a job. The batch takes as many steps as the longest."""
+        self.jobs.append(job)
+        self.work += job.effort.rows * job.effort.steps
+        self.steps, self.longest = max(self.steps, job.effort.steps), max(self.longest, job.part.size)
 
     @property
     def rows(self) -> float:
         """Rows per step, on average: those that have ended are left out."""
         return self.work / max(1, self.steps)
-
-    @property
-    def tokens(self) -> int:
-        """Source tokens, padding included."""
-        return self.longest * len(self.jobs)
 
     @property
     def kind(self) -> Hashable:
@@ -170,9 +162,9 @@ class FairQueue:
         batch = Batch()
         for ticket in self._got:
             for job in ticket.jobs:
-                batch = batch.grown(job)
-                if not self._fits(batch, seconds, tokens):
+                if not self._fits(batch, job, seconds, tokens):
                     return True
+                batch.add(job)
         return False
 
     def take(self, seconds: float, tokens: int, before: Batch | None = None) -> Batch:
@@ -189,10 +181,10 @@ class FairQueue:
         while ticket := self._next(passed):
             job = next((job for job in ticket.jobs if not batch.jobs or job.group == batch.jobs[0].group), None)
             must = before is None and not batch.jobs
-            if job is None or not (must or self._fits(batch.grown(job), seconds, tokens)):
+            if job is None or not (must or self._fits(batch, job, seconds, tokens)):
                 passed.add(ticket)  # it has nothing that fits
                 continue
-            batch = batch.grown(job)
+            batch.add(job)
             self._charge(ticket, job)
         for ticket in {job.ticket for job in batch.jobs}:
             if not ticket.jobs:
@@ -215,6 +207,11 @@ class FairQueue:
         self._used[ticket.client] += work
         self._got[ticket] += work
 
-    def _fits(self, batch: Batch, seconds: float, tokens: int) -> bool:
-        known = self.pace.known(batch.kind, batch.rows)
-        return known and batch.tokens <= tokens and self.pace.seconds(batch.kind, batch.rows, batch.steps) <= seconds
+    def _fits(self, batch: Batch, job: Job, seconds: float, tokens: int) -> bool:
+        """Whether the batch with one more job is within the limits; `tokens` counts padding."""
+        if max(batch.longest, job.part.size) * (len(batch.jobs) + 1) > tokens:
+            return False
+        steps = max(batch.steps, job.effort.steps)
+        rows = (batch.work + job.effort.rows * job.effort.steps) / max(1, steps)
+        kind = batch.kind if batch.jobs else job.kind
+        return self.pace.known(kind, rows) and self.pace.seconds(kind, rows, steps) <= seconds

@@ -4,49 +4,34 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Collection, Hashable, Sequence
+import time
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from babel import Locale
 from starlette.exceptions import HTTPException
 
-from weft.config.sections import Config
 from weft.errors import ConfigError
 from weft.explain.explanation import Explanation
 from weft.explain.sections import Section
-from weft.inference.predictor import Predictor
+from weft.inference.predictor import Part, Predictor
 from weft.inference.projection import Mark
 from weft.inference.terms import NO_TERMS, Terms
 from weft.inference.translation import TranslationPredictor
 from weft.runs.weights import share_equal
+from weft.search.loop import Control
 from weft.serve.bounded import BoundedDict
+from weft.serve.languages import UNKNOWN, known_code, languages_of
 from weft.translator import Translator, load
 
-UNKNOWN = "und"
-"""ISO 639 code for an undetermined language."""
+if TYPE_CHECKING:
+    from weft.serve.remote import Remote
+
+Options = tuple[tuple[str, Any], ...]
 
 PREDICTORS = 32
 """Predictors that a model keeps, each with other options."""
-
-ALIASES = {
-    "zh": "zh-hans",
-    "zh-cn": "zh-hans",
-    "zh-sg": "zh-hans",
-    "zh-tw": "zh-hant",
-    "zh-hk": "zh-hant",
-    "zt": "zh-hant",
-    "zh-hans": "zh",
-    "zh-hant": "zt",
-    "no": "nb",
-    "nb": "no",
-    "iw": "he",
-    "in": "id",
-    "tl": "fil",
-    "pb": "pt-br",
-}
-"""Other usual codes of languages."""
 
 CODE = re.compile(r"[A-Za-z]{2,3}(?:[-_][A-Za-z0-9]{2,8})*")
 PAIR = re.compile(rf"({CODE.pattern}):({CODE.pattern})|([A-Za-z]{{2,3}})-([A-Za-z]{{2,3}})")
@@ -60,6 +45,27 @@ class Place:
     languages: tuple[str, str] | None = None
 
 
+class Version(NamedTuple):
+    """A model at one time: its run folders, and the times and sizes of their files."""
+
+    place: Place
+    files: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True)
+class Ran:
+    """The results of some parts; the parts of their batch, which may be more, and their share of its seconds."""
+
+    results: list[Any]
+    together: int
+    seconds: float
+
+    @property
+    def scale(self) -> float:
+        """How many times as large as these parts the whole batch was."""
+        return self.together / len(self.results)
+
+
 @dataclass(frozen=True)
 class Query:
     """A text for a model. Equal queries have equal answers, so a query is the key of the answer cache.
@@ -69,7 +75,7 @@ class Query:
 
     model: Served
     text: str
-    options: tuple[tuple[str, Any], ...] = ()
+    options: Options = ()
 
     @property
     def cached(self) -> bool:
@@ -97,27 +103,39 @@ class TranslationQuery(Query):
     @property
     def fields(self) -> dict[str, Any]:
         """The fields that are given."""
-        given = {"prefix": self.prefix, "terms": self.terms, "attention": self.attention, "marks": self.marks}
-        return {name: value for name, value in given.items() if value}
+        return {name: given for name in ("prefix", "terms", "attention", "marks") if (given := getattr(self, name))}
 
 
 @dataclass(frozen=True, eq=False)
 class Served:
-    """A loaded model with a unique name. Reloading creates a new object, so cached answers never mix with the old model's."""
+    """A loaded model with a unique name. Reloading creates a new object, so cached answers never mix with the old model's.
+
+    remote: the process that runs it, and its version there; None if this process does. Attention weights and explanations are
+    computed here in any case.
+    """
 
     name: str
     source: str
     target: str
     place: Place
     translator: Translator = field(repr=False)
+    remote: tuple[Remote, Version] | None = field(default=None, repr=False)
     _predictors: BoundedDict[Hashable, Predictor[Any, Any]] = field(default_factory=lambda: BoundedDict(PREDICTORS), repr=False)
     _maps: list[int] = field(default_factory=list, repr=False)
 
-    def predictor(self, options: tuple[tuple[str, Any], ...]) -> Predictor[Any, Any]:
+    def predictor(self, options: Options) -> Predictor[Any, Any]:
         """The predictor with these options. Only one thread may call this."""
         if options not in self._predictors:
             self._predictors[options] = self.translator.predictor(**dict(options))
         return self._predictors[options]
+
+    def run(self, predictor: Predictor[Any, Any], options: Options, parts: list[Part], control: Control | None = None) -> Ran:
+        """Runs parts of one group that the predictor with these options has read."""
+        if self.remote is not None:
+            process, version = self.remote
+            return process.run(version, options, predictor.group(parts[0]), parts, control)
+        began = time.monotonic()
+        return Ran(predictor.run(parts, control), len(parts), time.monotonic() - began)
 
     def count_maps(self) -> int:
         """The number of attention maps: heads of all layers. The first call runs the model."""
@@ -144,18 +162,6 @@ class Served:
         return len(self.translator.source.encode(text)) + 1
 
 
-def known_code(code: str, known: Collection[str]) -> str | None:
-    """The language among `known` that a code means: itself in any case, an alias, or the same language in another region."""
-    codes = {each.lower().replace("_", "-"): each for each in sorted(known)}
-    wanted = code.lower().replace("_", "-")
-    for name in (wanted, ALIASES.get(wanted, wanted), wanted.partition("-")[0]):
-        if name in codes:
-            return codes[name]
-    if "-" in wanted and not wanted.startswith("zh"):
-        wanted = wanted.partition("-")[0]
-    return next((each for name, each in codes.items() if name.partition("-")[0] == wanted), None)
-
-
 def parse_place(text: str) -> Place:
     """Parses `RUN`, or `RUN,RUN` for an ensemble; either may start with its languages: `en-de=RUN`, `zh-Hans:en=RUN`."""
     pair, equals, rest = text.partition("=")
@@ -177,19 +183,11 @@ def _folders(text: str) -> tuple[str, ...]:
     return tuple(parts)
 
 
-def languages_of(config: Config) -> tuple[str, str]:
-    """Returns the languages from the configuration, else from the data files' suffixes (train.en,train.de), else `und`."""
-    data, known = config.data, set(Locale("en").languages)
-    pairs = set()
-    for spec in data.files:
-        suffixes = [Path(part.strip().removesuffix(".gz")).suffix.removeprefix(".") for part in spec.split(",")]
-        pairs.add(tuple(suffixes) if len(suffixes) == 2 and set(suffixes) <= known else (UNKNOWN, UNKNOWN))
-    guess = pairs.pop() if len(pairs) == 1 else (UNKNOWN, UNKNOWN)
-    return data.source_language or guess[0], data.target_language or guess[1]
-
-
 class Models:
-    """All models of a server. The old models keep answering while `reload` reads the run folders again."""
+    """All models of a server. The old models keep answering while `reload` reads the run folders again.
+
+    remote: the process that runs the models, if this one does not.
+    """
 
     def __init__(
         self,
@@ -198,17 +196,18 @@ class Models:
         device: str = "auto",
         fast: bool = False,
         tell: Callable[[str], None] = lambda text: None,
+        remote: Remote | None = None,
     ) -> None:
         if not places:
             raise ConfigError("no run to serve; name at least one run folder")
-        self.device, self.fast, self.tell = device, fast, tell
+        self.device, self.fast, self.tell, self.remote = device, fast, tell, remote
         self.served: list[Served] = []
         for place in places:
             self.served.append(self._open(place, self._free_name(place), self.served))
 
     def _free_name(self, place: Place) -> str:
         base, taken = Path(place.folders[0]).resolve().name, {model.name for model in self.served}
-        names = (base if number == 1 else f"{base}-{number}" for number in range(1, len(taken) + 2))
+        names = [base, *(f"{base}-{number}" for number in range(2, len(taken) + 2))]
         return next(name for name in names if name not in taken)
 
     def _open(self, place: Place, name: str, others: Sequence[Served]) -> Served:
@@ -230,7 +229,8 @@ class Models:
                 f"{place.folders[0]}: the languages of this run are not known, so it is served as {source} to {target}; "
                 f"set them with en-de={place.folders[0]}, or with data.source_language and data.target_language"
             )
-        return Served(name, source, target, place, translator)
+        remote = None if self.remote is None else (self.remote, self.remote.open(place))
+        return Served(name, source, target, place, translator, remote)
 
     def reload(self, prepare: Callable[[list[Served]], None] = lambda served: None) -> None:
         """Reads every model again. If one fails, all old models stay and the error names the run.
@@ -257,9 +257,9 @@ class Models:
         for code, found in ((source, first), (target, last)):
             if found is None:
                 raise HTTPException(400, f"{code} is not supported")
-        if first == last:
-            return [model for model in self.served if (model.source, model.target) == (first, last)][:1]
         direct = [model for model in self.served if (model.source, model.target) == (first, last)]
+        if first == last:
+            return direct[:1]
         pairs = [
             [one, other]
             for one in self.served

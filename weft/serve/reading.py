@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,7 +15,7 @@ from weft.explain.explanation import Explanation
 from weft.explain.sections import Section, explain_page
 from weft.inference.predictor import Effort, Part, Prediction, Predictor
 from weft.search.loop import Control
-from weft.serve.models import ExplanationQuery, Query, TranslationQuery
+from weft.serve.models import ExplanationQuery, Query, Ran, TranslationQuery
 
 EXPLAINED = 200
 """Tokens of the longest sentence that is explained, since nothing can interrupt this."""
@@ -68,6 +68,13 @@ class Reading:
     parts: list[Part]
     results: dict[Part, Any] = field(default_factory=dict)
     answer: Prediction | None = None
+
+    def run(self, parts: list[Part], control: Control | None) -> Ran:
+        """Runs parts of this and other queries of one group."""
+        if isinstance(self.predictor, ExplanationPredictor):
+            began = time.monotonic()
+            return Ran(list(self.predictor.run(parts, control)), len(parts), time.monotonic() - began)
+        return self.query.model.run(self.predictor, self.query.options, parts, control)
 
     def keep(self, part: Part, result: Any) -> None:
         self.results[part] = result
@@ -182,3 +189,30 @@ def too_many_cells(count: int, limit: int) -> HTTPException:
     """The refusal of a request that computes more attention weights than the server sends."""
     message = f"about {count:,} attention weights exceed the limit of {limit:,}; send shorter or fewer texts"
     return HTTPException(400, f"{message}, or ask for alignment instead of attention")
+
+
+def run_jobs(jobs: Sequence[Job], between: Callable[[], None]) -> Ran:
+    """Runs the model on a batch. If that fails, runs each job alone, so that only the bad text gets an error."""
+    try:
+        control = Control(len(jobs), lambda row: jobs[row].ticket.wanted, between)
+        return jobs[0].reading.run([job.part for job in jobs], control)
+    except Exception as error:
+        if len(jobs) == 1:
+            return Ran([error], 1, 0.0)
+        alone = [run_jobs([job], between) for job in jobs]
+        return Ran([ran.results[0] for ran in alone], len(jobs), sum(ran.seconds for ran in alone))
+
+
+def keep_result(job: Job, result: Any) -> None:
+    """Keeps the result of a job, and answers its request if that was the last one."""
+    if not job.ticket.wanted:
+        return  # the result may be cut off
+    if not isinstance(result, Exception):
+        try:
+            job.reading.keep(job.part, result)
+        except Exception as error:
+            result = error
+    if isinstance(result, Exception):
+        job.ticket.settle(result)
+    elif job.ticket.complete:
+        job.ticket.settle()

@@ -19,7 +19,8 @@ class Settings:
     batch_tokens: source tokens per batch; 0: no batching · cache: bytes of cached translations · beam: largest beam that a
     request may set · origins: allowed CORS origins · hosts: names under which a server on loopback answers · prefix: path
     before all others, as a proxy shows it · suggestions: file for suggested translations; empty: none are taken · proxies:
-    proxy addresses whose X-Forwarded-For header is trusted · log_text: write texts to the log · threads: CPU threads of the
+    proxy addresses whose X-Forwarded-For header is trusted · log_text: write texts to the log · workers: processes that serve
+    on one port · engines: processes that run the models for them; 0: each does so itself · threads: CPU threads of the
     model; 0: torch's default · grace: seconds that running requests may take during shutdown.
     """
 
@@ -48,6 +49,7 @@ class Settings:
     proxies: str = ""
     log_text: bool = False
     workers: int = 1
+    engines: int = 0
     threads: int = 0
     alone: int = 0
     grace: float = 60.0

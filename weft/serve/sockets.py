@@ -18,6 +18,9 @@ HANDED, STOPS = "WEFT_LISTEN_FD", "WEFT_REPLACES"
 WORKER, READY = "WEFT_WORKER", "WEFT_READY_FD"
 """Environment variables of one of several processes: its number, and a pipe to write to when it is ready."""
 
+MODELS, REMOTE = "WEFT_MODELS_FD", "WEFT_MODELS"
+"""Environment variables of the process that runs the models, and of those that use it: its socket's number, and its path."""
+
 FIRST_OF_SYSTEMD = 3
 """The number of the first socket that systemd passes on."""
 
