@@ -156,9 +156,8 @@ def train(
     return result, chosen
 
 
-def _main(run: Path, options: dict[str, Any], resume: bool) -> None:
+def _run(run: Path, options: dict[str, Any], resume: bool) -> None:
     """One process of a run. `interrupt_at`, `pause` and `double` are for the task and the model, other options for `train`."""
-    torch.set_num_threads(1)
     world = start("cpu")
     run.mkdir(parents=True, exist_ok=True)
     interrupt_at = options.pop("interrupt_at", None)
@@ -177,7 +176,6 @@ def _main(run: Path, options: dict[str, Any], resume: bool) -> None:
 
 def _gradients(out: Path, accumulate: int) -> None:
     """The gradients of one update in this process, in float64."""
-    torch.set_num_threads(1)
     world = start("cpu")
     model, task = SmallModel().double(), SmallTask()
     groups = task.parameters(model)
@@ -193,9 +191,15 @@ def _gradients(out: Path, accumulate: int) -> None:
     world.close()
 
 
+def main(first: str, second: str, *flags: str) -> None:
+    """The program, with the arguments of its command line."""
+    if first == "--gradients":
+        _gradients(Path(second), int(flags[0]))
+    else:
+        _run(Path(first), json.loads(second), "--resume" in flags)
+
+
 if __name__ == "__main__":
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-    if sys.argv[1] == "--gradients":
-        _gradients(Path(sys.argv[2]), int(sys.argv[3]))
-    else:
-        _main(Path(sys.argv[1]), json.loads(sys.argv[2]), "--resume" in sys.argv)
+    torch.set_num_threads(1)
+    main(*sys.argv[1:])

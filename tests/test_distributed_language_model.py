@@ -9,6 +9,7 @@ from pathlib import Path
 
 from test_distributed import distance, free_port
 
+from weft import cli
 from weft.training import checkpoint
 
 SETTINGS = [
@@ -19,7 +20,10 @@ SETTINGS = [
 
 
 def weft(size: int, *arguments: str | Path) -> None:
-    """Runs `weft` in several processes, as torchrun does."""
+    """Runs `weft` in several processes, as torchrun does. A single one is this process."""
+    if size == 1:
+        assert cli.run([*map(str, arguments)]) == 0
+        return
     shared = {**os.environ, "WORLD_SIZE": str(size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
     processes = [
         subprocess.Popen(

@@ -209,6 +209,8 @@ def vectors(rows: int, extent: int, width: int, seed: int) -> Tensor:
 
 def same(a: Tensor, b: Tensor, what: str = "", atol: float = 2e-5) -> None:
     """Asserts equality up to float32 rounding."""
+    if a.shape == b.shape and a.dtype == b.dtype and torch.allclose(a, b, atol=atol, rtol=1e-3):
+        return  # ten times as fast as to prepare a message
     torch.testing.assert_close(a, b, atol=atol, rtol=1e-3, msg=lambda text: f"{what}: {text}")
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import torch
 from torch import Tensor
 
@@ -17,13 +19,13 @@ PACKED_QUERIES, QUERY_BUDGET = (5, 38, 3, 20, 2), 73
 def check_padding_content(entry: Entry) -> None:
     """The values of padding change nothing: large, very large, and small ones beside large tokens; in every code path."""
     layout = Layout.padded(LENGTHS, EXTENT + 4)
-    for junk, loudness in ((1e3, 1), (-1e4, 1), (0.0, 12)):
-        for train in (False, True):
-            part = entry.make(train=train)
+    for train in (False, True):
+        part = entry.make(train=train)
+        for loudness, need_weights in product((1, 12), (False, True)):
             keys = loudness * part.keys(extent=EXTENT + 4)
-            spoilt = torch.where(layout.ok[..., None], keys, junk)
-            for need_weights in (False, True):
-                clean = part.look(keys, layout, need_weights=need_weights).context
+            clean = part.look(keys, layout, need_weights=need_weights).context
+            for junk in (1e3, -1e4) if loudness == 1 else (0.0,):
+                spoilt = torch.where(layout.ok[..., None], keys, junk)
                 dirty = part.look(spoilt, layout, need_weights=need_weights).context
                 same(part.real(dirty, layout), part.real(clean, layout), f"junk {junk}, weights {need_weights}")
 
@@ -46,12 +48,11 @@ def check_future(entry: Entry) -> None:
         part = entry.make(train=train)
         keys = part.keys(rows=1).expand(EXTENT, -1, -1)
         past = torch.ones(EXTENT, EXTENT, dtype=torch.bool).tril()
+        before = part.look(keys).context
         for need_weights in (False, True):
-            before = part.look(keys, need_weights=need_weights).context
-            for seed in (11, 12):
-                other = torch.where(past[..., None], keys, 3 * part.keys(rows=EXTENT, seed=seed))
-                after = part.look(other, need_weights=need_weights).context
-                same(after[past], before[past], "the past after another future")
+            other = torch.where(past[..., None], keys, 3 * part.keys(rows=EXTENT, seed=11 + need_weights))
+            after = part.look(other, need_weights=need_weights).context
+            same(after[past], before[past], "the past after another future")
 
 
 def check_reach(entry: Entry) -> None:

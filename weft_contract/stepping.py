@@ -5,12 +5,14 @@ A subject provides `Steps`; feeding piece by piece, row by row or beam by beam m
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from itertools import product
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
 from typing import Protocol
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from weft.attention.core.kv_store import KeyValueCache
 from weft.batch import Layout
@@ -61,14 +63,15 @@ def check_chunks(subject: Subject) -> None:
     """
     steps, sources = subject.steps(), torch.arange(SOURCES)
     tokens = steps.draw(SOURCES, steps.extent, seed=21)
-    whole = Feeding(steps, sources, "none").feed(tokens)
-    for number, (room, sizes) in enumerate(product(ROOMS, _pieces(steps.extent))):
+    expected = Feeding(steps, sources, "none").feed(tokens)
+    cases = [(room, sizes) for room in ROOMS for sizes in _pieces(steps.extent, whole=room == "from the start")]
+    for number, (room, sizes) in enumerate(cases):
         feeding = Feeding(steps, sources, room)
         found = [
             feeding.feed(piece, Layout.padded([piece.size(1)] * SOURCES) if number % 2 else None)
             for piece in tokens.split(sizes, 1)
         ]
-        same(torch.cat(found, 1), whole, f"room {room}, pieces {sizes[:5]}…")
+        same(torch.cat(found, 1), expected, f"room {room}, pieces {sizes[:5]}…")
 
 
 def check_rows(subject: Subject) -> None:
@@ -89,59 +92,79 @@ def check_rows(subject: Subject) -> None:
 
 def check_ragged(subject: Subject) -> None:
     """Rows of different lengths, in several calls, equal each row alone. Padding counts as never fed."""
-    steps = subject.steps()
-    calls: list[tuple[int, ...] | None] = [(5, 0, 3), None, None, (1, 3, 0), (0, 0, 2), None]
+    steps, sources = subject.steps(), torch.arange(SOURCES)
+    calls: list[tuple[Tensor, Layout | None]] = []
+    fed: list[list[Tensor]] = [[] for _ in range(SOURCES)]
+    for call, lengths in enumerate([(5, 0, 3), None, None, (1, 3, 0), (0, 0, 2), None]):
+        layout = None if lengths is None else Layout.padded(lengths, max(lengths) + 1)
+        tokens = steps.draw(SOURCES, 1 if layout is None else layout.segments.size(1), seed=30 + call)
+        calls.append((tokens, layout))
+        for row, count in enumerate(lengths or [1] * SOURCES):
+            fed[row].append(tokens[row, :count])
+    alone = _alone(steps, sources, [torch.cat(pieces) for pieces in fed])
     for room in ROOMS:
-        feeding = Feeding(steps, torch.arange(SOURCES), room)
-        fed: list[list[Tensor]] = [[] for _ in range(SOURCES)]
-        found: list[list[Tensor]] = [[] for _ in range(SOURCES)]
-        for call, lengths in enumerate(calls):
-            layout = None if lengths is None else Layout.padded(lengths, max(lengths) + 1)
-            tokens = steps.draw(SOURCES, 1 if layout is None else layout.segments.size(1), seed=30 + call)
-            context = feeding.feed(tokens, layout)
-            for row in range(SOURCES):
-                count = 1 if lengths is None else lengths[row]
-                fed[row].append(tokens[row : row + 1, :count])
-                found[row].append(context[row : row + 1, :count])
-        for row in range(SOURCES):
-            alone = steps.feed(torch.cat(fed[row], 1), steps.start(torch.tensor([row])))[0]
-            same(torch.cat(found[row], 1), alone, f"room {room}, row {row}")
+        feeding = Feeding(steps, sources, room)
+        found = [feeding.feed(*call) for call in calls]
+        for row, expected in enumerate(alone):
+            pieces = [context[row, : len(piece)] for context, piece in zip(found, fed[row], strict=True)]
+            same(torch.cat(pieces), expected, f"room {room}, row {row}")
 
 
 def check_beams(subject: Subject) -> None:
-    """Beams against one shared memory, reordered, narrowed, widened, with sources leaving, equal each history alone."""
-    for room in ROOMS:
-        _follow_beams(subject, room, wide=4, prefix=(2, 1, 3))
-    _follow_beams(subject, "from the start", wide=3, prefix=None)
+    """Beams of several sources, from a ragged prefix or from nothing, equal each history alone."""
+    steps = subject.steps()
+    _follow_beams(steps, ROOMS, wide=4, prefix=(2, 1, 3))
+    _follow_beams(steps, ("from the start",), wide=3, prefix=(0, 0, 0))
 
 
 def check_wide_beams(subject: Subject) -> None:
     """The same with more beams than the cache tracks by ancestry."""
-    for room in ROOMS:
-        _follow_beams(subject, room, wide=KeyValueCache.widest + 1, prefix=(2, 1, 3))
+    _follow_beams(subject.steps(), ROOMS, wide=KeyValueCache.widest + 1, prefix=(2, 1, 3))
 
 
-def _follow_beams(subject: Subject, room: str, wide: int, prefix: tuple[int, ...] | None) -> None:
-    steps, generator = subject.steps(), torch.Generator().manual_seed(5)
-    feeding = Feeding(steps, torch.arange(SOURCES), room)
-    histories = [steps.draw(1, 0, seed=0) for _ in range(SOURCES)]
-    if prefix is not None:
-        tokens = steps.draw(SOURCES, max(prefix), seed=40)
-        feeding.feed(tokens, Layout.padded(prefix))
-        histories = [tokens[row : row + 1, :count] for row, count in enumerate(prefix)]
-    owners, beams = torch.arange(SOURCES), 1
+@dataclass(frozen=True)
+class Move:
+    """A step of a search: the rows that go on, the sources if some have left, the next tokens, and what was fed to each row."""
+
+    rows: Tensor
+    groups: Tensor | None
+    tokens: Tensor
+    owners: Tensor
+    histories: list[Tensor]
+
+
+def _follow_beams(steps: Steps, rooms: Sequence[str], wide: int, prefix: tuple[int, ...]) -> None:
+    first = steps.draw(SOURCES, max(prefix), seed=40)
+    moves = list(_moves(steps, wide, [row[:count] for row, count in zip(first, prefix, strict=True)]))
+    owners = torch.cat([move.owners for move in moves])
+    alone = _alone(steps, owners, [history for move in moves for history in move.histories])
+    for room in rooms:
+        feeding, expected = Feeding(steps, torch.arange(SOURCES), room), iter(alone)
+        if any(prefix):
+            feeding.feed(first, Layout.padded(prefix))
+        for number, move in enumerate(moves):
+            feeding.select(move.rows, move.groups)
+            found = feeding.feed(move.tokens)
+            wanted = torch.stack([row[-found.size(1) :] for row in islice(expected, len(found))])
+            same(found, wanted, f"room {room}, {wide} beams, step {number}")
+
+
+def _moves(steps: Steps, wide: int, histories: list[Tensor]) -> Iterator[Move]:
+    """A search in which parents are random."""
+    generator, owners, beams = torch.Generator().manual_seed(5), torch.arange(SOURCES), 1
     for step, (keep, width) in enumerate(_fates(wide)):
-        kept = torch.arange(len(owners)) if keep is None else torch.tensor(keep)
+        kept = torch.arange(len(owners) // beams) if keep is None else torch.tensor(keep)
         parents = torch.randint(beams, (len(kept), width), generator=generator)
-        feeding.select((kept[:, None] * beams + parents).flatten(), None if keep is None else kept)
-        histories = [histories[source][chosen] for source, chosen in zip(kept.tolist(), parents, strict=True)]
-        owners, beams = owners[kept], width
-        tokens = steps.draw(len(owners) * beams, 2 if step == 2 else 1, seed=50 + step)
-        found = feeding.feed(tokens)
-        for source, (new, got) in enumerate(zip(tokens.split(beams), found.split(beams), strict=True)):
-            histories[source] = torch.cat([histories[source], new], 1)
-            alone = steps.feed(histories[source], steps.start(owners[source].repeat(beams)))[0]
-            same(got, alone[:, -new.size(1) :], f"room {room}, {wide} beams, step {step}, source {source}")
+        rows, beams = (kept[:, None] * beams + parents).flatten(), width
+        owners, tokens = owners[rows], steps.draw(len(rows), 2 if step == 2 else 1, seed=50 + step)
+        histories = [torch.cat([histories[row], new]) for row, new in zip(rows.tolist(), tokens, strict=True)]
+        yield Move(rows, None if keep is None else kept, tokens, owners, histories)
+
+
+def _alone(steps: Steps, sources: Tensor, histories: list[Tensor]) -> list[Tensor]:
+    """The outputs of each history, fed at once. The zeros after a short one are its future and do not matter."""
+    whole = steps.feed(pad_sequence(histories, batch_first=True), steps.start(sources))[0]
+    return [row[: len(history)] for row, history in zip(whole, histories, strict=True)]
 
 
 def _fates(wide: int) -> Iterator[tuple[list[int] | None, int]]:
@@ -157,7 +180,8 @@ def _fates(wide: int) -> Iterator[tuple[list[int] | None, int]]:
     yield None, wide
 
 
-def _pieces(extent: int) -> Iterator[list[int]]:
-    yield [1] * extent
+def _pieces(extent: int, whole: bool) -> Iterator[list[int]]:
+    """Sizes of pieces; first single tokens, in the whole sequence or at both ends."""
+    yield [1] * extent if whole else [1] * 20 + [extent - 27] + [1] * 7
     yield [3, 1, 2, 1, 2, 6, extent - 15]
     yield [extent - 7, 3, 4]

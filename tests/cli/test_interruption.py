@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 import tiny
 
+from weft import cli
 from weft.runs.weights import read_tensors
 from weft.training.checkpoint import steps
 
@@ -50,6 +51,11 @@ def start(arguments: Sequence[str | Path], launcher: Sequence[str] = ("-m", "wef
         # A shell's background jobs, and so all that they start, ignore Ctrl-C.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
+
+
+def run_here(*arguments: str | Path) -> None:
+    """`weft …` in this process, without an error, for runs that nobody interrupts."""
+    assert cli.run([*map(str, arguments)]) == 0
 
 
 def finish(process: subprocess.Popen[str], status: int = 0) -> str:
@@ -88,7 +94,7 @@ def losses(run: Path) -> list[float]:
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The run that nobody interrupts."""
     run = tmp_path_factory.mktemp("whole") / "run"
-    finish(start(["train", "transformer-tiny", *DATA, "--out", run, *settings()]))
+    run_here("train", "transformer-tiny", *DATA, "--out", run, *settings())
     return run
 
 
@@ -102,7 +108,7 @@ def test_killed_three_times_at_random_moments_ends_with_the_same_bits(whole: Pat
         process.send_signal(signal.SIGKILL)
         process.communicate()
         command = ["train", "--resume", run]
-    finish(start(command))
+    run_here(*command)
     assert (run / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
     for file in ("model", "ema", "optimizer"):
         one, other = (read_tensors(each / "checkpoints/step-00000120" / f"{file}.safetensors") for each in (run, whole))
@@ -122,7 +128,7 @@ def test_control_c_saves_says_how_to_go_on_and_going_on_is_exact(whole: Path, tm
     assert f"continue with `weft train --resume {run}`" in said
     assert "Traceback" not in said
     assert 20 <= steps(run)[-1] < 60
-    finish(start(["train", "--resume", run, "--set", "train.save_every=6"]))
+    run_here("train", "--resume", run, "--set", "train.save_every=6")
     assert (run / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
 
 
@@ -156,8 +162,8 @@ def test_two_processes_train_as_one_does_and_take_over_from_it(tmp_path: Path) -
     }
     one, two, moved = (tmp_path / name for name in ("one", "two", "moved"))
     begin = ["train", "transformer-tiny", *DATA, "--out"]
-    for process in [start([*begin, one, *settings(**few)]), start([*begin, moved, *settings(**{**few, "train__steps": 6})])]:
-        finish(process)
+    run_here(*begin, one, *settings(**few))
+    run_here(*begin, moved, *settings(**{**few, "train__steps": 6}))
     said = finish(torchrun([*begin, two, *settings(**few)]))
     assert "2 processes (cpu)" in said
     assert said.count("done: step 12") == 1
