@@ -3,7 +3,8 @@
     python benchmarks/ciphers.py brown.txt.gz --out OUT [--seeds 3] [--at-once 6] [--minutes 9] [--only words-shift]
 
 Half of the text is plain, the other half is enciphered; accuracy is that of the enciphered half without UNK. The floor ranks
-the symbols of both halves by frequency (for a Vigenère cipher at each place of the key) and pairs equal ranks.
+the symbols of both halves by frequency (for a Vigenère cipher at each place of the key) and pairs equal ranks. With matplotlib,
+pictures show what the best models have learnt.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -57,12 +59,8 @@ def last(outcome: Outcome, folder: Path) -> dict[str, Any]:
     return min(found, key=lambda record: record["loss"])
 
 
-def draw(run: Path, file: Path) -> float:
-    """Draws how the model of a run reads each symbol of the cipher, and returns the floor of its task."""
-    trained = weft.load(run)
-    task = trained.task
-    assert isinstance(task, DecipheringTask)
-    task.prepare()
+def draw(trained: Any, task: DecipheringTask, file: Path) -> None:
+    """Draws how a model reads each symbol of the cipher."""
     predictor = trained.predictor()
     assert isinstance(predictor, DecipheringPredictor)
     chances = predictor.mapping()[0].numpy()
@@ -73,7 +71,6 @@ def draw(run: Path, file: Path) -> float:
     axes.set_xlabel("plain symbol")
     axes.set_ylabel("symbol of the cipher, in the order of its true plain symbol")
     save_figure(figure, file)
-    return floor(task)
 
 
 def row(name: str, outcomes: Sequence[Outcome], out: Path) -> list[str]:
@@ -82,8 +79,13 @@ def row(name: str, outcomes: Sequence[Outcome], out: Path) -> list[str]:
     if not done:
         return [name, "–", "–", "–"]
     best, scores = min(done, key=lambda pair: pair[1]["loss"])
-    known = draw(out / best.run.name, out / f"{name}.png")
-    return [name, f"{known:.1f}", ", ".join(f"{each['accuracy']:.1f}" for _, each in done), f"{scores['accuracy']:.1f}"]
+    trained = weft.load(out / best.run.name)
+    task = trained.task
+    assert isinstance(task, DecipheringTask)
+    task.prepare()
+    if find_spec("matplotlib"):
+        draw(trained, task, out / f"{name}.png")
+    return [name, f"{floor(task):.1f}", ", ".join(f"{each['accuracy']:.1f}" for _, each in done), f"{scores['accuracy']:.1f}"]
 
 
 def main() -> None:
