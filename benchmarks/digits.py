@@ -69,7 +69,7 @@ NAMES = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight",
 VALID, TEST = 2, 3
 """Takes of each digit and speaker that are kept for validation and for tests: the last ones."""
 
-ALONE_TIMES = 4
+SINGLE = 4
 """How often each training recording is in the data by itself."""
 
 USUAL, LONG = (3, 7), (8, 10)
@@ -126,7 +126,7 @@ def lists(
     parts: Mapping[str, Sequence[Take]], count: int, draw: np.random.Generator, tests: int = 300
 ) -> dict[str, list[list[Take]]]:
     """The strings of every list: `count` for training, `tests` for each other list."""
-    alone = [[take] for take in parts["train"]] * ALONE_TIMES
+    alone = [[take] for take in parts["train"]] * SINGLE
     return {
         "train": strings(parts["train"], count, USUAL, draw) + alone,
         "valid": strings(parts["valid"], tests, USUAL, draw),

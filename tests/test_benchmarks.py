@@ -58,6 +58,7 @@ def test_takes_and_speakers_of_spoken_digits_do_not_cross_the_split() -> None:
     assert all(len({take.speaker for take in string}) == 1 for some in made.values() for string in some)
     assert {len(string) for string in made["long"]} == {8, 9, 10}
     assert max(len(string) for string in made["train"]) == 7
+    assert sum(len(string) == 1 for string in made["train"]) == digits.SINGLE * len(used["train"])
 
 
 def test_subsets_of_the_data_are_contained_in_each_other(tmp_path: Path) -> None:
