@@ -101,4 +101,4 @@ def test_the_options_in_the_files_exist() -> None:
     compose = yaml.safe_load((DEPLOY / "compose.yaml").read_text())["services"]["weft"]["command"]
     entry = next(line for line in (DEPLOY / "Dockerfile").read_text().splitlines() if line.startswith("ENTRYPOINT"))
     given = options_of(shlex.split(unit)) | options_of(compose) | options_of(shlex.split(entry.replace(",", " ").strip("]")))
-    assert len(given) >= 5 and all(option in known for option in given), given
+    assert len(given) >= 4 and all(option in known for option in given), given

@@ -26,7 +26,7 @@ from serving import wait_for
 @contextmanager
 def process(*arguments: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """Starts `weft serve` with these arguments on a free port; yields the process and its address."""
-    command = [sys.executable, "-m", "weft", "serve", *arguments, "--port", "0", "--device", "cpu"]
+    command = [sys.executable, "-m", "weft", "serve", *arguments, "--port", "0", "--device", "cpu", "--no-fast"]
     started = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     try:
         assert started.stderr is not None
