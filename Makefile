@@ -20,9 +20,9 @@ INPUTS := pyproject.toml constraints.txt
 demo: $(VENV)/.weft-installed
 	$(BIN)/weft demo
 
-# One thread a process: the processes share the cores already.
+# One thread a process: the processes share the cores already. Bytecode is written, for tests start many processes.
 test: lint browser clients
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS)
+	OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n $(JOBS)
 
 lint: $(VENV)/.weft-dev-installed
 	$(BIN)/ruff check

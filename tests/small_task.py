@@ -1,7 +1,7 @@
 """A model and a task that train in a second and use every feature of the trainer.
 
 Dropout, tied weights, a buffer that is refreshed, two losses with one denominator, a parameter that only some batches
-use, a second optimiser. Run as a program it is one process of a run: `python small_task.py RUN '{"steps": 9}' [--resume]`.
+use, a second optimiser. Run as a program it is one process of some jobs: `python small_task.py '[["RUN", "{}", "--resume"]]'`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -156,9 +156,8 @@ def train(
     return result, chosen
 
 
-def _run(run: Path, options: dict[str, Any], resume: bool) -> None:
+def _train(world: World, run: Path, options: dict[str, Any], resume: bool) -> None:
     """One process of a run. `interrupt_at`, `pause` and `double` are for the task and the model, other options for `train`."""
-    world = start("cpu")
     run.mkdir(parents=True, exist_ok=True)
     interrupt_at = options.pop("interrupt_at", None)
     task = SmallTask(interrupt_at if world.first else None, options.pop("pause", 0.0))
@@ -171,12 +170,10 @@ def _run(run: Path, options: dict[str, Any], resume: bool) -> None:
     except Interrupted as stopped:
         print(stopped)
     (run / f"seen-{time.time_ns()}-{world.rank}.json").write_text(json.dumps(task.read))
-    world.close()
 
 
-def _gradients(out: Path, accumulate: int) -> None:
+def _gradients(world: World, out: Path, accumulate: int) -> None:
     """The gradients of one update in this process, in float64."""
-    world = start("cpu")
     model, task = SmallModel().double(), SmallTask()
     groups = task.parameters(model)
     meter = Meter(list(groups), world.device)
@@ -188,18 +185,20 @@ def _gradients(out: Path, accumulate: int) -> None:
     sum_gradients(groups, meter.take(), world, bucket=300)
     gradients = {name: parameter.grad for name, parameter in model.named_parameters() if parameter.grad is not None}
     write_tensors(out / f"gradients-{world.size}-{world.rank}.safetensors", gradients)
+
+
+def run_jobs(jobs: Sequence[Sequence[str]]) -> None:
+    """One process of several jobs: `RUN OPTIONS [--resume]` trains, `--gradients FOLDER ACCUMULATE` writes gradients."""
+    world = start("cpu")
+    for first, second, *flags in jobs:
+        if first == "--gradients":
+            _gradients(world, Path(second), int(flags[0]))
+        else:
+            _train(world, Path(first), json.loads(second), "--resume" in flags)
     world.close()
-
-
-def main(first: str, second: str, *flags: str) -> None:
-    """The program, with the arguments of its command line."""
-    if first == "--gradients":
-        _gradients(Path(second), int(flags[0]))
-    else:
-        _run(Path(first), json.loads(second), "--resume" in flags)
 
 
 if __name__ == "__main__":
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     torch.set_num_threads(1)
-    main(*sys.argv[1:])
+    run_jobs(json.loads(sys.argv[1]))

@@ -4,6 +4,7 @@ import contextlib
 import io
 import json
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -12,11 +13,13 @@ from pathlib import Path
 import pytest
 import small_task
 import torch
+from tiny import once
 
 from weft.runs.weights import read_tensors
 from weft.training import checkpoint
 
 OPTIONS = {"steps": 8, "accumulate": 4, "double": True, "save_every": 8, "validate_every": 4}
+FROZEN = {**OPTIONS, "freeze": ["rnn.*"], "steps": 3, "save_every": 3}
 
 
 def free_port() -> int:
@@ -25,14 +28,10 @@ def free_port() -> int:
         return int(opened.getsockname()[1])
 
 
-def launch(size: int, *arguments: str) -> list[str]:
-    """Starts `size` processes as torchrun does, waits for them, and returns their outputs. A single one is this process."""
-    if size == 1:
-        with contextlib.redirect_stdout(io.StringIO()) as said:
-            small_task.main(*arguments)
-        return [said.getvalue()]
-    shared = {**os.environ, "WORLD_SIZE": str(size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
-    command = [sys.executable, small_task.__file__, *arguments]
+def launch(jobs: list[list[str]]) -> list[str]:
+    """Runs jobs of `small_task` in two processes, started as torchrun starts them, and returns their outputs."""
+    shared = {**os.environ, "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    command = [sys.executable, small_task.__file__, json.dumps(jobs)]
     processes = [
         subprocess.Popen(
             command,
@@ -41,7 +40,7 @@ def launch(size: int, *arguments: str) -> list[str]:
             stderr=subprocess.PIPE,
             text=True,
         )
-        for rank in range(size)
+        for rank in range(2)
     ]
     try:
         ended = [process.communicate(timeout=120) for process in processes]
@@ -52,8 +51,34 @@ def launch(size: int, *arguments: str) -> list[str]:
     return [out for out, _ in ended]
 
 
-def train(size: int, run: Path, *flags: str, **options: object) -> list[str]:
-    return launch(size, str(run), json.dumps({**OPTIONS, **options}), *flags)
+def training(run: Path, *flags: str, **options: object) -> list[str]:
+    """A job that trains."""
+    return [str(run), json.dumps({**OPTIONS, **options}), *flags]
+
+
+def here(*job: str) -> str:
+    """Runs a job in this process alone, and returns its output."""
+    with contextlib.redirect_stdout(io.StringIO()) as said:
+        small_task.run_jobs([list(job)])
+    return said.getvalue()
+
+
+def train_together(folder: Path) -> None:
+    """All that two processes do in these tests, for starting them takes longest."""
+    folder.mkdir()
+    assert "stopped at step 3" in here(*training(folder / "moved", interrupt_at=9))
+    jobs = [
+        ["--gradients", str(folder), "4"],
+        training(folder / "two", double=False),
+        training(folder / "moved", "--resume", interrupt_at=20),  # the signal reaches only one process, but both stop
+        training(folder / "frozen", **FROZEN),
+    ]
+    assert all("stopped at step 6" in out for out in launch(jobs))
+
+
+@pytest.fixture
+def together(shared_folder: Path) -> Path:
+    return once(shared_folder / "together", train_together)
 
 
 def distance(first: Path, second: Path) -> float:
@@ -71,46 +96,38 @@ def seen(run: Path) -> list[list[int]]:
     return [json.loads(file.read_text()) for file in sorted(run.glob("seen-*.json"))]
 
 
-def test_gradients_of_2_processes_with_2_micro_batches_equal_those_of_1_with_4(tmp_path: Path) -> None:
-    launch(1, "--gradients", str(tmp_path), "4")
-    launch(2, "--gradients", str(tmp_path), "4")
-    whole, first, second = (tmp_path / f"gradients-{name}.safetensors" for name in ("1-0", "2-0", "2-1"))
+def test_gradients_of_2_processes_with_2_micro_batches_equal_those_of_1_with_4(together: Path, tmp_path: Path) -> None:
+    here("--gradients", str(tmp_path), "4")
+    whole = tmp_path / "gradients-1-0.safetensors"
+    first, second = (together / f"gradients-2-{rank}.safetensors" for rank in range(2))
     assert distance(whole, first) < 1e-12
     assert distance(first, second) == 0
     assert all(float(tensor.abs().max()) > 0 for tensor in read_tensors(whole).values())
 
 
-def test_losses_in_float32_do_not_depend_on_the_number_of_processes(tmp_path: Path) -> None:
-    train(1, tmp_path / "one", double=False)
-    train(2, tmp_path / "two", double=False)
-    assert losses(tmp_path / "two") == pytest.approx(losses(tmp_path / "one"), abs=1e-5)
-    one, two = seen(tmp_path / "one"), seen(tmp_path / "two")
+def test_losses_in_float32_do_not_depend_on_the_number_of_processes(together: Path, tmp_path: Path) -> None:
+    here(*training(tmp_path, double=False))
+    assert losses(together / "two") == pytest.approx(losses(tmp_path), abs=1e-5)
+    one, two = seen(tmp_path), seen(together / "two")
     assert one == [list(range(32))]
     assert sorted(two) == [list(range(0, 32, 2)), list(range(1, 32, 2))]
 
 
-def test_a_run_goes_from_one_process_to_two_and_back(tmp_path: Path) -> None:
+def test_a_run_goes_from_one_process_to_two_and_back(together: Path, tmp_path: Path) -> None:
     """Weights, moving average and data order are those of an uninterrupted run."""
-    train(1, tmp_path / "whole")
-    run = tmp_path / "moved"
-    assert "stopped at step 3" in train(1, run, interrupt_at=9)[0]
-    both = train(2, run, "--resume", interrupt_at=20)  # the signal reaches only one process, but both stop
-    assert all("stopped at step 6" in out for out in both)
-    train(1, run, "--resume")
+    here(*training(tmp_path))
+    run = shutil.copytree(together / "moved", tmp_path / "moved")
+    here(*training(run, "--resume"))
     for file in ("model.safetensors", "ema.safetensors"):
-        folders = (checkpoint.folder_of(tmp_path / "whole", 8), checkpoint.folder_of(run, 8))
+        folders = (checkpoint.folder_of(tmp_path, 8), checkpoint.folder_of(run, 8))
         assert distance(folders[0] / file, folders[1] / file) < 1e-12
     assert sorted(number for part in seen(run) for number in part) == list(range(32))
-    assert losses(run) == pytest.approx(losses(tmp_path / "whole"), abs=1e-12)
+    assert losses(run) == pytest.approx(losses(tmp_path), abs=1e-12)
 
 
-def test_frozen_weights_stay_the_same_in_all_processes(tmp_path: Path) -> None:
-    options = {**OPTIONS, "freeze": ["rnn.*"], "steps": 3, "save_every": 3}
-    train(2, tmp_path / "two", **options)
-    small_task.train(
-        tmp_path / "one", model=small_task.SmallModel().double(), **{key: options[key] for key in options if key != "double"}
-    )
-    folders = [checkpoint.folder_of(tmp_path / name, 3) for name in ("one", "two")]
+def test_frozen_weights_stay_the_same_in_all_processes(together: Path, tmp_path: Path) -> None:
+    here(*training(tmp_path, **FROZEN))
+    folders = [checkpoint.folder_of(run, 3) for run in (tmp_path, together / "frozen")]
     assert distance(folders[0] / "model.safetensors", folders[1] / "model.safetensors") < 1e-12
     start, after = small_task.SmallModel().double().state_dict(), read_tensors(folders[1] / "model.safetensors")
     same = {name for name in after if torch.equal(start[name], after[name])}

@@ -113,9 +113,9 @@ def last_step(run: Path) -> int:
 
 def test_killed_three_times_at_random_moments_ends_with_the_same_bits(tmp_path: Path) -> None:
     options = {"steps": 40, "save_every": 2, "validate_every": 5}
-    small_task.main(str(tmp_path / "whole"), json.dumps(options))
-    killed, draw = str(tmp_path / "killed"), random.Random(5)
-    command = [sys.executable, small_task.__file__, killed, json.dumps({**options, "pause": 0.02}), "--resume"]
+    small_task.run_jobs([[str(tmp_path / "whole"), json.dumps(options)]])
+    slowly = [str(tmp_path / "killed"), json.dumps({**options, "pause": 0.02}), "--resume"]
+    command, draw = [sys.executable, small_task.__file__, json.dumps([slowly])], random.Random(5)
     for least in (draw.randint(2, 9), draw.randint(12, 20), draw.randint(23, 32)):
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
         while last_step(tmp_path / "killed") < least:
@@ -124,7 +124,7 @@ def test_killed_three_times_at_random_moments_ends_with_the_same_bits(tmp_path: 
         time.sleep(draw.random() * 0.05)  # anywhere in a step, or in the middle of saving
         process.send_signal(signal.SIGKILL)
         process.communicate()
-    small_task.main(killed, json.dumps(options), "--resume")
+    small_task.run_jobs([[str(tmp_path / "killed"), json.dumps(options), "--resume"]])
     assert differing(tmp_path / "whole", tmp_path / "killed", 40) == []
     assert (tmp_path / "whole" / "model.safetensors").read_bytes() == (tmp_path / "killed" / "model.safetensors").read_bytes()
     logged = [json.loads(line) for line in (tmp_path / "killed" / "log.jsonl").read_text().splitlines()]

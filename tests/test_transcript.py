@@ -20,7 +20,7 @@ EXAMPLE = "```console\n$ a b\none\ntwo\n$ c\n```\n\n<!-- output varies -->\n```c
 
 def hastened(command: str) -> str:
     """The command with little time to train."""
-    return re.sub(r"--time \w+", "--time 10s", command)
+    return re.sub(r"--time \w+", "--time 4s", command)
 
 
 def test_the_first_ten_minutes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -32,7 +32,7 @@ def test_the_first_ten_minutes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         if not step.varies:
             assert output.rstrip() == step.shown, step.command
         elif step.shown and not step.command.endswith("&"):
-            assert output, step.command  # a model of ten seconds may translate a line as an empty one
+            assert output, step.command  # a model of four seconds may translate a line as an empty one
     assert len((tmp_path / "weft" / "output.txt").read_text("utf-8").splitlines()) == 200
     assert "<html" in (tmp_path / "weft" / "page.html").read_text("utf-8")
     answers = [output for step, (output, _) in zip(wanted, found, strict=True) if step.command.startswith("curl")]

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import fcntl
 import io
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,17 @@ def train(out: Path, kind: str = "reverse", settings: Mapping[str, Any] | None =
     """Train on a generated task of sequences and score it on 200 unseen ones."""
     data = {"data": generated(kind), "valid": generated(kind, 200, "valid"), **options}
     return api.train("transformer-tiny", out=out, set={**SETTINGS, **(settings or {})}, **data)
+
+
+def once(folder: Path, make: Callable[[Path], object]) -> Path:
+    """`folder`, made by the first process that asks, while the others wait."""
+    done = folder.with_suffix(".done")
+    with open(folder.with_suffix(".lock"), "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not done.exists():
+            make(folder)
+            done.touch()
+    return folder
 
 
 def sets(settings: Mapping[str, Any] | None = None) -> list[str]:

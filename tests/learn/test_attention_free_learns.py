@@ -9,7 +9,7 @@ import pytest
 import tiny
 
 MIXERS: dict[str, dict[str, Any]] = {
-    "fnet and gmlp": {"model.encoder_self": "fnet", "model.decoder_self": "gmlp"},
+    "fnet and gmlp": {"model.encoder_self": "fnet", "model.decoder_self": "gmlp", "train.steps": 280},
     "aft": {
         "model.encoder_self": {"kind": "aft", "form": "conv", "window": 5},
         "model.decoder_self": {"kind": "aft", "form": "full"},

@@ -14,15 +14,21 @@ from weft.data import generated
 MODELS: dict[str, tuple[str, dict[str, Any], float]] = {
     "copy": ("copy", {"train.steps": 260}, 95),
     "reverse": ("reverse", {}, 90),
-    "packed": ("reverse", {"train.packed": True, "train.batch_tokens": 512}, 90),
+    "packed": ("reverse", {"train.packed": True, "train.batch_tokens": 512, "train.steps": 260}, 90),
     "post-norm, learned positions": (
         "copy",
-        {"model.norm": "post", "model.position": "learned", "model.max_length": 32, "data.max_length": 31},
+        {
+            **{"model.norm": "post", "model.position": "learned", "model.max_length": 32, "data.max_length": 31},
+            "train.steps": 260,
+        },
         95,
     ),
     "linear self, additive cross": (
         "copy",
-        {"model.encoder_self": {"kind": "linear"}, "model.decoder_self": {"kind": "linear"}, "model.cross": "additive"},
+        {
+            **{"model.encoder_self": "linear", "model.decoder_self": "linear", "model.cross": "additive"},
+            "train.steps": 260,
+        },
         95,
     ),
     "recurrent": (

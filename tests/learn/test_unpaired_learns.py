@@ -72,9 +72,9 @@ def test_a_made_up_language_is_translated_without_pairs(tmp_path: Path) -> None:
         "model.decoder_self": "full",
         "model.cross": "full",
         "task.denoising_steps": 1000,
-        "task.dictionary_steps": 150,
-        "train.steps": 450,
-        "train.batch_tokens": 1024,
+        "task.dictionary_steps": 100,
+        "train.steps": 260,
+        "train.batch_tokens": 512,
         "train.schedule": {"kind": "cosine", "rate": 5e-3, "warmup": 50},
         "train.validate_every": 0,
     }
