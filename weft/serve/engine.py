@@ -25,6 +25,7 @@ from weft.errors import WeftError
 from weft.inference.predictor import Part, Predictor
 from weft.inference.translation import TranslationPredictor
 from weft.search.loop import Control
+from weft.serve.log import log_line
 from weft.serve.models import Options, Place, Ran, Served, Version
 from weft.serve.sockets import report_ready
 
@@ -216,10 +217,13 @@ def warm_up(model: Served) -> None:
     predictor = model.predictor(())
     if not (isinstance(predictor, TranslationPredictor) and predictor.rounds):
         return
-    for words in WORDS:
-        (parts,) = predictor.read([predictor.parse(" ".join(["a"] * words))], 1)
-        for copies in COPIES * TIMES:
-            predictor.run(parts[:1] * copies)
+    try:
+        for words in WORDS:
+            (parts,) = predictor.read([predictor.parse(" ".join(["a"] * words))], 1)
+            for copies in COPIES * TIMES:
+                predictor.run(parts[:1] * copies)
+    except Exception as error:
+        log_line({"event": "warm-up failed", "model": model.name, "error": type(error).__name__})
 
 
 def run_engine(number: int, load: Callable[[Place], Served], threads: int) -> None:
