@@ -48,8 +48,8 @@ class Recording:
 class Recorder:
     """Records the searches of one model. `capture` turns work into a function that repeats it.
 
-    Work of a new size runs as usual and is recorded when the size comes again in the same thread: libraries such as cuBLAS make
-    a handle when a thread first calls them, which cannot be captured. Work with an operation that cannot be captured, because
+    Work of a new size runs as usual and is recorded when the size comes again in the same thread: libraries such as cuBLAS may
+    set themselves up when a thread first calls them, which must not happen while capturing. Work with an operation that cannot be captured, because
     it needs the host, is not tried again.
     """
 
