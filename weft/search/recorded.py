@@ -49,8 +49,8 @@ class Recorder:
     """Records the searches of one model. `capture` turns work into a function that repeats it.
 
     Work of a new size runs as usual and is recorded when the size comes again in the same thread: libraries such as cuBLAS may
-    set themselves up when a thread first calls them, which must not happen while capturing. Work with an operation that cannot be captured, because
-    it needs the host, is not tried again.
+    set themselves up when a thread first calls them, which must not happen while capturing. Work with an operation that cannot
+    be captured, because it needs the host, is not tried again.
     """
 
     def __init__(self, capture: Callable[[Work], Work]) -> None:
