@@ -119,6 +119,7 @@ def served(run: Path, lines: list[str], options: argparse.Namespace, flags: tupl
             results = [each.result() for each in loads]
         time.sleep(1.1)
         spent = counted(server.url) - before
+        print(*server.events, sep="\n", file=sys.stderr, flush=True)
     for each in results:
         found.times += each.times
         found.errors += each.errors

@@ -18,6 +18,8 @@ from serving import running, wait_for
 from weft.errors import ConfigError, WeftError
 from weft.inference.predictor import Part
 from weft.search.loop import Control
+from weft.search.recorded import Recorder
+from weft.serve import engine
 from weft.serve.engine import Engine, name_version
 from weft.serve.models import Models, Place, Ran
 from weft.serve.remote import Remote
@@ -38,7 +40,8 @@ class Doubles:
     def run(self, parts: list[Part], control: Control) -> list[int]:
         numbers = [part.ids[0] for part in parts]
         self.batches.append(numbers)
-        while 0 in numbers and not self.go.is_set():
+        end = time.monotonic() + 20
+        while 0 in numbers and not self.go.is_set() and time.monotonic() < end:  # a failed test does not set it
             control.between()
             self.stopped += control.gone()
             time.sleep(0.001)
@@ -181,3 +184,15 @@ def test_a_server_answers_as_without_the_other_process(tmp_path: Path, reverse_r
         assert explained.status_code == 200 and "<html" in explained.text
         shown.post("/v1/translate", status=400, text="a b", beam=99)
         assert len(engine._models) == 1 and shown.client.get("/health").status_code == 200
+
+
+def test_searches_of_usual_sizes_are_recorded_before_the_first_request(
+    reverse_run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (model,) = Models([Place((str(reverse_run),))], device="cpu").served
+    recorder = model.predictor(()).recorder = Recorder(lambda work: work)  # type: ignore[attr-defined]
+    monkeypatch.setattr(engine, "WORDS", (3,))
+    monkeypatch.setattr(engine, "COPIES", (2, 4))
+    engine.warm_up(model)
+    sizes = {shapes[0][0][0] for what, _, shapes in recorder._recordings if what == "step"}
+    assert recorder.counts()["refused"] == 0 and {2, 4} <= sizes

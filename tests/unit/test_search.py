@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -431,6 +433,23 @@ def test_what_cannot_be_compiled_is_said_once_and_done_as_it_is():
         work(numbers)
         assert numbers.tolist() == [1, 1]
     assert len(said) == 1 and "compiling failed" in said[0]
+
+
+def test_a_size_is_recorded_in_a_thread_that_has_run_it_before():
+    captured = []
+    recorded = Recorder(lambda work: captured.append(threading.get_ident()) or work).stepping("one")
+
+    def double(times):
+        for _ in range(times):
+            recorded.opening("double", lambda given: given[0] * 2, (torch.ones(3),))
+
+    double(1)
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(double, 1).result()
+        assert not captured, "this thread may have no handles yet"
+        pool.submit(double, 2).result()
+    double(2)
+    assert len(captured) == 1 and captured[0] != threading.get_ident()
 
 
 def test_a_recorded_encoder_is_the_encoder():

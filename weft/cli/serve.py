@@ -120,16 +120,18 @@ def _work(settings: Settings, run: Sequence[str], device: str, fast: bool) -> No
     from weft.serve.models import Models, parse_place
     from weft.serve.remote import Remote
     from weft.serve.server import Server
-    from weft.serve.sockets import MODELS, REMOTE
+    from weft.serve.sockets import MODELS, REMOTE, WORKER
 
     if number := os.environ.get(MODELS):
         run_engine(int(number), lambda place: Models([place], device=device, fast=fast).served[0], settings.threads)
         return
     places, path = [parse_place(text) for text in run], os.environ.get(REMOTE)
+    tell = warn if os.environ[WORKER] == "0" else lambda text: None  # once
     if path:
-        Server(settings, Models(places, device="cpu", remote=Remote(path))).run()
+        models = Models(places, device="cpu", tell=tell, remote=Remote(path))
     else:
-        Server(settings, Models(places, device=device, fast=fast)).run()
+        models = Models(places, device=device, fast=fast, tell=tell)
+    Server(settings, models).run()
 
 
 def _engines(device: str, workers: int, wanted: bool | None) -> int:

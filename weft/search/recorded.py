@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, replace
+from threading import get_ident
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -47,8 +48,9 @@ class Recording:
 class Recorder:
     """Records the searches of one model. `capture` turns work into a function that repeats it.
 
-    Work of a new size runs as usual and is recorded when the size comes again. Work with an operation that cannot be captured,
-    because it needs the host, is not tried again.
+    Work of a new size runs as usual and is recorded when the size comes again in the same thread: libraries such as cuBLAS may
+    set themselves up when a thread first calls them, which must not happen while capturing. Work with an operation that cannot
+    be captured, because it needs the host, is not tried again.
     """
 
     def __init__(self, capture: Callable[[Work], Work]) -> None:
@@ -57,6 +59,10 @@ class Recorder:
         self._seen: set[Hashable] = set()
         self._refused: set[Hashable] = set()
         self.last: tuple[Hashable, Running, Work] | None = None
+
+    def counts(self) -> dict[str, int]:
+        """The number of recordings, and of kinds of work that cannot be captured."""
+        return {"recorded": len(self._recordings), "refused": len(self._refused)}
 
     def stepping(self, setting: Hashable, compiler: Compiler | None = None) -> Recorded:
         """A `Stepping` that records. `setting`: everything that changes a search besides the sizes of its tensors."""
@@ -78,8 +84,9 @@ class Recorder:
         size = (what, kind, tuple((leaf.shape, leaf.dtype) for leaf in tensors))
         if size in self._recordings:
             return self._recordings[size]
-        new = size not in self._seen
-        self._seen.add(size)
+        here = (get_ident(), size)
+        new = here not in self._seen
+        self._seen.add(here)
         if new or (what, kind) in self._refused or sum(known[0] == what for known in self._recordings) == MOST:
             return None
         mine: State = clone(given)

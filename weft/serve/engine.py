@@ -25,6 +25,7 @@ from weft.errors import WeftError
 from weft.inference.predictor import Part, Predictor
 from weft.inference.translation import TranslationPredictor
 from weft.search.loop import Control
+from weft.serve.log import log_line
 from weft.serve.models import Options, Place, Ran, Served, Version
 from weft.serve.sockets import report_ready
 
@@ -214,12 +215,17 @@ def _failure(error: Exception) -> Failed:
 def warm_up(model: Served) -> None:
     """Translates made-up texts on a GPU, so that searches of usual sizes are recorded before the first request."""
     predictor = model.predictor(())
-    if not (isinstance(predictor, TranslationPredictor) and predictor.rounds):
+    recorder = predictor.recorder if isinstance(predictor, TranslationPredictor) else None
+    if recorder is None:
         return
-    for words in WORDS:
-        (parts,) = predictor.read([predictor.parse(" ".join(["a"] * words))], 1)
-        for copies in COPIES * TIMES:
-            predictor.run(parts[:1] * copies)
+    try:
+        for words in WORDS:
+            (parts,) = predictor.read([predictor.parse(" ".join(["a"] * words))], 1)
+            for copies in COPIES * TIMES:
+                predictor.run(parts[:1] * copies)
+        log_line({"event": "warmed up", "model": model.name, **recorder.counts()})
+    except Exception as error:
+        log_line({"event": "warm-up failed", "model": model.name, "error": type(error).__name__})
 
 
 def run_engine(number: int, load: Callable[[Place], Served], threads: int) -> None:
