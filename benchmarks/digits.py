@@ -56,10 +56,7 @@ SYSTEMS: dict[str, tuple[str, tuple[str, ...]]] = {
     "ctc": ("CTC alone", ("task.ctc_weight=1",)),
     "location": ("location-aware attention", (ALONE,)),
     "monotonic": ("monotonic attention, with CTC in training only", MONOTONIC),
-    "live": (
-        "the same, as the sound comes",
-        (*MONOTONIC, "task.scaling=fixed", "model.encoder.bidirectional=false"),
-    ),
+    "live": ("the same, as the sound comes", (*MONOTONIC, "model.encoder.bidirectional=false")),
     "additive": ("additive attention", (ALONE, "model.decoder.attention={kind: additive, hidden: 96}")),
     "pyramid": ("pyramid of LSTMs, location-aware attention and CTC", ("model.front={kind: pyramid, layers: 2, dim: 192}",)),
 }

@@ -70,7 +70,12 @@ VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
     "local_m": {"window-2-concat": {"window": 2, "score": "concat"}},
     "local_p": {"window-3-dot": {"window": 3, "score": "dot"}},
     "key_value": {"one-part": {"parts": 1}, "predict": {"parts": 3}, "span-3": {"span": 3}},
-    "monotonic": {"forced": {"forced": True}, "hold": {"hold": True}, "forced-hold": {"forced": True, "hold": True}},
+    "monotonic": {
+        "forced": {"forced": True},
+        "hold": {"hold": True},
+        "forced-hold": {"forced": True, "hold": True},
+        "total": {"stops": "total", "bias": -2.0},
+    },
     "location_aware": {
         "sharp": {"sharpening": 2.0, "top": 3},
         "window-4": {"window": 4, "width": 5},

@@ -1,4 +1,4 @@
-"""SpecAugment (Park et al. 2019): masks stretches of time and bands of frequencies, and changes tempo and pitch.
+"""SpecAugment (Park et al. 2019): masks stretches of time and bands of frequencies, and changes tempo, pitch and level.
 
 Each change follows from a key, such as the place of a batch in training, so a resumed run makes the same ones.
 
@@ -26,7 +26,8 @@ Frames = NDArray[np.float32]
 class SpecAugment:
     """time_masks, time_mask: number of masks over time and frames of the longest · frequency_masks, frequency_mask: the same
     for bands · tempo: largest change of speed, as a share · pitch: largest change of all frequencies, in bands as a share ·
-    longest: most frames of a changed recording."""
+    level: largest change of the volume, and of the outermost bands against the middle one · longest: most frames of a changed
+    recording."""
 
     time_masks: int = 0
     time_mask: int = 0
@@ -34,11 +35,12 @@ class SpecAugment:
     frequency_mask: int = 0
     tempo: float = 0.0
     pitch: float = 0.0
+    level: float = 0.0
     longest: int | None = None
 
     def __bool__(self) -> bool:
         masks = self.time_masks * self.time_mask + self.frequency_masks * self.frequency_mask
-        return bool(masks or self.tempo or self.pitch)
+        return bool(masks or self.tempo or self.pitch or self.level)
 
     def batch(self, batch: PairBatch, key: Sequence[int]) -> PairBatch:
         """A batch (padded) with every recording changed."""
@@ -59,6 +61,9 @@ class SpecAugment:
             frames = self._stretched(frames, *(1 + draw.uniform(-1, 1, 2) * (self.tempo, self.pitch)))
         frames = frames.copy()
         count, bands = frames.shape
+        if self.level:
+            louder, brighter = self.level * draw.uniform(-1, 1, 2)
+            frames += np.linspace(louder - brighter, louder + brighter, bands, dtype=np.float32)
         for _ in range(self.time_masks):
             begin, end = _span(count, min(self.time_mask, int(MOST * count)), draw)
             frames[begin:end] = 0

@@ -26,13 +26,13 @@ from weft.errors import DataError
 
 Samples = NDArray[np.float32]
 Frames = NDArray[np.float32]
-Scaling = Literal["recording", "volume", "fixed"]
+Scaling = Literal["recording", "fixed"]
 
 FLOOR = 1e-10
 """The least power whose logarithm is taken."""
 
 LEAST = 1e-2
-"""The least standard deviation that frames are divided by, so that silence stays 0."""
+"""The least standard deviation that a band is divided by, so that silence stays 0."""
 
 MEAN, DEVIATION = -10.0, 4.0
 """Of the logarithms in speech, about; for frames that are scaled before the rest of their sound is known."""
@@ -195,12 +195,9 @@ class LogMel:
         return bands.clamp_min(FLOOR).log().T.contiguous().numpy()
 
     def scaled(self, frames: Frames) -> Frames:
-        """recording: mean 0 and variance 1 in each band of all frames · volume: in all bands together, so that their balance
-        stays, which tells sounds of a short recording apart · fixed: by constants, whatever the other frames are."""
+        """recording: mean 0 and variance 1 in each band of all frames · fixed: by constants, whatever the other frames are."""
         if self.scaling == "fixed":
             return (frames - np.float32(MEAN)) / np.float32(DEVIATION)
-        if self.scaling == "volume":
-            return (frames - frames.mean()) / np.maximum(frames.std(), np.float32(LEAST))
         return (frames - frames.mean(0)) / np.maximum(frames.std(0), LEAST)
 
 

@@ -75,8 +75,7 @@ class Listener:
         self.predictor, model = predictor, predictor.model
         if predictor.mel.scaling != "fixed":
             raise ConfigError(
-                f"task.scaling: {predictor.mel.scaling} needs whole recordings; to listen to sound as it comes, train with "
-                "task.scaling: fixed"
+                "task.scaling: recording needs whole recordings; to listen to sound as it comes, train with task.scaling: fixed"
             )
         search = predictor.resolved.search
         if search.kind not in ("greedy", "beam") or search.width(1) > 1:

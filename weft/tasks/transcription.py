@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import numpy as np
 import torch
-from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 from torch import Tensor, nn
 
 from weft.batch import PairBatch, Position
@@ -50,14 +50,16 @@ class TranscriptionTask(TextTask):
     mels: mel bands per frame
     window: length of a frame in seconds
     hop: seconds from one frame to the next
-    scaling: of the bands. recording: each to mean 0 and variance 1 in a recording; volume: all together, which is better for
-        recordings of a word; fixed: by constants, which sound that is transcribed as it comes needs
+    scaling: of the bands. recording: to mean 0 and variance 1 in each recording, which hides differences of microphones, and
+        of the sounds of a short recording; fixed: by constants, which sound that is transcribed as it comes needs
     time_masks: masks over time per recording (SpecAugment, Park et al. 2019)
     time_mask: frames of the longest such mask; at most a fifth of a recording
     frequency_masks: masks over frequencies per recording
     frequency_mask: bands of the largest such mask
     tempo: largest random change of speed in training; 0.1: ten per cent
     pitch: largest random change of all frequencies in training
+    level: largest random change in training of the volume, and of the outermost bands against the middle one, in units of
+        scaled bands
     """
 
     example = "recordings.tsv (a wav file, a tab, its text)"
@@ -90,6 +92,7 @@ class TranscriptionTask(TextTask):
         frequency_mask: NonNegativeInt = 8,
         tempo: Share = 0.0,
         pitch: Share = 0.0,
+        level: NonNegativeFloat = 0.0,
     ) -> None:
         super().__init__(setting)
         if decode_ctc is not None and ctc_weight in (0, 1) and decode_ctc != ctc_weight:
@@ -101,7 +104,7 @@ class TranscriptionTask(TextTask):
         self.decode_weight = ctc_weight if decode_ctc is None else decode_ctc
         self.mel = LogMel(rate, mels, window, hop, scaling)
         masks = time_masks, time_mask, frequency_masks, frequency_mask
-        self.augment = SpecAugment(*masks, tempo, pitch, self.config.data.max_length)
+        self.augment = SpecAugment(*masks, tempo, pitch, level, self.config.data.max_length)
         self.valid_pairs: list[tuple[str, str]] = []
 
     def prepare(self) -> Sizes:
