@@ -120,7 +120,7 @@ def test_killed_three_times_at_random_moments_ends_with_the_same_bits(tmp_path: 
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
         while last_step(tmp_path / "killed") < least:
             assert process.poll() is None, process.communicate()[1].decode()
-            time.sleep(0.005)
+            time.sleep(0.01)
         time.sleep(draw.random() * 0.05)  # anywhere in a step, or in the middle of saving
         process.send_signal(signal.SIGKILL)
         process.communicate()

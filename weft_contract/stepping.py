@@ -182,6 +182,6 @@ def _fates(wide: int) -> Iterator[tuple[list[int] | None, int]]:
 
 def _pieces(extent: int, whole: bool) -> Iterator[list[int]]:
     """Sizes of pieces; first single tokens, in the whole sequence or at both ends."""
-    yield [1] * extent if whole else [1] * 20 + [extent - 27] + [1] * 7
+    yield [1] * extent if whole else [1] * 8 + [extent - 15] + [1] * 7
     yield [3, 1, 2, 1, 2, 6, extent - 15]
     yield [extent - 7, 3, 4]

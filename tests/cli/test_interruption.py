@@ -82,7 +82,7 @@ def last_step(run: Path) -> int:
 def wait_for(process: subprocess.Popen[str], run: Path, step: int) -> None:
     while last_step(run) < step:
         assert process.poll() is None, process.communicate()[1]
-        time.sleep(0.005)
+        time.sleep(0.02)
 
 
 def losses(run: Path) -> list[float]:
