@@ -1,6 +1,9 @@
-"""A made-up language and its twin: other words, and adjectives that follow their nouns."""
+"""Made-up data: a language and its twin, with other words and adjectives that follow their nouns, and a text for ciphers."""
 
 from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -13,6 +16,33 @@ SAME = {
     *("helps", "calls", "finds", "likes", "market", "garden"),
 }
 """Words of both languages, 14 of 33, from which a dictionary can start."""
+
+LETTERS = "abcdefghij"
+
+CIPHER: dict[str, Any] = {
+    "data.tokenizer": {"kind": "characters", "byte_fallback": False},
+    "data.vocabulary": 14,
+    "model.width": 16,
+    "task.extent": 20,
+    "task.key": [3],
+    "train.batch_tokens": 1280,
+    "train.validate_every": 0,
+    "train.tensorboard": False,
+    "train.device": "cpu",
+    "train.threads": 1,
+}
+"""Settings for a cipher of the text that `write_letters` writes."""
+
+
+def write_letters(file: Path) -> Path:
+    """Writes a text of ten letters, each with its own followers."""
+    draw = np.random.default_rng(0)
+    follows, letters, here = draw.dirichlet(np.full(10, 0.3), 10).cumsum(1), [], 0
+    for chance in draw.random(40_000):
+        here = min(int(np.searchsorted(follows[here], chance)), 9)
+        letters.append(LETTERS[here])
+    file.write_text("\n".join("".join(letters[at : at + 100]) for at in range(0, len(letters), 100)))
+    return file
 
 
 def sentences(count: int, seed: int) -> list[str]:

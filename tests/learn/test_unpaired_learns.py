@@ -6,51 +6,28 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import tiny
-from made_up import SAME, sentences, twin
+from made_up import CIPHER, SAME, sentences, twin, write_letters
 
 import weft
 
-LETTERS = "abcdefghij"
-
-CIPHER: dict[str, Any] = {
-    "data.tokenizer": {"kind": "characters", "byte_fallback": False},
-    "data.vocabulary": 14,
+SOLVABLE: dict[str, Any] = {
+    **CIPHER,
     "model.dim": 64,
-    "model.width": 16,
-    "task.extent": 20,
-    "task.key": [3],
     "train.steps": 500,
-    "train.batch_tokens": 1280,
     "train.schedule": {"kind": "cosine", "rate": 1e-2, "warmup": 0},
-    "train.validate_every": 0,
     "train.validate_sentences": 200,
     "train.save_every": 1000,
-    "train.tensorboard": False,
-    "train.device": "cpu",
-    "train.threads": 1,
 }
 SOLVED = 1.5
 """A cycle loss, between 0 and 4, that only solved ciphers reach."""
 
 
-def write_text(file: Path) -> Path:
-    """A text of ten letters, each with its own followers."""
-    draw = np.random.default_rng(0)
-    follows, letters, here = draw.dirichlet(np.full(10, 0.3), 10).cumsum(1), [], 0
-    for chance in draw.random(40_000):
-        here = min(int(np.searchsorted(follows[here], chance)), 9)
-        letters.append(LETTERS[here])
-    file.write_text("\n".join("".join(letters[at : at + 100]) for at in range(0, len(letters), 100)))
-    return file
-
-
 def test_a_cipher_of_ten_letters_is_solved(tmp_path: Path) -> None:
     """The best of up to three seeds by the cycle loss, which does not know the key."""
-    text, found = write_text(tmp_path / "text.txt"), []
+    text, found = write_letters(tmp_path / "text.txt"), []
     for seed in (1, 2, 3):
-        settings = {**CIPHER, "data.cache": str(tmp_path / "cache"), "train.seed": seed}
+        settings = {**SOLVABLE, "data.cache": str(tmp_path / "cache"), "train.seed": seed}
         found.append(weft.train("cipher-shift", data=str(text), out=tmp_path / f"run{seed}", set=settings).scores)
         if found[-1]["loss"] < SOLVED:
             break

@@ -1,4 +1,4 @@
-"""Models in a process of their own: `weft.serve.engine` and `weft.serve.remote`."""
+"""Models in a separate process: `weft.serve.engine` and `weft.serve.remote`."""
 
 from __future__ import annotations
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from made_up import CIPHER, LETTERS, write_letters
 
 import weft
 from weft.data.ciphers import make_cipher
@@ -19,40 +20,20 @@ from weft.objectives.adversarial import drawn, gradient_penalty, remember
 from weft.runs.weights import read_tensors
 from weft.tasks.deciphering import DecipheringTask
 
-LETTERS = "abcdefghij"
-
 SETTINGS: dict[str, Any] = {
-    "data.tokenizer": {"kind": "characters", "byte_fallback": False},
-    "data.vocabulary": 14,
+    **CIPHER,
     "model.dim": 32,
-    "model.width": 16,
     "model.layers": 1,
     "model.kernel": 3,
-    "task.extent": 20,
-    "task.key": [3],
     "train.steps": 400,
-    "train.batch_tokens": 1280,
     "train.schedule": {"kind": "constant", "rate": 1e-2},
-    "train.validate_every": 0,
     "train.save_every": 100,
-    "train.tensorboard": False,
-    "train.device": "cpu",
-    "train.threads": 1,
 }
 
 
 @pytest.fixture(scope="module")
 def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A text of ten letters, each with its own frequency and its own followers."""
-    draw = np.random.default_rng(0)
-    follows = draw.dirichlet(np.full(10, 0.3), 10)
-    letters, here = [], 0
-    for _ in range(40_000):
-        here = int(draw.choice(10, p=follows[here]))
-        letters.append(LETTERS[here])
-    file = tmp_path_factory.mktemp("cipher") / "text.txt"
-    file.write_text("\n".join("".join(letters[at : at + 100]) for at in range(0, len(letters), 100)))
-    return file
+    return write_letters(tmp_path_factory.mktemp("cipher") / "text.txt")
 
 
 @pytest.mark.parametrize(("kind", "key"), [("shift", [3]), ("vigenere", [3, 4, 5]), ("substitution", [7])])

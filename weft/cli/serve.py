@@ -51,14 +51,14 @@ def serve(
     fast: bool = typer.Option(
         True,
         "--fast/--no-fast",
-        help="Use compiled C++ kernels on a CPU, if there is a compiler; at least 99 % of the texts stay.",
+        help="Use compiled C++ kernels on a CPU if there is a compiler; at least 99 % of texts stay the same.",
     ),
     device: str = DEVICE,
     workers: int = typer.Option(1, "--workers", help="Processes that share the port. Several GPUs are taken in turn.", min=1),
     model_process: bool = typer.Option(
         None,
         "--model-process/--no-model-process",
-        help="Run the models in a process of their own, which all workers share. Default: on a GPU.",
+        help="Run the models in a separate process that all workers share. Default: on a GPU.",
     ),
     threads: int = typer.Option(
         0, "--threads", help="CPU threads of a model; 0: its share of the cores, less one while requests wait.", min=0

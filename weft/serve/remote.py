@@ -17,11 +17,11 @@ LOOK = 0.02
 """Seconds between two checks whether somebody still waits for the running rows."""
 
 TRIES = 2
-"""How often a task is sent: the process of the models may have ended and been started again."""
+"""How often a task is sent: the model process may have ended and been started again."""
 
 
 class Remote:
-    """A connection per thread to the process of the models, which listens at `path`."""
+    """A connection per thread to the model process, which listens at `path`."""
 
     def __init__(self, path: str) -> None:
         self._path, self._own = path, threading.local()
@@ -57,7 +57,7 @@ class Remote:
             if isinstance(found, Failed):
                 raise WeftError(found.message) if found.expected else RuntimeError(found.message)
             return found
-        raise RuntimeError("the process of the models ended")
+        raise RuntimeError("the model process ended")
 
     def _link(self) -> Connection:
         if getattr(self._own, "link", None) is None:

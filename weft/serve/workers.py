@@ -120,7 +120,7 @@ class Workers:
             status = await among[number].wait()
             if self._stopping:
                 return
-            what = "a worker" if among is self._running else "the process of the models"
+            what = "a worker" if among is self._running else "the model process"
             log_line({"event": f"{what} ended; starting another", "worker": number, "status": status})
             await asyncio.sleep(PAUSE)
             if not self._stopping:
