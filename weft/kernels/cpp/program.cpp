@@ -185,13 +185,17 @@ extern "C" void weft_encode(const Program* program, const Inputs* inputs, const 
     }
     begins.push_back(count);
     const int64_t blocks = int64_t(begins.size()) - 1, width = program->widths[program->ops[program->count - 1].to];
-    const int crew = int(std::min<int64_t>(threads, blocks));
-#pragma omp parallel for num_threads(crew) if (crew > 1) schedule(dynamic)
-    for (int64_t block = 0; block < blocks; block++) {
+    const auto read = [&](int64_t block, int crew) {
         const int64_t begin = begins[block], end = begins[block + 1];
         Rows rows;
         for (int64_t row = begin; row < end; row++) rows.add(sequences[row], 0, tokens[row], positions[row]);
-        Machine machine(*program, *inputs, end - begin, 1, 0, crew > 1 ? 1 : threads);
+        Machine machine(*program, *inputs, end - begin, 1, 0, crew);
         std::copy_n(machine.run(rows), (end - begin) * width, out + begin * width);
-    }
+    };
+    // A single block has all threads to itself, and must not be read inside a parallel region, not even one of a single thread:
+    // the regions of the machine would be nested, and OpenMP starts new threads for every nested region.
+    if (blocks == 1) return read(0, threads);
+    const int crew = int(std::min<int64_t>(threads, blocks));
+#pragma omp parallel for num_threads(crew) schedule(dynamic)
+    for (int64_t block = 0; block < blocks; block++) read(block, 1);
 }
