@@ -171,3 +171,14 @@ def test_clusters_learn_the_same_whether_or_not_layers_run_twice() -> None:
 def test_what_cannot_be_undone_is_refused(options: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match="reversible needs norm: pre and wiring: last"):
         model(**options)
+
+
+def test_weights_in_bf16_decode_without_gradients() -> None:
+    """As on a GPU, where the weights of a model that only decodes are in bf16."""
+    subject = model(dropout=0.0).eval()
+    source = Source(torch.randint(3, 19, (3, max(SOURCE))), Layout.padded(SOURCE))
+    with torch.inference_mode():
+        wanted = subject.encode(source).memory
+        found = subject.bfloat16().encode(source).memory
+    assert found.dtype == torch.bfloat16
+    torch.testing.assert_close(found.float(), wanted, atol=0.1, rtol=0.1)

@@ -52,12 +52,12 @@ class ReversibleStreams:
 def run_reversible(x: Tensor, sublayers: Sequence[SubLayer]) -> ReversibleStreams:
     """Runs x [B, T, D] through two or more sub-layers. States carry no gradient.
 
-    The streams are float32 at least: in bf16 they could not be recomputed exactly enough.
+    With gradients, the streams are float32 at least: in bf16 they could not be recomputed exactly enough.
     """
-    x = x.to(torch.promote_types(x.dtype, torch.float32))
     sources = list({id(each): each for sublayer in sublayers for each in sublayer.sources}.values())
     if not torch.is_grad_enabled() or not any(each.requires_grad for each in (x, *sources)):
         return _forward(x, sublayers)
+    x = x.to(torch.promote_types(x.dtype, torch.float32))
     passed = _Pass(sublayers, sources, x.device)
     a, b, *extras = _Recompute.apply(passed, x, *sources)
     return ReversibleStreams(a, b, dict(zip(passed.names, extras, strict=True)), passed.states)
