@@ -72,7 +72,7 @@ class Reader:
 
         whole: do not split lines into sentences.
         """
-        starts = self.target.encode_batch(list(prefixes))
+        starts = self.target.encode_batch(list(prefixes)) if any(prefixes) else [[] for _ in prefixes]
         sentences = [
             [] if not line or line.isspace() else [Sentence(line)] if whole else self.sentences(line, prefix)
             for line, prefix in zip(lines, prefixes, strict=True)

@@ -10,7 +10,8 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import zip_longest
+from itertools import chain
+from operator import attrgetter, is_
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -34,6 +35,7 @@ Part = TypeVar("Part", bound=nn.Module)
 
 STOPS = {"exact": 0, "length": 1, "first": 2}
 FLOAT = ctypes.c_float
+VERSION = attrgetter("_version")
 
 UNWATCHED = 64
 """Steps that a search takes without returning to Python, if nobody can leave. A keyboard interrupt waits for them."""
@@ -59,25 +61,30 @@ class TaskStruct(ctypes.Structure):
 class Weights:
     """The weights of a module at one time. Comparing them does not walk the tree of modules, which takes half a millisecond.
 
-    Of the module itself only its tables are held, so that a plan does not keep it alive.
+    Every search compares them, so no loop over them is in Python. Of the module itself only its tables are held, so that a plan
+    does not keep it alive.
     """
 
     def __init__(self, module: nn.Module) -> None:
         parts, self._training = list(module.modules()), module.training
         self._tables = [table for part in parts for table in (part._modules, part._parameters, part._buffers)]
-        self._values = [value for table in self._tables for value in table.values()]
+        self._values = self._listed()
         self._tensors = [value for value in self._values if isinstance(value, Tensor)]
+        # Inference tensors have no version, but nothing trains them.
+        self._trained = [each for each in self._tensors if not each.is_inference()]
         self._versions = self._look()
 
     def current(self, module: nn.Module) -> bool:
         """Whether nothing was replaced, and no weight was changed in place."""
-        values = (value for table in self._tables for value in table.values())
-        same = all(one is other for one, other in zip_longest(values, self._values))
+        values = self._listed()
+        same = len(values) == len(self._values) and all(map(is_, values, self._values))
         return same and module.training == self._training and self._look() == self._versions
 
-    def _look(self) -> list[tuple[int, int]]:
-        """Inference tensors have no version, but nothing trains them."""
-        return [(each.data_ptr(), 0 if each.is_inference() else each._version) for each in self._tensors]
+    def _listed(self) -> list[Any]:
+        return list(chain.from_iterable(map(dict.values, self._tables)))
+
+    def _look(self) -> list[int]:
+        return [*map(Tensor.data_ptr, self._tensors), *map(VERSION, self._trained)]
 
 
 @dataclass(frozen=True)
