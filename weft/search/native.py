@@ -24,7 +24,7 @@ from weft.kernels.plan import Draft, Keys, NotPlanned
 from weft.kernels.program import Inputs, Program
 from weft.kernels.structs import INT, POINTER, InputsStruct, LinearStruct, NativeLinear, ProgramStruct, native_linear
 from weft.models.base import Decoder, Encoded, LinearDecoder, Model
-from weft.models.canvas import ParallelDecoder
+from weft.models.canvas import ParallelDecoder, source_lengths
 from weft.models.narrowed import NarrowedDecoder
 from weft.search.choosers import Beam, Chooser, Greedy, Limits, Sample
 from weft.search.constraints import Constraint, Forbid
@@ -144,31 +144,63 @@ def _made_once(module: Part, make: Callable[[Part], Any]) -> Any:
     return known[1]
 
 
+def _ready(x: Tensor, plan: Callable[[], Any]) -> tuple[Kernels, Any] | None:
+    """The kernels and a plan, if the kernels are in use for x and there is a plan."""
+    kernels = used(x)
+    if kernels is None or torch.is_grad_enabled() or torch.is_autocast_enabled("cpu"):
+        return None
+    try:
+        return kernels, plan()
+    except NotPlanned:
+        return None
+
+
 def encode(model: Model, source: Source) -> Encoded:
     """The encoded source: in C++ if the encoder has a plan and the kernels are in use, otherwise by `Model.encode`."""
-    kernels, layout, values = used(next(model.parameters())), source.layout, source.values
+    layout, values = source.layout, source.values
     tokens = values.dtype == torch.long and not (layout is not None and layout.packed) and values.numel() > 0
-    if kernels is None or not tokens or torch.is_grad_enabled() or torch.is_autocast_enabled("cpu"):
+    ready = _ready(next(model.parameters()), lambda: _made_once(model.encoder, _program)) if tokens else None
+    if ready is None:
         return model.encode(source)
-    try:
-        program: Program = _made_once(model.encoder, _program)
-    except NotPlanned:
-        return model.encode(source)
-    memory = program.read(kernels, torch.ones_like(values, dtype=torch.bool) if layout is None else layout.ok, values)
+    kernels, program = ready
+    memory = program.read(kernels, values, None if layout is None else layout.lengths)
     return Encoded(memory, layout, layers=[memory])
 
 
 def written(decoder: ParallelDecoder, tokens: Tensor, state: State, layout: Layout) -> Tensor:
     """The hidden states [B, T, D] of a decoder that writes all tokens at once: in C++ if it has a plan, as in `encode`."""
-    kernels = used(next(decoder.parameters(), tokens))
-    if kernels is None or torch.is_grad_enabled() or torch.is_autocast_enabled("cpu"):
+    ready = _ready(next(decoder.parameters(), tokens), lambda: planned(decoder).program)
+    if ready is None:
         return decoder.features(tokens, state, layout).hidden
-    try:
-        program = planned(decoder).program
-    except NotPlanned:
-        return decoder.features(tokens, state, layout).hidden
+    kernels, program = ready
     keys, _ = program.open(decoder, state)
-    return program.read(kernels, layout.ok, given=decoder.embed(tokens, state, layout), keys=keys)
+    return program.read(kernels, decoder.embed(tokens, state, layout), layout.lengths, keys)
+
+
+def path_states(decoder: ParallelDecoder, source: Encoded) -> tuple[Tensor, Tensor]:
+    """The hidden states [G, T, D] on canvases that hold paths, and the lengths [G] of the paths: in C++ as in `encode`."""
+    ready = _ready(source.memory, lambda: planned(decoder).program)
+    if ready is None:
+        canvas = decoder.canvases.known(source, torch.empty(0), 0)
+        blanks = torch.full_like(canvas.layout.positions, decoder.blank)
+        return decoder.features(blanks, decoder.open(source, canvas), canvas.layout).hidden, canvas.layout.lengths
+    kernels, program = ready
+    lengths = source_lengths(source)
+    return program.read(kernels, source.memory, lengths), lengths * program.rate
+
+
+def native_paths(decoder: ParallelDecoder, source: Encoded, barred: int) -> tuple[Tensor, Tensor, Tensor] | None:
+    """The most probable symbols of paths, not below `barred`, their log-probabilities [G, T] and the lengths [G] of the paths.
+
+    None if they are not computed in C++.
+    """
+    ready = _ready(source.memory, lambda: planned(decoder))
+    if ready is None:
+        return None
+    kernels, plan = ready
+    lengths = source_lengths(source)
+    hidden = plan.program.read(kernels, source.memory, lengths)
+    return *kernels.most_probable(plan.output.struct, hidden, barred), lengths * plan.program.rate
 
 
 def _chooser(chooser: Chooser) -> ChooserStruct | None:

@@ -39,7 +39,8 @@ SIGNATURES = {
     "weft_append": (POINTER, INT, POINTER, INT, POINTER, POINTER, POINTER, *[INT] * 5),
     "weft_log_sum": (POINTER, INT, INT, POINTER, ctypes.c_int),
     "weft_best": (POINTER, INT, INT, INT, POINTER, POINTER, ctypes.c_int),
-    "weft_encode": (*[POINTER] * 5, INT, POINTER, ctypes.c_int),
+    "weft_most_probable": (POINTER, POINTER, INT, INT, POINTER, POINTER, ctypes.c_int),
+    "weft_encode": (*[POINTER] * 4, INT, INT, POINTER, ctypes.c_int),
     "weft_search_close": (POINTER,),
 }
 
@@ -162,6 +163,15 @@ class Kernels:
             logits.data_ptr(), *logits.shape, count, best.data_ptr(), where.data_ptr(), torch.get_num_threads()
         )
         return best, where
+
+    def most_probable(self, layer: ctypes.Structure, x: Tensor, barred: int) -> tuple[Tensor, Tensor]:
+        """The log-probability and the index of a layer's most probable output, from `barred` on, for each row of x [..., I]."""
+        x = x.contiguous()
+        logp, place = x.new_empty(x.shape[:-1]), torch.empty(x.shape[:-1], dtype=torch.long)
+        self._library.weft_most_probable(
+            ctypes.byref(layer), x.data_ptr(), logp.numel(), barred, place.data_ptr(), logp.data_ptr(), torch.get_num_threads()
+        )
+        return logp, place
 
 
 @cache

@@ -1,5 +1,7 @@
 #include "logits.h"
 
+#include "linear.h"
+
 namespace {
 
 constexpr int64_t SHARE = 1 << 16;  // numbers from which a second thread pays off
@@ -57,5 +59,28 @@ extern "C" void weft_best(const float* x, int64_t rows, int64_t size, int64_t co
 #pragma omp parallel for num_threads(crew) if (crew > 1)
     for (int64_t row = 0; row < rows; row++) {
         best_of(x + row * size, size, count, best + row * count, where + row * count);
+    }
+}
+
+// The most probable output of each row of a layer's inputs x [rows, inputs], and its log-probability; the first `barred` outputs
+// count as impossible. Only some rows have logits at a time, which stay in the cache.
+extern "C" void weft_most_probable(const Linear* layer, const float* x, int64_t rows, int64_t barred, int64_t* where, float* logp,
+                                   int threads) {
+    constexpr int64_t TOGETHER = 48;
+    const int64_t size = layer->outputs;
+    thread_local std::vector<float> logits;
+    logits.resize(std::min(rows, TOGETHER) * size);
+    for (int64_t begin = 0; begin < rows; begin += TOGETHER) {
+        const int64_t count = std::min(rows - begin, TOGETHER);
+        float* found = logits.data();
+        multiply(*layer, x + begin * layer->inputs, count, After{}, found, threads);
+        const int crew = int(std::min<int64_t>(threads, 1 + count * size / SHARE));
+#pragma omp parallel for num_threads(crew) if (crew > 1)
+        for (int64_t row = 0; row < count; row++) {
+            float best, *mine = found + row * size;
+            std::fill_n(mine, barred, -INFINITY);
+            best_of(mine, size, 1, &best, where + begin + row);
+            logp[begin + row] = best - log_sum(mine, size);
+        }
     }
 }

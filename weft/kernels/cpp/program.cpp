@@ -28,7 +28,12 @@ const float* Machine::run(const Rows& rows) {
         const int64_t line = rows.source[row] * beams_ + rows.beam[row];
         ancestry_[line * room_ + rows.position[row]] = int16_t(rows.beam[row]);
     }
-    for (int64_t at = 0; at < program_.count; at++) carry_out(program_.ops[at], rows);
+    Rows spread;
+    for (int64_t at = 0; at < program_.count; at++) {
+        const Op& op = program_.ops[at];
+        if (op.rate > 1 && !spread.count()) spread = rows.spread(op.rate);
+        carry_out(op, op.rate > 1 ? spread : rows);
+    }
     return registers_[program_.ops[program_.count - 1].to].data();
 }
 
@@ -82,6 +87,12 @@ void Machine::carry_out(const Op& op, const Rows& rows) {
                 rotate(to + row * 3 * op.heads * width, 2 * op.heads, width, turn);
             }
             return;
+        case SPREAD:  // the parts of a token's vector become rows
+            for (int64_t row = 0; row < count; row++) {
+                const float* place = op.number < 0 ? nullptr : inputs_.tables[op.number] + rows.position[row] * width;
+                for (int64_t i = row * width; i < (row + 1) * width; i++) to[i] = from[i] + (place ? place[i - row * width] : 0.0f);
+            }
+            return;
         case RECALL:
         case HOLD:
         case GRU:
@@ -89,7 +100,8 @@ void Machine::carry_out(const Op& op, const Rows& rows) {
         case WINDOW: return update(op, rows);
         case AROUND: return gather_around(op, rows);
         case SELF: return attend_self(op, rows);
-        case WHOLE: return attend_whole(op, rows);
+        case WHOLE:
+        case WITHIN: return attend_whole(op, rows);
         case CROSS: return attend_cross(op, rows);
         case ADDITIVE: return attend_additive(op, rows);
         case SUMS: return attend_sums(op, rows);
@@ -146,6 +158,15 @@ std::vector<int64_t> Rows::ends() const {
     return found;
 }
 
+Rows Rows::spread(int64_t rate) const {
+    Rows found;
+    for (int64_t row = 0; row < count() * rate; row++) {
+        const int64_t of = row / rate;
+        found.add(source[of], beam[of], token[of], position[of] * rate + row % rate);
+    }
+    return found;
+}
+
 float* Machine::page(int64_t cache, int64_t number) {
     auto& pages = pages_[cache];
     while (int64_t(pages.size()) <= number) pages.emplace_back(2 * sources_ * beams_ * PAGE * program_.cells[cache]);
@@ -174,23 +195,32 @@ void Machine::reorder(int64_t source, const int64_t* parents, int64_t length) {
     }
 }
 
-// Reads whole sequences, one after the other: tokens [count], their positions, from 0 on, and the number of each token's sequence,
-// whose memory it reads → out [count, D].
-extern "C" void weft_encode(const Program* program, const Inputs* inputs, const int64_t* tokens, const int64_t* positions,
-                            const int64_t* sequences, int64_t count, float* out, int threads) {
-    std::vector<int64_t> begins;  // of blocks of whole sequences
-    for (int64_t row = 0, first = 0; row < count; row++) {
-        if (positions[row] == 0) first = row;
-        if (begins.empty() || (row - begins.back() >= BLOCK && first > begins.back())) begins.push_back(first);
+// Reads whole sequences: tokens [count, extent] or, if null, given vectors, of which the first `lengths` of each sequence are real
+// → out [count, extent, D], 0 behind the end of a sequence. A sequence reads the memory with its number.
+extern "C" void weft_encode(const Program* program, const Inputs* inputs, const int64_t* tokens, const int64_t* lengths,
+                            int64_t count, int64_t extent, float* out, int threads) {
+    std::vector<int64_t> begins{0};  // of blocks of sequences
+    for (int64_t at = 0, size = 0; at < count; at++) {
+        if (size && size + lengths[at] > BLOCK) begins.push_back(at), size = 0;
+        size += lengths[at];
     }
     begins.push_back(count);
     const int64_t blocks = int64_t(begins.size()) - 1, width = program->widths[program->ops[program->count - 1].to];
     const auto read = [&](int64_t block, int crew) {
-        const int64_t begin = begins[block], end = begins[block + 1];
         Rows rows;
-        for (int64_t row = begin; row < end; row++) rows.add(sequences[row], 0, tokens[row], positions[row]);
-        Machine machine(*program, *inputs, end - begin, 1, 0, crew);
-        std::copy_n(machine.run(rows), (end - begin) * width, out + begin * width);
+        for (int64_t at = begins[block]; at < begins[block + 1]; at++) {
+            for (int64_t place = 0; place < lengths[at]; place++) {
+                rows.add(at, 0, tokens ? tokens[at * extent + place] : at * extent + place, place);
+            }
+        }
+        Machine machine(*program, *inputs, rows.count(), 1, 0, crew);
+        const float* found = machine.run(rows);
+        for (int64_t at = begins[block]; at < begins[block + 1]; at++) {
+            const int64_t size = lengths[at] * width;
+            float* end = std::copy_n(found, size, out + at * extent * width);
+            std::fill(end, out + (at + 1) * extent * width, 0.0f);
+            found += size;
+        }
     };
     // A single block has all threads to itself, and must not be read inside a parallel region, not even one of a single thread:
     // the regions of the machine would be nested, and OpenMP starts new threads for every nested region.

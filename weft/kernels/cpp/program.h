@@ -13,6 +13,7 @@ enum Kind : int64_t {
     RECALL, HOLD, GRU, LSTM,
     WINDOW, AROUND,
     ROTATE, SELF, WHOLE, CROSS, ADDITIVE, SUMS, WHOLE_SUMS, CROSS_SUMS,
+    SPREAD, WITHIN,
 };
 
 struct Op {
@@ -24,6 +25,7 @@ struct Op {
     int64_t past;                 // attention: tokens that a query sees before and including itself, and in an encoder after, 0:
                                   // all; a window: the distance of its tokens
     int64_t then;                 // the kind of the operation that a linear layer does with its outputs, RELU or ADD; 0: none
+    int64_t rate;                 // rows per token that it writes: 1, or more behind a SPREAD
     float value;                  // ε of a norm, or the scale of embeddings, sums or scores
     const float *first, *second;  // tables: of embeddings, gain and shift of a norm, or the last layer of a score
     Linear layer;
@@ -39,7 +41,7 @@ struct Memory {
 struct Program {
     const Op* ops;
     int64_t count;
-    const int64_t* widths;     // of each register; the last operation writes the hidden states
+    const int64_t* widths;     // of each register, for one token; the last operation writes the hidden states
     int64_t registers;
     const int64_t* cells;      // the width H·D of each cache
     int64_t caches;
@@ -68,6 +70,8 @@ struct Rows {
     }
     // The end of the sequence of each row, if the rows are whole sequences, one after the other.
     std::vector<int64_t> ends() const;
+    // Sequences with `rate` rows for each of these.
+    Rows spread(int64_t rate) const;
 };
 
 class Machine {

@@ -65,10 +65,14 @@ void Machine::attend_self(const Op& op, const Rows& rows) {
     });
 }
 
-// The rows are whole sequences, one after the other; every token attends to those of its sequence.
+// The rows are whole sequences, one after the other; every row attends to those of its sequence. Queries, keys and values are a
+// joint product (WHOLE), or rows that have been spread attend to the keys and values of the tokens (WITHIN).
 void Machine::attend_whole(const Op& op, const Rows& rows) {
-    const int64_t dim = op.heads * op.width, count = rows.count(), row_width = 3 * dim;
+    const bool joint = op.kind == WHOLE;
+    const int64_t dim = op.heads * op.width, count = rows.count(), rate = joint ? 1 : op.rate;
+    const int64_t query_step = joint ? 3 * dim : dim, key_step = joint ? 3 * dim : 2 * dim;
     const float* from = registers_[op.from].data();
+    const float* keys_from = joint ? from + dim : registers_[op.other].data();
     float* to = registers_[op.to].data();
     const std::vector<int64_t> ends = rows.ends();
     int64_t keys = 0;  // of all rows
@@ -79,16 +83,16 @@ void Machine::attend_whole(const Op& op, const Rows& rows) {
 #pragma omp parallel for num_threads(many) if (many > 1)
         for (int64_t row = 0; row < count; row++) {
             thread_local std::vector<float> scores;
-            const int64_t start = row - rows.position[row];
+            const int64_t start = (row - rows.position[row]) / rate;
             const int64_t begin = op.past ? std::max(start, row + 1 - op.past) : start;
-            const int64_t length = (op.past ? std::min(ends[row], row + op.past) : ends[row]) - begin;
+            const int64_t length = (op.past ? std::min(ends[row], row + op.past) : ends[row] / rate) - begin;
             scores.resize(length);
             for (int64_t head = 0; head < op.heads; head++) {
-                const float* key = from + begin * row_width + dim + head * width;
+                const float* key = keys_from + begin * key_step + head * width;
                 look<parts>(
-                    from + row * row_width + head * width, width, width, op.value, 0, length,
-                    [&](int64_t s) INLINE { return key + s * row_width; },
-                    [&](int64_t s) INLINE { return key + dim + s * row_width; }, nullptr, scores.data(),
+                    from + row * query_step + head * width, width, width, op.value, 0, length,
+                    [&](int64_t s) INLINE { return key + s * key_step; },
+                    [&](int64_t s) INLINE { return key + dim + s * key_step; }, nullptr, scores.data(),
                     to + row * dim + head * width);
             }
         }
