@@ -27,10 +27,17 @@ class Inputs:
         given: Tensor | None = None,
     ) -> None:
         self._held: list[object] = []
-        lists: list[ctypes.Array[Any]] = [(MemoryStruct * len(keys))(*map(self._memory, keys))]
-        lists += [(POINTER * len(each))(*map(self.place, each)) for each in (tables, states)]
-        self._held += lists
-        self.struct = InputsStruct(*(ctypes.cast(each, POINTER) for each in lists), self.place(ids), self.place(given))
+        memories = self._list(MemoryStruct, [self._memory(each) for each in keys])
+        lists = (self._list(POINTER, [self.place(each) for each in tensors]) for tensors in (tables, states))
+        self.struct = InputsStruct(memories, *lists, self.place(ids), self.place(given))
+
+    def _list(self, kind: type[Any], values: list[Any]) -> int | None:
+        """The address of an array."""
+        if not values:
+            return None
+        array = (kind * len(values))(*values)
+        self._held.append(array)
+        return ctypes.addressof(array)
 
     def place(self, tensor: Tensor | None) -> int | None:
         """The address of a tensor, which is kept alive."""
