@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
-
-import numpy as np
 
 from weft.batch import EOS
 from weft.data.copying import Numbering
@@ -37,7 +36,7 @@ class Piece(Part):
     @property
     def seed(self) -> int:
         """Names the sentence to sampling. It depends only on what is read, not on the batch."""
-        content = np.array([len(self.ids), *self.ids, *self.prefix], dtype=np.int64).tobytes()
+        content = array("q", [len(self.ids), *self.ids, *self.prefix]).tobytes()
         return int.from_bytes(blake2b(content, digest_size=8).digest(), "little") >> 1
 
 

@@ -30,13 +30,8 @@ def collapse(path: Sequence[int], blank: int) -> list[int]:
 def best_paths(logits: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
     """The most probable path of each row [B, T], and its log-probability [B] (greedy decoding)."""
     logp, path = most_probable(logits)
-    return path, total(logp, lengths)
-
-
-def total(logp: Tensor, lengths: Tensor) -> Tensor:
-    """The log-probability [B] of each path, from those of its symbols [B, T]."""
-    inside = torch.arange(logp.size(1), device=logp.device) < lengths[:, None]
-    return logp.where(inside, 0.0).sum(1)
+    inside = torch.arange(logits.size(1), device=logits.device) < lengths[:, None]
+    return path, logp.where(inside, 0.0).sum(1)
 
 
 def texts_of(path: Tensor, scores: Tensor, lengths: Tensor, *, blank: int) -> list[Hypothesis]:

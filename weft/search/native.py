@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from weft.batch import EOS, PAD, Layout, Source
-from weft.kernels.cpp import Kernels, used
+from weft.kernels.cpp import Kernels, active, used
 from weft.kernels.plan import Draft, Keys, NotPlanned
 from weft.kernels.program import Inputs, Program
 from weft.kernels.structs import INT, POINTER, InputsStruct, LinearStruct, NativeLinear, ProgramStruct, native_linear
@@ -144,9 +144,9 @@ def _made_once(module: Part, make: Callable[[Part], Any]) -> Any:
     return known[1]
 
 
-def _ready(x: Tensor, plan: Callable[[], Any]) -> tuple[Kernels, Any] | None:
-    """The kernels and a plan, if the kernels are in use for x and there is a plan."""
-    kernels = used(x)
+def _ready(device: torch.device, plan: Callable[[], Any]) -> tuple[Kernels, Any] | None:
+    """The kernels and a plan, if the kernels are in use and there is a plan, which other weights than float32 do not have."""
+    kernels = active(device)
     if kernels is None or torch.is_grad_enabled() or torch.is_autocast_enabled("cpu"):
         return None
     try:
@@ -159,7 +159,7 @@ def encode(model: Model, source: Source) -> Encoded:
     """The encoded source: in C++ if the encoder has a plan and the kernels are in use, otherwise by `Model.encode`."""
     layout, values = source.layout, source.values
     tokens = values.dtype == torch.long and not (layout is not None and layout.packed) and values.numel() > 0
-    ready = _ready(next(model.parameters()), lambda: _made_once(model.encoder, _program)) if tokens else None
+    ready = _ready(values.device, lambda: _made_once(model.encoder, _program)) if tokens else None
     if ready is None:
         return model.encode(source)
     kernels, program = ready
@@ -169,7 +169,7 @@ def encode(model: Model, source: Source) -> Encoded:
 
 def written(decoder: ParallelDecoder, tokens: Tensor, state: State, layout: Layout) -> Tensor:
     """The hidden states [B, T, D] of a decoder that writes all tokens at once: in C++ if it has a plan, as in `encode`."""
-    ready = _ready(next(decoder.parameters(), tokens), lambda: planned(decoder).program)
+    ready = _ready(tokens.device, lambda: planned(decoder).program)
     if ready is None:
         return decoder.features(tokens, state, layout).hidden
     kernels, program = ready
@@ -179,28 +179,32 @@ def written(decoder: ParallelDecoder, tokens: Tensor, state: State, layout: Layo
 
 def path_states(decoder: ParallelDecoder, source: Encoded) -> tuple[Tensor, Tensor]:
     """The hidden states [G, T, D] on canvases that hold paths, and the lengths [G] of the paths: in C++ as in `encode`."""
-    ready = _ready(source.memory, lambda: planned(decoder).program)
+    ready = _ready(source.memory.device, lambda: planned(decoder).program)
     if ready is None:
         canvas = decoder.canvases.known(source, torch.empty(0), 0)
         blanks = torch.full_like(canvas.layout.positions, decoder.blank)
         return decoder.features(blanks, decoder.open(source, canvas), canvas.layout).hidden, canvas.layout.lengths
     kernels, program = ready
+    return _read_memory(kernels, program, source)
+
+
+def _read_memory(kernels: Kernels, program: Program, source: Encoded) -> tuple[Tensor, Tensor]:
     lengths = source_lengths(source)
     return program.read(kernels, source.memory, lengths), lengths * program.rate
 
 
 def native_paths(decoder: ParallelDecoder, source: Encoded, barred: int) -> tuple[Tensor, Tensor, Tensor] | None:
-    """The most probable symbols of paths, not below `barred`, their log-probabilities [G, T] and the lengths [G] of the paths.
+    """The most probable symbols [G, T] of paths, not below `barred`, their log-probabilities [G] and their lengths [G].
 
     None if they are not computed in C++.
     """
-    ready = _ready(source.memory, lambda: planned(decoder))
+    ready = _ready(source.memory.device, lambda: planned(decoder))
     if ready is None:
         return None
     kernels, plan = ready
-    lengths = source_lengths(source)
-    hidden = plan.program.read(kernels, source.memory, lengths)
-    return *kernels.most_probable(plan.output.struct, hidden, barred), lengths * plan.program.rate
+    hidden, lengths = _read_memory(kernels, plan.program, source)
+    logp, path = kernels.most_probable(plan.output.struct, hidden, lengths, barred)
+    return path, logp.sum(1), lengths
 
 
 def _chooser(chooser: Chooser) -> ChooserStruct | None:

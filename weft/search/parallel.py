@@ -20,7 +20,7 @@ from weft.models.base import Decoder, Encoded
 from weft.models.canvas import Canvas, Holds, ParallelDecoder, chosen_rows, joined
 from weft.search.choosers import Limits
 from weft.search.constraints import Constraint
-from weft.search.ctc import best_paths, prefix_beams, texts_of, total
+from weft.search.ctc import best_paths, prefix_beams, texts_of
 from weft.search.loop import EAGER, Stepping
 from weft.search.methods import Search, ranked
 from weft.search.native import native_paths, path_states
@@ -202,8 +202,7 @@ class CtcBeamSearch(ParallelSearch):
 def _best(decoder: ParallelDecoder, source: Encoded) -> tuple[Tensor, Tensor, Tensor]:
     """The most probable paths, their log-probabilities and their lengths."""
     if (found := native_paths(decoder, source, UNK + 1)) is not None:
-        logp, path, lengths = found
-        return path, total(logp, lengths), lengths
+        return found
     hidden, lengths = path_states(decoder, source)
     parts = zip(*_parts(hidden, lengths), strict=True)
     paths, scores = zip(*(best_paths(path_logits(decoder, some), counts) for some, counts in parts), strict=True)
