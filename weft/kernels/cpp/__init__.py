@@ -165,7 +165,7 @@ class Kernels:
         return best, where
 
     def most_probable(self, layer: ctypes.Structure, x: Tensor, lengths: Tensor, barred: int) -> tuple[Tensor, Tensor]:
-        """The log-probability and the index of a layer's most probable output, from `barred` on, at the positions of x [B, T, I].
+        """Log-probability and index of a layer's most probable output, from `barred` on, at each position of x [B, T, I].
 
         Both are 0 behind the `lengths` [B] of the rows.
         """
