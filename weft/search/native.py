@@ -67,7 +67,9 @@ class Weights:
 
     def __init__(self, module: nn.Module) -> None:
         parts, self._training = list(module.modules()), module.training
-        self._tables = [table for part in parts for table in (part._modules, part._parameters, part._buffers) if table]
+        self._tables: list[dict[str, Any]] = [
+            table for part in parts for table in (part._modules, part._parameters, part._buffers) if table
+        ]
         self._values = self._listed()
         self._tensors = [value for value in self._values if isinstance(value, Tensor)]
         # Inference tensors have no version, but nothing trains them.
