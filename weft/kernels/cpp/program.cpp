@@ -7,7 +7,7 @@
 namespace {
 
 constexpr int64_t SHARE = 1 << 16;  // products from which a second thread pays off
-constexpr int64_t BLOCK = 144;      // tokens that are encoded together, so that their vectors stay in the cache
+constexpr int64_t BLOCK = 144;      // rows that are computed together, so that their vectors stay in the cache
 constexpr int64_t FEW = 4;          // tokens that are not worth a second thread
 
 }  // namespace
@@ -210,13 +210,14 @@ void Machine::reorder(int64_t source, const int64_t* parents, int64_t length) {
 // → out [count, extent, D], 0 behind the end of a sequence. A sequence reads the memory with its number.
 extern "C" void weft_encode(const Program* program, const Inputs* inputs, const int64_t* tokens, const int64_t* lengths,
                             int64_t count, int64_t extent, float* out, int threads) {
+    const Op& last = program->ops[program->count - 1];
     std::vector<int64_t> begins{0};  // of blocks of sequences
     for (int64_t at = 0, size = 0; at < count; at++) {
-        if (size && size + lengths[at] > BLOCK) begins.push_back(at), size = 0;
-        size += lengths[at];
+        if (size && size + lengths[at] * last.rate > BLOCK) begins.push_back(at), size = 0;
+        size += lengths[at] * last.rate;
     }
     begins.push_back(count);
-    const int64_t blocks = int64_t(begins.size()) - 1, width = program->widths[program->ops[program->count - 1].to];
+    const int64_t blocks = int64_t(begins.size()) - 1, width = program->widths[last.to];
     const auto read = [&](int64_t block, int crew) {
         Rows rows;
         for (int64_t at = begins[block]; at < begins[block + 1]; at++) {
