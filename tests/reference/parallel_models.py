@@ -31,7 +31,7 @@ SOURCES = [[5, 6, 7, 8, EOS], [9, 4, EOS], [4, 4, 10, 11, 12, 5, EOS]]
 USUAL = [Forbid([PAD, BOS, UNK])]
 
 
-def make(canvas: str, **decoder: Any) -> Model:
+def make(canvas: str, /, **decoder: Any) -> Model:
     torch.manual_seed(3)
     spec = {
         "kind": "composed",

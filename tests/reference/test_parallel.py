@@ -19,10 +19,12 @@ from weft.models.base import Encoded
 from weft.models.canvas import ParallelDecoder
 from weft.models.canvases import FertilityPlan
 from weft.search.constraints import NoRepeat
+from weft.search.ctc import best_paths
+from weft.search.native import native_paths, path_states
 from weft.search.parallel import ROUND
 from weft.search.recorded import Recorder
 from weft.search.tables import Hypothesis
-from weft.search.writing import Hashes, write
+from weft.search.writing import Hashes, path_logits, write
 
 
 @torch.inference_mode()
@@ -104,6 +106,39 @@ def test_compiled_passes_write_the_same(canvas: str, monkeypatch: pytest.MonkeyP
         [[Hypothesis(pytest.approx(text.score, abs=1e-4), text.tokens, text.passes) for text in texts] for texts in each]
         for each in expected
     ]
+
+
+@pytest.mark.parametrize(
+    ("options", "planned"),
+    [
+        ({"canvas": {"kind": "upsampled", "factor": 3}, "position": "learned", "max_length": 40, "norm": "post"}, True),
+        ({"mixer": {"kind": "full", "position": "rotary"}, "position": "none"}, True),
+        ({"mixer": [{"kind": "local", "window": 3}, {"kind": "linear"}]}, True),
+        ({"cross": "linear"}, False),
+    ],
+    ids=["learned", "rotary", "mixers", "linear"],
+)
+@torch.inference_mode()
+def test_compiled_paths_have_the_same_states(options: dict[str, Any], planned: bool) -> None:
+    """What the attentions to the source read is computed by the plan as well; other attentions run one operation at a time."""
+    try:
+        kernels = cpp.kernels()
+    except CannotBuild as error:
+        pytest.skip(str(error))
+    model = make("upsampled", **options)
+    decoder, source = decoder_of(model), model.encode(sources(SOURCES, 9))
+    states, lengths = path_states(decoder, source)
+    assert native_paths(decoder, source, UNK + 1) is None
+    with cpp.using(kernels):
+        ours, ours_lengths = path_states(decoder, source)
+        found = native_paths(decoder, source, UNK + 1)
+    ok = torch.arange(states.size(1)) < lengths[:, None]
+    assert torch.equal(ours_lengths, lengths) and (found is not None) == planned
+    torch.testing.assert_close(ours[ok], states[ok], atol=1e-5, rtol=1e-4)
+    if found is not None:
+        path, scores = best_paths(path_logits(decoder, states), lengths)
+        torch.testing.assert_close(found[1], scores, atol=1e-4, rtol=1e-4)
+        assert torch.equal(found[0][ok], path[ok]) and torch.equal(found[2], lengths)
 
 
 @pytest.mark.parametrize("canvas", ["length", "fertility"])

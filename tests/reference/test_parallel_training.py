@@ -18,7 +18,8 @@ from weft.models.canvases import LengthPlan
 from weft.objectives.ctc import best_alignment
 from weft.objectives.parallel import glance, mask_some
 from weft.search.ctc import collapse
-from weft.search.writing import path_logits, path_states
+from weft.search.native import path_states
+from weft.search.writing import path_logits
 from weft.tasks.base import Setting
 from weft.tasks.parallel import ParallelTranslationTask, opened, with_fertilities
 

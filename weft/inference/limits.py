@@ -26,10 +26,9 @@ def most_source(section: DecodeSection, model: Model) -> int:
     return most
 
 
-def length_limits(
-    section: DecodeSection, model: Model, pieces: Sequence[Piece], real: int, bias: Tensor | None = None
-) -> Limits:
+def length_limits(resolved: Resolved, model: Model, pieces: Sequence[Piece], real: int, bias: Tensor | None = None) -> Limits:
     """Length limits per piece; pieces from number `real` on only pad the batch and end at once. bias: see `Limits`."""
+    section = resolved.section
     if "same_length" in section.rules:
         longest = [len(piece.ids) - len(piece.prefix) for piece in pieces]
     else:
@@ -38,7 +37,7 @@ def length_limits(
         longest = [min(each, model.max_target - len(piece.prefix) - 1) for each, piece in zip(longest, pieces, strict=True)]
     longest = [max(1, each) if k < real else 1 for k, each in enumerate(longest)]
     shortest = [min(section.min_length, each - 1) for each in longest]
-    columns = torch.tensor([longest, shortest, [piece.seed for piece in pieces]], device=model.device)  # one copy to the device
+    columns = torch.tensor([longest, shortest, [piece.seed for piece in pieces]], device=resolved.device)  # one copy
     return Limits(columns[0], columns[1], columns[2], bias)
 
 

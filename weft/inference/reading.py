@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
-
-import numpy as np
 
 from weft.batch import EOS
 from weft.data.copying import Numbering
@@ -37,7 +36,7 @@ class Piece(Part):
     @property
     def seed(self) -> int:
         """Names the sentence to sampling. It depends only on what is read, not on the batch."""
-        content = np.array([len(self.ids), *self.ids, *self.prefix], dtype=np.int64).tobytes()
+        content = array("q", [len(self.ids), *self.ids, *self.prefix]).tobytes()
         return int.from_bytes(blake2b(content, digest_size=8).digest(), "little") >> 1
 
 
@@ -72,7 +71,7 @@ class Reader:
 
         whole: do not split lines into sentences.
         """
-        starts = self.target.encode_batch(list(prefixes))
+        starts = self.target.encode_batch(list(prefixes)) if any(prefixes) else [[] for _ in prefixes]
         sentences = [
             [] if not line or line.isspace() else [Sentence(line)] if whole else self.sentences(line, prefix)
             for line, prefix in zip(lines, prefixes, strict=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -73,8 +73,10 @@ class Resolved:
         Autocast keeps no converted weights: in training they would have no gradient, and a recorded search would go on reading
         them after the weights have changed. From torch 2.11 on, it keeps none in inference mode anyway.
         """
-        enabled = self.autocasts(weights, beams)
-        half = torch.autocast(self.device.type, torch.bfloat16, enabled=enabled, cache_enabled=False)
+        enabled, kind = self.autocasts(weights, beams), self.device.type
+        half: AbstractContextManager[object] = nullcontext()
+        if enabled or torch.is_autocast_enabled(kind):
+            half = torch.autocast(kind, torch.bfloat16, enabled=enabled, cache_enabled=False)
         with torch.inference_mode(), half, using(self.kernels):
             yield
 

@@ -227,7 +227,7 @@ class TranslationPredictor(Predictor[TranslationInput, Translation]):
         self, pieces: list[Piece], *, trace: bool = False, control: Control | None = None
     ) -> tuple[list[list[Translation]], Tables | None]:
         """The translations of some pieces, not reranked, and the tables of the search; with `trace` they hold the beam tree."""
-        device, resolved = self.model.device, self.resolved
+        resolved, device = self.resolved, self.resolved.device
         # Recorded searches come in few sizes, so the batch is padded with empty pieces to a power of two.
         missing = power_of_two(len(pieces)) - len(pieces) if self.rounds else 0
         rows = [*pieces, *(Piece([EOS], []) for _ in range(missing))]
@@ -266,16 +266,16 @@ class TranslationPredictor(Predictor[TranslationInput, Translation]):
         return [[self.translation(piece, each, narrow) for each in hypotheses] for piece, hypotheses in pairs], tables
 
     def _encode(self, rows: list[Piece], recorded: Recorded | None) -> Any:
-        block = pad([piece.ids for piece in rows], ROUND if self.rounds else 1).to(self.model.device)
+        block = pad([piece.ids for piece in rows], ROUND if self.rounds else 1).to(self.resolved.device)
         lengths = [len(piece.ids) for piece in rows]
         # Searches with and without a layout would be recorded separately, so on a GPU there always is one.
         full = set(lengths) == {block.size(1)} and not self.rounds
-        source = Source(block, None if full else Layout.padded(lengths, block.size(1)).to(self.model.device))
+        source = Source(block, None if full else Layout.padded(lengths, block.size(1)).to(self.resolved.device))
         return encode(self.model, source) if recorded is None else recorded.encode(self.model, source)
 
     def limits(self, pieces: list[Piece], real: int, narrow: Narrow | None = None) -> Limits:
         """Length limits per piece; pieces from number `real` on only pad the batch and end at once."""
-        return length_limits(self.resolved.section, self.model, pieces, real, None if narrow is None else narrow.bias)
+        return length_limits(self.resolved, self.model, pieces, real, None if narrow is None else narrow.bias)
 
     def translation(self, piece: Piece, hypothesis: Hypothesis, narrow: Narrow | None) -> Translation:
         ids = [*piece.prefix, *(narrow.tokens(hypothesis.tokens) if narrow else hypothesis.tokens)]

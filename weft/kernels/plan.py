@@ -55,7 +55,8 @@ class Opening:
 class Draft:
     """A plan in the making. Methods append an operation and return the register of its result.
 
-    cells, held: the widths of caches and states · readers: turn the state of each attention to the source into its keys.
+    cells, held: the widths of caches and states · readers: turn the state of each attention to the source into its keys ·
+    memory: the encoded source, if the plan reads it itself.
     """
 
     ops: list[Op] = field(default_factory=list)
@@ -66,6 +67,7 @@ class Draft:
     opening: Callable[[Any, Any], Opening] = lambda decoder, source: Opening()
     tables: list[Maker] = field(default_factory=list)
     kept: list[object] = field(default_factory=list)
+    memory: Register | None = None
 
     def part(self, module: nn.Module, *given: Any) -> Any:
         """The plan of a module: its result, or NotPlanned if it has none or if a subclass changes what it computes."""
@@ -167,6 +169,20 @@ class Draft:
         self.ops.append(Op(kind, to, x, x, number, heads, width, past=seen, value=1 / math.sqrt(width)))
         return to
 
+    def spread(self, x: Register, factor: int, positions: Maker | None) -> Register:
+        """The `factor` parts of each token's vector as rows of their own, plus the embeddings of their positions, if any."""
+        number = -1 if positions is None else self._table(positions)
+        to = self._register(self.widths[x] // factor)
+        self.ops.append(Op(Kind.SPREAD, to, x, x, number, factor, self.widths[to]))
+        return to
+
+    def attend_tokens(self, x: Register, keys_values: Register, heads: int) -> Register:
+        """Attention of queries [H·D], which have been spread, to all tokens of their sequence, by a joint product [2·H·D]."""
+        width = self.widths[x] // heads
+        to = self._register(self.widths[x])
+        self.ops.append(Op(Kind.WITHIN, to, x, keys_values, -1, heads, width, value=1 / math.sqrt(width)))
+        return to
+
     def attend_sums(self, x: Register, heads: int, *, causal: bool) -> Register:
         """Self-attention of a joint product [3·H·D] by sums over φ(k) = elu(k) + 1."""
         dim = self.widths[x] // 3
@@ -202,6 +218,8 @@ class Draft:
         return self._add(Kind.LINEAR, native.struct.outputs, x, layer=native.struct)
 
     def _memory(self, read: Callable[[Any], Keys]) -> int:
+        if self.memory is not None:
+            raise NotPlanned("an attention to the source other than plain heads")
         self.readers.append(read)
         return len(self.readers) - 1
 

@@ -27,10 +27,17 @@ class Inputs:
         given: Tensor | None = None,
     ) -> None:
         self._held: list[object] = []
-        lists: list[ctypes.Array[Any]] = [(MemoryStruct * len(keys))(*map(self._memory, keys))]
-        lists += [(POINTER * len(each))(*map(self.place, each)) for each in (tables, states)]
-        self._held += lists
-        self.struct = InputsStruct(*(ctypes.cast(each, POINTER) for each in lists), self.place(ids), self.place(given))
+        memories = self._list(MemoryStruct, [self._memory(each) for each in keys])
+        lists = (self._list(POINTER, [self.place(each) for each in tensors]) for tensors in (tables, states))
+        self.struct = InputsStruct(memories, *lists, self.place(ids), self.place(given))
+
+    def _list(self, kind: type[Any], values: list[Any]) -> int | None:
+        """The address of an array."""
+        if not values:
+            return None
+        array = (kind * len(values))(*values)
+        self._held.append(array)
+        return ctypes.addressof(array)
 
     def place(self, tensor: Tensor | None) -> int | None:
         """The address of a tensor, which is kept alive."""
@@ -45,12 +52,14 @@ class Inputs:
 
 
 class Program:
-    """A finished plan. `hidden` is the width of its result."""
+    """A finished plan. `hidden` is the width of its result, which has `rate` rows for each token."""
 
     def __init__(self, draft: Draft) -> None:
         self._draft, self.hidden = draft, draft.widths[draft.ops[-1].to]
         ops = _fuse(draft.ops)
-        widths = _share(ops, draft.widths)
+        rates = _rates(ops)
+        self.rate = rates[ops[-1].to]
+        widths = _share(ops, [width * rates.get(register, 1) for register, width in enumerate(draft.widths)])
         self._ops = (Op * len(ops))(*ops)
         self._numbers = [(INT * len(each))(*each) for each in (widths, draft.cells, draft.held)]
         self._tables: list[Tensor] = []
@@ -65,22 +74,21 @@ class Program:
         states = [*opening.states, *[None] * (len(draft.held) - len(opening.states))]
         return [read(memory) for read, memory in zip(draft.readers, opening.memories, strict=True)], states
 
-    def read(
-        self, kernels: Kernels, real: Tensor, ids: Tensor | None = None, given: Tensor | None = None, keys: Sequence[Keys] = ()
-    ) -> Tensor:
-        """Reads whole sequences, the tokens that are `real` [B, T]: their ids or given vectors → [B, T, D], 0 elsewhere."""
-        extent, places = real.size(1), real.flatten().nonzero()[:, 0]
-        positions, sequences = places % extent, places // extent
-        tokens = torch.arange(len(places)) if ids is None else ids.flatten()[places]
-        inputs = Inputs(self.tables(extent), keys, given=None if given is None else given.flatten(0, 1)[places])
-        found = torch.empty(len(places), self.hidden)
+    def read(self, kernels: Kernels, source: Tensor, lengths: Tensor | None = None, keys: Sequence[Keys] = ()) -> Tensor:
+        """Reads whole sequences: ids [B, S], or given vectors [B, S, D] → [B, S · rate, D], 0 behind the end of a sequence.
+
+        lengths: [B] tokens of each sequence; None: S.
+        """
+        rows, extent = source.shape[:2]
+        ids, given = (source, None) if source.dim() == 2 else (None, source)
+        inputs = Inputs(self.tables(extent * self.rate), keys, given=given)
+        sizes = torch.full((rows,), extent) if lengths is None else lengths
+        found = torch.empty(rows, extent * self.rate, self.hidden)
         kernels.encode(
-            ctypes.byref(self.struct), ctypes.byref(inputs.struct), tokens.data_ptr(), positions.data_ptr(),
-            sequences.data_ptr(), len(tokens), found.data_ptr(), torch.get_num_threads(),
+            ctypes.byref(self.struct), ctypes.byref(inputs.struct), inputs.place(ids), inputs.place(sizes), rows, extent,
+            found.data_ptr(), torch.get_num_threads(),
         )  # fmt: skip
-        if len(places) < real.numel():
-            found = torch.zeros(real.numel(), self.hidden).index_copy_(0, places, found)
-        return found.view(*real.shape, -1)
+        return found
 
     def tables(self, length: int) -> list[Tensor]:
         """The tables of positions, with at least `length` rows."""
@@ -110,6 +118,14 @@ def _fuse(ops: list[Op]) -> list[Op]:
             product.other, product.value = op.other if op.source == product.to else op.source, op.value
         product.then, product.to = op.kind, op.to
     return fused
+
+
+def _rates(ops: list[Op]) -> dict[int, int]:
+    """How many rows per token each register has, which operations inherit from what they read."""
+    rates: dict[int, int] = {}
+    for op in ops:
+        op.rate = rates[op.to] = op.heads if op.kind == Kind.SPREAD else rates.get(op.source, 1)
+    return rates
 
 
 def _share(ops: list[Op], widths: list[int]) -> list[int]:

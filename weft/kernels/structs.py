@@ -28,6 +28,7 @@ class Kind(IntEnum):
     RECALL, HOLD, GRU, LSTM = range(11, 15)
     WINDOW, AROUND = range(15, 17)
     ROTATE, SELF, WHOLE, CROSS, ADDITIVE, SUMS, WHOLE_SUMS, CROSS_SUMS = range(17, 25)
+    SPREAD, WITHIN = range(25, 27)
 
 
 class LinearStruct(ctypes.Structure):
@@ -37,6 +38,7 @@ class LinearStruct(ctypes.Structure):
 class Op(ctypes.Structure):
     _fields_ = (
         *((name, INT) for name in ("kind", "to", "source", "other", "number", "heads", "width", "values", "past", "then")),
+        ("rate", INT),
         ("value", ctypes.c_float), ("first", POINTER), ("second", POINTER), ("layer", LinearStruct),
     )  # fmt: skip
 

@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
 from torch import Tensor, nn
 
+from weft.kernels.plan import Draft, Maker, Register
 from weft.models.base import Encoded
 from weft.models.canvas import Canvas, Draw, Plan, rows_of_lengths, source_lengths
 
@@ -169,7 +170,12 @@ class UpsampledPlan(Plan):
 
     def __init__(self, memory: int, dim: int, *, factor: PositiveInt = 2) -> None:
         super().__init__()
-        self.factor, self.project = factor, nn.Linear(memory, factor * dim)
+        self.memory, self.factor, self.project = memory, factor, nn.Linear(memory, factor * dim)
+
+    def plan(self, draft: Draft, positions: Maker | None) -> Register:
+        """Reads the memory, for the attentions to it as well."""
+        draft.memory = draft.given(self.memory)
+        return draft.spread(draft.linear(self.project, draft.memory), self.factor, positions)
 
     def known(self, source: Encoded, lengths: Tensor, extent: int, fertilities: Tensor | None = None) -> Canvas:
         return Canvas(rows_of_lengths(self.factor * source_lengths(source), self.factor * source.memory.size(1)))

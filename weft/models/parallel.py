@@ -15,6 +15,7 @@ from weft.config.registry import Among, build
 from weft.errors import ConfigError
 from weft.kernels.plan import Draft, Opening
 from weft.layers.dropout import dropout
+from weft.layers.embedding import first_positions
 from weft.layers.norm import residual
 from weft.layers.position import token_positions
 from weft.mixers import build_self
@@ -102,8 +103,11 @@ class ParallelTransformerDecoder(ParallelDecoder):
         return Features(self.norm(x), state, extras)
 
     def plan(self, draft: Draft) -> None:
-        draft.opens(lambda decoder, state: Opening(state.source))
-        x = draft.given(self.dim)
+        if self.canvases.holds == "path":  # one pass over blanks alone
+            x = draft.part(self.canvases, first_positions(self.position))
+        else:
+            draft.opens(lambda decoder, state: Opening(state.source))
+            x = draft.given(self.dim)
         for layer in self.layers:
             x = draft.part(layer, x)
         draft.norm(self.norm, x)

@@ -10,7 +10,8 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import zip_longest
+from itertools import chain
+from operator import attrgetter, is_
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -18,12 +19,12 @@ import torch
 from torch import Tensor, nn
 
 from weft.batch import EOS, PAD, Layout, Source
-from weft.kernels.cpp import Kernels, used
+from weft.kernels.cpp import Kernels, active, used
 from weft.kernels.plan import Draft, Keys, NotPlanned
 from weft.kernels.program import Inputs, Program
 from weft.kernels.structs import INT, POINTER, InputsStruct, LinearStruct, NativeLinear, ProgramStruct, native_linear
 from weft.models.base import Decoder, Encoded, LinearDecoder, Model
-from weft.models.canvas import ParallelDecoder
+from weft.models.canvas import ParallelDecoder, source_lengths
 from weft.models.narrowed import NarrowedDecoder
 from weft.search.choosers import Beam, Chooser, Greedy, Limits, Sample
 from weft.search.constraints import Constraint, Forbid
@@ -34,6 +35,7 @@ Part = TypeVar("Part", bound=nn.Module)
 
 STOPS = {"exact": 0, "length": 1, "first": 2}
 FLOAT = ctypes.c_float
+VERSION = attrgetter("_version")
 
 UNWATCHED = 64
 """Steps that a search takes without returning to Python, if nobody can leave. A keyboard interrupt waits for them."""
@@ -59,25 +61,32 @@ class TaskStruct(ctypes.Structure):
 class Weights:
     """The weights of a module at one time. Comparing them does not walk the tree of modules, which takes half a millisecond.
 
-    Of the module itself only its tables are held, so that a plan does not keep it alive.
+    Every search compares them, so no loop over them is in Python. Of the module itself only its tables are held, so that a plan
+    does not keep it alive.
     """
 
     def __init__(self, module: nn.Module) -> None:
         parts, self._training = list(module.modules()), module.training
-        self._tables = [table for part in parts for table in (part._modules, part._parameters, part._buffers)]
-        self._values = [value for table in self._tables for value in table.values()]
+        self._tables: list[dict[str, Any]] = [
+            table for part in parts for table in (part._modules, part._parameters, part._buffers) if table
+        ]
+        self._values = self._listed()
         self._tensors = [value for value in self._values if isinstance(value, Tensor)]
+        # Inference tensors have no version, but nothing trains them.
+        self._trained = [each for each in self._tensors if not each.is_inference()]
         self._versions = self._look()
 
     def current(self, module: nn.Module) -> bool:
         """Whether nothing was replaced, and no weight was changed in place."""
-        values = (value for table in self._tables for value in table.values())
-        same = all(one is other for one, other in zip_longest(values, self._values))
+        values = self._listed()
+        same = len(values) == len(self._values) and all(map(is_, values, self._values))
         return same and module.training == self._training and self._look() == self._versions
 
-    def _look(self) -> list[tuple[int, int]]:
-        """Inference tensors have no version, but nothing trains them."""
-        return [(each.data_ptr(), 0 if each.is_inference() else each._version) for each in self._tensors]
+    def _listed(self) -> list[Any]:
+        return list(chain.from_iterable(map(dict.values, self._tables)))
+
+    def _look(self) -> list[int]:
+        return [*map(Tensor.data_ptr, self._tensors), *map(VERSION, self._trained)]
 
 
 @dataclass(frozen=True)
@@ -137,31 +146,67 @@ def _made_once(module: Part, make: Callable[[Part], Any]) -> Any:
     return known[1]
 
 
+def _ready(device: torch.device, plan: Callable[[], Any]) -> tuple[Kernels, Any] | None:
+    """The kernels and a plan, if the kernels are in use and there is a plan, which other weights than float32 do not have."""
+    kernels = active(device)
+    if kernels is None or torch.is_grad_enabled() or torch.is_autocast_enabled("cpu"):
+        return None
+    try:
+        return kernels, plan()
+    except NotPlanned:
+        return None
+
+
 def encode(model: Model, source: Source) -> Encoded:
     """The encoded source: in C++ if the encoder has a plan and the kernels are in use, otherwise by `Model.encode`."""
-    kernels, layout, values = used(next(model.parameters())), source.layout, source.values
+    layout, values = source.layout, source.values
     tokens = values.dtype == torch.long and not (layout is not None and layout.packed) and values.numel() > 0
-    if kernels is None or not tokens or torch.is_grad_enabled() or torch.is_autocast_enabled("cpu"):
+    ready = _ready(values.device, lambda: _made_once(model.encoder, _program)) if tokens else None
+    if ready is None:
         return model.encode(source)
-    try:
-        program: Program = _made_once(model.encoder, _program)
-    except NotPlanned:
-        return model.encode(source)
-    memory = program.read(kernels, torch.ones_like(values, dtype=torch.bool) if layout is None else layout.ok, values)
+    kernels, program = ready
+    memory = program.read(kernels, values, None if layout is None else layout.lengths)
     return Encoded(memory, layout, layers=[memory])
 
 
 def written(decoder: ParallelDecoder, tokens: Tensor, state: State, layout: Layout) -> Tensor:
     """The hidden states [B, T, D] of a decoder that writes all tokens at once: in C++ if it has a plan, as in `encode`."""
-    kernels = used(next(decoder.parameters(), tokens))
-    if kernels is None or torch.is_grad_enabled() or torch.is_autocast_enabled("cpu"):
+    ready = _ready(tokens.device, lambda: planned(decoder).program)
+    if ready is None:
         return decoder.features(tokens, state, layout).hidden
-    try:
-        program = planned(decoder).program
-    except NotPlanned:
-        return decoder.features(tokens, state, layout).hidden
+    kernels, program = ready
     keys, _ = program.open(decoder, state)
-    return program.read(kernels, layout.ok, given=decoder.embed(tokens, state, layout), keys=keys)
+    return program.read(kernels, decoder.embed(tokens, state, layout), layout.lengths, keys)
+
+
+def path_states(decoder: ParallelDecoder, source: Encoded) -> tuple[Tensor, Tensor]:
+    """The hidden states [G, T, D] on canvases that hold paths, and the lengths [G] of the paths: in C++ as in `encode`."""
+    ready = _ready(source.memory.device, lambda: planned(decoder).program)
+    if ready is None:
+        canvas = decoder.canvases.known(source, torch.empty(0), 0)
+        blanks = torch.full_like(canvas.layout.positions, decoder.blank)
+        return decoder.features(blanks, decoder.open(source, canvas), canvas.layout).hidden, canvas.layout.lengths
+    kernels, program = ready
+    return _read_memory(kernels, program, source)
+
+
+def _read_memory(kernels: Kernels, program: Program, source: Encoded) -> tuple[Tensor, Tensor]:
+    lengths = source_lengths(source)
+    return program.read(kernels, source.memory, lengths), lengths * program.rate
+
+
+def native_paths(decoder: ParallelDecoder, source: Encoded, barred: int) -> tuple[Tensor, Tensor, Tensor] | None:
+    """The most probable symbols [G, T] of paths, not below `barred`, their log-probabilities [G] and their lengths [G].
+
+    None if they are not computed in C++.
+    """
+    ready = _ready(source.memory.device, lambda: planned(decoder))
+    if ready is None:
+        return None
+    kernels, plan = ready
+    hidden, lengths = _read_memory(kernels, plan.program, source)
+    logp, path = kernels.most_probable(plan.output.struct, hidden, lengths, barred)
+    return path, logp.sum(1), lengths
 
 
 def _chooser(chooser: Chooser) -> ChooserStruct | None:

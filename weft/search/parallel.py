@@ -14,7 +14,7 @@ import torch
 from pydantic import Field, NonNegativeFloat, PositiveInt
 from torch import Tensor
 
-from weft.batch import EOS, Layout
+from weft.batch import EOS, UNK, Layout
 from weft.errors import ConfigError
 from weft.models.base import Decoder, Encoded
 from weft.models.canvas import Canvas, Holds, ParallelDecoder, chosen_rows, joined
@@ -23,10 +23,11 @@ from weft.search.constraints import Constraint
 from weft.search.ctc import best_paths, prefix_beams, texts_of
 from weft.search.loop import EAGER, Stepping
 from weft.search.methods import Search, ranked
+from weft.search.native import native_paths, path_states
 from weft.search.tables import Hypothesis, Pass, Tables
 from weft.search.terms import Book
 from weft.search.walking import Following, walk_paths
-from weft.search.writing import Hashes, Writing, path_logits, path_states, stepwise, write
+from weft.search.writing import Hashes, Writing, path_logits, stepwise, write
 
 POSITIONS = {"cpu": 1 << 13, "cuda": 1 << 14}
 """Positions whose logits are computed together."""
@@ -200,6 +201,8 @@ class CtcBeamSearch(ParallelSearch):
 
 def _best(decoder: ParallelDecoder, source: Encoded) -> tuple[Tensor, Tensor, Tensor]:
     """The most probable paths, their log-probabilities and their lengths."""
+    if (found := native_paths(decoder, source, UNK + 1)) is not None:
+        return found
     hidden, lengths = path_states(decoder, source)
     parts = zip(*_parts(hidden, lengths), strict=True)
     paths, scores = zip(*(best_paths(path_logits(decoder, some), counts) for some, counts in parts), strict=True)

@@ -45,13 +45,6 @@ class Writing:
     passes: list[tuple[Tensor, Tensor]] = field(default_factory=list)
 
 
-def path_states(decoder: ParallelDecoder, source: Encoded) -> tuple[Tensor, Tensor]:
-    """The decoder's output [G, T, D] on canvases that hold paths, and the lengths [G] of the paths."""
-    canvas = decoder.canvases.known(source, torch.empty(0), 0)
-    blanks = torch.full_like(canvas.layout.positions, decoder.blank)
-    return written(decoder, blanks, decoder.open(source, canvas), canvas.layout), canvas.layout.lengths
-
-
 def path_logits(decoder: ParallelDecoder, hidden: Tensor) -> Tensor:
     """Logits [G, T, V] of paths, without special tokens."""
     logits = decoder.logits(hidden).float()

@@ -153,7 +153,10 @@ class MultiHead(Projections):
     def plan(self, draft: Draft, x: Register) -> Register:
         """Plans plain products over all tokens or the last `past`; a mechanism with another `look` must not call this."""
         if self.site.use == "cross":
-            return draft.linear(self.out, draft.attend_memory(draft.linear(self.query, x), self.site.heads, Memory.planned))
+            query, heads = draft.linear(self.query, x), self.site.heads
+            if draft.memory is None:
+                return draft.linear(self.out, draft.attend_memory(query, heads, Memory.planned))
+            return draft.linear(self.out, draft.attend_tokens(query, draft.linear(self.key_value, draft.memory), heads))
         joint = draft.linear(self.query_key_value, x)
         if self.rotary is not None:
             draft.rotate(joint, self.site.heads, self._turns)

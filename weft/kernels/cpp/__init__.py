@@ -39,7 +39,8 @@ SIGNATURES = {
     "weft_append": (POINTER, INT, POINTER, INT, POINTER, POINTER, POINTER, *[INT] * 5),
     "weft_log_sum": (POINTER, INT, INT, POINTER, ctypes.c_int),
     "weft_best": (POINTER, INT, INT, INT, POINTER, POINTER, ctypes.c_int),
-    "weft_encode": (*[POINTER] * 5, INT, POINTER, ctypes.c_int),
+    "weft_most_probable": (*[POINTER] * 3, INT, INT, INT, POINTER, POINTER, ctypes.c_int),
+    "weft_encode": (*[POINTER] * 4, INT, INT, POINTER, ctypes.c_int),
     "weft_search_close": (POINTER,),
 }
 
@@ -163,6 +164,19 @@ class Kernels:
         )
         return best, where
 
+    def most_probable(self, layer: ctypes.Structure, x: Tensor, lengths: Tensor, barred: int) -> tuple[Tensor, Tensor]:
+        """Log-probability and index of a layer's most probable output, from `barred` on, at each position of x [B, T, I].
+
+        Both are 0 behind the `lengths` [B] of the rows.
+        """
+        rows, extent = x.shape[:2]
+        logp, place = x.new_empty(rows, extent), torch.empty(rows, extent, dtype=torch.long)
+        self._library.weft_most_probable(
+            ctypes.byref(layer), x.data_ptr(), lengths.data_ptr(), rows, extent, barred, place.data_ptr(), logp.data_ptr(),
+            torch.get_num_threads(),
+        )  # fmt: skip
+        return logp, place
+
 
 @cache
 def _attempt() -> Kernels | CannotBuild:
@@ -193,10 +207,14 @@ def using(kernels: Kernels | None) -> Iterator[None]:
         _USED.reset(before)
 
 
+def active(device: torch.device) -> Kernels | None:
+    """The operations, if they are in use and support this device."""
+    return _USED.get() if device.type == "cpu" else None
+
+
 def used(x: Tensor) -> Kernels | None:
     """The operations, if they are in use and support the device and precision of x."""
-    active = _USED.get()
-    return active if active is not None and x.dtype == torch.float32 and x.device.type == "cpu" else None
+    return active(x.device) if x.dtype == torch.float32 else None
 
 
 def steps(query: Tensor, key: Tensor) -> bool:

@@ -7,8 +7,9 @@
 // Makes weights of scores `begin` … `end` − 1, up to the factor that it returns, so that their softmax is weight · factor. A
 // query that sees no cell gets 0.
 INLINE static inline float soften(float* scores, int64_t begin, int64_t end) {
-    float most = -INFINITY;
-    for (int64_t s = begin; s < end; s++) most = std::max(most, scores[s]);
+    Floats largest = all(-INFINITY);
+    for (int64_t s = begin; s < end; s += 16) largest = larger(load(scores + s, end - s, -INFINITY), largest);
+    const float most = largest_of(largest);
     if (most == -INFINITY) {
         std::fill(scores + begin, scores + end, 0.0f);
         return 0.0f;

@@ -38,17 +38,29 @@ INLINE static inline Floats load(const float* from) {
 
 INLINE static inline void store(float* to, Floats x) { std::memcpy(to, &x, sizeof x); }
 
+#ifdef __AVX512F__
+INLINE static inline __mmask16 first_lanes(int64_t count) { return __mmask16((1u << std::max<int64_t>(count, 0)) - 1); }
+#endif
+
 // The first `count` of sixteen numbers, if there are fewer; the other lanes are `rest`.
 INLINE static inline Floats load(const float* from, int64_t count, float rest) {
     if (count >= 16) return load(from);
+#ifdef __AVX512F__
+    return (Floats)_mm512_mask_loadu_ps(_mm512_set1_ps(rest), first_lanes(count), from);
+#else
     float lanes[16];
     for (int64_t i = 0; i < 16; i++) lanes[i] = i < count ? from[i] : rest;
     return load(lanes);
+#endif
 }
 
 INLINE static inline void store(float* to, Floats x, int64_t count) {
     if (count >= 16) return store(to, x);
+#ifdef __AVX512F__
+    _mm512_mask_storeu_ps(to, first_lanes(count), (__m512)x);
+#else
     std::memcpy(to, &x, count * sizeof(float));
+#endif
 }
 
 INLINE static inline Floats all(float x) { return x + Floats{}; }

@@ -146,22 +146,31 @@ void multiply_int8(const Linear& layer, const float* x, int64_t rows, const Afte
         numbers.resize(count * depth);
         size.resize(count);
         excess.resize(count);
-        for (int64_t r = 0; r < count; r++) {
-            round_row(x + (begin + r) * layer.inputs, layer.inputs, numbers.data() + r * depth, &size[r], &excess[r]);
-        }
-        const Rounded rounded{numbers.data(), size.data(), excess.data(), depth};
+        const Rounded rounded{numbers.data(), size.data(), excess.data(), depth};  // of this thread; the others have their own
+        const auto round = [&, numbers = numbers.data(), size = size.data(), excess = excess.data()](int64_t r) {
+            round_row(x + (begin + r) * layer.inputs, layer.inputs, numbers + r * depth, size + r, excess + r);
+        };
         const After then = after.from(begin, layer.outputs);
         float* into = y + begin * layer.outputs;
         const int crew = int(std::min<int64_t>(threads, 1 + count * depth * layer.outputs / SHARE));
-#pragma omp parallel for num_threads(crew) if (crew > 1)
-        for (int64_t panel = 0; panel < layer.outputs; panel += WIDE) {
-            in_groups(count, [&](auto high, int64_t row, int64_t g) INLINE {
-                // The first two groups prefetch one half each of the next panel, since the hardware prefetcher is too late.
-                const uint8_t* ahead = g < 2 ? panels + (panel + WIDE + g * WIDE / 2) * depth : panels + panel * depth;
-                alignas(64) int32_t sums[high * WIDE];
-                tile<high>(rounded, rounded.numbers + row * depth, panels + panel * depth, ahead, sums);
-                write<high>(rounded, row, layer, panel, sums, then, into);
-            });
+        const bool together = crew > 1 && count > HIGH;  // fewer rows are rounded before another thread could help
+        for (int64_t r = 0; r < count && !together; r++) round(r);
+#pragma omp parallel num_threads(crew) if (crew > 1)
+        {
+            if (together) {
+#pragma omp for
+                for (int64_t r = 0; r < count; r++) round(r);
+            }
+#pragma omp for
+            for (int64_t panel = 0; panel < layer.outputs; panel += WIDE) {
+                in_groups(count, [&](auto high, int64_t row, int64_t g) INLINE {
+                    // The first two groups prefetch one half each of the next panel; the hardware prefetcher is too late.
+                    const uint8_t* ahead = g < 2 ? panels + (panel + WIDE + g * WIDE / 2) * depth : panels + panel * depth;
+                    alignas(64) int32_t sums[high * WIDE];
+                    tile<high>(rounded, rounded.numbers + row * depth, panels + panel * depth, ahead, sums);
+                    write<high>(rounded, row, layer, panel, sums, then, into);
+                });
+            }
         }
     });
 }

@@ -1,5 +1,7 @@
 #include "logits.h"
 
+#include "linear.h"
+
 namespace {
 
 constexpr int64_t SHARE = 1 << 16;  // numbers from which a second thread pays off
@@ -57,5 +59,37 @@ extern "C" void weft_best(const float* x, int64_t rows, int64_t size, int64_t co
 #pragma omp parallel for num_threads(crew) if (crew > 1)
     for (int64_t row = 0; row < rows; row++) {
         best_of(x + row * size, size, count, best + row * count, where + row * count);
+    }
+}
+
+// The most probable output of a layer for the first `lengths` rows of each sequence, x [count, extent, inputs], and its
+// log-probability; 0 for the rows behind them. The first `barred` outputs count as impossible. Few rows have logits at a time, so
+// that they stay in the cache.
+extern "C" void weft_most_probable(const Linear* layer, const float* x, const int64_t* lengths, int64_t count, int64_t extent,
+                                   int64_t barred, int64_t* where, float* logp, int threads) {
+    constexpr int64_t TOGETHER = 48;
+    const int64_t size = layer->outputs, width = layer->inputs;
+    std::vector<int64_t> real;
+    for (int64_t at = 0; at < count; at++) {
+        for (int64_t place = 0; place < lengths[at]; place++) real.push_back(at * extent + place);
+    }
+    std::fill_n(where, count * extent, 0);
+    std::fill_n(logp, count * extent, 0.0f);
+    thread_local std::vector<float> read, logits;
+    read.resize(TOGETHER * width);
+    logits.resize(TOGETHER * size);
+    for (auto first = real.begin(); first < real.end(); first += TOGETHER) {
+        const int64_t rows = std::min<int64_t>(real.end() - first, TOGETHER);
+        for (int64_t row = 0; row < rows; row++) std::copy_n(x + first[row] * width, width, read.data() + row * width);
+        float* found = logits.data();
+        multiply(*layer, read.data(), rows, After{}, found, threads);
+        const int crew = int(std::min<int64_t>(threads, 1 + rows * size / SHARE));
+#pragma omp parallel for num_threads(crew) if (crew > 1)
+        for (int64_t row = 0; row < rows; row++) {
+            float best, *mine = found + row * size;
+            std::fill_n(mine, barred, -INFINITY);
+            best_of(mine, size, 1, &best, where + first[row]);
+            logp[first[row]] = best - log_sum(mine, size);
+        }
     }
 }

@@ -1,11 +1,14 @@
 #include "program.h"
 
+#include <omp.h>
+
 #include "elements.h"
 
 namespace {
 
 constexpr int64_t SHARE = 1 << 16;  // products from which a second thread pays off
-constexpr int64_t BLOCK = 144;      // tokens that are encoded together, so that their vectors stay in the cache
+constexpr int64_t BLOCK = 144;      // rows that are computed together, so that their vectors stay in the cache
+constexpr int64_t FEW = 4;          // tokens that are not worth a second thread
 
 }  // namespace
 
@@ -28,14 +31,36 @@ const float* Machine::run(const Rows& rows) {
         const int64_t line = rows.source[row] * beams_ + rows.beam[row];
         ancestry_[line * room_ + rows.position[row]] = int16_t(rows.beam[row]);
     }
-    for (int64_t at = 0; at < program_.count; at++) carry_out(program_.ops[at], rows);
+    for (int64_t at = 0; at < program_.count; at++) carry_out(program_.ops[at], rows, 0);
     return registers_[program_.ops[program_.count - 1].to].data();
 }
 
-void Machine::carry_out(const Op& op, const Rows& rows) {
+const float* Machine::run_together(const Rows& rows, int crew) {
+    const Op& last = program_.ops[program_.count - 1];
+#pragma omp parallel num_threads(crew) if (crew > 1)
+    {
+        const int64_t number = omp_get_thread_num(), team = omp_get_num_threads();
+        const int64_t begin = rows.count() * number / team, end = rows.count() * (number + 1) / team;
+        const Rows mine = rows.spread(begin, end, 1), spread = rows.spread(begin, end, last.rate);
+        for (int64_t at = 0; at < program_.count; at++) {
+            const Op& op = program_.ops[at];
+            const bool meet = op.kind == WHOLE || op.kind == WITHIN || op.kind == WHOLE_SUMS || op.kind == AROUND;
+            if (meet) {
+#pragma omp barrier
+            }
+            carry_out(op, op.rate > 1 ? spread : mine, begin);
+            if (meet) {
+#pragma omp barrier
+            }
+        }
+    }
+    return registers_[last.to].data();
+}
+
+void Machine::carry_out(const Op& op, const Rows& rows, int64_t first) {
     const int64_t count = rows.count(), width = op.width, all = count * width;
-    float* to = registers_[op.to].data();
-    const float *from = registers_[op.from].data(), *other = registers_[op.other].data();
+    float* to = vectors(op.to, first);
+    const float *from = vectors(op.from, first), *other = vectors(op.other, first);
     switch (op.kind) {
         case EMBED:
             for (int64_t row = 0; row < count; row++) {
@@ -82,19 +107,26 @@ void Machine::carry_out(const Op& op, const Rows& rows) {
                 rotate(to + row * 3 * op.heads * width, 2 * op.heads, width, turn);
             }
             return;
+        case SPREAD:  // the parts of a token's vector become rows
+            for (int64_t row = 0; row < count; row++) {
+                const float* place = op.number < 0 ? nullptr : inputs_.tables[op.number] + rows.position[row] * width;
+                for (int64_t i = row * width; i < (row + 1) * width; i++) to[i] = from[i] + (place ? place[i - row * width] : 0.0f);
+            }
+            return;
         case RECALL:
         case HOLD:
         case GRU:
         case LSTM:
         case WINDOW: return update(op, rows);
-        case AROUND: return gather_around(op, rows);
+        case AROUND: return gather_around(op, rows, first);
         case SELF: return attend_self(op, rows);
-        case WHOLE: return attend_whole(op, rows);
-        case CROSS: return attend_cross(op, rows);
-        case ADDITIVE: return attend_additive(op, rows);
+        case WHOLE:
+        case WITHIN: return attend_whole(op, rows, first);
+        case CROSS: return attend_cross(op, rows, first);
+        case ADDITIVE: return attend_additive(op, rows, first);
         case SUMS: return attend_sums(op, rows);
-        case WHOLE_SUMS: return attend_whole_sums(op, rows);
-        case CROSS_SUMS: return attend_cross_sums(op, rows);
+        case WHOLE_SUMS: return attend_whole_sums(op, rows, first);
+        case CROSS_SUMS: return attend_cross_sums(op, rows, first);
     }
 }
 
@@ -122,14 +154,13 @@ void Machine::update(const Op& op, const Rows& rows) {
 }
 
 // The tokens around each token, `past` apart; beyond the ends of its sequence zeros.
-void Machine::gather_around(const Op& op, const Rows& rows) {
-    const float* from = registers_[op.from].data();
-    const std::vector<int64_t> ends = rows.ends();
+void Machine::gather_around(const Op& op, const Rows& rows, int64_t first) {
+    const float* from = vectors(op.from, first);
     for (int64_t row = 0; row < rows.count(); row++) {
-        float* to = registers_[op.to].data() + row * op.heads * op.width;
+        float* to = vectors(op.to, first) + row * op.heads * op.width;
         for (int64_t tap = 0; tap < op.heads; tap++, to += op.width) {
             const int64_t at = row + (tap - op.heads / 2) * op.past;
-            if (at < row - rows.position[row] || at >= ends[row]) {
+            if (at < row - rows.position[row] || at >= row + rows.left[row]) {
                 std::fill_n(to, op.width, 0.0f);
             } else {
                 std::copy_n(from + at * op.width, op.width, to);
@@ -138,10 +169,11 @@ void Machine::gather_around(const Op& op, const Rows& rows) {
     }
 }
 
-std::vector<int64_t> Rows::ends() const {
-    std::vector<int64_t> found(count());
-    for (int64_t row = count() - 1; row >= 0; row--) {
-        found[row] = row + 1 < count() && source[row + 1] == source[row] ? found[row + 1] : row + 1;
+Rows Rows::spread(int64_t begin, int64_t end, int64_t rate) const {
+    Rows found;
+    for (int64_t row = begin * rate; row < end * rate; row++) {
+        const int64_t of = row / rate, part = row % rate;
+        found.add(source[of], beam[of], token[of], position[of] * rate + part, left[of] * rate - part);
     }
     return found;
 }
@@ -174,26 +206,36 @@ void Machine::reorder(int64_t source, const int64_t* parents, int64_t length) {
     }
 }
 
-// Reads whole sequences, one after the other: tokens [count], their positions, from 0 on, and the number of each token's sequence,
-// whose memory it reads → out [count, D].
-extern "C" void weft_encode(const Program* program, const Inputs* inputs, const int64_t* tokens, const int64_t* positions,
-                            const int64_t* sequences, int64_t count, float* out, int threads) {
-    std::vector<int64_t> begins;  // of blocks of whole sequences
-    for (int64_t row = 0, first = 0; row < count; row++) {
-        if (positions[row] == 0) first = row;
-        if (begins.empty() || (row - begins.back() >= BLOCK && first > begins.back())) begins.push_back(first);
+// Reads whole sequences: tokens [count, extent] or, if null, given vectors, of which the first `lengths` of each sequence are real
+// → out [count, extent, D], 0 behind the end of a sequence. A sequence reads the memory with its number.
+extern "C" void weft_encode(const Program* program, const Inputs* inputs, const int64_t* tokens, const int64_t* lengths,
+                            int64_t count, int64_t extent, float* out, int threads) {
+    const Op& last = program->ops[program->count - 1];
+    std::vector<int64_t> begins{0};  // of blocks of sequences
+    for (int64_t at = 0, size = 0; at < count; at++) {
+        if (size && size + lengths[at] * last.rate > BLOCK) begins.push_back(at), size = 0;
+        size += lengths[at] * last.rate;
     }
     begins.push_back(count);
-    const int64_t blocks = int64_t(begins.size()) - 1, width = program->widths[program->ops[program->count - 1].to];
+    const int64_t blocks = int64_t(begins.size()) - 1, width = program->widths[last.to];
     const auto read = [&](int64_t block, int crew) {
-        const int64_t begin = begins[block], end = begins[block + 1];
         Rows rows;
-        for (int64_t row = begin; row < end; row++) rows.add(sequences[row], 0, tokens[row], positions[row]);
-        Machine machine(*program, *inputs, end - begin, 1, 0, crew);
-        std::copy_n(machine.run(rows), (end - begin) * width, out + begin * width);
+        for (int64_t at = begins[block]; at < begins[block + 1]; at++) {
+            for (int64_t place = 0; place < lengths[at]; place++) {
+                rows.add(at, 0, tokens ? tokens[at * extent + place] : at * extent + place, place, lengths[at] - place);
+            }
+        }
+        Machine machine(*program, *inputs, rows.count(), 1, 0, 1);
+        const float* found = machine.run_together(rows, int(std::min<int64_t>(crew, 1 + rows.count() / FEW)));
+        for (int64_t at = begins[block]; at < begins[block + 1]; at++) {
+            const int64_t size = lengths[at] * width;
+            float* end = std::copy_n(found, size, out + at * extent * width);
+            std::fill(end, out + (at + 1) * extent * width, 0.0f);
+            found += size;
+        }
     };
-    // A single block has all threads to itself, and must not be read inside a parallel region, not even one of a single thread:
-    // the regions of the machine would be nested, and OpenMP starts new threads for every nested region.
+    // A single block has all threads to itself, and must not be read inside a parallel region, not even one of a single thread: its
+    // own region would be nested, and OpenMP starts new threads for every nested region.
     if (blocks == 1) return read(0, threads);
     const int crew = int(std::min<int64_t>(threads, blocks));
 #pragma omp parallel for num_threads(crew) schedule(dynamic)

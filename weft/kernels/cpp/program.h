@@ -13,6 +13,7 @@ enum Kind : int64_t {
     RECALL, HOLD, GRU, LSTM,
     WINDOW, AROUND,
     ROTATE, SELF, WHOLE, CROSS, ADDITIVE, SUMS, WHOLE_SUMS, CROSS_SUMS,
+    SPREAD, WITHIN,
 };
 
 struct Op {
@@ -24,6 +25,7 @@ struct Op {
     int64_t past;                 // attention: tokens that a query sees before and including itself, and in an encoder after, 0:
                                   // all; a window: the distance of its tokens
     int64_t then;                 // the kind of the operation that a linear layer does with its outputs, RELU or ADD; 0: none
+    int64_t rate;                 // rows per token that it writes: 1, or more behind a SPREAD
     float value;                  // ε of a norm, or the scale of embeddings, sums or scores
     const float *first, *second;  // tables: of embeddings, gain and shift of a norm, or the last layer of a score
     Linear layer;
@@ -39,7 +41,7 @@ struct Memory {
 struct Program {
     const Op* ops;
     int64_t count;
-    const int64_t* widths;     // of each register; the last operation writes the hidden states
+    const int64_t* widths;     // of each register, for one token; the last operation writes the hidden states
     int64_t registers;
     const int64_t* cells;      // the width H·D of each cache
     int64_t caches;
@@ -58,16 +60,17 @@ struct Inputs {
 
 constexpr int64_t PAGE = 16;  // tokens for which a cache allocates memory at once
 
-// Which rows run: the source and the beam of each, the token it reads, and its position.
+// Which rows run: the source and the beam of each, the token it reads, and its position; and, if the rows are whole sequences, one
+// after the other, how many are left of its sequence, with itself.
 struct Rows {
-    std::vector<int64_t> source, beam, token, position;
+    std::vector<int64_t> source, beam, token, position, left;
     int64_t count() const { return int64_t(source.size()); }
-    void clear() { source.clear(), beam.clear(), token.clear(), position.clear(); }
-    void add(int64_t s, int64_t b, int64_t t, int64_t p) {
-        source.push_back(s), beam.push_back(b), token.push_back(t), position.push_back(p);
+    void clear() { source.clear(), beam.clear(), token.clear(), position.clear(), left.clear(); }
+    void add(int64_t s, int64_t b, int64_t t, int64_t p, int64_t l = 0) {
+        source.push_back(s), beam.push_back(b), token.push_back(t), position.push_back(p), left.push_back(l);
     }
-    // The end of the sequence of each row, if the rows are whole sequences, one after the other.
-    std::vector<int64_t> ends() const;
+    // Rows `begin` … `end` − 1, `rate` times each, as parts of longer sequences.
+    Rows spread(int64_t begin, int64_t end, int64_t rate) const;
 };
 
 class Machine {
@@ -77,20 +80,26 @@ class Machine {
     // Runs the rows through all operations; returns the hidden states [rows, width], which are valid until the next call.
     const float* run(const Rows& rows);
 
+    // The same for whole sequences, whose rows are divided among `crew` threads. They wait for each other only where rows read
+    // other rows. The machine itself must have one thread.
+    const float* run_together(const Rows& rows, int crew);
+
     // Beam b of a source becomes what beam parents[b] was. Cells are not moved, states are.
     void reorder(int64_t source, const int64_t* parents, int64_t length);
 
    private:
-    void carry_out(const Op& op, const Rows& rows);
+    float* vectors(int64_t number, int64_t first) { return registers_[number].data() + first * program_.widths[number]; }
+    // `first`: the first of the tokens of these rows, if others run the ones before.
+    void carry_out(const Op& op, const Rows& rows, int64_t first);
     void update(const Op& op, const Rows& rows);
     void attend_self(const Op& op, const Rows& rows);
-    void attend_whole(const Op& op, const Rows& rows);
-    void attend_cross(const Op& op, const Rows& rows);
-    void attend_additive(const Op& op, const Rows& rows);
+    void attend_whole(const Op& op, const Rows& rows, int64_t first);
+    void attend_cross(const Op& op, const Rows& rows, int64_t first);
+    void attend_additive(const Op& op, const Rows& rows, int64_t first);
     void attend_sums(const Op& op, const Rows& rows);
-    void attend_whole_sums(const Op& op, const Rows& rows);
-    void attend_cross_sums(const Op& op, const Rows& rows);
-    void gather_around(const Op& op, const Rows& rows);
+    void attend_whole_sums(const Op& op, const Rows& rows, int64_t first);
+    void attend_cross_sums(const Op& op, const Rows& rows, int64_t first);
+    void gather_around(const Op& op, const Rows& rows, int64_t first);
     float* page(int64_t cache, int64_t number);
     float* state(const Op& op, const Rows& rows, int64_t row);
     int crew(int64_t products) const;

@@ -65,41 +65,41 @@ void Machine::attend_self(const Op& op, const Rows& rows) {
     });
 }
 
-// The rows are whole sequences, one after the other; every token attends to those of its sequence.
-void Machine::attend_whole(const Op& op, const Rows& rows) {
-    const int64_t dim = op.heads * op.width, count = rows.count(), row_width = 3 * dim;
-    const float* from = registers_[op.from].data();
-    float* to = registers_[op.to].data();
-    const std::vector<int64_t> ends = rows.ends();
-    int64_t keys = 0;  // of all rows
-    for (int64_t row = 0; row < count; row++) keys += ends[row] - row + rows.position[row];
-    const int many = crew(keys * dim);
+// The rows are whole sequences, one after the other; every row attends to those of its sequence. Queries, keys and values are a
+// joint product (WHOLE), or rows that have been spread attend to the keys and values of the tokens (WITHIN).
+void Machine::attend_whole(const Op& op, const Rows& rows, int64_t first) {
+    const bool joint = op.kind == WHOLE;
+    const int64_t dim = op.heads * op.width, rate = joint ? 1 : op.rate;
+    const int64_t query_step = joint ? 3 * dim : dim, key_step = joint ? 3 * dim : 2 * dim;
+    const float* from = vectors(op.from, first);
+    const float* keys_from = joint ? from + dim : vectors(op.other, first);
+    float* to = vectors(op.to, first);
     with_parts(op.width, [&](auto parts) {
         const int64_t width = parts ? 16 * parts : op.width;
-#pragma omp parallel for num_threads(many) if (many > 1)
-        for (int64_t row = 0; row < count; row++) {
-            thread_local std::vector<float> scores;
-            const int64_t start = row - rows.position[row];
+        std::vector<float> scores;
+        for (int64_t row = 0; row < rows.count(); row++) {
+            // The tokens of the sequence, counted from the first of these rows, which may lie behind its start.
+            const int64_t of = row / rate, start = of - rows.position[row] / rate, end = of + (rows.left[row] + rate - 1) / rate;
             const int64_t begin = op.past ? std::max(start, row + 1 - op.past) : start;
-            const int64_t length = (op.past ? std::min(ends[row], row + op.past) : ends[row]) - begin;
+            const int64_t length = (op.past ? std::min(end, row + op.past) : end) - begin;
             scores.resize(length);
             for (int64_t head = 0; head < op.heads; head++) {
-                const float* key = from + begin * row_width + dim + head * width;
+                const float* key = keys_from + begin * key_step + head * width;
                 look<parts>(
-                    from + row * row_width + head * width, width, width, op.value, 0, length,
-                    [&](int64_t s) INLINE { return key + s * row_width; },
-                    [&](int64_t s) INLINE { return key + dim + s * row_width; }, nullptr, scores.data(),
+                    from + row * query_step + head * width, width, width, op.value, 0, length,
+                    [&](int64_t s) INLINE { return key + s * key_step; },
+                    [&](int64_t s) INLINE { return key + dim + s * key_step; }, nullptr, scores.data(),
                     to + row * dim + head * width);
             }
         }
     });
 }
 
-void Machine::attend_cross(const Op& op, const Rows& rows) {
+void Machine::attend_cross(const Op& op, const Rows& rows, int64_t first) {
     const int64_t dim = op.heads * op.width, count = rows.count(), out = op.heads * op.values;
     const Memory& memory = inputs_.memories[op.number];
-    const float* from = registers_[op.from].data();
-    float* to = registers_[op.to].data();
+    const float* from = vectors(op.from, first);
+    float* to = vectors(op.to, first);
     const int many = crew(count * memory.keys * dim);
     with_parts(op.width == op.values ? op.width : 0, [&](auto parts) {
         const int64_t width = parts ? 16 * parts : op.width, values = parts ? 16 * parts : op.values;
@@ -110,11 +110,11 @@ void Machine::attend_cross(const Op& op, const Rows& rows) {
             const int64_t source = rows.source[row];
             const float* bias = memory.bias ? memory.bias + source * memory.keys : nullptr;
             for (int64_t head = 0; head < op.heads; head++) {
-                const int64_t first = (source * op.heads + head) * memory.keys;
+                const int64_t key = (source * op.heads + head) * memory.keys;
                 look<parts>(
                     from + row * dim + head * width, width, values, op.value, 0, memory.keys,
-                    [&](int64_t s) INLINE { return memory.k + (first + s) * width; },
-                    [&](int64_t s) INLINE { return memory.v + (first + s) * values; }, bias, scores.data(),
+                    [&](int64_t s) INLINE { return memory.k + (key + s) * width; },
+                    [&](int64_t s) INLINE { return memory.v + (key + s) * values; }, bias, scores.data(),
                     to + row * out + head * values);
             }
             for (int64_t i = 0; i < out && memory.gain; i++) to[row * out + i] *= memory.gain[source];
@@ -123,22 +123,22 @@ void Machine::attend_cross(const Op& op, const Rows& rows) {
 }
 
 // One head, whose scores are vᵀ tanh(q + k).
-void Machine::attend_additive(const Op& op, const Rows& rows) {
+void Machine::attend_additive(const Op& op, const Rows& rows, int64_t first) {
     const Memory& memory = inputs_.memories[op.number];
     const int64_t count = rows.count(), width = op.width;
-    const float* from = registers_[op.from].data();
-    float* to = registers_[op.to].data();
+    const float* from = vectors(op.from, first);
+    float* to = vectors(op.to, first);
     const int many = crew(count * memory.keys * width * 8);
 #pragma omp parallel for num_threads(many) if (many > 1)
     for (int64_t row = 0; row < count; row++) {
         thread_local std::vector<float> scores;
         scores.resize(memory.keys);
-        const int64_t first = rows.source[row] * memory.keys;
+        const int64_t key = rows.source[row] * memory.keys;
         const float* q = from + row * width;
         for (int64_t s = 0; s < memory.keys; s++) {
-            scores[s] = memory.bias ? memory.bias[first + s] : 0.0f;
+            scores[s] = memory.bias ? memory.bias[key + s] : 0.0f;
             if (scores[s] == -INFINITY) continue;
-            const float* k = memory.k + (first + s) * width;
+            const float* k = memory.k + (key + s) * width;
             Floats sum{};
             for (int64_t i = 0; i < width; i += 16) {
                 const int64_t left = width - i;
@@ -147,7 +147,7 @@ void Machine::attend_additive(const Op& op, const Rows& rows) {
             scores[s] += sum_of(sum);
         }
         const float factor = soften(scores.data(), 0, memory.keys);
-        const auto value = [&](int64_t s) INLINE { return memory.v + (first + s) * op.values; };
+        const auto value = [&](int64_t s) INLINE { return memory.v + (key + s) * op.values; };
         mix<0>(scores.data(), 0, memory.keys, value, op.values, factor, to + row * op.values);
     }
 }
@@ -169,23 +169,22 @@ void Machine::attend_sums(const Op& op, const Rows& rows) {
     }
 }
 
-void Machine::attend_whole_sums(const Op& op, const Rows& rows) {
-    const int64_t width = op.width, dim = op.heads * width, count = rows.count(), each_head = width * (width + 1);
-    float *from = registers_[op.from].data(), *to = registers_[op.to].data();
-    const std::vector<int64_t> ends = rows.ends();
-    const int many = crew(count * op.heads * each_head);
-#pragma omp parallel for num_threads(many) if (many > 1) schedule(dynamic)
-    for (int64_t first = 0; first < count; first++) {
-        if (rows.position[first]) continue;
+// Of the sequences that begin in these rows.
+void Machine::attend_whole_sums(const Op& op, const Rows& rows, int64_t first) {
+    const int64_t width = op.width, dim = op.heads * width, each_head = width * (width + 1);
+    float *from = vectors(op.from, first), *to = vectors(op.to, first);
+    for (int64_t start = 0; start < rows.count(); start++) {
+        if (rows.position[start]) continue;
         std::vector<float> sums(op.heads * each_head, 0.0f);
-        for (int64_t row = first; row < ends[first]; row++) {
+        const int64_t end = start + rows.left[start];
+        for (int64_t row = start; row < end; row++) {
             float* joint = from + row * 3 * dim;
             each(joint, 2 * dim, joint, elu_plus_one);
             for (int64_t head = 0; head < op.heads; head++) {
                 add_key(joint + dim + head * width, joint + 2 * dim + head * width, width, sums.data() + head * each_head);
             }
         }
-        for (int64_t row = first; row < ends[first]; row++) {
+        for (int64_t row = start; row < end; row++) {
             for (int64_t head = 0; head < op.heads; head++) {
                 const float* mine = sums.data() + head * each_head;
                 divide_sums(from + row * 3 * dim + head * width, width, mine, mine + width, width + 1, width,
@@ -195,10 +194,10 @@ void Machine::attend_whole_sums(const Op& op, const Rows& rows) {
     }
 }
 
-void Machine::attend_cross_sums(const Op& op, const Rows& rows) {
+void Machine::attend_cross_sums(const Op& op, const Rows& rows, int64_t first) {
     const int64_t width = op.width, dim = op.heads * width;
     const Memory& memory = inputs_.memories[op.number];
-    float *from = registers_[op.from].data(), *to = registers_[op.to].data();
+    float *from = vectors(op.from, first), *to = vectors(op.to, first);
     for (int64_t row = 0; row < rows.count(); row++) {
         each(from + row * dim, dim, from + row * dim, elu_plus_one);
         for (int64_t head = 0; head < op.heads; head++) {
