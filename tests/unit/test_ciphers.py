@@ -91,7 +91,21 @@ def test_tables_read_symbols_as_they_read_certain_probabilities(places: int) -> 
     tables, text = Tables(places, 5), torch.randint(0, 5, (2, 7))
     sure = torch.nn.functional.one_hot(text, 5).float()
     assert torch.allclose(tables(text), tables(sure))
-    assert torch.allclose(tables(text)[0, 4], 3 * tables.logits[4 % places, text[0, 4]])
+    assert torch.allclose(tables(text)[0, 4], tables.tables()[4 % places, text[0, 4]])
+
+
+def test_no_two_symbols_of_a_table_become_the_same_one() -> None:
+    tables = Tables(2, 6)
+    with torch.no_grad():
+        tables.logits[:, :, 3] += 0.05  # all rows want the same symbol
+    chances = tables.tables().exp()
+    assert torch.allclose(chances.sum(2), torch.ones(2, 6)) and torch.allclose(chances.sum(1), torch.ones(2, 6), atol=0.05)
+
+
+def test_slopes_below_one_cost_nothing() -> None:
+    weights = torch.tensor([[0.3, 0.0], [0.0, 0.4]])
+    real, fake = torch.randn(2, 6, 2, 2)
+    assert gradient_penalty(lambda x: (x * weights).sum((1, 2)), real, fake).eq(0).all()
 
 
 def test_a_key_must_fit(text: Path, tmp_path: Path) -> None:

@@ -20,8 +20,10 @@ from weft.models.composing import Family
 
 SLOPE = 0.2
 """Of the leaky rectifiers of discriminators."""
-GAIN = 3.0
+GAIN = 60.0
 """Factor of the entries of tables, which so learn faster than discriminators."""
+ROUNDS = 10
+"""Times that tables are normalised over columns and rows."""
 
 Kind = Literal["table", "network"]
 
@@ -29,7 +31,9 @@ Kind = Literal["table", "network"]
 class Tables(nn.Module):
     """Rewrites a text symbol by symbol: symbols [B, T] or their probabilities [B, T, V] → logits [B, T, V].
 
-    A cipher is a permutation of symbols, so a generator need not be more than a table; places of a text use P tables in turn.
+    A cipher is a permutation of symbols, so a generator need not be more than a table. Its columns are normalised as well as
+    its rows (Sinkhorn), so that no two symbols can become the same one; otherwise all become the most frequent ones. Places
+    of a text use P tables in turn.
     """
 
     def __init__(self, places: int, symbols: int) -> None:
@@ -37,13 +41,21 @@ class Tables(nn.Module):
         self.logits = nn.Parameter(0.1 / GAIN * torch.randn(places, symbols, symbols))
 
     def forward(self, text: Tensor) -> Tensor:
-        places, size = len(self.logits), text.size(1)
+        tables, size = self.tables(), text.size(1)
+        places = len(tables)
         if text.ndim == 2:
-            return GAIN * self.logits[torch.arange(size, device=text.device) % places, text]
-        found = text.new_empty(text.shape) if places > 1 else GAIN * text @ self.logits[0]
+            return tables[torch.arange(size, device=text.device) % places, text]
+        found = text.new_empty(text.shape) if places > 1 else text @ tables[0]
         for place in range(places if places > 1 else 0):
-            found[:, place::places] = GAIN * text[:, place::places] @ self.logits[place]
+            found[:, place::places] = text[:, place::places] @ tables[place]
         return found
+
+    def tables(self) -> Tensor:
+        """Log-probabilities [P, V, V], nearly doubly stochastic: rows sum to 1, columns to about 1."""
+        tables = GAIN * self.logits
+        for _ in range(ROUNDS):
+            tables = tables.log_softmax(1).log_softmax(2)
+        return tables
 
 
 class Generator(nn.Module):
@@ -122,7 +134,8 @@ class CipherGan(Network):
 
     def embed(self, text: Tensor) -> Tensor:
         """Vectors [B, T, E] of symbols [B, T], or of their probabilities [B, T, V]: softmax × table."""
-        vectors = self.table[text] if text.ndim == 2 else text @ self.table
+        table = F.normalize(self.table, dim=1)  # or discriminators would make all distances longer, without end
+        vectors = table[text] if text.ndim == 2 else text @ table
         if self.position is None:
             return vectors
         return vectors + self.position[torch.arange(vectors.size(1), device=vectors.device) % len(self.position)]

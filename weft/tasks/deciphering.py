@@ -55,7 +55,8 @@ class DecipheringTask(TextTask):
     extent: symbols of a window, a multiple of the numbers of the key
     loss: of generators and discriminators
     draws: whether discriminators see symbols that are drawn from the generators' probabilities, or the probabilities themselves
-    cycle_weight: weight of the way through both generators and back
+    cycle_weight: weight of the way through both generators and back, which grows from 0
+    cycle_steps: updates until it has its full weight
     penalty: weight of the gradient penalty of the discriminators
     pool: fakes of earlier updates that discriminators are shown again, 50 in the paper; 0: none
     """
@@ -76,7 +77,8 @@ class DecipheringTask(TextTask):
         extent: PositiveInt = 100,
         loss: Losses = "wasserstein",
         draws: bool = True,
-        cycle_weight: NonNegativeFloat = 1.0,
+        cycle_weight: NonNegativeFloat = 5.0,
+        cycle_steps: PositiveInt = 500,
         penalty: NonNegativeFloat = 10.0,
         pool: NonNegativeInt = 0,
     ) -> None:
@@ -87,6 +89,7 @@ class DecipheringTask(TextTask):
             raise ConfigError(f"task.extent: {extent} is not a multiple of the {len(key)} numbers of task.key")
         self.kind, self.key, self.extent = cipher, key, extent
         self.loss, self.draws, self.cycle_weight, self.penalty, self.pool = loss, draws, cycle_weight, penalty, pool
+        self.cycle_steps = cycle_steps
         self._pools: dict[str, Tensor] = {}
 
     def open(self, spec: str) -> Pairs:
@@ -175,7 +178,8 @@ class DecipheringTask(TextTask):
         with model.without_judges():
             fooled = fooling_loss(model.of_cipher, model.embed(written.cipher), self.loss)
             fooled = fooled + fooling_loss(model.of_plain, model.embed(written.plain), self.loss)
-        yield Loss(fooled + self.cycle_weight * cycle, count, {"cycle": cycle.detach(), "fooled": fooled.detach()})
+        weight = self.cycle_weight * min(1.0, update / self.cycle_steps)
+        yield Loss(fooled + weight * cycle, count, {"cycle": cycle.detach(), "fooled": fooled.detach()})
         losses = []
         for side, judge, real, fakes in (
             ("plain", model.of_plain, batch.plain, written.plain),
