@@ -10,8 +10,10 @@ import numpy as np
 import pytest
 import torch
 from made_up import CIPHER, LETTERS, write_letters
+from torch.optim import Adam, AdamW
 
 import weft
+from weft.config.train_section import TrainSection
 from weft.data.ciphers import make_cipher
 from weft.errors import ConfigError
 from weft.evaluation.ciphers import SymbolAccuracy
@@ -19,15 +21,15 @@ from weft.models.cipher_gan import CipherGan, Tables
 from weft.objectives.adversarial import drawn, gradient_penalty, remember
 from weft.runs.weights import read_tensors
 from weft.tasks.deciphering import DecipheringTask
+from weft.training.layers import Layers
+from weft.training.optimizer import take_step
 
 SETTINGS: dict[str, Any] = {
     **CIPHER,
     "model.dim": 32,
     "model.layers": 1,
     "model.kernel": 3,
-    "train.steps": 400,
     "train.schedule": {"kind": "constant", "rate": 1e-2},
-    "train.save_every": 100,
 }
 
 
@@ -135,6 +137,17 @@ def test_texts_are_read_in_windows_and_written_symbol_by_symbol(text: Path, tmp_
     assert "place 1 of the key" in page and "data:image/png" in page and "place 2" not in page
     known = SymbolAccuracy("", "�")
     assert known.score(known.count([plain], [plain])).value == 100
+
+
+def test_discriminators_have_an_optimiser_of_their_own() -> None:
+    model = CipherGan(6, generator="table", dim=8, width=4, blocks=1, layers=1, kernel=3, places=1)
+    groups = {"model": model.writers(), "discriminator": model.judges()}
+    config = TrainSection(optimizer={"kind": "adam", "eps": 1e-4})
+    found = Layers(model, config).optimizers(groups, {"discriminator": {"kind": "adamw", "eps": 1e-8, "factor": 0.5}})
+    for name, kind, eps, rate in (("model", Adam, 1e-4, 0.1), ("discriminator", AdamW, 1e-8, 0.05)):
+        take_step(found[name], 0.1, torch.zeros(()))
+        assert type(found[name]) is kind
+        assert all((group["eps"], group["lr"]) == (eps, rate) for group in found[name].param_groups)
 
 
 def test_a_resumed_run_is_equal_bit_by_bit(text: Path, tmp_path: Path) -> None:

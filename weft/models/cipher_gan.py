@@ -20,8 +20,6 @@ from weft.models.composing import Family
 
 SLOPE = 0.2
 """Of the leaky rectifiers of discriminators."""
-GAIN = 60.0
-"""Factor of the entries of tables, which so learn faster than discriminators."""
 ROUNDS = 10
 """Times that tables are normalised over columns and rows."""
 
@@ -38,7 +36,7 @@ class Tables(nn.Module):
 
     def __init__(self, places: int, symbols: int) -> None:
         super().__init__()
-        self.logits = nn.Parameter(0.1 / GAIN * torch.randn(places, symbols, symbols))
+        self.logits = nn.Parameter(0.1 * torch.randn(places, symbols, symbols))
 
     def forward(self, text: Tensor) -> Tensor:
         tables, size = self.tables(), text.size(1)
@@ -52,7 +50,7 @@ class Tables(nn.Module):
 
     def tables(self) -> Tensor:
         """Log-probabilities [P, V, V], nearly doubly stochastic: rows sum to 1, columns to about 1."""
-        tables = GAIN * self.logits
+        tables: Tensor = self.logits
         for _ in range(ROUNDS):
             tables = tables.log_softmax(1).log_softmax(2)
         return tables

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import torch
@@ -13,6 +13,7 @@ from pydantic import NonNegativeFloat, NonNegativeInt, PositiveInt
 from torch import Tensor, nn
 
 from weft.batch import UNK, Position
+from weft.config.registry import Among
 from weft.data.batching import Batches
 from weft.data.ciphers import (
     CipherBatch,
@@ -42,6 +43,8 @@ from weft.tasks.base import LOSS, Loss, Measure, Setting
 from weft.tasks.text import Direction, TextTask
 
 SIDES = ("plain", "cipher")
+JUDGES: dict[str, Any] = {"kind": "adam", "betas": [0.0, 0.9], "factor": 0.02}
+"""Discriminators learn more slowly than the tables of generators."""
 
 
 class DecipheringTask(TextTask):
@@ -58,6 +61,7 @@ class DecipheringTask(TextTask):
     cycle_weight: weight of the way through both generators and back, which grows from 0
     cycle_steps: updates until it has its full weight
     penalty: weight of the gradient penalty of the discriminators
+    judges: optimiser of the discriminators
     pool: fakes of earlier updates that discriminators are shown again, 50 in the paper; 0: none
     """
 
@@ -80,6 +84,7 @@ class DecipheringTask(TextTask):
         cycle_weight: NonNegativeFloat = 5.0,
         cycle_steps: PositiveInt = 500,
         penalty: NonNegativeFloat = 10.0,
+        judges: Annotated[dict[str, Any], Among("weft.training:OPTIMIZERS")] = JUDGES,
         pool: NonNegativeInt = 0,
     ) -> None:
         super().__init__(setting)
@@ -89,7 +94,7 @@ class DecipheringTask(TextTask):
             raise ConfigError(f"task.extent: {extent} is not a multiple of the {len(key)} numbers of task.key")
         self.kind, self.key, self.extent = cipher, key, extent
         self.loss, self.draws, self.cycle_weight, self.penalty, self.pool = loss, draws, cycle_weight, penalty, pool
-        self.cycle_steps = cycle_steps
+        self.cycle_steps, self.judges = cycle_steps, judges
         self._pools: dict[str, Tensor] = {}
 
     def open(self, spec: str) -> Pairs:
@@ -131,6 +136,9 @@ class DecipheringTask(TextTask):
     def parameters(self, model: nn.Module) -> dict[str, list[nn.Parameter]]:
         assert isinstance(model, CipherGan)
         return {"model": model.writers(), "discriminator": model.judges()}
+
+    def optimizers(self) -> Mapping[str, Mapping[str, Any]]:
+        return {"discriminator": self.judges}
 
     def check_length(self, model: Network, longest: int) -> None:
         """Windows have one length."""
