@@ -14,9 +14,9 @@ from torch.optim import Adam, AdamW
 
 import weft
 from weft.config.train_section import TrainSection
-from weft.data.ciphers import make_cipher
+from weft.data.ciphers import compare_frequencies, make_cipher
 from weft.errors import ConfigError
-from weft.evaluation.ciphers import SymbolAccuracy
+from weft.evaluation.ciphers import SymbolAccuracy, count_pairs, divergence
 from weft.models.cipher_gan import CipherGan, Tables
 from weft.objectives.adversarial import drawn, gradient_penalty, remember
 from weft.runs.weights import read_tensors
@@ -49,6 +49,26 @@ def test_the_inverse_of_a_cipher_restores_the_text(kind: Any, key: list[int]) ->
 
 def test_a_vigenere_cipher_shifts_by_the_key_in_turn() -> None:
     assert make_cipher("vigenere", [1, 2], 5)(np.array([0, 0, 4, 4])).tolist() == [1, 2, 0, 1]
+
+
+def test_tables_begin_with_symbols_of_equal_frequency() -> None:
+    plain = np.random.default_rng(0).permuted(np.repeat(np.arange(5), 3 * 4 ** np.arange(5))).reshape(-1, 3)
+    cipher = make_cipher("vigenere", [3, 1, 2], 5)
+    likely = compare_frequencies(plain, cipher(plain), 5, places=3, spread=0.3)
+    assert (likely.argmax(2).numpy() == cipher.table).all()
+    model = CipherGan(5, generator="table", dim=8, width=4, blocks=1, layers=1, kernel=3, places=3)
+    model.begin(likely)
+    assert (model.solve(torch.from_numpy(cipher(plain))).argmax(-1).numpy() == plain).all()
+
+
+def test_the_divergence_of_pairs_is_its_formula() -> None:
+    texts, other = np.array([[0, 1, 1], [0, 1, 0]]), np.array([[1, 0, 0]])
+    assert count_pairs(texts, 2).tolist() == [[0, 2], [1, 1]]
+    assert divergence(count_pairs(texts, 2), count_pairs(texts[::-1], 2)) == 0
+    assert divergence(np.array([1, 0]), np.array([0, 3])) == 1
+    # Pairs 01 01 10 11 against 10 00: only 10 occurs in both.
+    expected = (0.5 + 0.25 + 0.25 * np.log2(0.25 / 0.375) + 0.5 + 0.5 * np.log2(0.5 / 0.375)) / 2
+    assert divergence(count_pairs(texts, 2), count_pairs(other, 2)) == pytest.approx(expected)
 
 
 def test_the_penalty_of_a_linear_critic_is_its_formula() -> None:

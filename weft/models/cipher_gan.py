@@ -122,13 +122,20 @@ class CipherGan(Network):
         self, symbols: int, *, generator: Kind, dim: int, width: int, blocks: int, layers: int, kernel: int, places: int
     ) -> None:
         super().__init__()
-        self.dim, self.symbols = dim, symbols
+        self.dim, self.symbols, self.places = dim, symbols, places
         self.encipher, self.decipher = (
             Tables(places, symbols) if generator == "table" else Generator(width, dim, blocks, symbols) for _ in range(2)
         )
         self.table = nn.Parameter(torch.randn(symbols, width) / width**0.5)
         self.position = nn.Parameter(torch.randn(places, width) / width**0.5) if places > 1 else None
         self.of_plain, self.of_cipher = (Discriminator(width, dim, layers, kernel) for _ in range(2))
+
+    def begin(self, likely: Tensor) -> None:
+        """Adds logits [P, V, V] of what plain symbols become to the tables of both generators."""
+        assert isinstance(self.encipher, Tables) and isinstance(self.decipher, Tables)
+        with torch.no_grad():
+            self.encipher.logits += likely
+            self.decipher.logits += likely.mT
 
     def embed(self, text: Tensor) -> Tensor:
         """Vectors [B, T, E] of symbols [B, T], or of their probabilities [B, T, V]: softmax × table."""

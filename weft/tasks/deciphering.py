@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
 import torch
 import torch.distributed as dist
+from numpy.typing import NDArray
 from pydantic import NonNegativeFloat, NonNegativeInt, PositiveInt
 from torch import Tensor, nn
 
@@ -19,6 +21,7 @@ from weft.data.ciphers import (
     CipherBatch,
     CipherText,
     Kind,
+    compare_frequencies,
     make_batch,
     make_cipher,
     prepare_windows,
@@ -30,12 +33,12 @@ from weft.data.corpus import Corpus, Rows
 from weft.data.formats import Pairs
 from weft.data.tokenizer import has_tokenizers, load_tokenizers, save_tokenizers, train_tokenizer
 from weft.errors import ConfigError
-from weft.evaluation.ciphers import SymbolAccuracy
+from weft.evaluation.ciphers import SymbolAccuracy, count_pairs, divergence
 from weft.evaluation.metrics import Metric
 from weft.inference.deciphering import DecipheringPredictor
 from weft.inference.resolve import Resolved
 from weft.models.base import Network, Sizes
-from weft.models.cipher_gan import CipherGan, Written
+from weft.models.cipher_gan import CipherGan, Tables, Written
 from weft.models.composing import build_model
 from weft.objectives.adversarial import Kind as Losses
 from weft.objectives.adversarial import drawn, fooling_loss, judge_loss, remember
@@ -50,12 +53,14 @@ JUDGES: dict[str, Any] = {"kind": "adam", "betas": [0.0, 0.9], "factor": 0.02}
 class DecipheringTask(TextTask):
     """Learns a cipher from half of a text as it is, and the other half in the cipher.
 
-    Texts are cut into windows, and each window is enciphered from its first symbol on. The loss of a validation is that of the
-    way through both generators and back, which needs no pairs; the accuracy is measured with the key.
+    Texts are cut into windows, and each window is enciphered from its first symbol on. Two scores of a validation need no key:
+    the loss is that of the way through both generators and back, and the divergence compares pairs of neighbouring symbols in
+    deciphered and plain text. The accuracy is measured with the key.
 
     cipher: shift; vigenere: shifts in turn; substitution: any permutation of the symbols
     key: the shifts; of a substitution, its random seed
     extent: symbols of a window, a multiple of the numbers of the key
+    spread: tables begin with pairs of symbols whose logarithms of frequencies differ by about this; 0: at random
     loss: of generators and discriminators
     draws: whether discriminators see symbols that are drawn from the generators' probabilities, or the probabilities themselves
     cycle_weight: weight of the way through both generators and back, which grows from 0
@@ -67,7 +72,7 @@ class DecipheringTask(TextTask):
 
     example = "text.txt"
     commands = ('weft predict {run} "a text in the cipher"', "weft evaluate {run} --data TEXT")
-    measures = (Measure("accuracy", "accuracy"), LOSS)
+    measures = (Measure("accuracy", "accuracy"), Measure("divergence", "divergence", higher_is_better=False), LOSS)
     sentences = (0,)
     counts = "texts"
     inference = "forward"
@@ -79,6 +84,7 @@ class DecipheringTask(TextTask):
         cipher: Kind = "shift",
         key: list[NonNegativeInt] = [3],  # noqa: B006
         extent: PositiveInt = 100,
+        spread: NonNegativeFloat = 0.5,
         loss: Losses = "wasserstein",
         draws: bool = True,
         cycle_weight: NonNegativeFloat = 5.0,
@@ -94,7 +100,7 @@ class DecipheringTask(TextTask):
             raise ConfigError(f"task.extent: {extent} is not a multiple of the {len(key)} numbers of task.key")
         self.kind, self.key, self.extent = cipher, key, extent
         self.loss, self.draws, self.cycle_weight, self.penalty, self.pool = loss, draws, cycle_weight, penalty, pool
-        self.cycle_steps, self.judges = cycle_steps, judges
+        self.cycle_steps, self.judges, self.spread = cycle_steps, judges, spread
         self._pools: dict[str, Tensor] = {}
 
     def open(self, spec: str) -> Pairs:
@@ -131,6 +137,10 @@ class DecipheringTask(TextTask):
         model = build_model(spec, sizes)
         if not isinstance(model, CipherGan):
             raise ConfigError("model.kind: the task deciphering needs two generators and discriminators; use cipher_gan")
+        if self.spread and isinstance(model.encipher, Tables) and hasattr(self, "train"):
+            plain, hidden = np.split(windows(self.train, np.arange(len(self.train) // 2 * 2), self.extent), 2)
+            likely = compare_frequencies(plain, self.cipher(hidden), len(self.symbols), model.places, self.spread)
+            model.begin(likely)
         return model
 
     def parameters(self, model: nn.Module) -> dict[str, list[nn.Parameter]]:
@@ -222,16 +232,26 @@ class DecipheringTask(TextTask):
 
     @torch.no_grad()
     def evaluate(self, model: nn.Module) -> dict[str, float]:
-        """The loss of the way back, and the accuracy without UNK, on windows of the validation data or of the cipher text."""
+        """The loss of the way back, the divergence of symbol pairs from the plain half, and the accuracy without UNK.
+
+        All are measured on windows of the validation data or of the cipher text.
+        """
         assert isinstance(model, CipherGan)
-        right = known = 0
-        cycle, texts = 0.0, 0
+        right = known = texts = 0
+        cycle, pairs = 0.0, np.zeros_like(self.plain_pairs)
         for batch in self.validation(model):
             counted = batch.plain != 0
             found = model.solve(batch.cipher).argmax(-1)
             right, known = right + int(((found == batch.plain) & counted).sum()), known + int(counted.sum())
             cycle, texts = cycle + float(_cycle(model(batch.plain, batch.cipher), batch)), texts + len(batch.plain)
-        return {"accuracy": 100 * right / max(1, known), "loss": cycle / max(1, texts)}
+            pairs += count_pairs(found.cpu().numpy(), len(self.symbols))
+        apart = divergence(pairs, self.plain_pairs)
+        return {"accuracy": 100 * right / max(1, known), "divergence": apart, "loss": cycle / max(1, texts)}
+
+    @cached_property
+    def plain_pairs(self) -> NDArray[np.int64]:
+        """How often each symbol is followed by each other one in the plain half of the text [V, V]."""
+        return count_pairs(windows(self.train, np.arange(len(self.train) // 2), self.extent), len(self.symbols))
 
     def describe(self) -> dict[str, Any]:
         return {"symbols": len(self.symbols), "training texts": len(self.train)}
