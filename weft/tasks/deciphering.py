@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
@@ -46,12 +46,12 @@ from weft.tasks.base import LOSS, Loss, Measure, Setting
 from weft.tasks.text import Direction, TextTask
 
 SIDES = ("plain", "cipher")
-JUDGES: dict[str, Any] = {"kind": "adam", "betas": [0.0, 0.9], "factor": 0.02}
+JUDGES: dict[str, Any] = {"kind": "adam", "betas": [0.0, 0.9], "factor": 0.1}
 """Discriminators learn more slowly than the tables of generators."""
 
 
 class DecipheringTask(TextTask):
-    """Learns a cipher from half of a text as it is, and the other half in the cipher.
+    """Learns a cipher from half of the windows of a text as they are, and the other half in the cipher.
 
     Texts are cut into windows, and each window is enciphered from its first symbol on. Two scores of a validation need no key:
     the loss is that of the way through both generators and back, and the divergence compares pairs of neighbouring symbols in
@@ -60,6 +60,7 @@ class DecipheringTask(TextTask):
     cipher: shift; vigenere: shifts in turn; substitution: any permutation of the symbols
     key: the shifts; of a substitution, its random seed
     extent: symbols of a window, a multiple of the numbers of the key
+    split: halves: the first half of the windows is plain; alternate: every other one, so that both are texts of one kind
     spread: tables begin with pairs of symbols whose logarithms of frequencies differ by about this; 0: at random
     loss: of generators and discriminators
     draws: whether discriminators see symbols that are drawn from the generators' probabilities, or the probabilities themselves
@@ -84,11 +85,12 @@ class DecipheringTask(TextTask):
         cipher: Kind = "shift",
         key: list[NonNegativeInt] = [3],  # noqa: B006
         extent: PositiveInt = 100,
+        split: Literal["halves", "alternate"] = "halves",
         spread: NonNegativeFloat = 0.5,
         loss: Losses = "wasserstein",
         draws: bool = True,
         cycle_weight: NonNegativeFloat = 5.0,
-        cycle_steps: PositiveInt = 500,
+        cycle_steps: PositiveInt = 2000,
         penalty: NonNegativeFloat = 10.0,
         judges: Annotated[dict[str, Any], Among("weft.training:OPTIMIZERS")] = JUDGES,
         pool: NonNegativeInt = 0,
@@ -98,7 +100,7 @@ class DecipheringTask(TextTask):
             raise ConfigError(f"task.key: {key}: give one number, or with task.cipher: vigenere at least one")
         if extent % len(key):
             raise ConfigError(f"task.extent: {extent} is not a multiple of the {len(key)} numbers of task.key")
-        self.kind, self.key, self.extent = cipher, key, extent
+        self.kind, self.key, self.extent, self.split = cipher, key, extent, split
         self.loss, self.draws, self.cycle_weight, self.penalty, self.pool = loss, draws, cycle_weight, penalty, pool
         self.cycle_steps, self.judges, self.spread = cycle_steps, judges, spread
         self._pools: dict[str, Tensor] = {}
@@ -138,7 +140,7 @@ class DecipheringTask(TextTask):
         if not isinstance(model, CipherGan):
             raise ConfigError("model.kind: the task deciphering needs two generators and discriminators; use cipher_gan")
         if self.spread and isinstance(model.encipher, Tables) and hasattr(self, "train"):
-            plain, hidden = np.split(windows(self.train, np.arange(len(self.train) // 2 * 2), self.extent), 2)
+            plain, hidden = (windows(self.train, rows, self.extent) for rows in self.sides)
             likely = compare_frequencies(plain, self.cipher(hidden), len(self.symbols), model.places, self.spread)
             model.begin(likely)
         return model
@@ -182,11 +184,18 @@ class DecipheringTask(TextTask):
         return make_batch(rows, plain, self.cipher(plain))
 
     def batches(self, position: Position) -> Iterator[tuple[CipherBatch, Position]]:
-        """Windows of the first half of the text, and others of the second half in the cipher."""
-        half, train = len(self.train) // 2, self.config.train
-        for rows, following in Batches(self.train.lengths[:half], train.batch_tokens, seed=train.seed).stream(position):
-            plain, hidden = (windows(self.train, rows + begin, self.extent) for begin in (0, half))
+        """Plain windows, and other ones in the cipher."""
+        lengths, train = self.train.lengths[: len(self.train) // 2], self.config.train
+        for rows, following in Batches(lengths, train.batch_tokens, seed=train.seed).stream(position):
+            plain, hidden = (windows(self.train, side[rows], self.extent) for side in self.sides)
             yield make_batch(rows, plain, self.cipher(hidden)), following
+
+    @cached_property
+    def sides(self) -> tuple[Rows, Rows]:
+        """The windows of the training text that are plain, and those that are in the cipher."""
+        half = len(self.train) // 2
+        plain = np.arange(half)
+        return (plain, half + plain) if self.split == "halves" else (2 * plain, 2 * plain + 1)
 
     def losses(self, model: nn.Module, batch: CipherBatch, update: int) -> Iterator[Loss]:
         assert isinstance(model, CipherGan)
@@ -223,11 +232,12 @@ class DecipheringTask(TextTask):
         self._pools = {side: tensors[name].clone() for side, name in names.items() if name in tensors}
 
     def validation(self, model: nn.Module, directions: Sequence[Direction] | None = None) -> Iterator[CipherBatch]:
-        """Windows of the validation data or, if there is none, of the half of the text that is in the cipher."""
+        """Windows of the validation data or, if there is none, of the training text that are in the cipher."""
         train, device = self.config.train, next(model.parameters()).device
-        corpus, begin = (self.train, len(self.train) // 2) if self.valid is None else (self.valid, 0)
-        end = min(len(corpus), begin + (train.validate_sentences or len(corpus)))
-        for rows in np.array_split(np.arange(begin, end), -(-(end - begin) * self.extent // train.batch_tokens)):
+        corpus, every = (self.train, self.sides[1]) if self.valid is None else (self.valid, np.arange(len(self.valid)))
+        count = min(len(every), train.validate_sentences or len(every))
+        some = every[np.arange(count) * len(every) // count]  # from all over the text, whose kind may change
+        for rows in np.array_split(some, -(-count * self.extent // train.batch_tokens)):
             yield self.collate(corpus, rows).to(device)
 
     @torch.no_grad()
@@ -250,8 +260,8 @@ class DecipheringTask(TextTask):
 
     @cached_property
     def plain_pairs(self) -> NDArray[np.int64]:
-        """How often each symbol is followed by each other one in the plain half of the text [V, V]."""
-        return count_pairs(windows(self.train, np.arange(len(self.train) // 2), self.extent), len(self.symbols))
+        """How often each symbol is followed by each other one in plain windows of the training text [V, V]."""
+        return count_pairs(windows(self.train, self.sides[0], self.extent), len(self.symbols))
 
     def describe(self) -> dict[str, Any]:
         return {"symbols": len(self.symbols), "training texts": len(self.train)}
