@@ -14,7 +14,7 @@ from torch.optim import Adam, AdamW
 
 import weft
 from weft.config.train_section import TrainSection
-from weft.data.ciphers import compare_frequencies, make_cipher
+from weft.data.ciphers import compare_frequencies, divide_windows, make_cipher
 from weft.errors import ConfigError
 from weft.evaluation.ciphers import SymbolAccuracy, count_pairs, divergence
 from weft.models.cipher_gan import CipherGan, Tables
@@ -49,6 +49,11 @@ def test_the_inverse_of_a_cipher_restores_the_text(kind: Any, key: list[int]) ->
 
 def test_a_vigenere_cipher_shifts_by_the_key_in_turn() -> None:
     assert make_cipher("vigenere", [1, 2], 5)(np.array([0, 0, 4, 4])).tolist() == [1, 2, 0, 1]
+
+
+def test_half_of_the_windows_are_plain() -> None:
+    assert [side.tolist() for side in divide_windows(7, "halves")] == [[0, 1, 2], [3, 4, 5]]
+    assert [side.tolist() for side in divide_windows(7, "alternate")] == [[0, 2, 4], [1, 3, 5]]
 
 
 def test_tables_begin_with_symbols_of_equal_frequency() -> None:

@@ -26,6 +26,7 @@ from weft.data.tokenizer import Tokenizer
 from weft.errors import DataError
 
 Kind = Literal["shift", "vigenere", "substitution"]
+Split = Literal["halves", "alternate"]
 Symbols = NDArray[np.int64]
 LEAST = -8.0
 """The logit of symbols with very different frequencies, which evidence can still overcome."""
@@ -97,6 +98,12 @@ def prepare_windows(
 def windows(corpus: Corpus, rows: Rows, extent: int) -> Symbols:
     """Windows [B, T] of a corpus."""
     return corpus.gather("symbols", rows)[0].astype(np.int64).reshape(-1, extent)
+
+
+def divide_windows(count: int, split: Split) -> tuple[Rows, Rows]:
+    """The windows, of `count`, that are plain, and as many others that are in the cipher."""
+    every = np.arange(count // 2)
+    return (every, count // 2 + every) if split == "halves" else (2 * every, 2 * every + 1)
 
 
 def compare_frequencies(plain: Symbols, cipher: Symbols, size: int, places: int, spread: float) -> Tensor:

@@ -39,21 +39,30 @@ class Tables(nn.Module):
         self.logits = nn.Parameter(0.1 * torch.randn(places, symbols, symbols))
 
     def forward(self, text: Tensor) -> Tensor:
-        tables, size = self.tables(), text.size(1)
+        tables = self.tables()
         places = len(tables)
         if text.ndim == 2:
-            return tables[torch.arange(size, device=text.device) % places, text]
+            return look_up(tables, text)
         found = text.new_empty(text.shape) if places > 1 else text @ tables[0]
         for place in range(places if places > 1 else 0):
             found[:, place::places] = text[:, place::places] @ tables[place]
         return found
 
     def tables(self) -> Tensor:
-        """Log-probabilities [P, V, V], nearly doubly stochastic: rows sum to 1, columns to about 1."""
-        tables: Tensor = self.logits
-        for _ in range(ROUNDS):
-            tables = tables.log_softmax(1).log_softmax(2)
-        return tables
+        """Log-probabilities [P, V, V]."""
+        return normalise(self.logits)
+
+
+def normalise(tables: Tensor) -> Tensor:
+    """Logits [P, V, V] as log-probabilities, nearly doubly stochastic: rows sum to 1, columns to about 1 (Sinkhorn)."""
+    for _ in range(ROUNDS):
+        tables = tables.log_softmax(1).log_softmax(2)
+    return tables
+
+
+def look_up(tables: Tensor, text: Tensor) -> Tensor:
+    """The rows [B, T, V] of symbols [B, T] in tables [P, V, V] that take turns."""
+    return tables[torch.arange(text.size(1), device=text.device) % len(tables), text]
 
 
 class Generator(nn.Module):
@@ -163,7 +172,12 @@ class CipherGan(Network):
         return Written(fake_cipher, fake_plain, *again)
 
     def solve(self, cipher: Tensor) -> Tensor:
-        """Logits [B, T, V] of the plain text of symbols [B, T]."""
+        """Logits [B, T, V] of the plain text of symbols [B, T].
+
+        Tables of both directions have learnt one cipher, so they are read together.
+        """
+        if isinstance(self.decipher, Tables) and isinstance(self.encipher, Tables):
+            return look_up(normalise(self.decipher.logits + self.encipher.logits.mT), cipher)
         return self.rewrite(self.decipher, cipher)
 
     def judges(self) -> list[nn.Parameter]:

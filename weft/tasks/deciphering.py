@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import numpy as np
 import torch
@@ -21,7 +21,9 @@ from weft.data.ciphers import (
     CipherBatch,
     CipherText,
     Kind,
+    Split,
     compare_frequencies,
+    divide_windows,
     make_batch,
     make_cipher,
     prepare_windows,
@@ -85,7 +87,7 @@ class DecipheringTask(TextTask):
         cipher: Kind = "shift",
         key: list[NonNegativeInt] = [3],  # noqa: B006
         extent: PositiveInt = 100,
-        split: Literal["halves", "alternate"] = "halves",
+        split: Split = "halves",
         spread: NonNegativeFloat = 0.5,
         loss: Losses = "wasserstein",
         draws: bool = True,
@@ -193,9 +195,7 @@ class DecipheringTask(TextTask):
     @cached_property
     def sides(self) -> tuple[Rows, Rows]:
         """The windows of the training text that are plain, and those that are in the cipher."""
-        half = len(self.train) // 2
-        plain = np.arange(half)
-        return (plain, half + plain) if self.split == "halves" else (2 * plain, 2 * plain + 1)
+        return divide_windows(len(self.train), self.split)
 
     def losses(self, model: nn.Module, batch: CipherBatch, update: int) -> Iterator[Loss]:
         assert isinstance(model, CipherGan)
