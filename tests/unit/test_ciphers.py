@@ -66,6 +66,16 @@ def test_tables_begin_with_symbols_of_equal_frequency() -> None:
     assert (model.solve(torch.from_numpy(cipher(plain))).argmax(-1).numpy() == plain).all()
 
 
+def test_what_one_table_has_learnt_is_read_without_the_other() -> None:
+    cipher, plain = make_cipher("shift", [2], 5), np.arange(5)[None]
+    for name in ("encipher", "decipher"):
+        model = CipherGan(5, generator="table", dim=8, width=4, blocks=1, layers=1, kernel=3, places=1)
+        learnt = cipher.table if name == "encipher" else cipher.inverse.table
+        with torch.no_grad():
+            getattr(model, name).logits[0, torch.arange(5), torch.from_numpy(learnt[0])] += 5
+        assert (model.solve(torch.from_numpy(cipher(plain))).argmax(-1).numpy() == plain).all()
+
+
 def test_the_divergence_of_pairs_is_its_formula() -> None:
     texts, other = np.array([[0, 1, 1], [0, 1, 0]]), np.array([[1, 0, 0]])
     assert count_pairs(texts, 2).tolist() == [[0, 2], [1, 1]]

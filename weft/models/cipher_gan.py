@@ -143,8 +143,8 @@ class CipherGan(Network):
         """Adds logits [P, V, V] of what plain symbols become to the tables of both generators."""
         assert isinstance(self.encipher, Tables) and isinstance(self.decipher, Tables)
         with torch.no_grad():
-            self.encipher.logits += likely
-            self.decipher.logits += likely.mT
+            self.encipher.logits.add_(likely)
+            self.decipher.logits.add_(likely.mT)
 
     def embed(self, text: Tensor) -> Tensor:
         """Vectors [B, T, E] of symbols [B, T], or of their probabilities [B, T, V]: softmax × table."""
