@@ -14,24 +14,19 @@ import weft
 SOLVABLE: dict[str, Any] = {
     **CIPHER,
     "model.dim": 64,
-    "train.steps": 500,
-    "train.schedule": {"kind": "cosine", "rate": 1e-2, "warmup": 0},
+    "task.spread": 0.0,
+    "task.cycle_steps": 500,
+    "train.schedule": {"kind": "cosine", "rate": 6e-2, "warmup": 0},
+    "train.steps": 120,
     "train.validate_sentences": 200,
-    "train.save_every": 1000,
 }
-SOLVED = 1.5
-"""A cycle loss, between 0 and 4, that only solved ciphers reach."""
 
 
 def test_a_cipher_of_ten_letters_is_solved(tmp_path: Path) -> None:
-    """The best of up to three seeds by the cycle loss, which does not know the key."""
-    text, found = write_letters(tmp_path / "text.txt"), []
-    for seed in (1, 2, 3):
-        settings = {**SOLVABLE, "data.cache": str(tmp_path / "cache"), "train.seed": seed}
-        found.append(weft.train("cipher-shift", data=str(text), out=tmp_path / f"run{seed}", set=settings).scores)
-        if found[-1]["loss"] < SOLVED:
-            break
-    assert min(found, key=lambda scores: scores["loss"])["accuracy"] >= 95
+    """Tables begin at random, so discriminators alone have to teach them."""
+    settings = {**SOLVABLE, "data.cache": str(tmp_path / "cache")}
+    text = write_letters(tmp_path / "text.txt")
+    assert weft.train("cipher-shift", data=str(text), out=tmp_path / "run", set=settings).scores["accuracy"] >= 99
 
 
 def test_a_made_up_language_is_translated_without_pairs(tmp_path: Path) -> None:

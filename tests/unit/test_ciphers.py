@@ -10,24 +10,26 @@ import numpy as np
 import pytest
 import torch
 from made_up import CIPHER, LETTERS, write_letters
+from torch.optim import Adam, AdamW
 
 import weft
-from weft.data.ciphers import make_cipher
+from weft.config.train_section import TrainSection
+from weft.data.ciphers import compare_frequencies, divide_windows, make_cipher
 from weft.errors import ConfigError
-from weft.evaluation.ciphers import SymbolAccuracy
+from weft.evaluation.ciphers import SymbolAccuracy, count_pairs, divergence
 from weft.models.cipher_gan import CipherGan, Tables
 from weft.objectives.adversarial import drawn, gradient_penalty, remember
 from weft.runs.weights import read_tensors
 from weft.tasks.deciphering import DecipheringTask
+from weft.training.layers import Layers
+from weft.training.optimizer import take_step
 
 SETTINGS: dict[str, Any] = {
     **CIPHER,
     "model.dim": 32,
     "model.layers": 1,
     "model.kernel": 3,
-    "train.steps": 400,
     "train.schedule": {"kind": "constant", "rate": 1e-2},
-    "train.save_every": 100,
 }
 
 
@@ -47,6 +49,41 @@ def test_the_inverse_of_a_cipher_restores_the_text(kind: Any, key: list[int]) ->
 
 def test_a_vigenere_cipher_shifts_by_the_key_in_turn() -> None:
     assert make_cipher("vigenere", [1, 2], 5)(np.array([0, 0, 4, 4])).tolist() == [1, 2, 0, 1]
+
+
+def test_half_of_the_windows_are_plain() -> None:
+    assert [side.tolist() for side in divide_windows(7, "halves")] == [[0, 1, 2], [3, 4, 5]]
+    assert [side.tolist() for side in divide_windows(7, "alternate")] == [[0, 2, 4], [1, 3, 5]]
+
+
+def test_tables_begin_with_symbols_of_equal_frequency() -> None:
+    plain = np.random.default_rng(0).permuted(np.repeat(np.arange(5), 3 * 4 ** np.arange(5))).reshape(-1, 3)
+    cipher = make_cipher("vigenere", [3, 1, 2], 5)
+    likely = compare_frequencies(plain, cipher(plain), 5, places=3, spread=0.3)
+    assert (likely.argmax(2).numpy() == cipher.table).all()
+    model = CipherGan(5, generator="table", dim=8, width=4, blocks=1, layers=1, kernel=3, places=3)
+    model.begin(likely)
+    assert (model.solve(torch.from_numpy(cipher(plain))).argmax(-1).numpy() == plain).all()
+
+
+def test_what_one_table_has_learnt_is_read_without_the_other() -> None:
+    cipher, plain = make_cipher("shift", [2], 5), np.arange(5)[None]
+    for name in ("encipher", "decipher"):
+        model = CipherGan(5, generator="table", dim=8, width=4, blocks=1, layers=1, kernel=3, places=1)
+        learnt = cipher.table if name == "encipher" else cipher.inverse.table
+        with torch.no_grad():
+            getattr(model, name).logits[0, torch.arange(5), torch.from_numpy(learnt[0])] += 5
+        assert (model.solve(torch.from_numpy(cipher(plain))).argmax(-1).numpy() == plain).all()
+
+
+def test_the_divergence_of_pairs_is_its_formula() -> None:
+    texts, other = np.array([[0, 1, 1], [0, 1, 0]]), np.array([[1, 0, 0]])
+    assert count_pairs(texts, 2).tolist() == [[0, 2], [1, 1]]
+    assert divergence(count_pairs(texts, 2), count_pairs(texts[::-1], 2)) == 0
+    assert divergence(np.array([1, 0]), np.array([0, 3])) == 1
+    # Pairs 01 01 10 11 against 10 00: only 10 occurs in both.
+    expected = (0.5 + 0.25 + 0.25 * np.log2(0.25 / 0.375) + 0.5 + 0.5 * np.log2(0.5 / 0.375)) / 2
+    assert divergence(count_pairs(texts, 2), count_pairs(other, 2)) == pytest.approx(expected)
 
 
 def test_the_penalty_of_a_linear_critic_is_its_formula() -> None:
@@ -91,7 +128,21 @@ def test_tables_read_symbols_as_they_read_certain_probabilities(places: int) -> 
     tables, text = Tables(places, 5), torch.randint(0, 5, (2, 7))
     sure = torch.nn.functional.one_hot(text, 5).float()
     assert torch.allclose(tables(text), tables(sure))
-    assert torch.allclose(tables(text)[0, 4], 3 * tables.logits[4 % places, text[0, 4]])
+    assert torch.allclose(tables(text)[0, 4], tables.tables()[4 % places, text[0, 4]])
+
+
+def test_no_two_symbols_of_a_table_become_the_same_one() -> None:
+    tables = Tables(2, 6)
+    with torch.no_grad():
+        tables.logits[:, :, 3] += 0.05  # all rows want the same symbol
+    chances = tables.tables().exp()
+    assert torch.allclose(chances.sum(2), torch.ones(2, 6)) and torch.allclose(chances.sum(1), torch.ones(2, 6), atol=0.05)
+
+
+def test_slopes_below_one_cost_nothing() -> None:
+    weights = torch.tensor([[0.3, 0.0], [0.0, 0.4]])
+    real, fake = torch.randn(2, 6, 2, 2)
+    assert gradient_penalty(lambda x: (x * weights).sum((1, 2)), real, fake).eq(0).all()
 
 
 def test_a_key_must_fit(text: Path, tmp_path: Path) -> None:
@@ -121,6 +172,17 @@ def test_texts_are_read_in_windows_and_written_symbol_by_symbol(text: Path, tmp_
     assert "place 1 of the key" in page and "data:image/png" in page and "place 2" not in page
     known = SymbolAccuracy("", "�")
     assert known.score(known.count([plain], [plain])).value == 100
+
+
+def test_discriminators_have_an_optimiser_of_their_own() -> None:
+    model = CipherGan(6, generator="table", dim=8, width=4, blocks=1, layers=1, kernel=3, places=1)
+    groups = {"model": model.writers(), "discriminator": model.judges()}
+    config = TrainSection(optimizer={"kind": "adam", "eps": 1e-4})
+    found = Layers(model, config).optimizers(groups, {"discriminator": {"kind": "adamw", "eps": 1e-8, "factor": 0.5}})
+    for name, kind, eps, rate in (("model", Adam, 1e-4, 0.1), ("discriminator", AdamW, 1e-8, 0.05)):
+        take_step(found[name], 0.1, torch.zeros(()))
+        assert type(found[name]) is kind
+        assert all((group["eps"], group["lr"]) == (eps, rate) for group in found[name].param_groups)
 
 
 def test_a_resumed_run_is_equal_bit_by_bit(text: Path, tmp_path: Path) -> None:

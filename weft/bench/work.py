@@ -74,8 +74,10 @@ class TrainingStep(Work):
         self.batch = (batch.pin() if subject.device.type == "cuda" else batch).continued()
         self.model, self.precision = subject.model.train(), self.config.precision
         self.groups = task.parameters(self.model)
+        specs = task.optimizers()
         self.optimizers = {
-            name: build("weft.training:OPTIMIZERS", self.config.optimizer, group) for name, group in self.groups.items()
+            name: build("weft.training:OPTIMIZERS", specs.get(name, self.config.optimizer), group)
+            for name, group in self.groups.items()
         }
         self.ema = Ema(self.model, self.config.ema) if self.config.ema else None
         self.world = World(0, 1, subject.device)

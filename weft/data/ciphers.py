@@ -26,7 +26,10 @@ from weft.data.tokenizer import Tokenizer
 from weft.errors import DataError
 
 Kind = Literal["shift", "vigenere", "substitution"]
+Split = Literal["halves", "alternate"]
 Symbols = NDArray[np.int64]
+LEAST = -8.0
+"""The logit of symbols with very different frequencies, which evidence can still overcome."""
 
 
 @dataclass(frozen=True)
@@ -95,6 +98,29 @@ def prepare_windows(
 def windows(corpus: Corpus, rows: Rows, extent: int) -> Symbols:
     """Windows [B, T] of a corpus."""
     return corpus.gather("symbols", rows)[0].astype(np.int64).reshape(-1, extent)
+
+
+def divide_windows(count: int, split: Split) -> tuple[Rows, Rows]:
+    """The windows, of `count`, that are plain, and as many others that are in the cipher."""
+    every = np.arange(count // 2)
+    return (every, count // 2 + every) if split == "halves" else (2 * every, 2 * every + 1)
+
+
+def compare_frequencies(plain: Symbols, cipher: Symbols, size: int, places: int, spread: float) -> Tensor:
+    """How likely plain symbols [V] become symbols of the cipher [V] at each place [P], as logits [P, V, V].
+
+    A cipher keeps frequencies, so the logarithms of two frequencies differ by a normal distribution of width `spread`.
+    """
+    ours = _log_frequencies(plain, size)
+    theirs = np.stack([_log_frequencies(cipher[:, place::places], size) for place in range(places)])
+    apart = (ours[:, None] - theirs[:, None, :]) / spread
+    return torch.from_numpy(np.maximum(-(apart**2) / 2, LEAST)).float()
+
+
+def _log_frequencies(symbols: Symbols, size: int) -> NDArray[np.float64]:
+    counts = np.bincount(symbols.ravel(), minlength=size) + 1.0  # or a symbol that never occurs would have none
+    found: NDArray[np.float64] = np.log(counts / counts.sum())
+    return found
 
 
 def make_batch(rows: Rows, plain: Symbols, cipher: Symbols) -> CipherBatch:

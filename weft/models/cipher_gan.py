@@ -20,8 +20,8 @@ from weft.models.composing import Family
 
 SLOPE = 0.2
 """Of the leaky rectifiers of discriminators."""
-GAIN = 3.0
-"""Factor of the entries of tables, which so learn faster than discriminators."""
+ROUNDS = 10
+"""Times that tables are normalised over columns and rows."""
 
 Kind = Literal["table", "network"]
 
@@ -29,21 +29,40 @@ Kind = Literal["table", "network"]
 class Tables(nn.Module):
     """Rewrites a text symbol by symbol: symbols [B, T] or their probabilities [B, T, V] → logits [B, T, V].
 
-    A cipher is a permutation of symbols, so a generator need not be more than a table; places of a text use P tables in turn.
+    A cipher is a permutation of symbols, so a generator need not be more than a table. Its columns are normalised as well as
+    its rows (Sinkhorn), so that no two symbols can become the same one; otherwise all become the most frequent ones. Places
+    of a text use P tables in turn.
     """
 
     def __init__(self, places: int, symbols: int) -> None:
         super().__init__()
-        self.logits = nn.Parameter(0.1 / GAIN * torch.randn(places, symbols, symbols))
+        self.logits = nn.Parameter(0.1 * torch.randn(places, symbols, symbols))
 
     def forward(self, text: Tensor) -> Tensor:
-        places, size = len(self.logits), text.size(1)
+        tables = self.tables()
+        places = len(tables)
         if text.ndim == 2:
-            return GAIN * self.logits[torch.arange(size, device=text.device) % places, text]
-        found = text.new_empty(text.shape) if places > 1 else GAIN * text @ self.logits[0]
+            return look_up(tables, text)
+        found = text.new_empty(text.shape) if places > 1 else text @ tables[0]
         for place in range(places if places > 1 else 0):
-            found[:, place::places] = GAIN * text[:, place::places] @ self.logits[place]
+            found[:, place::places] = text[:, place::places] @ tables[place]
         return found
+
+    def tables(self) -> Tensor:
+        """Log-probabilities [P, V, V]."""
+        return normalise(self.logits)
+
+
+def normalise(tables: Tensor) -> Tensor:
+    """Logits [P, V, V] as log-probabilities, nearly doubly stochastic: rows sum to 1, columns to about 1 (Sinkhorn)."""
+    for _ in range(ROUNDS):
+        tables = tables.log_softmax(1).log_softmax(2)
+    return tables
+
+
+def look_up(tables: Tensor, text: Tensor) -> Tensor:
+    """The rows [B, T, V] of symbols [B, T] in tables [P, V, V] that take turns."""
+    return tables[torch.arange(text.size(1), device=text.device) % len(tables), text]
 
 
 class Generator(nn.Module):
@@ -112,7 +131,7 @@ class CipherGan(Network):
         self, symbols: int, *, generator: Kind, dim: int, width: int, blocks: int, layers: int, kernel: int, places: int
     ) -> None:
         super().__init__()
-        self.dim, self.symbols = dim, symbols
+        self.dim, self.symbols, self.places = dim, symbols, places
         self.encipher, self.decipher = (
             Tables(places, symbols) if generator == "table" else Generator(width, dim, blocks, symbols) for _ in range(2)
         )
@@ -120,9 +139,17 @@ class CipherGan(Network):
         self.position = nn.Parameter(torch.randn(places, width) / width**0.5) if places > 1 else None
         self.of_plain, self.of_cipher = (Discriminator(width, dim, layers, kernel) for _ in range(2))
 
+    def begin(self, likely: Tensor) -> None:
+        """Adds logits [P, V, V] of what plain symbols become to the tables of both generators."""
+        assert isinstance(self.encipher, Tables) and isinstance(self.decipher, Tables)
+        with torch.no_grad():
+            self.encipher.logits.add_(likely)
+            self.decipher.logits.add_(likely.mT)
+
     def embed(self, text: Tensor) -> Tensor:
         """Vectors [B, T, E] of symbols [B, T], or of their probabilities [B, T, V]: softmax × table."""
-        vectors = self.table[text] if text.ndim == 2 else text @ self.table
+        table = F.normalize(self.table, dim=1)  # or discriminators would make all distances longer, without end
+        vectors = table[text] if text.ndim == 2 else text @ table
         if self.position is None:
             return vectors
         return vectors + self.position[torch.arange(vectors.size(1), device=vectors.device) % len(self.position)]
@@ -145,7 +172,12 @@ class CipherGan(Network):
         return Written(fake_cipher, fake_plain, *again)
 
     def solve(self, cipher: Tensor) -> Tensor:
-        """Logits [B, T, V] of the plain text of symbols [B, T]."""
+        """Logits [B, T, V] of the plain text of symbols [B, T].
+
+        Tables of both directions have learnt one cipher, so they are read together.
+        """
+        if isinstance(self.decipher, Tables) and isinstance(self.encipher, Tables):
+            return look_up(normalise(self.decipher.logits + self.encipher.logits.mT), cipher)
         return self.rewrite(self.decipher, cipher)
 
     def judges(self) -> list[nn.Parameter]:

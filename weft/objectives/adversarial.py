@@ -16,15 +16,18 @@ Judge = Callable[[Tensor], Tensor]
 
 
 def gradient_penalty(judge: Judge, real: Tensor, fake: Tensor) -> Tensor:
-    """(‖∇ judge(x)‖ − 1)² of each row, [B], at a random x between a real and a fake row."""
+    """max(0, ‖∇ judge(x)‖ − 1)² of each row, [B], at a random x between a real and a fake row.
+
+    Slopes below 1 are free (Petzka et al. 2018): a slope of 1 at texts that look real would move generators away from them.
+    """
     share = torch.rand(len(real), *[1] * (real.ndim - 1), device=real.device, dtype=real.dtype)
     between = (share * real.detach() + (1 - share) * fake.detach()).requires_grad_()
     (slopes,) = torch.autograd.grad(judge(between).sum(), between, create_graph=True)
-    return (slopes.flatten(1).norm(dim=1) - 1).square()
+    return (slopes.flatten(1).norm(dim=1) - 1).clamp_min(0).square()
 
 
 def judge_loss(judge: Judge, real: Tensor, fake: Tensor, penalty: float, kind: Kind) -> Tensor:
-    """What a discriminator minimises, summed over rows: high for real rows, low for fakes, and a slope of 1 between them."""
+    """What a discriminator minimises, summed over rows: high for real rows, low for fakes, slopes of at most 1 between."""
     above, below = judge(real), judge(fake)
     apart = below - above if kind == "wasserstein" else (above - 1).square() + below.square()
     return (apart + penalty * gradient_penalty(judge, real, fake)).sum()

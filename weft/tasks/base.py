@@ -273,6 +273,10 @@ class Task(ABC):
         """The parameters of each optimiser. A task whose losses name other optimisers than "model" overrides this."""
         return {"model": [parameter for parameter in model.parameters() if parameter.requires_grad]}
 
+    def optimizers(self) -> Mapping[str, Mapping[str, Any]]:
+        """The optimisers, by name, that are not train.optimizer."""
+        return {}
+
     def carried(self) -> dict[str, Tensor]:
         """State besides the model that continues from update to update, for checkpoints; each process uses its own names."""
         return {}

@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import torch
 import torch.distributed as dist
+from numpy.typing import NDArray
 from pydantic import NonNegativeFloat, NonNegativeInt, PositiveInt
 from torch import Tensor, nn
 
 from weft.batch import UNK, Position
+from weft.config.registry import Among
 from weft.data.batching import Batches
 from weft.data.ciphers import (
     CipherBatch,
     CipherText,
     Kind,
+    Split,
+    compare_frequencies,
+    divide_windows,
     make_batch,
     make_cipher,
     prepare_windows,
@@ -29,12 +35,12 @@ from weft.data.corpus import Corpus, Rows
 from weft.data.formats import Pairs
 from weft.data.tokenizer import has_tokenizers, load_tokenizers, save_tokenizers, train_tokenizer
 from weft.errors import ConfigError
-from weft.evaluation.ciphers import SymbolAccuracy
+from weft.evaluation.ciphers import SymbolAccuracy, count_pairs, divergence
 from weft.evaluation.metrics import Metric
 from weft.inference.deciphering import DecipheringPredictor
 from weft.inference.resolve import Resolved
 from weft.models.base import Network, Sizes
-from weft.models.cipher_gan import CipherGan, Written
+from weft.models.cipher_gan import CipherGan, Tables, Written
 from weft.models.composing import build_model
 from weft.objectives.adversarial import Kind as Losses
 from weft.objectives.adversarial import drawn, fooling_loss, judge_loss, remember
@@ -42,27 +48,34 @@ from weft.tasks.base import LOSS, Loss, Measure, Setting
 from weft.tasks.text import Direction, TextTask
 
 SIDES = ("plain", "cipher")
+JUDGES: dict[str, Any] = {"kind": "adam", "betas": [0.0, 0.9], "factor": 0.1}
+"""Discriminators learn more slowly than the tables of generators."""
 
 
 class DecipheringTask(TextTask):
-    """Learns a cipher from half of a text as it is, and the other half in the cipher.
+    """Learns a cipher from half of the windows of a text as they are, and the other half in the cipher.
 
-    Texts are cut into windows, and each window is enciphered from its first symbol on. The loss of a validation is that of the
-    way through both generators and back, which needs no pairs; the accuracy is measured with the key.
+    Texts are cut into windows, and each window is enciphered from its first symbol on. Two scores of a validation need no key:
+    the loss is that of the way through both generators and back, and the divergence compares pairs of neighbouring symbols in
+    deciphered and plain text. The accuracy is measured with the key.
 
     cipher: shift; vigenere: shifts in turn; substitution: any permutation of the symbols
     key: the shifts; of a substitution, its random seed
     extent: symbols of a window, a multiple of the numbers of the key
+    split: halves: the first half of the windows is plain; alternate: every other one, so that both are texts of one kind
+    spread: tables begin with pairs of symbols whose logarithms of frequencies differ by about this; 0: at random
     loss: of generators and discriminators
     draws: whether discriminators see symbols that are drawn from the generators' probabilities, or the probabilities themselves
-    cycle_weight: weight of the way through both generators and back
+    cycle_weight: weight of the way through both generators and back, which grows from 0
+    cycle_steps: updates until it has its full weight
     penalty: weight of the gradient penalty of the discriminators
+    judges: optimiser of the discriminators
     pool: fakes of earlier updates that discriminators are shown again, 50 in the paper; 0: none
     """
 
     example = "text.txt"
     commands = ('weft predict {run} "a text in the cipher"', "weft evaluate {run} --data TEXT")
-    measures = (Measure("accuracy", "accuracy"), LOSS)
+    measures = (Measure("accuracy", "accuracy"), Measure("divergence", "divergence", higher_is_better=False), LOSS)
     sentences = (0,)
     counts = "texts"
     inference = "forward"
@@ -74,10 +87,14 @@ class DecipheringTask(TextTask):
         cipher: Kind = "shift",
         key: list[NonNegativeInt] = [3],  # noqa: B006
         extent: PositiveInt = 100,
+        split: Split = "halves",
+        spread: NonNegativeFloat = 0.5,
         loss: Losses = "wasserstein",
         draws: bool = True,
-        cycle_weight: NonNegativeFloat = 1.0,
+        cycle_weight: NonNegativeFloat = 5.0,
+        cycle_steps: PositiveInt = 2000,
         penalty: NonNegativeFloat = 10.0,
+        judges: Annotated[dict[str, Any], Among("weft.training:OPTIMIZERS")] = JUDGES,
         pool: NonNegativeInt = 0,
     ) -> None:
         super().__init__(setting)
@@ -85,8 +102,9 @@ class DecipheringTask(TextTask):
             raise ConfigError(f"task.key: {key}: give one number, or with task.cipher: vigenere at least one")
         if extent % len(key):
             raise ConfigError(f"task.extent: {extent} is not a multiple of the {len(key)} numbers of task.key")
-        self.kind, self.key, self.extent = cipher, key, extent
+        self.kind, self.key, self.extent, self.split = cipher, key, extent, split
         self.loss, self.draws, self.cycle_weight, self.penalty, self.pool = loss, draws, cycle_weight, penalty, pool
+        self.cycle_steps, self.judges, self.spread = cycle_steps, judges, spread
         self._pools: dict[str, Tensor] = {}
 
     def open(self, spec: str) -> Pairs:
@@ -123,11 +141,18 @@ class DecipheringTask(TextTask):
         model = build_model(spec, sizes)
         if not isinstance(model, CipherGan):
             raise ConfigError("model.kind: the task deciphering needs two generators and discriminators; use cipher_gan")
+        if self.spread and isinstance(model.encipher, Tables) and hasattr(self, "train"):
+            plain, hidden = (windows(self.train, rows, self.extent) for rows in self.sides)
+            likely = compare_frequencies(plain, self.cipher(hidden), len(self.symbols), model.places, self.spread)
+            model.begin(likely)
         return model
 
     def parameters(self, model: nn.Module) -> dict[str, list[nn.Parameter]]:
         assert isinstance(model, CipherGan)
         return {"model": model.writers(), "discriminator": model.judges()}
+
+    def optimizers(self) -> Mapping[str, Mapping[str, Any]]:
+        return {"discriminator": self.judges}
 
     def check_length(self, model: Network, longest: int) -> None:
         """Windows have one length."""
@@ -161,11 +186,16 @@ class DecipheringTask(TextTask):
         return make_batch(rows, plain, self.cipher(plain))
 
     def batches(self, position: Position) -> Iterator[tuple[CipherBatch, Position]]:
-        """Windows of the first half of the text, and others of the second half in the cipher."""
-        half, train = len(self.train) // 2, self.config.train
-        for rows, following in Batches(self.train.lengths[:half], train.batch_tokens, seed=train.seed).stream(position):
-            plain, hidden = (windows(self.train, rows + begin, self.extent) for begin in (0, half))
+        """Plain windows, and other ones in the cipher."""
+        lengths, train = self.train.lengths[: len(self.train) // 2], self.config.train
+        for rows, following in Batches(lengths, train.batch_tokens, seed=train.seed).stream(position):
+            plain, hidden = (windows(self.train, side[rows], self.extent) for side in self.sides)
             yield make_batch(rows, plain, self.cipher(hidden)), following
+
+    @cached_property
+    def sides(self) -> tuple[Rows, Rows]:
+        """The windows of the training text that are plain, and those that are in the cipher."""
+        return divide_windows(len(self.train), self.split)
 
     def losses(self, model: nn.Module, batch: CipherBatch, update: int) -> Iterator[Loss]:
         assert isinstance(model, CipherGan)
@@ -175,7 +205,8 @@ class DecipheringTask(TextTask):
         with model.without_judges():
             fooled = fooling_loss(model.of_cipher, model.embed(written.cipher), self.loss)
             fooled = fooled + fooling_loss(model.of_plain, model.embed(written.plain), self.loss)
-        yield Loss(fooled + self.cycle_weight * cycle, count, {"cycle": cycle.detach(), "fooled": fooled.detach()})
+        weight = self.cycle_weight * min(1.0, update / self.cycle_steps)
+        yield Loss(fooled + weight * cycle, count, {"cycle": cycle.detach(), "fooled": fooled.detach()})
         losses = []
         for side, judge, real, fakes in (
             ("plain", model.of_plain, batch.plain, written.plain),
@@ -201,25 +232,36 @@ class DecipheringTask(TextTask):
         self._pools = {side: tensors[name].clone() for side, name in names.items() if name in tensors}
 
     def validation(self, model: nn.Module, directions: Sequence[Direction] | None = None) -> Iterator[CipherBatch]:
-        """Windows of the validation data or, if there is none, of the half of the text that is in the cipher."""
+        """Windows of the validation data or, if there is none, of the training text that are in the cipher."""
         train, device = self.config.train, next(model.parameters()).device
-        corpus, begin = (self.train, len(self.train) // 2) if self.valid is None else (self.valid, 0)
-        end = min(len(corpus), begin + (train.validate_sentences or len(corpus)))
-        for rows in np.array_split(np.arange(begin, end), -(-(end - begin) * self.extent // train.batch_tokens)):
+        corpus, every = (self.train, self.sides[1]) if self.valid is None else (self.valid, np.arange(len(self.valid)))
+        count = min(len(every), train.validate_sentences or len(every))
+        some = every[np.arange(count) * len(every) // count]  # from all over the text, whose kind may change
+        for rows in np.array_split(some, -(-count * self.extent // train.batch_tokens)):
             yield self.collate(corpus, rows).to(device)
 
     @torch.no_grad()
     def evaluate(self, model: nn.Module) -> dict[str, float]:
-        """The loss of the way back, and the accuracy without UNK, on windows of the validation data or of the cipher text."""
+        """The loss of the way back, the divergence of symbol pairs from the plain half, and the accuracy without UNK.
+
+        All are measured on windows of the validation data or of the cipher text.
+        """
         assert isinstance(model, CipherGan)
-        right = known = 0
-        cycle, texts = 0.0, 0
+        right = known = texts = 0
+        cycle, pairs = 0.0, np.zeros_like(self.plain_pairs)
         for batch in self.validation(model):
             counted = batch.plain != 0
             found = model.solve(batch.cipher).argmax(-1)
             right, known = right + int(((found == batch.plain) & counted).sum()), known + int(counted.sum())
             cycle, texts = cycle + float(_cycle(model(batch.plain, batch.cipher), batch)), texts + len(batch.plain)
-        return {"accuracy": 100 * right / max(1, known), "loss": cycle / max(1, texts)}
+            pairs += count_pairs(found.cpu().numpy(), len(self.symbols))
+        apart = divergence(pairs, self.plain_pairs)
+        return {"accuracy": 100 * right / max(1, known), "divergence": apart, "loss": cycle / max(1, texts)}
+
+    @cached_property
+    def plain_pairs(self) -> NDArray[np.int64]:
+        """How often each symbol is followed by each other one in plain windows of the training text [V, V]."""
+        return count_pairs(windows(self.train, self.sides[0], self.extent), len(self.symbols))
 
     def describe(self) -> dict[str, Any]:
         return {"symbols": len(self.symbols), "training texts": len(self.train)}

@@ -32,7 +32,7 @@ class Layers:
         named = dict(model.named_parameters())
         for name in matching(config.freeze, named, "train.freeze"):
             named[name].requires_grad_(False)
-        self.factor, self.every, self.kind = config.layer_factor, config.unfreeze_every, config.optimizer
+        self.factor, self.every, self.usual = config.layer_factor, config.unfreeze_every, config.optimizer
         trained = ([named[name] for name in layer if named[name].requires_grad] for layer in layers_of(list(named)))
         self.layers = [layer for layer in trained if layer]
         if not self.layers:
@@ -40,14 +40,22 @@ class Layers:
         self.weights = sum(weight.numel() for weight in named.values())
         self._active = 0 if config.freeze else len(self.layers)
 
-    def optimizers(self, groups: Mapping[str, Sequence[nn.Parameter]]) -> dict[str, Optimizer]:
-        """An optimiser for each group of weights. Raises ConfigError if one would have nothing to train in the first step."""
+    def optimizers(
+        self, groups: Mapping[str, Sequence[nn.Parameter]], specs: Mapping[str, Mapping[str, Any]]
+    ) -> dict[str, Optimizer]:
+        """An optimiser for each group of weights: the one of `specs`, or else train.optimizer.
+
+        Raises ConfigError if one would have nothing to train in the first step.
+        """
         top = {id(weight) for layer in self.layers[-self.active(1) :] for weight in layer}
         for name, group in groups.items():
             if not any(id(weight) in top for weight in group):
                 setting = "train.unfreeze_every" if self.every else "train.freeze"
                 raise ConfigError(f"{setting}: it leaves the optimiser {name!r} without weights to train; change it")
-        return {name: build("weft.training:OPTIMIZERS", self.kind, self.rated(group)) for name, group in groups.items()}
+        return {
+            name: build("weft.training:OPTIMIZERS", specs.get(name, self.usual), self.rated(group))
+            for name, group in groups.items()
+        }
 
     def rated(self, group: Sequence[nn.Parameter]) -> list[dict[str, Any]]:
         """The weights of an optimiser as parameter groups of torch, each with its `scale`, a factor on the learning rate.

@@ -85,7 +85,7 @@ def fit(
     layers, mine = Layers(_move(model, world.device), config), world.share(config.accumulate)
     schedule: Schedule = build("weft.training:SCHEDULES", config.schedule, Plan(config.steps, dim))
     groups, refreshed = task.parameters(model), [module for module in model.modules() if isinstance(module, Refreshes)]
-    trained = TrainingState(model, layers.optimizers(groups), Ema(model, config.ema) if config.ema else None)
+    trained = TrainingState(model, layers.optimizers(groups, task.optimizers()), Ema(model, config.ema) if config.ema else None)
     session = Session(run, trained, task, config, world, log)
     progress = session.begin(resume)
     on_start()

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+from pydantic import PositiveFloat
 from torch import Tensor, nn
 from torch.optim import Adam, AdamW, Optimizer
 
@@ -26,14 +27,16 @@ def adam(
     betas: tuple[float, float] = (0.9, 0.98),
     eps: float = 1e-9,
     weight_decay: float = 0.0,
+    factor: PositiveFloat = 1.0,
 ) -> Optimizer:
     """Adam (Kingma & Ba 2015) with the betas and eps of Vaswani et al. 2017; weight decay is added to the gradient.
 
     betas: decay rates of the moving averages of the gradient and its square
     eps: added to the denominator for numerical stability
     weight_decay: L2 penalty, added to the gradient
+    factor: factor on the learning rate of train.schedule
     """
-    groups = _groups(parameters)
+    groups = _groups(parameters, factor)
     return Adam(groups, lr=0.0, betas=betas, eps=eps, weight_decay=weight_decay, fused=_fused(groups))
 
 
@@ -44,6 +47,7 @@ def adamw(
     eps: float = 1e-8,
     weight_decay: float = 0.01,
     decay_biases: bool = False,
+    factor: PositiveFloat = 1.0,
 ) -> Optimizer:
     """AdamW, Adam with decoupled weight decay (Loshchilov & Hutter 2019).
 
@@ -53,9 +57,10 @@ def adamw(
     eps: added to the denominator for numerical stability
     weight_decay: decoupled weight decay
     decay_biases: also decay biases and norms
+    factor: factor on the learning rate of train.schedule
     """
     groups = []
-    for group in _groups(parameters):
+    for group in _groups(parameters, factor):
         decayed = [parameter for parameter in group["params"] if parameter.ndim > 1 or decay_biases]
         others = [parameter for parameter in group["params"] if parameter.ndim <= 1 and not decay_biases]
         groups += [{**group, "params": decayed, "weight_decay": weight_decay}, {**group, "params": others, "weight_decay": 0.0}]
@@ -63,9 +68,10 @@ def adamw(
     return AdamW(groups, lr=0.0, betas=betas, eps=eps, fused=_fused(groups))
 
 
-def _groups(parameters: Weights) -> list[dict[str, Any]]:
+def _groups(parameters: Weights, factor: float) -> list[dict[str, Any]]:
     given: list[Any] = list(parameters)
-    return given if given and isinstance(given[0], dict) else [{"params": given}]
+    groups: list[dict[str, Any]] = given if given and isinstance(given[0], dict) else [{"params": given}]
+    return [{**group, "scale": factor * group.get("scale", 1.0)} for group in groups]
 
 
 def _fused(groups: list[dict[str, Any]]) -> bool:
