@@ -104,6 +104,6 @@ def test_many_large_bodies_leave_no_memory_behind(serve: Any) -> None:
     tracemalloc.start()
     try:
         before = send(5)
-        assert send(20) - before < 150_000
+        assert send(20) - before < 10 * len(body)  # the server may still hold the last one or two
     finally:
         tracemalloc.stop()
