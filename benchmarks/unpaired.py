@@ -4,8 +4,10 @@
 
 MULTI30K holds train.en, train.fr, … and test_2016_flickr.en, …. English texts come from one half of the training pairs and
 those of the other language from the other half, so that no sentence has its translation anywhere; the same holds for --more
-(a table of English and the other language, such as Tatoeba's). Models are chosen without translated text; the test set is only
-scored. Supervised models (transformer-small) learn from the first 100, 1,000 and 10,000 pairs.
+(a table of English and the other language, such as Tatoeba's). Captions, of which the test consists, are fewer than these;
+--times 3 writes each of them three times, except for those held out for validation. Models are chosen without translated text;
+the test set is only scored. Supervised models (transformer-small, with fewer pieces and more label smoothing for less data)
+learn from the first 100, 1,000 and 10,000 pairs.
 
 The dictionary is compared with the translations that the whole parallel text suggests (mutual best three of IBM Model 1), for
 the 1,000 most frequent words that have any. Cells have one figure per seed: cased sacreBLEU, into the other language and back.
@@ -22,6 +24,7 @@ from pathlib import Path
 from trainings import Run, add_options, markdown, prepare_data, report, scale_steps, select, sweep
 
 from weft.compare.trainings import Training
+from weft.config.sections import load_config
 from weft.data.cooccurrence import companions
 from weft.data.formats import open_pairs
 from weft.data.lines import read_lines
@@ -33,7 +36,12 @@ from weft.dictionaries.dictionary import Dictionary, learn_dictionary
 from weft.evaluation.metrics import make_metrics, score
 
 FREQUENT, MUTUAL = 1000, 3
-SUPERVISED = (100, 1_000, 10_000)
+SUPERVISED: dict[int, tuple[str, ...]] = {
+    100: ("train.steps=400", "train.batch_tokens=4096", "data.vocabulary=1000", "task.label_smoothing=0.3"),
+    1_000: ("train.steps=1500", "train.batch_tokens=4096", "data.vocabulary=2000", "task.label_smoothing=0.3"),
+    10_000: ("train.steps=2500", "train.batch_tokens=8192", "data.vocabulary=4000", "task.label_smoothing=0.2"),
+}
+"""Pairs → settings that suit them."""
 NEVER = 1_000_000_000
 
 SYSTEMS: dict[str, tuple[str, ...]] = {
@@ -45,6 +53,8 @@ SYSTEMS: dict[str, tuple[str, ...]] = {
     "vectors": ("task.vectors=true",),
     "language-model": ("task.language_model_steps=2000",),
     "two-decoders": ("task.decoders=2",),
+    "moving-average": ("train.ema=0.999",),
+    "more-dropout": ("model.dropout=0.3",),
     **{f"supervised-{count}": () for count in SUPERVISED},
 }
 
@@ -75,11 +85,11 @@ def pairs_of(options: argparse.Namespace) -> tuple[list[tuple[str, str]], list[t
 def write_halves(options: argparse.Namespace) -> str:
     """Writes texts without partners, and returns what names them."""
     captions, others = pairs_of(options)
-    first, second = zip(disjoint_halves(captions), disjoint_halves(others), strict=True)
-    files = [
-        f"{language}={write_lines(options.out / 'data' / f'mono.{language}', [*own, *more])}"
-        for language, (own, more) in zip(("en", options.into), (first, second), strict=True)
-    ]
+    held, files = load_config("unsupervised", options.set).data.hold_out, []
+    halves = zip(disjoint_halves(captions), disjoint_halves(others), strict=True)
+    for language, (own, more) in zip(("en", options.into), halves, strict=True):
+        lines = [*own[:held], *own[held:] * options.times, *more]
+        files.append(f"{language}={write_lines(options.out / 'data' / f'mono.{language}', lines)}")
     return " ".join(files)
 
 
@@ -132,7 +142,8 @@ def plan(name: str, seed: int, options: argparse.Namespace, texts: str) -> list[
         languages = ("en", into) if into == options.into else (options.into, "en")
         lines = [list(read_lines(options.folder / f"train.{language}"))[:count] for language in languages]
         files = [write_lines(options.out / "data" / f"{name}.{way}.{n}", some) for n, some in enumerate(lines)]
-        sets = (*own, scale_steps("transformer-small", options.set, options.steps_scale))
+        chosen = (*SUPERVISED[count], *own)
+        sets = (*chosen, scale_steps("transformer-small", chosen, options.steps_scale))
         runs.append(Run(f"{name}-{way}-{seed}", "transformer-small", f"{files[0]},{files[1]}", sets, {into: test}))
     return runs
 
@@ -162,6 +173,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--more", default="", help="more pairs, of which halves are used")
+    parser.add_argument("--times", type=int, default=1, help="how often each caption is in the texts (default once)")
     parser.add_argument("--into", default="fr", help="the other language")
     parser.add_argument("--seeds", type=int, default=2)
     parser.add_argument("--floors-only", action="store_true", help="only what a CPU can do: the floors and the training data")
