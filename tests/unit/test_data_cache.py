@@ -181,6 +181,13 @@ def test_a_killed_build_is_never_used(tmp_path: Path) -> None:
     assert not left[0].exists()
 
 
+def test_a_build_that_another_process_completes_meanwhile_does_no_harm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    gone = tmp_path / "cache" / "another.part"  # listed, but renamed before anyone looks at it
+    monkeypatch.setattr(Path, "glob", lambda folder, pattern: iter([gone]) if pattern == "*.part" else iter([]))
+    pairs = [("a", "b")] * 10
+    assert texts(built(tmp_path, pairs)) == pairs
+
+
 FULL = """
 import resource, sys
 from pathlib import Path

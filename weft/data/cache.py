@@ -81,5 +81,6 @@ def _rename(aside: Path, place: Path, opened: Callable[[Path], Any]) -> None:
 def _sweep(folder: Path) -> None:
     """Removes what killed builds left behind long ago."""
     for part in folder.glob("*.part"):
-        if time.time() - part.stat().st_mtime > STALE:
-            shutil.rmtree(part, ignore_errors=True)
+        with suppress(FileNotFoundError):  # another process may complete it at this moment
+            if time.time() - part.stat().st_mtime > STALE:
+                shutil.rmtree(part, ignore_errors=True)
