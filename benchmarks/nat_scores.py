@@ -6,7 +6,8 @@ import json
 import statistics
 import time
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from trainings import markdown
 import weft
 from weft.compare.trainings import records
 from weft.evaluation.metrics import make_metrics, score
-from weft.translator import Translator
+from weft.inference.translation import TranslationPredictor
 
 TEST = "test_2016_flickr"
 PLAIN = "nat-ctc-plain"
@@ -45,6 +46,10 @@ FAST: dict[str, dict[str, Any]] = {
     "cuda": {"GPU": {}},
 }
 """Settings in which latency is measured, by device."""
+
+LINES, ROUNDS = 40, 8
+TOGETHER = {"cpu": 200, "cuda": 1000}
+"""Sentences that are translated together, by device."""
 
 Row = dict[str, Any]
 
@@ -141,38 +146,44 @@ def table(out: Path, floor: float) -> str:
 def latencies(folder: Path, out: Path, names: Sequence[str], device: str) -> str:
     """A table of the speed of each run in its fastest ways of decoding, beside the teacher's greedy decoding.
 
-    On a CPU with two threads, in int8, with and without compiled kernels.
+    Milliseconds per sentence one by one: the mean of `LINES`, each the best of `ROUNDS` times. Sentences per second of all
+    `TOGETHER` at once: the best of four times. The runs take turns sentence by sentence, so that what slows the machine down
+    slows all of them. On a CPU with two threads, in int8, with and without compiled kernels.
     """
     torch.set_num_threads(2)
-    lines, count = lines_of(folder / f"{TEST}.en"), 20 if device == "cpu" else 100
+    lines = lines_of(folder / f"{TEST}.en")
     wanted = {"nat-ctc": "greedy", "nat-mask-predict": "4 iterations, 5 lengths", "teacher": "greedy"}
-    rows: list[Row] = []
+    decodings = {}
     for name in ("teacher", *names):
         system = parts(name)[0].removesuffix("-plain")
-        translator, title = weft.load(out / name, device=device), wanted.get(system, "one")
-        row: Row = {"system": f"{name}, {title}"}
-        for way, options in FAST[device].items():
-            decoding = {**systems(system, "")[title], **options, "workers": 1}
-            row[f"{way}: ms"], row[f"{way}: sentences/s"] = latency(translator, lines, count, **decoding)
-        print(row, flush=True)  # the table comes last, and time may run out
-        rows.append(row)
-    return speed_table(rows)
+        title = wanted.get(system, "one")
+        decodings[f"{name}, {title}"] = weft.load(out / name, device=device), systems(system, "")[title]
+    rows: dict[str, Row] = {name: {"system": name} for name in decodings}
+    for way, options in FAST[device].items():
+        timed = {
+            name: partial(seconds, translator.translation_predictor("a benchmark", **{**decoding, **options, "workers": 1}))
+            for name, (translator, decoding) in decodings.items()
+        }
+        alone = [in_turn(timed, [line], ROUNDS) for line in lines[:LINES]]
+        together = in_turn(timed, lines[: TOGETHER[device]], 4)
+        for name, row in rows.items():
+            row[f"{way}: ms"] = 1000 * statistics.mean(best[name] for best in alone)
+            row[f"{way}: sentences/s"] = TOGETHER[device] / together[name]
+        print(*rows.values(), sep="\n", flush=True)  # the table comes last, and time may run out
+    return speed_table(list(rows.values()))
 
 
-def latency(translator: Translator, lines: Sequence[str], count: int, **decoding: Any) -> tuple[float, float]:
-    """Milliseconds per sentence one by one, the median of `count`, and sentences per second of 10 · `count` at once."""
-    predictor = translator.translation_predictor("a benchmark", **decoding)
+def in_turn(timed: Mapping[str, Callable[[Sequence[str]], float]], texts: Sequence[str], rounds: int) -> dict[str, float]:
+    """The best time of each system, after a round for warming up."""
+    found = [{name: time_of(texts) for name, time_of in timed.items()} for _ in range(rounds + 1)]
+    return {name: min(each[name] for each in found[1:]) for name in timed}
 
-    def seconds(texts: Sequence[str]) -> float:
-        began = time.perf_counter()
-        for _ in predictor.predict(map(predictor.parse, texts), together=True):
-            pass
-        return time.perf_counter() - began
 
-    # On a GPU, work is recorded when a size comes for the second time.
-    alone = [seconds([line]) for line in [*lines[:count], *lines[:count], *lines[:count]]]
-    together = [seconds(lines[: 10 * count]) for _ in range(4)]
-    return 1000 * statistics.median(alone[-count:]), len(lines[: 10 * count]) / min(together)
+def seconds(predictor: TranslationPredictor, texts: Sequence[str]) -> float:
+    began = time.perf_counter()
+    for _ in predictor.predict(map(predictor.parse, texts), together=True):
+        pass
+    return time.perf_counter() - began
 
 
 def speed_table(rows: Sequence[Row]) -> str:

@@ -96,6 +96,8 @@ class TranslationTask(WritingTask):
         model = build_encoder_decoder(spec, sizes)
         if model.decoder.parallel:
             raise ConfigError("task: this model writes all tokens at once; set task: parallel_translation")
+        if self.unlikelihood and model.copies:
+            raise ConfigError("task.unlikelihood: this model copies words of the source, which it would forbid; set it to 0")
         return model
 
     def vocabularies(self) -> list[str]:

@@ -13,13 +13,14 @@ from torch import Tensor
 from weft.batch import PairBatch
 from weft.config.registry import Among, build
 from weft.errors import ConfigError
-from weft.models.base import Model
+from weft.models.base import Model, Sizes
 from weft.objectives.attention_penalties import Penalties
 from weft.objectives.likelihoods import log_likelihoods
 from weft.objectives.r_drop import divergence
 from weft.objectives.reinforce import Baseline, MovingBaseline, Reinforce
 from weft.objectives.rewards import RewardObjective
 from weft.objectives.scheduled_sampling import Sampling
+from weft.objectives.unlikelihood import unlikelihood
 from weft.tasks.base import Loss, Setting, Share
 from weft.tasks.rewarding import Rewarding
 from weft.tasks.text import Direction, TextTask
@@ -43,6 +44,8 @@ class Objective:
     sampling: what the decoder is fed in training: the true tokens, or some of its own predictions
     r_drop: weight of the divergence between two passes with different dropout (Liang et al. 2021), which take twice the time;
         0: one pass
+    unlikelihood: penalty on the probability of tokens that the source has and the target does not (Welleck et al. 2020), for
+        texts that should not copy
     reward: learn from a score of whole texts that the model writes, instead of or beside cross-entropy
     """
 
@@ -59,6 +62,7 @@ class Objective:
     penalty_layers: Annotated[list[int], Field(min_length=1)] = field(default_factory=lambda: [-1])
     sampling: Annotated[dict[str, Any], Among("weft.objectives:SAMPLINGS")] = field(default_factory=lambda: {"kind": "none"})
     r_drop: NonNegativeFloat = 0.0
+    unlikelihood: NonNegativeFloat = 0.0
     reward: Annotated[dict[str, Any], Among("weft.objectives:REWARD_OBJECTIVES")] = field(
         default_factory=lambda: {"kind": "none"}
     )
@@ -89,7 +93,7 @@ class WritingTask(TextTask):
 
     def __init__(self, setting: Setting, *, objective: Objective) -> None:
         super().__init__(setting)
-        self.r_drop = objective.r_drop
+        self.r_drop, self.unlikelihood = objective.r_drop, objective.unlikelihood
         self.smoothing, self.reinforce, self.penalties = objective.label_smoothing, objective.reinforce, objective.penalties
         self._moving = MovingBaseline("baseline") if objective.reinforce_baseline == "moving" else None
         self.sampling: Sampling = build("weft.objectives:SAMPLINGS", objective.sampling)
@@ -99,6 +103,12 @@ class WritingTask(TextTask):
         self.rewarding = None if rewarded is None else Rewarding(self, rewarded)
         # Attention weights of a packed row would cover every pair of its sentences.
         self.steady = self.sampling.steady and not any(self.penalties.weights.values()) and self.rewarding is None
+
+    def prepare(self) -> Sizes:
+        sizes = super().prepare()
+        if self.unlikelihood and not (sizes.reads == "tokens" and sizes.shared):
+            raise ConfigError("task.unlikelihood needs texts with one vocabulary on both sides: data.shared_vocabulary: true")
+        return sizes
 
     def losses(self, model: torch.nn.Module, batch: PairBatch, update: int) -> Iterator[Loss]:
         """One loss for each way of feeding the batch. A sentence counts once, however often it is sampled and fed."""
@@ -151,6 +161,9 @@ class WritingTask(TextTask):
         for name, value in self.penalties.sums(watched, batch).items():
             total = total + self.penalties.weights[name] * value
             metrics[name] = value.detach()
+        if self.unlikelihood:
+            value = unlikelihood(model.decoder, found.hidden, batch, self.target.size)
+            total, metrics["unlikelihood"] = total + self.unlikelihood * value, value.detach()
         if not self.sampling.steady:
             metrics["true_inputs"] = ((fed == batch.target) & ok).sum()
         return Loss(total / times, ok.sum() / times, {name: value / times for name, value in metrics.items()}), found.hidden
