@@ -21,7 +21,7 @@ from weft.inference.translation import TranslationPredictor
 from weft.serve import batcher
 from weft.serve.fair_queue import Batch, FairQueue, Pace
 from weft.serve.metrics import Metrics
-from weft.serve.models import TranslationQuery
+from weft.serve.models import Ran, TranslationQuery
 from weft.serve.reading import Job, Ticket, read
 from weft.serve.settings import Settings
 from weft.serve.threads import Threads
@@ -69,6 +69,18 @@ def test_texts_are_read_in_turns(models: Any, monkeypatch: pytest.MonkeyPatch) -
         tested.close()
     assert list(map(len, found)) == [40, 1] and found[1][0].text == "c b"
     assert counts == [16, 1, 16, 8], "the other client waits for a few of the texts, not for all"
+
+
+def test_the_batch_of_the_other_lane_begins_when_this_one_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    tested = batcher.Batcher(Settings(), Metrics())
+    monkeypatch.setattr(tested, "_ran", lambda batch, began, between: Ran([None], 1, 0.0))
+    monkeypatch.setattr(tested, "_finish", lambda batch, ran: None)
+    monkeypatch.setattr(tested, "_threads", SimpleNamespace(set=lambda *_, **__: None, learn=lambda *_: None))
+    tested._running[1] = 5.0  # sent long ago, while the model process ran the batch of lane 0
+    batch = Batch()
+    batch.add(ticket("a", 1).jobs[0])
+    tested._run(batch, 0)
+    assert tested._running == {1: tested._ended} and tested.busy_since == tested._ended > 5.0
 
 
 def test_a_wide_or_long_search_makes_small_batches(models: Any) -> None:

@@ -35,7 +35,9 @@ def serve(
     timeout: float = typer.Option(60.0, "--timeout", help="Seconds that a request may take.", min=0.1),
     window: float = typer.Option(4.0, "--window", help="Milliseconds in which requests are collected into a batch.", min=0),
     batch_time: float = typer.Option(200.0, "--batch-time", help="Milliseconds that a batch may take.", min=1),
-    batch_tokens: int = typer.Option(4096, "--batch-tokens", help="Source tokens per batch; 0: each text alone.", min=0),
+    batch_tokens: int = typer.Option(
+        None, "--batch-tokens", help="Source tokens per batch; 0: each text alone. Default: 4096, on a GPU 32768.", min=0
+    ),
     cache: int = typer.Option(64, "--cache", help="MiB of translations kept in the cache.", min=0),
     max_beam: int = typer.Option(16, "--max-beam", help="The widest beam that a request may ask for.", min=1),
     cors: list[str] = typer.Option(
@@ -77,7 +79,8 @@ def serve(
     from weft.serve.settings import Settings
 
     limits: dict[str, Any] = {"rate": rate, "characters": char_limit, "queue": queue, "timeout": timeout}
-    batches: dict[str, Any] = {"window": window / 1000, "slice": batch_time / 1000, "batch_tokens": batch_tokens}
+    tokens = (32_768 if _on_gpu(device) else 4096) if batch_tokens is None else batch_tokens
+    batches: dict[str, Any] = {"window": window / 1000, "slice": batch_time / 1000, "batch_tokens": tokens}
     batches |= {"cache": cache << 20, "beam": max_beam}
     access: dict[str, Any] = {"keys": frozenset(api_key), "admin_keys": frozenset(admin_key), "key_file": str(api_keys or "")}
     access |= {"origins": tuple(cors), "proxies": proxy, "log_text": log_text, "hosts": tuple(allowed_host), "prefix": prefix}
@@ -138,10 +141,16 @@ def _engines(device: str, workers: int, wanted: bool | None) -> int:
     """Processes that run the models: one per GPU that is used, unless the workers run them."""
     import torch
 
-    cuda = device.startswith("cuda") or (device == "auto" and torch.cuda.is_available())
+    cuda = _on_gpu(device)
     if not (cuda if wanted is None else wanted):
         return 0
     return min(workers, torch.cuda.device_count()) if cuda and ":" not in device else 1
+
+
+def _on_gpu(device: str) -> bool:
+    import torch
+
+    return device.startswith("cuda") or (device == "auto" and torch.cuda.is_available())
 
 
 def _device(device: str, worker: int) -> str:

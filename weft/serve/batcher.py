@@ -71,7 +71,7 @@ class Batcher:
         self._interludes = 0.0  # seconds of the running batch in which others were answered
         self._ended, self._spent, self._served = 0.0, 0.0, 1  # when the last batch ended, its seconds, and its requests
         self._reader = ThreadPoolExecutor(1, "weft-reader")
-        self._running: dict[int, float] = {}  # since when each lane runs a batch
+        self._running: dict[int, float] = {}  # since when the batch of each lane runs
         self._lanes: list[threading.Thread] = []
         self._own = threading.Lock()  # held by the lane that runs a model in this process, besides batches
 
@@ -215,7 +215,10 @@ class Batcher:
         ran = replace(ran, seconds=ran.seconds - self._interludes)
         self._ended, self._spent, self._served = time.monotonic(), ran.seconds * ran.scale, tickets
         self._threads.learn(batch, ran.seconds)
-        del self._running[lane]
+        with self._changed:
+            del self._running[lane]
+            # The model process runs one batch after the other: that of the other lane begins now.
+            self._running.update(dict.fromkeys(self._running, self._ended))
         self._finish(batch, ran)
 
     def _interlude(self, batch: Batch, began: float) -> None:

@@ -38,7 +38,7 @@ KINDS = ("*.yaml", "*.json", "*.safetensors")
 VERSIONS = 2
 """Versions of a run in memory: those before and after it was reloaded."""
 
-WORDS, COPIES = (8, 24), (32, 64, 128)
+WORDS, COPIES = (8, 24), (32, 64, 128, 256, 512)
 """Lengths and numbers of texts that are translated before the first request, so that searches of these sizes are recorded."""
 
 TIMES = 3
