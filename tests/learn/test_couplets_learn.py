@@ -27,7 +27,12 @@ def lines(count: int, seed: int, longest: int = 6) -> list[str]:
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("couplets")
     (folder / "train.tsv").write_text("".join(f"{line}\t{line.translate(ANSWERS)}\n" for line in lines(3000, 1)), "utf-8")
-    settings = {**tiny.SETTINGS, "train.steps": 220, "train.schedule": {"kind": "cosine", "rate": 1e-2, "warmup": 20}}
+    settings = {
+        **tiny.SETTINGS,
+        "train.steps": 220,
+        "task.unlikelihood": 1.0,
+        "train.schedule": {"kind": "cosine", "rate": 1e-2, "warmup": 20},
+    }
     kept = {key: value for key, value in settings.items() if not key.startswith(("data.", "decode."))}
     weft.train("couplets-tiny", data=str(folder / "train.tsv"), out=folder / "run", set=kept)
     return folder / "run"
