@@ -102,6 +102,14 @@ def test_tasks_that_come_while_a_batch_runs_are_the_next_batch(started: tuple[En
     assert found[1].seconds == pytest.approx(2 * found[2].seconds)
 
 
+def test_a_task_that_is_too_large_for_the_device_is_divided(started: tuple[Engine, Remote], doubles: Doubles) -> None:
+    _, remote = started
+    parts = [Part([number] * 10) for number in range(1, 8)]  # three of them fill the budget
+    ran = remote.run(remote.open(PLACE), (), None, parts, None)
+    assert ran.results == [2, 4, 6, 8, 10, 12, 14] and ran.together == 7
+    assert doubles.batches == [[1, 2, 3], [4, 5, 6], [7]]
+
+
 def test_a_task_that_fails_does_not_hurt_the_others_of_its_batch(started: tuple[Engine, Remote], doubles: Doubles) -> None:
     engine, remote = started
     with ThreadPoolExecutor(3) as pool:

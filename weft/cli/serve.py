@@ -36,7 +36,7 @@ def serve(
     window: float = typer.Option(4.0, "--window", help="Milliseconds in which requests are collected into a batch.", min=0),
     batch_time: float = typer.Option(200.0, "--batch-time", help="Milliseconds that a batch may take.", min=1),
     batch_tokens: int = typer.Option(
-        None, "--batch-tokens", help="Source tokens per batch; 0: each text alone. Default: 4096, on a GPU 32768.", min=0
+        None, "--batch-tokens", help="Source tokens per batch; 0: no batches. Default: 4096; in a model process on a GPU 32768.", min=0
     ),
     cache: int = typer.Option(64, "--cache", help="MiB of translations kept in the cache.", min=0),
     max_beam: int = typer.Option(16, "--max-beam", help="The widest beam that a request may ask for.", min=1),
@@ -79,15 +79,14 @@ def serve(
     from weft.serve.settings import Settings
 
     limits: dict[str, Any] = {"rate": rate, "characters": char_limit, "queue": queue, "timeout": timeout}
-    tokens = (32_768 if _on_gpu(device) else 4096) if batch_tokens is None else batch_tokens
-    batches: dict[str, Any] = {"window": window / 1000, "slice": batch_time / 1000, "batch_tokens": tokens}
-    batches |= {"cache": cache << 20, "beam": max_beam}
+    batches: dict[str, Any] = {"window": window / 1000, "slice": batch_time / 1000, "cache": cache << 20, "beam": max_beam}
     access: dict[str, Any] = {"keys": frozenset(api_key), "admin_keys": frozenset(admin_key), "key_file": str(api_keys or "")}
     access |= {"origins": tuple(cors), "proxies": proxy, "log_text": log_text, "hosts": tuple(allowed_host), "prefix": prefix}
     access |= {"suggestions": str(suggestions or "")}
     cores = threads or max(1, (os.cpu_count() or 2) // workers)
     batches |= {"workers": workers, "threads": threads or max(1, cores - 1), "alone": cores}
-    batches |= {"engines": _engines(device, workers, model_process)}
+    batches |= {"engines": (engines := _engines(device, workers, model_process))}
+    batches |= {"batch_tokens": _tokens(engines, device) if batch_tokens is None else batch_tokens}
     _run(Settings(host=host, port=port, **limits, **batches, **access), run, device, fast)
 
 
@@ -147,7 +146,15 @@ def _engines(device: str, workers: int, wanted: bool | None) -> int:
     return min(workers, torch.cuda.device_count()) if cuda and ":" not in device else 1
 
 
+def _tokens(engines: int, device: str) -> int:
+    """Source tokens per batch. A model process on a GPU divides what is too much for its memory."""
+    from weft.inference.resolve import MOST, TOKENS
+
+    return MOST if engines and _on_gpu(device) else TOKENS
+
+
 def _on_gpu(device: str) -> bool:
+    """Whether models run on a GPU. This does not open it, which would take memory in every process."""
     import torch
 
     return device.startswith("cuda") or (device == "auto" and torch.cuda.is_available())

@@ -10,7 +10,7 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -186,13 +186,16 @@ class Engine:
         self._waiting = [each for each in self._waiting if each not in taken]
         return taken
 
+    def _control(self, rows: Sequence[tuple[Waiting, int]]) -> Control:
+        return Control(len(rows), lambda number: rows[number][1] not in rows[number][0].gone, lambda: self._hear(0))
+
     def _answer(self, batch: Sequence[Waiting]) -> None:
         """Runs a batch. If that fails, runs each of its tasks alone."""
         rows = [(each, row) for each in batch for row in range(len(each.task.parts))]
-        control = Control(len(rows), lambda row: rows[row][1] not in rows[row][0].gone, lambda: self._hear(0))
-        began = time.monotonic()
+        began, results = time.monotonic(), list[Any]()
         try:
-            results = list(batch[0].predictor.run([each.task.parts[row] for each, row in rows], control))
+            for some in _within(batch[0].predictor.budget, rows):
+                results += batch[0].predictor.run([each.task.parts[row] for each, row in some], self._control(some))
         except Exception as error:
             if len(batch) == 1:
                 self._send(batch[0].link, _failure(error))
@@ -204,6 +207,19 @@ class Engine:
         for each in batch:
             mine, results = results[: len(each.task.parts)], results[len(each.task.parts) :]
             self._send(each.link, Ran(mine, len(rows), spent * len(mine) / len(rows)))
+
+
+def _within(budget: int, rows: Sequence[tuple[Waiting, int]]) -> Iterator[list[tuple[Waiting, int]]]:
+    """Rows one after the other, as many together as the budget allows. A server does not know the memory of this GPU."""
+    some: list[tuple[Waiting, int]] = []
+    longest = 0
+    for each, row in rows:
+        longest = max(longest, each.task.parts[row].size)
+        if some and longest * (len(some) + 1) > budget:
+            yield some
+            some, longest = [], each.task.parts[row].size
+        some.append((each, row))
+    yield some
 
 
 def _failure(error: Exception) -> Failed:
@@ -221,7 +237,8 @@ def warm_up(model: Served) -> None:
     try:
         for words in WORDS:
             (parts,) = predictor.read([predictor.parse(" ".join(["a"] * words))], 1)
-            for copies in COPIES * TIMES:
+            sizes = [copies for copies in COPIES if copies * parts[0].size <= predictor.budget]
+            for copies in sizes * TIMES:
                 predictor.run(parts[:1] * copies)
         log_line({"event": "warmed up", "model": model.name, **recorder.counts()})
     except Exception as error:
