@@ -36,7 +36,7 @@ def serve(
     window: float = typer.Option(4.0, "--window", help="Milliseconds in which requests are collected into a batch.", min=0),
     batch_time: float = typer.Option(200.0, "--batch-time", help="Milliseconds that a batch may take.", min=1),
     batch_tokens: int = typer.Option(
-        None, "--batch-tokens", help="Source tokens per batch; 0: no batches. Default: 4096; in a model process on a GPU 32768.", min=0
+        None, "--batch-tokens", help="Source tokens per batch; 0: no batches. Default: 4096, on a GPU usually 32768.", min=0
     ),
     cache: int = typer.Option(64, "--cache", help="MiB of translations kept in the cache.", min=0),
     max_beam: int = typer.Option(16, "--max-beam", help="The widest beam that a request may ask for.", min=1),
