@@ -28,7 +28,10 @@ PLACE = Place(("run",))
 
 
 class Doubles:
-    """A predictor that doubles numbers. A batch with a 0 waits until `go` is set; one with a negative number fails."""
+    """A predictor that doubles numbers. A batch with a 0 waits until `go` is set; one with a negative number fails.
+
+    While `hold` is set, results wait for the next batch to begin, which sets `begun`.
+    """
 
     budget = 30
 
@@ -36,6 +39,21 @@ class Doubles:
         self.go = threading.Event()
         self.batches: list[list[int]] = []
         self.stopped: list[int] = []
+        self.hold, self.begun = False, threading.Event()
+
+    def begin(self, parts: list[Part], control: Control) -> Callable[[], list[int]]:
+        results, held = self.run(parts, control), self.hold
+        self.hold = False
+        if not held:
+            self.begun.set()
+        return lambda: self.finish(results, held)
+
+    def finish(self, results: list[int], held: bool) -> list[int]:
+        if held:
+            assert self.begun.wait(20)
+        if 26 in results:
+            raise ConfigError("13 has no text")
+        return results
 
     def run(self, parts: list[Part], control: Control) -> list[int]:
         numbers = [part.ids[0] for part in parts]
@@ -100,6 +118,18 @@ def test_tasks_that_come_while_a_batch_runs_are_the_next_batch(started: tuple[En
     assert doubles.batches == [[0], [1, 2, 3], [4], [5, 6]]
     assert [each.together for each in found] == [1, 3, 3, 1, 2]
     assert found[1].seconds == pytest.approx(2 * found[2].seconds)
+
+
+def test_the_next_batch_begins_while_texts_are_made_of_the_last(started: tuple[Engine, Remote], doubles: Doubles) -> None:
+    remote, doubles.hold = started[1], True
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(run, remote, 1)
+        wait_for(lambda: doubles.batches)
+        assert run(remote, 2).results == [4] and first.result(30).results == [2]
+        assert doubles.batches == [[1], [2]]
+    with pytest.raises(WeftError, match="13 has no text"):
+        run(remote, 13)
+    assert run(remote, 3).results == [6], "the thread that makes texts goes on"
 
 
 def test_a_task_that_is_too_large_for_the_device_is_divided(started: tuple[Engine, Remote], doubles: Doubles) -> None:

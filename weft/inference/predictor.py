@@ -120,6 +120,11 @@ class Predictor(ABC, Generic[In, Out]):
     def run(self, parts: list[Any], control: Control | None = None) -> list[Any]:
         """The result of each part of a batch. It must not depend on the other parts of the batch."""
 
+    def begin(self, parts: list[Any], control: Control | None = None) -> Callable[[], list[Any]]:
+        """Does the part of `run` that needs the device; the returned function does the rest, while another batch may run."""
+        results = self.run(parts, control)
+        return lambda: results
+
     @abstractmethod
     def join(self, given: In, parts: list[Any], results: list[Any]) -> Out:
         """The output of an input, from the results of its parts. There are none if the input is blank or was cancelled."""

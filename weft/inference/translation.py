@@ -181,6 +181,12 @@ class TranslationPredictor(Predictor[TranslationInput, Translation]):
             return found
         return [self._reranked(each, rerank.scores(piece.text, each)) for piece, each in zip(parts, found, strict=True)]
 
+    def begin(self, parts: list[Piece], control: Control | None = None) -> Callable[[], list[list[Translation]]]:
+        if self.resolved.rerank is not None:
+            return super().begin(parts, control)
+        found, narrow, _ = self._find(parts, False, control)
+        return lambda: self._translations(parts, found, narrow)
+
     def _reranked(self, found: list[Translation], scores: list[float]) -> list[Translation]:
         """The n best by these scores, each text once."""
         ranked = sorted((replace(each, score=score) for each, score in zip(found, scores, strict=True)), key=lambda t: -t.score)
@@ -227,6 +233,13 @@ class TranslationPredictor(Predictor[TranslationInput, Translation]):
         self, pieces: list[Piece], *, trace: bool = False, control: Control | None = None
     ) -> tuple[list[list[Translation]], Tables | None]:
         """The translations of some pieces, not reranked, and the tables of the search; with `trace` they hold the beam tree."""
+        found, narrow, tables = self._find(pieces, trace, control)
+        return self._translations(pieces, found, narrow), tables
+
+    def _find(
+        self, pieces: list[Piece], trace: bool, control: Control | None
+    ) -> tuple[list[list[Hypothesis]], Narrow | None, Tables | None]:
+        """What the search finds for each piece, and the tokens that it chose from, if not from all."""
         resolved, device = self.resolved, self.resolved.device
         # Recorded searches come in few sizes, so the batch is padded with empty pieces to a power of two.
         missing = power_of_two(len(pieces)) - len(pieces) if self.rounds else 0
@@ -262,8 +275,12 @@ class TranslationPredictor(Predictor[TranslationInput, Translation]):
                 trace=trace,
                 control=control,
             )
-        pairs = zip(pieces, found[: len(pieces)], strict=True)
-        return [[self.translation(piece, each, narrow) for each in hypotheses] for piece, hypotheses in pairs], tables
+        return found[: len(pieces)], narrow, tables
+
+    def _translations(
+        self, pieces: list[Piece], found: list[list[Hypothesis]], narrow: Narrow | None
+    ) -> list[list[Translation]]:
+        return [[self.translation(piece, each, narrow) for each in some] for piece, some in zip(pieces, found, strict=True)]
 
     def _encode(self, rows: list[Piece], recorded: Recorded | None) -> Any:
         block = pad([piece.ids for piece in rows], ROUND if self.rounds else 1).to(self.resolved.device)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import sys
 import time
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -41,8 +42,15 @@ VERSIONS = 2
 WORDS, COPIES = (8, 24), (32, 64, 128, 256, 512)
 """Lengths and numbers of texts that are translated before the first request, so that searches of these sizes are recorded."""
 
+SWITCH = 0.0005
+"""Seconds after which a thread that makes texts lets the one that feeds the GPU go on."""
+
 TIMES = 3
 """How often each is translated: as it is, while it is recorded, and from the recording."""
+
+
+Finish = Callable[[], list[Any]]
+"""Makes the results of a batch from what was found on the device."""
 
 
 @dataclass(frozen=True)
@@ -104,6 +112,7 @@ class Engine:
         self._waiting: list[Waiting] = []
         self._running: list[Waiting] = []
         self._opener = ThreadPoolExecutor(1, "weft-opener")
+        self._finisher = ThreadPoolExecutor(1, "weft-finisher")
 
     def run(self) -> None:
         """Serves until the process that started this one has ended."""
@@ -190,12 +199,12 @@ class Engine:
         return Control(len(rows), lambda number: rows[number][1] not in rows[number][0].gone, lambda: self._hear(0))
 
     def _answer(self, batch: Sequence[Waiting]) -> None:
-        """Runs a batch. If that fails, runs each of its tasks alone."""
+        """Runs a batch. If that fails, runs each of its tasks alone. Another thread makes texts of what was found."""
         rows = [(each, row) for each in batch for row in range(len(each.task.parts))]
-        began, results = time.monotonic(), list[Any]()
+        began, begun = time.monotonic(), list[Finish]()
         try:
             for some in _within(batch[0].predictor.budget, rows):
-                results += batch[0].predictor.run([each.task.parts[row] for each, row in some], self._control(some))
+                begun.append(batch[0].predictor.begin([each.task.parts[row] for each, row in some], self._control(some)))
         except Exception as error:
             if len(batch) == 1:
                 self._send(batch[0].link, _failure(error))
@@ -203,10 +212,20 @@ class Engine:
                 for each in batch:
                     self._answer([each])
             return
-        spent = time.monotonic() - began
+        self._finisher.submit(self._finish, batch, begun, time.monotonic() - began)
+
+    def _finish(self, batch: Sequence[Waiting], begun: Sequence[Finish], spent: float) -> None:
+        """Sends the results of a batch."""
+        try:
+            results = [result for finish in begun for result in finish()]
+        except Exception as error:
+            for each in batch:
+                self._send(each.link, _failure(error))
+            return
+        count = len(results)
         for each in batch:
             mine, results = results[: len(each.task.parts)], results[len(each.task.parts) :]
-            self._send(each.link, Ran(mine, len(rows), spent * len(mine) / len(rows)))
+            self._send(each.link, Ran(mine, count, spent * len(mine) / count))
 
 
 def _within(budget: int, rows: Sequence[tuple[Waiting, int]]) -> Iterator[list[tuple[Waiting, int]]]:
@@ -251,5 +270,6 @@ def run_engine(number: int, load: Callable[[Place], Served], threads: int) -> No
         signal.signal(name, signal.SIG_IGN)  # the workers reload, or answer what they have accepted
     engine = Engine(socket.socket(fileno=number), load, os.getppid())
     torch.set_num_threads(threads)
+    sys.setswitchinterval(SWITCH)
     report_ready()
     engine.run()
