@@ -45,6 +45,8 @@ SYSTEMS: dict[str, tuple[str, ...]] = {
     "without-dictionary": ("task.dictionary_steps=0",),
     "adversarial": ("task.adversarial_weight=1.0",),
     "vectors": ("task.vectors=true",),
+    "own-tokens": ("task.own_tokens=true",),
+    "own-tokens-vectors": ("task.own_tokens=true", "task.vectors=true"),
     "language-model": ("task.language_model_steps=2000",),
     "two-decoders": ("task.decoders=2",),
     "moving-average": ("train.ema=0.999",),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,8 @@ from made_up import sentences, twin
 import weft
 from weft.batch import BOS, EOS, PAD
 from weft.config.sections import load_config
+from weft.data.lines import read_lines
+from weft.data.unpaired import foreign_tokens
 from weft.dictionaries.tokens import token_vectors
 from weft.errors import ConfigError, DataError
 from weft.inference.two_languages import TwoLanguagePredictor
@@ -100,6 +103,28 @@ def test_back_translations_are_what_the_predictor_writes(
     written = task._translated(model, [text], "xx")[0]
     ids = [token for token in found.values[row].tolist() if token not in (PAD, EOS)]
     assert task.marked.decode(ids) == written
+
+
+def test_back_translations_may_avoid_tokens_of_the_other_language(
+    files: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task, model = prepared(files, tmp_path / "run", **{"task.own_tokens": "true"})
+    foreign = torch.from_numpy(foreign_tokens(task.train, task.marked.size))
+    lines = [spec.partition("=")[2] for spec in files]
+    counts = [Counter(token for line in read_lines(file) for token in task.marked.encode(line)) for file in lines]
+    for language, (own, other) in enumerate((counts, counts[::-1])):
+        for token in {*own, *other} - {EOS}:
+            often = other[token] / other.total() >= 10 * own[token] / own.total()
+            assert abs(other[token] * own.total() / other.total() - 10 * own[token]) < 3 or foreign[language, token] == often
+    batch, _ = next(task.batches(weft.batch.Position()))
+    logits, bias = model.decoder.logits, task._bias(model)
+    monkeypatch.setattr(model.decoder, "logits", lambda hidden: logits(hidden) + 9.0 * foreign[1])  # as if it copied
+    found = {
+        name: back_translations(task, model, batch, task.two, some).values for name, some in (("any", None), ("own", bias))
+    }
+    into = (batch.other == task.two.second).long()
+    wrong = {name: foreign[into[:, None].expand_as(tokens), tokens].any() for name, tokens in found.items()}
+    assert wrong["any"] and not wrong["own"]
 
 
 def test_denoising_fades_and_dictionaries_come_first(files: list[str], tmp_path: Path) -> None:

@@ -26,6 +26,9 @@ from weft.data.tokenizer import Tokenizer
 
 TOKENS, WORDS, LANGUAGE = "tokens", "words", "language"
 
+FOREIGN = 10.0
+"""A token belongs to the other language if it is this many times as frequent there."""
+
 Translate = Callable[[str, str], str]
 """A text and its language to a first translation into the other language."""
 
@@ -98,6 +101,18 @@ def collate_unpaired(
         _source(words, counts),
         torch.from_numpy(known[1 - numbers]),
     )
+
+
+def foreign_tokens(corpus: Corpus, size: int) -> NDArray[np.bool_]:
+    """[2, size]: the tokens that are at least `FOREIGN` times as frequent in the other language as in this one."""
+    rows = np.arange(len(corpus))
+    tokens, lengths = corpus.gather(TOKENS, rows)
+    languages = np.repeat(corpus.gather(LANGUAGE, rows)[0], lengths)
+    counts = np.stack([np.bincount(tokens[languages == language], minlength=size) for language in (0, 1)])
+    shares = counts / np.maximum(1, counts.sum(1, keepdims=True))
+    foreign: NDArray[np.bool_] = (shares[::-1] >= FOREIGN * shares) & (shares[::-1] > 0)
+    foreign[:, : EOS + 1] = False
+    return foreign
 
 
 def _source(tokens: NDArray[Any], lengths: Rows) -> Source:

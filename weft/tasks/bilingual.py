@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -18,6 +18,7 @@ from weft.inference.shortlist import Narrow
 from weft.inference.translation import TranslationPredictor
 from weft.models.base import Decoder, Encoded
 from weft.models.bilingual import Bilingual
+from weft.search.choosers import Limits
 from weft.search.tables import Hypothesis
 from weft.tasks.rewarding import PLAIN
 from weft.tasks.translation import TranslationTask
@@ -74,14 +75,32 @@ def nothing(batch: UnpairedBatch) -> Source:
 
 
 class Textless(TranslationPredictor):
-    """Translates into token ids only: to decode texts for every update would take a good part of its time."""
+    """Translates into token ids only: to decode texts for every update would take a good part of its time.
+
+    bias: [2, V] added to the logits of a text in the first or the second language, if given · second: the latter's mark.
+    """
+
+    bias: Tensor | None = None
+    second = 0
+
+    def limits(self, pieces: list[Piece], real: int, narrow: Narrow | None = None) -> Limits:
+        limits = super().limits(pieces, real, narrow)
+        if self.bias is None:
+            return limits
+        languages = torch.tensor([int(piece.prefix == [self.second]) for piece in pieces], device=self.bias.device)
+        return replace(limits, bias=self.bias[languages])
 
     def translation(self, piece: Piece, hypothesis: Hypothesis, narrow: Narrow | None) -> Translation:
         return Translation("", hypothesis.score, [*piece.prefix, *hypothesis.tokens])
 
 
-def back_translations(task: TranslationTask, model: Bilingual, batch: UnpairedBatch, languages: Languages) -> Source:
-    """Greedy translations of the texts into the other language, without dropout; no gradient passes through them."""
+def back_translations(
+    task: TranslationTask, model: Bilingual, batch: UnpairedBatch, languages: Languages, bias: Tensor | None = None
+) -> Source:
+    """Greedy translations of the texts into the other language, without dropout; no gradient passes through them.
+
+    bias: [2, V] added to the logits of each language, if given.
+    """
     layout, into = batch.clean.layout, (1 - languages.of(batch)).tolist()
     rows = [row[:length] for row, length in zip(batch.clean.values.tolist(), layout.counts, strict=True)] if layout else []
     most = min(task.config.decode.max_length, task.config.data.max_length)
@@ -93,6 +112,7 @@ def back_translations(task: TranslationTask, model: Bilingual, batch: UnpairedBa
     for language in (0, 1) if len(model.decoders) > 1 else (None,):
         mine = [row for row, other in enumerate(into) if language in (None, other)]
         writer = Textless(model.writes(language or 0), task.source, task.target, resolve(section, model.device))
+        writer.bias, writer.second = bias, languages.second
         pieces = [Piece(rows[row], [(languages.first, languages.second)[into[row]]]) for row in mine]
         for row, (best, *_) in zip(mine, writer.search(pieces)[0] if pieces else [], strict=True):
             texts[row] = [*(token for token in best.ids if EOS < token < languages.size), EOS]

@@ -22,7 +22,7 @@ from weft.data.monolingual import Monolingual, languages_of, open_languages
 from weft.data.noise import Noiser, Noising, WordNoise
 from weft.data.pairs import random_pairs
 from weft.data.tokenizer import has_tokenizers, train_tokenizer
-from weft.data.unpaired import TOKENS, WORDS, Translate, UnpairedBatch, collate_unpaired, prepare_unpaired
+from weft.data.unpaired import TOKENS, WORDS, Translate, UnpairedBatch, collate_unpaired, foreign_tokens, prepare_unpaired
 from weft.dictionaries.dictionary import nearest
 from weft.dictionaries.mapping import Learning, Mapped, map_vectors
 from weft.dictionaries.tokens import place_vectors, token_vectors
@@ -55,6 +55,8 @@ class UnsupervisedTask(TranslationTask):
     dictionary_steps: updates that begin with translations word by word; 0: no dictionary
     language_model_steps: updates before all others, in which the decoder learns to write texts without a source, and the
         encoder to fill in blanks; 0: none
+    own_tokens: whether back-translations avoid tokens that are typical of the other language, so that the model cannot learn
+        to leave words as they are
     vectors: whether the vectors of the dictionary are the first embeddings of words that are one token
     decoders: one decoder for both languages, or one for each (Artetxe et al. 2018)
     adversarial_weight: weight of the encoder's loss against a judge, with an optimiser of its own, that tells languages apart
@@ -65,6 +67,7 @@ class UnsupervisedTask(TranslationTask):
     commands = ('weft translate {run} "a sentence"', "weft evaluate {run} --data SOURCE,TARGET --set decode.into=LANGUAGE")
     distils = False
     texts: Sequence[Monolingual] = ()
+    _avoided: Tensor | None = None
 
     def __init__(
         self,
@@ -77,6 +80,7 @@ class UnsupervisedTask(TranslationTask):
         denoising_steps: NonNegativeInt = 20_000,
         dictionary_steps: NonNegativeInt = 2_000,
         language_model_steps: NonNegativeInt = 0,
+        own_tokens: bool = False,
         vectors: bool = False,
         decoders: Literal[1, 2] = 1,
         adversarial_weight: NonNegativeFloat = 0.0,
@@ -87,7 +91,7 @@ class UnsupervisedTask(TranslationTask):
         self.steady = False
         self.noise = WordNoise(drop, blank, shuffle), WordNoise(drop, 0.0, shuffle)
         self.denoising_steps, self.dictionary_steps = denoising_steps, dictionary_steps
-        self.language_model_steps, self.vectors = language_model_steps, vectors
+        self.language_model_steps, self.own_tokens, self.vectors = language_model_steps, own_tokens, vectors
         self.decoders, self.adversarial_weight = decoders, adversarial_weight
         self.measures = (
             Measure("pure_round_trip", "round trip × purity"),
@@ -200,8 +204,15 @@ class UnsupervisedTask(TranslationTask):
             yield from self._restored(model, batch, batch.source, language, "denoising", weight)
         source = batch.words
         if update > self.dictionary_steps:
-            source = back_translations(self, model, batch, self.two)
+            source = back_translations(self, model, batch, self.two, self._bias(model) if self.own_tokens else None)
         yield from self._restored(model, batch, source, 1 - language, "nll", count=count)
+
+    def _bias(self, model: Bilingual) -> Tensor:
+        """[2, V]: −inf for the tokens that texts of each language avoid."""
+        if self._avoided is None:
+            foreign = torch.from_numpy(foreign_tokens(self.train, self.marked.size))
+            self._avoided = torch.zeros(foreign.shape).masked_fill(foreign, -torch.inf).to(model.device)
+        return self._avoided
 
     def _restored(
         self,
