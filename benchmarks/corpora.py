@@ -1,6 +1,6 @@
 """Several corpora, BPE-dropout and R-Drop on Multi30k, next to models trained without them.
 
-    python benchmarks/corpora.py DIR --out OUT [--only multilingual,temperature,noise] [--seeds 1,2] [--at-once 6] [--minutes 9]
+    python benchmarks/corpora.py DIR --out OUT [--only multilingual,noise/both] [--seeds 1,2] [--at-once 6] [--minutes 9]
 
 DIR holds train, val and test_2016_flickr, each as .en, .de and .fr.
 
@@ -38,6 +38,9 @@ SMALL = (
     *("train.keep_best=true", "train.best_by=bleu"),
 )
 """For a few thousand pairs, on which a long training overfits."""
+
+NOISY = ("train.steps=4000", *SMALL[1:])
+"""With noise it takes longer."""
 
 FULL = ("train.steps=2000", "train.batch_tokens=8192")
 """For 29,000 pairs."""
@@ -90,10 +93,10 @@ def systems(folder: Path, out: Path) -> dict[str, dict[str, tuple[list[dict[str,
             "with 29,000 de, temperature 5": (mixed, (*FULL, "data.temperature=5"), ("fr", "de")),
         },
         "noise": {
-            "plain": (plain, (size, *SMALL), ("de",)),
-            "BPE-dropout": (drawn, (size, *SMALL), ("de",)),
-            "R-Drop": (plain, (size, *SMALL, R_DROP), ("de",)),
-            "both": (drawn, (size, *SMALL, R_DROP), ("de",)),
+            "plain": (plain, (size, *NOISY), ("de",)),
+            "BPE-dropout": (drawn, (size, *NOISY), ("de",)),
+            "R-Drop": (plain, (size, *NOISY, R_DROP), ("de",)),
+            "both": (drawn, (size, *NOISY, R_DROP), ("de",)),
         },
     }
 
@@ -142,12 +145,10 @@ def main() -> None:
     add_options(parser, at_once=6)
     options = parser.parse_args()
     known = systems(options.folder, options.out)
-    chosen = [
-        (part, name, int(seed))
-        for part in select(known, options.only)
-        for name in known[part]
-        for seed in options.seeds.split(",")
-    ]
+    names = {f"{part}/{name}": (part, name) for part, some in known.items() for name in some}
+    parts = {*select({**known, **names}, options.only)}
+    wanted = [(part, name) for both, (part, name) in names.items() if parts & {part, both}]
+    chosen = [(part, name, int(seed)) for part, name in wanted for seed in options.seeds.split(",")]
     longest = sorted(chosen, key=lambda each: SLOW.isdisjoint(known[each[0]][each[1]][1]))  # they start first
     done = dict(zip(longest, sweep([plan(*each, options) for each in longest], options, prepare=0), strict=True))
     outcomes = {each: done[each] for each in chosen}

@@ -38,7 +38,7 @@ TUNED = (
 MIXED = "teacher_weight: 0.1"
 SYSTEMS = {
     CONTROL: "none",
-    "risk-bleu": f"{{kind: minimum_risk, samples: 8, alpha: 0.05, weight: 10, {MIXED}}}",
+    "risk-bleu": f"{{kind: minimum_risk, samples: 8, alpha: 0.05, weight: 40, {MIXED}}}",
     "reinforce-bleu": f"{{kind: reinforce, samples: 5, {MIXED}}}",
     "self-critical": f"{{kind: self_critical, samples: 4, {MIXED}}}",
     "constant": f"{{kind: reinforce, metric: constant, baseline: none, samples: 5, {MIXED}}}",
