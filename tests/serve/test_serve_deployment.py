@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import os
 import shlex
 import shutil
 import socket
 import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -102,3 +105,32 @@ def test_the_options_in_the_files_exist() -> None:
     entry = next(line for line in (DEPLOY / "Dockerfile").read_text().splitlines() if line.startswith("ENTRYPOINT"))
     given = options_of(shlex.split(unit)) | options_of(compose) | options_of(shlex.split(entry.replace(",", " ").strip("]")))
     assert len(given) >= 4 and all(option in known for option in given), given
+
+
+def test_each_service_has_an_address_of_its_own() -> None:
+    services = yaml.safe_load((DEPLOY / "compose.yaml").read_text())["services"]
+    addresses = {name: service["networks"]["inside"]["ipv4_address"] for name, service in services.items()}
+    assert len(set(addresses.values())) == len(services)
+    command = services["weft"]["command"]
+    assert command[command.index("--proxy") + 1] == addresses["nginx"]
+
+
+def dockerfile(instruction: str) -> list[str]:
+    lines = (DEPLOY / "Dockerfile").read_text().splitlines()
+    return [line.removeprefix(f"{instruction} ") for line in lines if line.startswith(f"{instruction} ")]
+
+
+def test_the_build_context_has_what_the_image_copies() -> None:
+    kept = {line[1:] for line in (DEPLOY.parent / ".dockerignore").read_text().splitlines() if line.startswith("!")}
+    assert kept == {name for line in dockerfile("COPY") for name in line.split()[:-1]}
+    assert all((DEPLOY.parent / name).exists() for name in kept)
+
+
+def test_the_health_check_of_the_image_uses_no_proxy(serve: Any) -> None:
+    (line,) = dockerfile("HEALTHCHECK")
+    check = json.loads(line.partition("CMD ")[2])[-1]
+    assert "http://localhost:5000" in check
+    proxied = os.environ | {"http_proxy": "http://127.0.0.1:9", "no_proxy": ""}
+    for server, status in ((serve().url, 0), (f"http://127.0.0.1:{free_port()}", 1)):
+        asked = [sys.executable, "-c", check.replace("http://localhost:5000", server)]
+        assert subprocess.run(asked, env=proxied, capture_output=True).returncode == status
