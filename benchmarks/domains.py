@@ -21,18 +21,30 @@ from weft.runs.weights import read_tensors
 
 RECIPE = "transformer-small"
 PAIRS = 2000
-BASE, STEPS = 1500, 400
-"""Steps of the first training, and of those that continue it."""
+BASE = 1500
+"""Steps of the first training."""
 
-TUNED = ("train.batch_tokens=4096", "train.ema=0.98", "train.schedule={kind: slanted_triangular, rate: 5.0e-4}")
-SYSTEMS: dict[str, tuple[str, ...]] = {
-    "plain": (),
-    "mixed": (),
-    "adapters": ("model.lora={rank: 6, alpha: 12}", "train.schedule={kind: slanted_triangular, rate: 3.0e-3}"),
-    "frozen-encoder": ("train.freeze=[encoder.layers.*]",),
-    "extended": ("start.extend=500",),
+TUNED = ("train.batch_tokens=4096", "train.ema=0.98")
+
+
+def rated(rate: float) -> str:
+    """The schedule of fine-tuning, with this highest rate."""
+    return f"train.schedule={{kind: slanted_triangular, rate: {rate}}}"
+
+
+SYSTEMS: dict[str, tuple[int, tuple[str, ...]]] = {
+    "plain": (400, (rated(5.0e-4),)),
+    "mixed": (400, (rated(5.0e-4),)),
+    "adapters": (1200, (rated(1.0e-2), "model.lora={rank: 4, alpha: 8, embedding_rank: 12}")),
+    "adapters-linear": (1200, (rated(1.0e-2), "model.lora={rank: 7, alpha: 14, embedding_rank: 0}")),
+    "frozen-encoder": (400, (rated(5.0e-4), "train.freeze=[encoder.layers.*]")),
+    "extended": (400, (rated(5.0e-4), "start.extend=500")),
 }
-"""How a model is tuned → settings. `mixed` draws as many pairs of the old domain as of the new; `extended` adds tokens."""
+"""How a model is tuned → steps and settings.
+
+`mixed` draws as many pairs of the old domain as of the new; `extended` adds tokens. Adapters have at most 3 % of the
+parameters, and take more steps at a higher rate; `adapters-linear` leaves embeddings and the output layer as they are.
+"""
 
 
 def write_data(folder: Path, out: Path) -> dict[str, dict[str, str]]:
@@ -63,10 +75,11 @@ def plan(options: argparse.Namespace, data: dict[str, dict[str, str]], old: str,
     if system is None:
         steps = scale_steps(RECIPE, [f"train.steps={BASE}"], options.steps_scale)
         return Run(f"{old}-{seed}", RECIPE, data[old]["all"], (*common, steps, *options.set), tests)
-    steps = scale_steps(RECIPE, [f"train.steps={STEPS}"], options.steps_scale)
+    count, settings = SYSTEMS[system]
+    steps = scale_steps(RECIPE, [f"train.steps={count}"], options.steps_scale)
     few, whole, start = data[new]["few"], data[old]["all"], str(options.out / f"{old}-{seed}")
     mixed = f"data.train=[{{files: {few}, weight: 1}}, {{files: {whole}, weight: 1}}]"
-    sets = (*common, *TUNED, *SYSTEMS[system], steps, *([mixed] if system == "mixed" else []), *options.set)
+    sets = (*common, *TUNED, *settings, steps, *([mixed] if system == "mixed" else []), *options.set)
     return Run(f"{old}-{system}-{seed}", RECIPE, "" if system == "mixed" else few, sets, tests, start=start)
 
 
@@ -84,8 +97,10 @@ def table(out: Path, data: dict[str, dict[str, str]], old: str, found: dict[str,
         for test in data:
             values = [each.scores.get(test, {}).get("BLEU", float("nan")) for each in outcomes]
             cells.append(f"{statistics.mean(values):.1f} ({', '.join(f'{value:.1f}' for value in values)})")
-        rows.append([*cells, f"{trained_share(out, outcomes[0]):.1f} %"])
-    return f"A model of {old}, tuned for the other domain:\n\n" + markdown(["system", *data, "parameters saved"], rows) + "\n"
+        steps = SYSTEMS[name][0] if name in SYSTEMS else BASE
+        rows.append([*cells, f"{steps:,}", f"{trained_share(out, outcomes[0]):.1f} %"])
+    heading = ["system", *data, "steps", "parameters saved"]
+    return f"A model of {old}, tuned for the other domain:\n\n" + markdown(heading, rows) + "\n"
 
 
 def parser() -> argparse.ArgumentParser:

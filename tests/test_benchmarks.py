@@ -18,6 +18,7 @@ from weft.attention import ATTENTIONS
 from weft.attention.core.patterns import PATTERNS
 from weft.config.registry import build
 from weft.config.sections import load_config
+from weft.layers.lora import Lora, add_adapters
 from weft.mixers import MIXERS
 from weft.models.base import Sizes
 from weft.models.composing import build_model
@@ -350,3 +351,14 @@ def test_post_norm_scores_are_compared_seed_by_seed() -> None:
     text = postnorm.table({"fused": fused, "plain": plain})
     assert "| fused | 0, 1 | 40.50 ± 0.71 (40.00, 41.00) |" in text
     assert "| fused − plain | 0, 1 | 0.75 [-2.43, 3.93] | 0.0000 [0.0000, 0.0000] |" in text
+
+
+@pytest.mark.parametrize("system", ["adapters", "adapters-linear"])
+def test_adapters_for_another_domain_have_at_most_three_percent_of_the_parameters(system: str) -> None:
+    domains = importlib.import_module("domains")
+    config = load_config(domains.RECIPE, domains.SYSTEMS[system][1])
+    with torch.device("meta"):
+        model = build_model(config.model, Sizes(config.data.vocabulary, config.data.vocabulary, shared=True))
+        whole = model.count_parameters()
+        add_adapters(model, Lora(**config.model["lora"]))
+    assert 0.025 < (model.count_parameters() - whole) / whole <= 0.03

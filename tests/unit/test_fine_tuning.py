@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import small_task
 import tiny
 import torch
 from torch import Tensor, nn
@@ -14,18 +13,16 @@ from torch import Tensor, nn
 import weft
 from weft import api
 from weft.config.registry import build
-from weft.config.sections import load_config
+from weft.config.sections import Config, load_config
 from weft.config.train_section import TrainSection
 from weft.errors import ConfigError, RunError
-from weft.layers.lora import Lora, LoraLinear, add_adapters, merge_adapters
-from weft.models.base import Model, Sizes
-from weft.models.composing import build_model
 from weft.runs.opening import open_run, run_config
 from weft.runs.weights import read_tensors
 from weft.serve.models import Models, Place
 from weft.training import checkpoint
 from weft.training.layers import Layers, layers_of
 from weft.training.optimizer import take_step
+from weft.training.starting import check_start
 
 STEPS = 6
 TUNED: dict[str, Any] = {
@@ -41,6 +38,7 @@ MODES: dict[str, dict[str, Any]] = {
     "plain": {},
     "unfreezing": {"train.unfreeze_every": 2, "train.layer_factor": 2.6},
     "adapters": {"model.lora": {"rank": 4}, "train.unfreeze_every": 2},
+    "adapters of layers": {"model.lora": {"rank": 4, "embedding_rank": 0}},
     "rewarded adapters": {
         "model.lora": {"rank": 4},
         "train.batch_tokens": 64,
@@ -204,7 +202,34 @@ def test_adapters_are_saved_small_and_start_as_the_run_they_adapt(tuned: Any, re
     assert all(".lora_" in name for name in state(run, 1) if name.startswith(("model/", "ema/")))
     merged = dict(open_run(run).model.named_parameters())
     changed = {name for name in base if not torch.equal(base[name], merged[name])}
-    assert changed and not any("norm" in name or "table" in name for name in changed)
+    assert "encoder.front.table.weight" in changed and not any("norm" in name for name in changed)
+    assert {name for name in saved if "table" in name} == {f"encoder.front.table.lora_{factor}" for factor in "ab"}
+    assert run_config(run).model["lora"]["embedding_rank"] == 4
+    assert sum(tensor.numel() for tensor in saved.values()) < sum(tensor.numel() for tensor in base.values()) / 2
+
+
+def test_adapters_of_runs_that_know_no_embedding_rank_load_and_resume(tuned: Any, tmp_path: Path) -> None:
+    whole, old = tuned("adapters of layers"), tmp_path / "old"
+    assert not any("table" in name for name in read_tensors(whole / "model.safetensors"))
+    shutil.copytree(whole, old)
+    for file in old.glob("**/config.yaml"):
+        file.write_text("".join(line for line in file.read_text().splitlines(True) if "embedding_rank" not in line))
+    first, second = (open_run(run).model.state_dict() for run in (whole, old))
+    assert all(torch.equal(first[name], second[name]) for name in first)
+    for step in range(4, STEPS + 1):
+        shutil.rmtree(checkpoint.folder_of(old, step))
+    api.train(out=old, resume=True)
+    assert (whole / "model.safetensors").read_bytes() == (old / "model.safetensors").read_bytes()
+
+
+def test_a_vocabulary_that_grows_has_embeddings_that_are_trained_themselves(reverse_run: Path) -> None:
+    assert check_start(_started(reverse_run, {"start.extend": 3})).model["lora"]["embedding_rank"] == 0
+    assert check_start(_started(reverse_run, {})).model["lora"]["embedding_rank"] == 4
+    assert check_start(_started(reverse_run, {"model.lora.embedding_rank": 2})).model["lora"]["embedding_rank"] == 2
+
+
+def _started(base: Path, changes: dict[str, Any]) -> Config:
+    return run_config(base).replaced({"start.run": str(base), "model.lora": {"rank": 4}, **changes})
 
 
 def test_merged_adapters_need_no_other_run(tuned: Any, reverse_run: Path, tmp_path: Path, weft: tiny.Shell) -> None:
@@ -232,39 +257,6 @@ def test_a_server_holds_the_weights_of_an_adapted_run_once(tuned: Any, reverse_r
     served = Models([Place((str(run),)) for run in (reverse_run, tuned("adapters"))], device="cpu").served
     first, second = (dict(model.translator.model.named_parameters()) for model in served)
     shared = {name for name in first if first[name] is second[name]}
-    assert "encoder.front.table.weight" in shared and "decoder.layers.0.network.up.weight" not in shared
+    assert any("norm" in name for name in shared) and "decoder.layers.0.network.up.weight" not in shared
+    assert "encoder.front.table.weight" not in shared
     assert [model.name for model in served] == [reverse_run.name, "adapters"]
-
-
-def test_an_output_layer_of_its_own_gets_no_adapter() -> None:
-    """The loss uses its weights directly, so that an adapter would not be trained."""
-    model = build_model({"kind": "transformer", **SMALL["transformer"], "share_embeddings": "none"}, Sizes(20, 20))
-    add_adapters(model, Lora(rank=2))
-    adapted = {name for name, layer in model.named_modules() if isinstance(layer, LoraLinear)}
-    assert "decoder.output" in dict(model.named_modules()) and "decoder.layers.0.network.up" in adapted
-    assert not any("output" in name for name in adapted)
-
-
-SMALL = {
-    "transformer": {"dim": 16, "heads": 2, "feedforward": 24, "encoder_layers": 1, "decoder_layers": 1},
-    "rnn": {"dim": 16, "encoder_layers": 1, "decoder_layers": 1},
-    "bytenet": {"dim": 16, "encoder_sets": 1, "decoder_sets": 1, "dilations": [1]},
-}
-
-
-@pytest.mark.parametrize("kind", SMALL)
-@torch.no_grad()
-def test_merged_adapters_compute_the_same(kind: str) -> None:
-    """In every family: no layer uses the weights of an adapted layer without its adapter."""
-    torch.manual_seed(0)
-    model = build_model({"kind": kind, **SMALL[kind]}, Sizes(20, 20, shared=True)).double().eval()
-    assert isinstance(model, Model)
-    add_adapters(model, Lora(rank=2))
-    adapted = [layer for layer in model.modules() if isinstance(layer, LoraLinear)]
-    for layer in adapted:
-        nn.init.normal_(layer.lora_b, std=0.3)
-    batch = small_task.small_batch(3)
-    before = model(batch.source, batch.target, batch.target_layout).hidden
-    merge_adapters(model)
-    after = model(batch.source, batch.target, batch.target_layout).hidden
-    assert adapted and torch.allclose(before, after, atol=1e-10)

@@ -1,13 +1,15 @@
-"""Low-rank adapters (LoRA, Hu et al. 2022): a few weights beside linear layers that stay as they are."""
+"""Low-rank adapters (LoRA, Hu et al. 2022): a few weights beside layers and tables that stay as they are."""
 
 from __future__ import annotations
 
 import math
-from collections import Counter
+from abc import ABC, abstractmethod
+from collections.abc import Container, Iterable, Mapping
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
-from pydantic import Field, PositiveFloat, PositiveInt
+from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
 from torch import Tensor, nn
 
 from weft.config.patterns import matching
@@ -27,6 +29,10 @@ class Lora(Options):
     rank: PositiveInt = Field(default=8, description="width between the two matrices; 8: a few percent of the weights")
     alpha: PositiveFloat = Field(default=16.0, description="the product is multiplied by alpha / rank")
     match: list[str] = Field(default=["*"], description="linear layers that get an adapter, by patterns of their names")
+    embedding_rank: NonNegativeInt | Literal["auto"] = Field(
+        default="auto",
+        description="rank of the adapters of embeddings and output layers; 0: none; auto: rank, or 0 with start.extend",
+    )
 
 
 class LoraLinear(nn.Linear):
@@ -36,9 +42,7 @@ class LoraLinear(nn.Linear):
         nn.Module.__init__(self)  # the weights are those of the layer
         self.in_features, self.out_features = layer.in_features, layer.out_features
         self.weight, self.bias, self.scale = layer.weight, layer.bias, alpha / rank
-        self.lora_a = nn.Parameter(layer.weight.new_empty(rank, layer.in_features))
-        self.lora_b = nn.Parameter(layer.weight.new_zeros(layer.out_features, rank))
-        nn.init.kaiming_uniform_(self.lora_a, a=math.sqrt(5))
+        self.lora_a, self.lora_b = _factors(layer.weight, rank)
 
     def forward(self, x: Tensor) -> Tensor:
         return F.linear(x, self.weight, self.bias) + self.scale * F.linear(F.linear(x, self.lora_a), self.lora_b)
@@ -46,30 +50,141 @@ class LoraLinear(nn.Linear):
     @torch.no_grad()
     def merged(self) -> nn.Linear:
         """A plain layer with the same outputs."""
-        layer = nn.Linear(self.in_features, self.out_features, bias=self.bias is not None, device="meta")
-        layer.weight, layer.bias = nn.Parameter(self.weight + self.scale * self.lora_b @ self.lora_a), self.bias
+        return _linear(self, nn.Parameter(self.weight + self.scale * self.lora_b @ self.lora_a))
+
+
+class LoraTable(nn.Module, ABC):
+    """A layer whose `weight` is W + (alpha / rank) · B A, so that everything that reads it, such as the loss, gets the sum.
+
+    The parameter W keeps its name, and is not trained. Tied layers share W, A and B. Shapes: W [V, D] · B [V, R] · A [R, D].
+    """
+
+    def __init__(self, layer: nn.Module, factors: tuple[nn.Parameter, nn.Parameter], alpha: float) -> None:
+        nn.Module.__init__(self)
+        self._parameters["weight"] = layer.get_parameter("weight")
+        (self.lora_a, self.lora_b), self.scale = factors, alpha / factors[0].size(0)
+
+    @property
+    def weight(self) -> Tensor:
+        return self.frozen + self.scale * (self.lora_b @ self.lora_a)
+
+    @property
+    def frozen(self) -> Tensor:
+        """W."""
+        weight = self._parameters["weight"]
+        assert weight is not None
+        return weight
+
+    @abstractmethod
+    def plain(self, weight: nn.Parameter) -> nn.Module:
+        """The layer with another weight and without an adapter."""
+
+
+class LoraEmbedding(LoraTable, nn.Embedding):  # type: ignore[override]  # a property instead of a parameter
+    """An embedding with an adapter. A lookup multiplies only the rows that it reads."""
+
+    def __init__(self, layer: nn.Embedding, factors: tuple[nn.Parameter, nn.Parameter], alpha: float) -> None:
+        LoraTable.__init__(self, layer, factors, alpha)
+        self.num_embeddings, self.embedding_dim = layer.num_embeddings, layer.embedding_dim
+        self.padding_idx = layer.padding_idx
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        rows = F.embedding(tokens, self.frozen, self.padding_idx)
+        return rows + self.scale * (F.embedding(tokens, self.lora_b, self.padding_idx) @ self.lora_a)
+
+    def plain(self, weight: nn.Parameter) -> nn.Embedding:
+        layer = nn.Embedding(self.num_embeddings, self.embedding_dim, self.padding_idx, device="meta")
+        layer.weight = weight
         return layer.train(self.training)
 
 
+class LoraOutput(LoraTable, nn.Linear):  # type: ignore[override]  # a property instead of a parameter
+    """An output layer with an adapter. Its loss reads `weight`, so forward does too."""
+
+    def __init__(self, layer: nn.Linear, factors: tuple[nn.Parameter, nn.Parameter], alpha: float) -> None:
+        LoraTable.__init__(self, layer, factors, alpha)
+        self.in_features, self.out_features, self.bias = layer.in_features, layer.out_features, layer.bias
+
+    def plain(self, weight: nn.Parameter) -> nn.Linear:
+        return _linear(self, weight)
+
+
 def add_adapters(model: nn.Module, lora: Lora) -> None:
-    """Puts an adapter beside the linear layers that `lora` names. Output layers, whose weights the loss uses directly, tied
-    layers, and layers narrower than the rank get none."""
-    linear = {name: layer for name, layer in model.named_modules() if type(layer) is nn.Linear}
-    layers = {name: layer for name, layer in linear.items() if name.rpartition(".")[2] != OUTPUT}
-    owners = Counter(id(weight) for module in model.modules() for weight in module.parameters(recurse=False))
-    wide = {name: layer for name, layer in layers.items() if min(layer.weight.shape) > lora.rank}
-    free = [name for name, layer in wide.items() if owners[id(layer.weight)] == 1]
-    if not free:
+    """Puts adapters beside the linear layers that `lora` names, and beside embeddings and output layers if it says so.
+
+    Layers that are no wider than the rank get none, nor do weights that other kinds of layers share. An `embedding_rank` of
+    auto is 0 here: a new run has replaced it by a number, and a run without it was trained before it existed.
+    """
+    users: dict[Tensor, list[nn.Module]] = {}
+    for module in model.modules():
+        for weight in module.parameters(recurse=False):
+            users.setdefault(weight, []).append(module)
+    named = {name: layer for name, layer in model.named_modules() if type(layer) is nn.Linear}
+    outputs = {layer for name, layer in named.items() if name.rpartition(".")[2] == OUTPUT}
+    wide = {name: layer for name, layer in named.items() if layer not in outputs and min(layer.weight.shape) > lora.rank}
+    free = [name for name, layer in wide.items() if len(users[layer.weight]) == 1]
+    rank = 0 if lora.embedding_rank == "auto" else lora.embedding_rank
+    matrices = [weight for weight, layers in users.items() if _is_table(weight, layers, outputs)]
+    tables = [weight for weight in matrices if 0 < rank < min(weight.shape)]
+    if not free and not tables:
         raise ConfigError(
             f"model.lora: this model has no linear layer of its own that is wider than the rank, {lora.rank}; lower "
             "model.lora.rank, or train the weights themselves"
         )
-    for name in matching(lora.match, free, "model.lora.match"):
-        model.set_submodule(name, LoraLinear(layers[name], lora.rank, lora.alpha))
+    adapted: dict[nn.Module, nn.Module] = {
+        named[name]: LoraLinear(named[name], lora.rank, lora.alpha)
+        for name in (matching(lora.match, free, "model.lora.match") if free else [])
+    }
+    for table in tables:
+        factors = _factors(table, rank)
+        for layer in users[table]:
+            adapted[layer] = _with_factors(layer, factors, lora.alpha)
+    _replace(model, adapted)
 
 
+@torch.no_grad()
 def merge_adapters(model: nn.Module) -> None:
-    """Replaces every adapter by a plain layer with the same outputs."""
-    for name, layer in list(model.named_modules()):
+    """Replaces every adapter by a plain layer with the same outputs. Tied layers stay tied."""
+    merged: dict[nn.Module, nn.Module] = {}
+    tables: dict[nn.Parameter, nn.Parameter] = {}
+    for layer in model.modules():
         if isinstance(layer, LoraLinear):
-            model.set_submodule(name, layer.merged())
+            merged[layer] = layer.merged()
+        elif isinstance(layer, LoraTable):
+            if layer.lora_b not in tables:
+                tables[layer.lora_b] = nn.Parameter(layer.weight)
+            merged[layer] = layer.plain(tables[layer.lora_b])
+    _replace(model, merged)
+
+
+def _factors(weight: Tensor, rank: int) -> tuple[nn.Parameter, nn.Parameter]:
+    """A [rank, inputs], random, and B [outputs, rank], zeros, so that a new adapter changes nothing."""
+    a, b = nn.Parameter(weight.new_empty(rank, weight.size(1))), nn.Parameter(weight.new_zeros(weight.size(0), rank))
+    nn.init.kaiming_uniform_(a, a=math.sqrt(5))
+    return a, b
+
+
+def _with_factors(layer: nn.Module, factors: tuple[nn.Parameter, nn.Parameter], alpha: float) -> LoraTable:
+    if isinstance(layer, nn.Embedding):
+        return LoraEmbedding(layer, factors, alpha)
+    assert isinstance(layer, nn.Linear)
+    return LoraOutput(layer, factors, alpha)
+
+
+def _linear(layer: nn.Linear, weight: nn.Parameter) -> nn.Linear:
+    """A plain layer with the bias of `layer`."""
+    plain = nn.Linear(layer.in_features, layer.out_features, bias=layer.bias is not None, device="meta")
+    plain.weight, plain.bias = weight, layer.bias
+    return plain.train(layer.training)
+
+
+def _is_table(weight: Tensor, layers: Iterable[nn.Module], outputs: Container[nn.Module]) -> bool:
+    """Whether a weight that these layers share is a matrix of embeddings and output layers alone."""
+    return weight.dim() == 2 and all(type(layer) is nn.Embedding or layer in outputs for layer in layers)
+
+
+def _replace(model: nn.Module, layers: Mapping[nn.Module, nn.Module]) -> None:
+    """Puts other layers in the place of some, wherever the model uses them."""
+    for name, layer in list(model.named_modules(remove_duplicate=False)):
+        if layer in layers:
+            model.set_submodule(name, layers[layer])

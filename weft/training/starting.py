@@ -31,7 +31,8 @@ def inherited(run: Path, config: Config) -> dict[str, Any]:
 
 
 def check_start(config: Config) -> Config:
-    """`config` with the hash of the weights it starts from. Raises an error if it cannot start there."""
+    """`config` with the hash of the weights it starts from, and the ranks of its adapters. Raises an error if it cannot start
+    there."""
     if config.start.run is None:
         if config.model["lora"] is not None:
             raise ConfigError("model.lora: adapters change the weights of a trained run; name it with --from RUN (start.run)")
@@ -47,4 +48,12 @@ def check_start(config: Config) -> Config:
                 f"{path}: {ours[key]} differs from that of {base}, {theirs[key]}, whose tokens the weights belong to; take it "
                 f"from there with `weft train RECIPE --from {base}` (start.extend adds tokens)"
             )
-    return config.replaced({"start.weights": weights_hash(base)})
+    return config.replaced({"start.weights": weights_hash(base), **_embedding_rank(config)})
+
+
+def _embedding_rank(config: Config) -> dict[str, int]:
+    """Replaces auto in model.lora.embedding_rank. A vocabulary that grows has embeddings that are trained themselves."""
+    lora = config.model["lora"]
+    if lora is None or lora["embedding_rank"] != "auto":
+        return {}
+    return {"model.lora.embedding_rank": 0 if config.start.extend else lora["rank"]}
