@@ -94,6 +94,16 @@ def test_word_by_word_translation_keeps_punctuation_and_capitals() -> None:
     assert known.translate("The dog, Rex, barks.") == "Le chien, Rex, barks."
 
 
+def test_words_have_the_case_of_their_language() -> None:
+    known = Dictionary({"Hund": [("dog", 1.0)], "der": [("the", 1.0)], "Rot": [("red", 1.0)]})
+    assert known.translate("Der Hund, der Hund. HUND") == "The dog, the dog. Dog"
+    assert known.translate("Hund der Hund") == "Dog the dog"
+    assert known.precision(Dictionary({"hund": [("Dog", 0.0)], "DER": [("a", 0.0)], "katze": [("cat", 0.0)]})).right == 1
+    learnt = learn_vectors(["Ein Hund schläft", "Der hund schläft", "Hund und Hund", "Nur hier", "der Hund"] * 5, width=2)
+    forms = dict(zip(learnt.words, learnt.forms, strict=True))
+    assert forms == {"hund": "Hund", "schläft": "schläft", "der": "der", "ein": "ein", "und": "und", "nur": "nur", "hier": "hier"}
+
+
 def test_parallel_texts_are_refused_and_equal_sizes_told(tmp_path: Path) -> None:
     draw = np.random.default_rng(0)
     lines = [" ".join(["word"] * int(length)) for length in draw.integers(1, 30, 100)]

@@ -37,10 +37,16 @@ class Precision:
 
 
 class Dictionary:
-    """Translations of single words. Texts are translated word by word; a word that is not known stays as it is."""
+    """Translations of single words. Texts are translated word by word; a word that is not known stays as it is.
+
+    A word is also found in another case than its entry has.
+    """
 
     def __init__(self, entries: Entries) -> None:
         self.entries = entries
+        self._forms: dict[str, str] = {}
+        for word in entries:
+            self._forms.setdefault(word.lower(), word)
 
     @staticmethod
     def read(path: str | Path) -> Dictionary:
@@ -64,21 +70,27 @@ class Dictionary:
                 yield f"{source}\t{target}\t{score:.4f}"
 
     def precision(self, gold: Dictionary) -> Precision:
-        known = [word for word in gold.entries if word in self.entries]
-        wanted = {word: {target for target, _ in gold.entries[word]} for word in known}
-        right = sum(self.entries[word][0][0] in wanted[word] for word in known)
+        """Compares first translations with those of `gold`, in any case."""
+        known = {word: found for word in gold.entries if (found := self._found(word))}
+        wanted = {word: {target.lower() for target, _ in gold.entries[word]} for word in known}
+        right = sum(found[0][0].lower() in wanted[word] for word, found in known.items())
         return Precision(right, len(known), len(gold.entries))
 
     def translate(self, text: str) -> str:
-        """A text word by word, in its order. Capitals of first letters are kept."""
-        return join_words([self._word(word) for word in split_words(text, lowercase=False)])
+        """A text word by word, in its order. What begins with a capital contrary to its entry does so in the translation."""
+        words = split_words(text, lowercase=False)
+        return join_words([self._word(word, first=number == 0) for number, word in enumerate(words)])
 
-    def _word(self, word: str) -> str:
-        found = self.entries.get(word.lower())
+    def _found(self, word: str) -> Sequence[tuple[str, float]]:
+        return self.entries.get(word) or self.entries.get(self._forms.get(word.lower(), ""), ())
+
+    def _word(self, word: str, first: bool) -> str:
+        found = self._found(word)
         if not found:
             return word
         best = found[0][0]
-        return best[:1].upper() + best[1:] if word[:1].isupper() else best
+        capital = word[:1].isupper() and (first or word not in self.entries)
+        return best[:1].upper() + best[1:] if capital else best
 
 
 def learn_dictionary(
@@ -103,10 +115,10 @@ def nearest(mapped: Mapped, best: int) -> Dictionary:
     scores = similarities(mapped.source.vectors, mapped.target.vectors)
     order = np.argsort(-scores, 1, kind="stable")[:, :best]
     found = np.take_along_axis(scores, order, 1)
-    words = mapped.target.words
+    forms = mapped.target.forms
     return Dictionary(
         {
-            word: [(words[number], float(score)) for number, score in zip(numbers, values, strict=True)]
-            for word, numbers, values in zip(mapped.source.words, order.tolist(), found.tolist(), strict=True)
+            word: [(forms[number], float(score)) for number, score in zip(numbers, values, strict=True)]
+            for word, numbers, values in zip(mapped.source.forms, order.tolist(), found.tolist(), strict=True)
         }
     )

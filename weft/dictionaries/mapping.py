@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -78,7 +78,7 @@ def map_vectors(source: WordVectors, target: WordVectors, learning: Learning, be
         found = mutual(similarities(mapped[0][limit], mapped[1][limit]))
         pairs = np.unique(np.concatenate([seeds, found]), axis=0)
     first, second = align(x, y, pairs, learning.weight)
-    return Mapped(WordVectors(source.words, source.counts, first), WordVectors(target.words, target.counts, second), seeds)
+    return Mapped(replace(source, vectors=first), replace(target, vectors=second), seeds)
 
 
 def align(x: Vectors, y: Vectors, pairs: Pairs, weight: float) -> tuple[Vectors, Vectors]:

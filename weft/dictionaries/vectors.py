@@ -36,11 +36,15 @@ def split_words(text: str, *, lowercase: bool = True) -> list[str]:
 
 @dataclass(frozen=True)
 class WordVectors:
-    """The words of a text, most frequent first, how often each occurs, and their vectors [V, D]."""
+    """The words of a text in lower case, most frequent first, how often each occurs, and their vectors [V, D].
+
+    forms: the usual spelling of each, such as Hund for hund.
+    """
 
     words: Sequence[str]
     counts: Sequence[int]
     vectors: Vectors
+    forms: Sequence[str]
 
 
 def learn_vectors(
@@ -51,14 +55,23 @@ def learn_vectors(
     window: the distance up to which words are each other's contexts, which count 1/distance. Left and right contexts differ.
     power: of the singular values.
     """
-    texts = [split_words(line) for line in lines]
+    written = [split_words(line, lowercase=False) for line in lines]
+    texts = [[word.lower() for word in text] for text in written]
     counts = Counter(word for text in texts for word in text)
     words = sorted((word for word, count in counts.items() if count >= least), key=lambda word: (-counts[word], word))[:most]
     if len(words) < 2:
         raise DataError(f"the text has {len(words)} words that occur at least {least} times, too few for word vectors")
     cells = _cooccurrences(texts, {word: number for number, word in enumerate(words)}, window)
     vectors = _reduced(_mutual_information(cells), min(width, len(words)), power)
-    return WordVectors(words, [counts[word] for word in words], vectors)
+    return WordVectors(words, [counts[word] for word in words], vectors, _usual_forms(words, written))
+
+
+def _usual_forms(words: Sequence[str], texts: Iterable[Sequence[str]]) -> list[str]:
+    """The most frequent spelling of each word inside texts, whose first words have capitals of their own."""
+    best: dict[str, tuple[int, str]] = {}
+    for form, count in Counter(word for text in texts for word in text[1:]).items():
+        best[form.lower()] = max(best.get(form.lower(), (0, "")), (count, form))
+    return [best[word][1] if word in best else word for word in words]
 
 
 def _cooccurrences(texts: Sequence[Sequence[str]], numbers: dict[str, int], window: int) -> Tensor:
