@@ -39,7 +39,6 @@ TUNING = ("start.extend=6000", "train.batch_tokens=4096", "train.validate_every=
 SLANTED = "train.schedule={{kind: slanted_triangular, rate: {rate}}}"
 CLASSIFIER = ("task.dropout=0.4", "data.max_length=128", "train.precision=bf16", "train.validate_every=0", "train.best_by=loss")
 DROPOUT = "model.dropout=0.3"
-NOTHING = ("train.schedule={kind: cosine, rate: 5.0e-4, warmup: 50}", DROPOUT)
 POOLING, FACTOR = "task.pooling=last_max_mean", 1.3
 SIZES = {0: (600, 4096, 40, 2e-3), 500: (200, 1024, 12, 2e-3)}
 """Labels (0: all of them) → steps, tokens per batch, steps per stage of unfreezing, rate."""
@@ -110,9 +109,10 @@ def classifiers(options: argparse.Namespace, labels: int, seed: int, draw: int) 
     scale = scale_steps("classifier-bytes", [f"train.steps={steps}"], options.steps_scale)
     sets = (*options.common, *CLASSIFIER, f"train.seed={draw}", scale, f"train.batch_tokens={tokens}")
     tricks = (POOLING, DROPOUT, f"train.layer_factor={FACTOR}", f"train.unfreeze_every={every}", SLANTED.format(rate=rate))
+    nothing = (DROPOUT, SLANTED.format(rate=rate))
     plans: dict[str, tuple[tuple[str, ...], str]] = {
-        "from nothing, same model": ((*TOKENS, MODEL, *NOTHING, POOLING), ""),
-        "from nothing, encoder": ((*TOKENS, ENCODER, *NOTHING), ""),
+        "from nothing, same model": ((*TOKENS, MODEL, *nothing, POOLING), ""),
+        "from nothing, encoder": ((*TOKENS, ENCODER, *nothing), ""),
         "language model, tuned": (tricks, "general-{}-tuned"),
         "language model, not tuned": (tricks, "general-{}"),
         "without slanted triangles": ((*tricks, f"train.schedule={{kind: constant, rate: {rate}}}"), "general-{}-tuned"),
