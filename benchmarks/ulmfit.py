@@ -1,129 +1,149 @@
 """Fine-tuning a language model for classification (Howard & Ruder 2018), on SST-2, and each of its three tricks switched off.
 
-    python benchmarks/ulmfit.py DATA [--labels 0,500] [--seeds 1,2] [--out runs/ulmfit] [--at-once 8] [--minutes 9]
+    python benchmarks/ulmfit.py DATA [--labels 0,500] [--seeds 1,2] [--draws 3] [--out runs/ulmfit] [--at-once 8] [--minutes 9]
 
-DATA holds agnews, eng_fra and sst2. Three stages: a language model of AG News and the English side of Tatoeba; the same model
-tuned on the sentences of SST-2, without their labels; a classifier that reads with it. Compared with classifiers from nothing:
-the same model, and a Transformer encoder that reads in both directions. Nothing is selected on the test set, sst2/dev.tsv: the
-last weights are scored. The floor is the more frequent label.
+DATA holds agnews, eng_fra and sst2, and movie_reviews for one row that has more text than the others. Three stages: a language
+model of AG News and the English side of Tatoeba, written as SST-2 is; the same model tuned on the sentences of SST-2 without
+their labels, until held-out sentences get no more probable; a classifier that reads with it. Compared with classifiers from
+nothing (the same model, and a Transformer encoder that reads in both directions), and with a linear model on TF-IDF. Nothing is
+selected on the test set, sst2/dev.tsv: the last weights of each classifier are scored. With few labels, each seed is repeated
+with several draws of them.
 """
 
 from __future__ import annotations
 
 import argparse
 import gzip
+import json
+import math
 import random
+import re
 import statistics
 import sys
-from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 
+from floors import topics
 from trainings import Outcome, Run, add_options, frugal_settings, markdown, report, scale_steps, sweep
 
+TOKENS = ("data.tokenizer={kind: words, lowercase: true, punctuation: false, line_ends: true}", "data.vocabulary=12000")
+SHAPE = "dim: 256, heads: 4, feedforward: 1024"
 MODEL = (
-    "data.tokenizer={kind: bpe, lowercase: true}",
-    "data.vocabulary=8000",
-    "model={kind: language_model, dim: 256, heads: 4, feedforward: 1024, decoder_layers: 4, dropout: 0.2, position: none, "
-    "decoder_self: {kind: full, position: rotary}}",
+    f"model={{kind: language_model, {SHAPE}, decoder_layers: 3, dropout: 0.3, position: none, "
+    "decoder_self: {kind: full, position: rotary}}"
 )
-LANGUAGE = (
-    "task={kind: language_model, segment: 64, carry: nothing}",
-    "train.batch_tokens=16384",
-    "train.validate_every=0",
-    "train.best_by=loss",
-)
+ENCODER = f"model={{kind: transformer, {SHAPE}, encoder_layers: 3, decoder_layers: 1}}"
+LANGUAGE = ("task={kind: language_model, segment: 64, carry: nothing}", "train.precision=bf16", "train.best_by=loss")
+GENERAL = (*TOKENS, MODEL, "train.batch_tokens=16384", "train.validate_every=0")
+TUNING = ("start.extend=6000", "train.batch_tokens=4096", "train.validate_every=50", "model.dropout=0.4")
 SLANTED = "train.schedule={{kind: slanted_triangular, rate: {rate}}}"
 CLASSIFIER = ("task.dropout=0.4", "data.max_length=128", "train.precision=bf16", "train.validate_every=0", "train.best_by=loss")
-NOTHING = ("train.schedule={kind: cosine, rate: 5.0e-4, warmup: 50}", "model.dropout=0.3")
-POOLING = "task.pooling=last_max_mean"
-TRICKS = {"discriminative rates": "train.layer_factor=1", "unfreezing": "train.unfreeze_every=0"}
-SIZES = {0: (600, 4096, 40), 500: (300, 1024, 15)}
-"""Labels (0: all of them) → steps, tokens per batch, steps per stage of unfreezing."""
+DROPOUT = "model.dropout=0.3"
+POOLING, FACTOR = "task.pooling=last_max_mean", 1.3
+SIZES = {0: (600, 4096, 40, 2e-3), 500: (200, 1024, 12, 2e-3)}
+"""Labels (0: all of them) → steps, tokens per batch, steps per stage of unfreezing, rate."""
+FLOORS = ("most frequent label", "TF-IDF of words and pairs of words, linear model")
+HELD = 300
+"""Sentences of SST-2 that decide how long a language model is tuned."""
 
 
-def write_texts(data: Path, out: Path) -> tuple[str, str]:
-    """The general text and the sentences of SST-2, one per line."""
-    news = [line.rpartition("\t")[0] for line in (data / "agnews" / "train.tsv").read_text("utf-8").splitlines()]
-    with gzip.open(data / "eng_fra" / "train.tsv.gz", "rt", encoding="utf-8") as lines:
-        spoken = list(dict.fromkeys(line.split("\t")[0] for line in lines))
-    general = [*news, *spoken]
-    random.Random(1).shuffle(general)
-    own = [line.rpartition("\t")[0] for line in (data / "sst2" / "train.tsv").read_text("utf-8").splitlines()]
-    files = (out / "general.txt", out / "sst2.txt")
-    for file, texts in zip(files, (general, own), strict=True):
-        file.write_text("".join(f"{text}\n" for text in texts), "utf-8")
-    return str(files[0]), str(files[1])
+def as_in_sst2(text: str) -> str:
+    """Lower case, with spaces around punctuation and before n't, 's and the like."""
+    text = text.lower().replace(" #39;", "'").replace("#39;", "'").replace("quot;", '"').replace("\\", " ")
+    text = re.sub(r"(n't|'(?:s|re|ve|ll|d|m))\b", r" \1", text)
+    return " ".join(re.findall(r"n't|'[a-z]+|[^\W_]+|[^\w\s]", text))
 
 
-def write_labelled(data: Path, count: int, seed: int, out: Path) -> str:
-    """`count` labelled sentences, drawn at random; 0: all."""
-    if not count:
-        return str(data / "sst2" / "train.tsv")
-    lines = (data / "sst2" / "train.tsv").read_text("utf-8").splitlines()
-    file = out / f"labelled-{count}-{seed}.tsv"
-    file.write_text("".join(f"{line}\n" for line in random.Random(seed).sample(lines, count)), "utf-8")
+def read_labelled(file: Path) -> list[tuple[str, str]]:
+    return [(text, label) for text, _, label in (line.rpartition("\t") for line in file.read_text("utf-8").splitlines())]
+
+
+def write_lines(file: Path, lines: Iterable[str]) -> str:
+    file.write_text("".join(f"{line}\n" for line in lines), "utf-8")
     return str(file)
 
 
-def classifiers(options: argparse.Namespace, labels: int, seed: int) -> dict[str, Run]:
-    """System → its run."""
-    data, tests = write_labelled(options.folder, labels, seed, options.out), {"test": str(options.folder / "sst2" / "dev.tsv")}
-    steps, tokens, every = SIZES[labels]
-    scale = scale_steps("classifier-bytes", [f"train.steps={steps}"], options.steps_scale)
-    sets = (*options.common, *CLASSIFIER, f"train.seed={seed}", scale, f"train.batch_tokens={tokens}")
-    tricks = (POOLING, "train.layer_factor=2.6", f"train.unfreeze_every={every}", SLANTED.format(rate=2e-3))
-    tuned, general = (str(options.out / f"{name}-{seed}") for name in ("lm-tuned", "lm-general"))
-    encoder = "model={kind: transformer, dim: 256, heads: 4, feedforward: 1024, encoder_layers: 4, decoder_layers: 1}"
-    plans: dict[str, tuple[tuple[str, ...], str]] = {
-        "from nothing, same model": ((*MODEL, *NOTHING, POOLING), ""),
-        "from nothing, encoder": ((*MODEL[:2], encoder, *NOTHING), ""),
-        "language model, tuned": (tricks, tuned),
-        "language model, not tuned": (tricks, general),
-        "without slanted triangles": ((*tricks[:3], "train.schedule={kind: constant, rate: 2.0e-3}"), tuned),
-        **{f"without {name}": ((*tricks, change), tuned) for name, change in TRICKS.items()},
-    }
-    return {
-        name: Run(f"{labels or 'all'}-{name.replace(' ', '-').replace(',', '')}-{seed}", "classifier-bytes", data,
-                  (*sets, *changes, *options.set), tests, beam=0, start=start)
-        for name, (changes, start) in plans.items()
-    }  # fmt: skip
+def write_texts(data: Path, out: Path) -> dict[str, str]:
+    """Files of text, one sentence per line: general, reviews (with the general text), sst2 and held."""
+    with gzip.open(data / "eng_fra" / "train.tsv.gz", "rt", encoding="utf-8") as lines:
+        spoken = list(dict.fromkeys(line.split("\t")[0] for line in lines))
+    general = [*(text for text, _ in read_labelled(data / "agnews" / "train.tsv")), *spoken]
+    with gzip.open(data / "movie_reviews" / "train.jsonl.gz", "rt", encoding="utf-8") as lines:
+        reviews = [sentence for line in lines for sentence in json.loads(line)["sentences"]]
+    own = [text for text, _ in read_labelled(data / "sst2" / "train.tsv")]
+    general = [*map(as_in_sst2, general)]
+    random.Random(1).shuffle(general)
+    random.Random(1).shuffle(own)
+    texts = {"general": general, "reviews": [*general, *map(as_in_sst2, reviews)], "sst2": own[HELD:], "held": own[:HELD]}
+    return {name: write_lines(out / f"{name}.txt", some) for name, some in texts.items()}
 
 
 def language_models(options: argparse.Namespace, seeds: list[int]) -> list[list[Run]]:
-    """The two stages of language models."""
-    general, own = write_texts(options.folder, options.out)
+    """The two stages of language models, of the general text and of reviews as well."""
+    files = write_texts(options.folder, options.out)
     stages: list[list[Run]] = [[], []]
-    for seed in seeds:
-        sets = (*options.common, *LANGUAGE, f"train.seed={seed}", "train.precision=bf16")
-        long, short = (scale_steps("lm-words", [f"train.steps={steps}"], options.steps_scale) for steps in (1200, 200))
-        stages[0].append(Run(f"lm-general-{seed}", "lm-words", general, (*MODEL, *sets, long, *options.set)))
-        tricks = ("train.layer_factor=2.6", SLANTED.format(rate=1e-3), short, "train.batch_tokens=8192")
-        start = str(options.out / f"lm-general-{seed}")
-        stages[1].append(Run(f"lm-tuned-{seed}", "lm-words", own, (*sets, *tricks, *options.set), start=start))
+    long, short = (scale_steps("lm-words", [f"train.steps={steps}"], options.steps_scale) for steps in (1500, 600))
+    for text in ("general", "reviews"):
+        for seed in seeds:
+            sets, first = (*options.common, *LANGUAGE, f"train.seed={seed}"), f"lm-{text}-{seed}"
+            stages[0].append(Run(first, "lm-words", files[text], (*sets, *GENERAL, long, *options.set)))
+            tuning = (*sets, *TUNING, SLANTED.format(rate=1e-3), short, *options.set)
+            start = str(options.out / first)
+            stages[1].append(Run(f"{first}-tuned", "lm-words", files["sst2"], tuning, valid=files["held"], start=start))
     return stages
 
 
-def accuracy(outcome: Outcome) -> float:
-    return outcome.scores.get("test", {}).get("accuracy", float("nan"))
+def draw_labelled(data: Path, count: int, draw: int, out: Path) -> str:
+    """A file of `count` labelled sentences, drawn at random; 0: all."""
+    file = data / "sst2" / "train.tsv"
+    if not count:
+        return str(file)
+    lines = file.read_text("utf-8").splitlines()
+    return write_lines(out / f"labelled-{count}-{draw}.tsv", random.Random(draw).sample(lines, count))
 
 
-def table(found: dict[int, dict[str, list[Outcome]]]) -> str:
+def classifiers(options: argparse.Namespace, labels: int, seed: int, draw: int) -> dict[str, Run]:
+    """System → its run."""
+    data, tests = draw_labelled(options.folder, labels, draw, options.out), {"test": str(options.folder / "sst2" / "dev.tsv")}
+    steps, tokens, every, rate = SIZES[labels]
+    scale = scale_steps("classifier-bytes", [f"train.steps={steps}"], options.steps_scale)
+    sets = (*options.common, *CLASSIFIER, f"train.seed={draw}", scale, f"train.batch_tokens={tokens}")
+    tricks = (POOLING, DROPOUT, f"train.layer_factor={FACTOR}", f"train.unfreeze_every={every}", SLANTED.format(rate=rate))
+    nothing = (DROPOUT, SLANTED.format(rate=rate))
+    plans: dict[str, tuple[tuple[str, ...], str]] = {
+        "from nothing, same model": ((*TOKENS, MODEL, *nothing, POOLING), ""),
+        "from nothing, encoder": ((*TOKENS, ENCODER, *nothing), ""),
+        "language model, tuned": (tricks, "general-{}-tuned"),
+        "language model, not tuned": (tricks, "general-{}"),
+        "without slanted triangles": ((*tricks, f"train.schedule={{kind: constant, rate: {rate}}}"), "general-{}-tuned"),
+        "without discriminative rates": ((*tricks, "train.layer_factor=1"), "general-{}-tuned"),
+        "without unfreezing": ((*tricks, "train.unfreeze_every=0"), "general-{}-tuned"),
+        "language model with movie reviews, tuned": (tricks, "reviews-{}-tuned"),
+    }
+    found = {}
+    for name, (changes, start) in plans.items():
+        folder = f"{labels or 'all'}-{re.sub('[ ,]+', '-', name)}-{draw}"
+        model = str(options.out / f"lm-{start.format(seed)}") if start else ""
+        found[name] = Run(folder, "classifier-bytes", data, (*sets, *changes, *options.set), tests, beam=0, start=model)
+    return found
+
+
+def cell(values: list[float]) -> str:
+    return f"{statistics.mean(values):.1f} ({', '.join(f'{value:.1f}' for value in values)})"
+
+
+def table(found: dict[int, dict[str, list[float]]]) -> str:
     names = list(next(iter(found.values())))
-    rows = []
-    for name in names:
-        cells = [name]
-        for systems in found.values():
-            values = [accuracy(each) for each in systems[name]]
-            cells.append(f"{statistics.mean(values):.1f} ({', '.join(f'{value:.1f}' for value in values)})")
-        rows.append(cells)
+    rows = [[name, *(cell(systems[name]) for systems in found.values())] for name in names]
     return markdown(["system", *(f"{labels or 'all'} labels" for labels in found)], rows)
 
 
 def parser() -> argparse.ArgumentParser:
     found = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    found.add_argument("folder", type=Path, help="folder with agnews, eng_fra and sst2")
+    found.add_argument("folder", type=Path, help="folder with agnews, eng_fra, sst2 and movie_reviews")
     found.add_argument("--labels", default="0,500", help="labelled sentences, 0 for all (default 0,500)")
     found.add_argument("--seeds", default="1,2", help="seeds (default 1,2)")
+    found.add_argument("--draws", type=int, default=3, help="draws of few labels per seed (default 3)")
     add_options(found, at_once=8)
     return found
 
@@ -135,19 +155,23 @@ def main() -> None:
     seeds, sizes = [int(seed) for seed in options.seeds.split(",")], [int(count) for count in options.labels.split(",")]
     outcomes: list[Outcome] = []
     for stage in language_models(options, seeds):
-        outcomes += sweep(stage, options, prepare=1 if stage[0].start == "" else 0)
-    plans = {count: [classifiers(options, count, seed) for seed in seeds] for count in sizes}
-    done = iter(sweep([run for each in plans.values() for runs in each for run in runs.values()], options, prepare=0))
-    found: dict[int, dict[str, list[Outcome]]] = {}
-    for count, each in plans.items():
-        for runs in each:
-            for name in runs:
-                found.setdefault(count, {}).setdefault(name, []).append(next(done))
-    outcomes += [one for systems in found.values() for several in systems.values() for one in several]
-    labels = Counter(line.rpartition("\t")[2] for line in (options.folder / "sst2" / "dev.tsv").read_text("utf-8").splitlines())
-    floor = f"Accuracy on {labels.total()} sentences, mean (each seed). Floor, the more frequent label: "
-    floor += f"{100 * labels.most_common(1)[0][1] / labels.total():.1f}.\n\n"
-    sys.exit(report(options.out, "ulmfit", floor + table(found), outcomes))
+        outcomes += sweep(stage, options, prepare=0)
+    plans: list[tuple[int, str, Run]] = []
+    found: dict[int, dict[str, list[float]]] = {count: {} for count in sizes}
+    for count in sizes:
+        for seed in seeds:
+            for draw in range(options.draws * seed, options.draws * (seed + 1)) if count else [seed]:
+                runs = classifiers(options, count, seed, draw)
+                plans += [(count, name, run) for name, run in runs.items()]
+                data, test = draw_labelled(options.folder, count, draw, options.out), str(options.folder / "sst2" / "dev.tsv")
+                scores = topics(data, test)
+                for name in FLOORS:
+                    found[count].setdefault(name, []).append(scores[name])
+    done = sweep([run for _, _, run in plans], options, prepare=0)
+    for (count, name, _), outcome in zip(plans, done, strict=True):
+        found[count].setdefault(name, []).append(outcome.scores.get("test", {}).get("accuracy", math.nan))
+    about = "Accuracy on sst2/dev.tsv, mean (each seed, or each draw of labels).\n\n"
+    sys.exit(report(options.out, "ulmfit", about + table(found), [*outcomes, *done]))
 
 
 if __name__ == "__main__":

@@ -76,7 +76,7 @@ def _started(
     if recipe is None:
         recipe, over = run / CONFIG, {"train.packed": "auto", "train.rounded": "auto"}  # as another task or device needs it
         over |= {"data.train": [], "data.valid": []} if new_data else {}
-    return recipe, load_config(recipe, sets, over=inherited(run, load_config(recipe)) | over)
+    return recipe, load_config(recipe, sets, over=inherited(run, load_config(recipe), new_data=new_data) | over)
 
 
 def free_folder(recipe: str | Path | Config, base: str | Path = "runs") -> Path:

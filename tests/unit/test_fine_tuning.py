@@ -119,6 +119,21 @@ def test_layers_of_a_network_with_a_head() -> None:
     ]
 
 
+@pytest.mark.parametrize("kind", ["language_model", "rnn_language_model"])
+@pytest.mark.parametrize("share", [True, False])
+def test_the_output_layer_of_a_language_model_is_its_highest(kind: str, share: bool) -> None:
+    """Even if it is the table of embeddings as well, and whatever the order in which a model names them."""
+    layers = {"language_model": "decoder_layers", "rnn_language_model": "layers"}[kind]
+    spec = {"kind": kind, "dim": 8, layers: 2, "share_embeddings": share}
+    model = build_model(spec, Sizes(9, 9, shared=True))
+    groups = Layers(model, TrainSection(layer_factor=2)).rated(list(model.parameters()))
+    scales = {id(weight): group["scale"] for group in groups for weight in group["params"]}
+    named = dict(model.named_parameters(remove_duplicate=False))
+    assert len(scales) == len(list(model.parameters()))
+    assert scales[id(named["decoder.output.weight"])] == 1
+    assert (scales[id(named["decoder.embedding.table.weight"])] == 1) == share
+
+
 def test_frozen_weights_keep_their_bits(reverse_run: Path, tmp_path: Path) -> None:
     tune(reverse_run, tmp_path / "run", {"train.steps": 2, "train.freeze": ["encoder.*", "*norm*"]})
     before, after = read_tensors(reverse_run / "model.safetensors"), read_tensors(tmp_path / "run" / "model.safetensors")

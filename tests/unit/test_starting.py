@@ -9,9 +9,10 @@ import torch
 import weft
 from weft import api
 from weft.batch import Source
+from weft.compare.trainings import Training
 from weft.config.registry import build
 from weft.data.tokenizer import Tokenizer
-from weft.runs.opening import open_run
+from weft.runs.opening import open_run, run_config
 from weft.runs.weights import read_tensors
 from weft.training.layers import layers_of
 
@@ -94,6 +95,19 @@ LM = {
     "train.tensorboard": False,
     "train.precision": "float32",
 }
+
+
+def test_new_data_is_not_validated_on_the_data_of_the_old_run(tmp_path: Path) -> None:
+    """A classifier cannot even read what its language model was validated on."""
+    text, labelled = tmp_path / "text.txt", tmp_path / "labelled.tsv"
+    text.write_text("good dogs run\nbad cats sleep\n" * 20)
+    labelled.write_text("good dogs\tyes\nbad cats\tno\n" * 8)
+    settings = {key: LM[key] for key in LM if key.startswith("train.")} | {"train.validate_every": 0, "train.best_by": "loss"}
+    api.train("lm-tiny", data=str(text), valid=str(text), out=tmp_path / "lm", set=LM)
+    api.train("classifier-bytes", start=tmp_path / "lm", data=str(labelled), out=tmp_path / "run", set=settings)
+    assert run_config(tmp_path / "run").data.valid == []
+    training = Training("classifier-bytes", (str(labelled),), start=str(tmp_path / "lm"))
+    assert training.config().data.valid == []
 
 
 def test_a_classifier_reads_with_a_language_model(tmp_path: Path) -> None:

@@ -36,7 +36,8 @@ class Training:
 
     def config(self) -> Config:
         given = {"data.train": [*map(parse, self.data)], "data.valid": [*map(parse, self.valid)]}
-        over = inherited(Path(self.start), load_config(self.recipe)) if self.start else None
+        base = load_config(self.recipe)
+        over = inherited(Path(self.start), base, new_data=bool(self.data)) if self.start else None
         config = load_config(self.recipe, self.sets, over=over).replaced({key: files for key, files in given.items() if files})
         return config.absolute()
 

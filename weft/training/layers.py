@@ -23,6 +23,9 @@ STACKS = ("encoder", "decoder")
 NUMBERED = re.compile(r".*?\.\d+(?=\.)")
 """The beginning of a weight's name that identifies its layer: `encoder.layers.0`."""
 
+OUTPUT = "decoder.output.weight"
+"""The output layer of a model that writes."""
+
 
 class Layers:
     """The layers of a model from the lowest to the highest, and what training does to each of them."""
@@ -33,6 +36,7 @@ class Layers:
         for name in matching(config.freeze, named, "train.freeze"):
             named[name].requires_grad_(False)
         self.factor, self.every, self.usual = config.layer_factor, config.unfreeze_every, config.optimizer
+        named = from_below(model)
         trained = ([named[name] for name in layer if named[name].requires_grad] for layer in layers_of(list(named)))
         self.layers = [layer for layer in trained if layer]
         if not self.layers:
@@ -88,6 +92,22 @@ class Layers:
         """What is trained now."""
         trained = sum(weight.numel() for layer in self.layers[-self._active :] for weight in layer)
         return f"{self._active} of {len(self.layers)} layers are trained, {trained:,} of {self.weights:,} weights"
+
+
+def from_below(model: nn.Module) -> dict[str, nn.Parameter]:
+    """The weights of a model by name, with the output layer of its decoder last.
+
+    A table that embeds the decoder's tokens and is its output layer too counts as the latter, as in the code of Howard & Ruder:
+    at the rate of the lowest layer, a language model would hardly learn the words of a new domain. One that the encoder shares
+    stays with the embeddings.
+    """
+    named = dict(model.named_parameters())
+    output = dict(model.named_parameters(remove_duplicate=False)).get(OUTPUT)
+    first = next((name for name, weight in named.items() if weight is output), "")
+    if output is not None and first.startswith("decoder."):
+        del named[first]
+        named[OUTPUT] = output
+    return named
 
 
 def layers_of(names: Sequence[str]) -> list[list[str]]:

@@ -17,13 +17,15 @@ FILES = ("data.train", "data.valid", "data.hold_out", "data.temperature")
 """Settings that name data. A recipe that names none is trained on the data of the run it starts from."""
 
 
-def inherited(run: Path, config: Config) -> dict[str, Any]:
+def inherited(run: Path, config: Config, *, new_data: bool = False) -> dict[str, Any]:
     """The settings, by path, that `config` gets from the run it starts from: its model and its tokenizers.
 
+    new_data: other data is given for training, so the run's own is not taken, for validation neither.
     Adapters are those of `config`, because those of the run are merged with its weights.
     """
     base = run_config(run).absolute().model_dump()
-    paths = (*TOKENS, *(FILES if not config.data.train else ()))
+    files = [path for path in FILES if not (new_data and path in ("data.train", "data.valid"))]
+    paths = (*TOKENS, *(files if not config.data.train else ()))
     taken = {path: base["data"][path.partition(".")[2]] for path in paths}
     extended = config.start.weights is not None  # then `config` is that of a trained run
     start = {"run": str(run.absolute()), "extend": 0 if extended else config.start.extend}
