@@ -13,8 +13,8 @@ from weft.config.data_paths import absolute, files_of
 from weft.data.monolingual import disjoint_halves, open_languages
 from weft.dictionaries.adversarial import adversarial_pairs
 from weft.dictionaries.dictionary import Dictionary, learn_dictionary
-from weft.dictionaries.mapping import align, find_seeds, mutual, similarities
-from weft.dictionaries.vectors import learn_vectors
+from weft.dictionaries.mapping import Learning, align, find_seeds, map_vectors, mutual, similarities
+from weft.dictionaries.vectors import WordVectors, learn_vectors
 from weft.errors import DataError
 
 
@@ -82,6 +82,21 @@ def test_seeds_are_words_spelt_alike() -> None:
     assert {tuple(pair) for pair in find_seeds(["paris", "nation"], ["nations", "paris"], 1.0).tolist()} == {(0, 1)}
 
 
+def test_words_of_different_frequency_are_no_translations() -> None:
+    draw = np.random.default_rng(2)
+    counts = [4000, 1000, 400, 100], [1000, 4000, 400, 30]
+    made = [
+        WordVectors(words, some, unit(draw.standard_normal((4, 3))), words)
+        for words, some in zip((["a", "in", "paris", "orange"], ["einen", "in", "paris", "a"]), counts, strict=True)
+    ]
+    mapped = map_vectors(made[0], made[1], Learning(rounds=1, frequency=0.3))
+    assert mapped.seeds.tolist() == [[1, 1], [2, 2]], "a is over a hundred times as frequent in one as in the other"
+    first, second = made[0].counts[0] / 5500, made[1].counts[2] / 5430
+    expected = similarities(mapped.source.vectors, mapped.target.vectors)[0, 2] - 0.3 * abs(np.log(first) - np.log(second))
+    assert mapped.scores()[0, 2] == pytest.approx(expected, abs=1e-5)
+    assert np.allclose(mapped.turned().scores(), mapped.scores().T, atol=1e-5)
+
+
 def test_vectors_tell_contexts_apart() -> None:
     lines = ["the cat sleeps", "the dog sleeps", "a car drives", "a bus drives"] * 10
     learnt = learn_vectors(lines, width=4)
@@ -101,7 +116,15 @@ def test_words_have_the_case_of_their_language() -> None:
     assert known.precision(Dictionary({"hund": [("Dog", 0.0)], "DER": [("a", 0.0)], "katze": [("cat", 0.0)]})).right == 1
     learnt = learn_vectors(["Ein Hund schläft", "Der hund schläft", "Hund und Hund", "Nur hier", "der Hund"] * 5, width=2)
     forms = dict(zip(learnt.words, learnt.forms, strict=True))
-    assert forms == {"hund": "Hund", "schläft": "schläft", "der": "der", "ein": "ein", "und": "und", "nur": "nur", "hier": "hier"}
+    assert forms == {
+        "hund": "Hund",
+        "schläft": "schläft",
+        "der": "der",
+        "ein": "ein",
+        "und": "und",
+        "nur": "nur",
+        "hier": "hier",
+    }
 
 
 def test_parallel_texts_are_refused_and_equal_sizes_told(tmp_path: Path) -> None:

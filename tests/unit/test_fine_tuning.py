@@ -16,6 +16,8 @@ from weft.config.registry import build
 from weft.config.sections import Config, load_config
 from weft.config.train_section import TrainSection
 from weft.errors import ConfigError, RunError
+from weft.models.base import Sizes
+from weft.models.composing import build_model
 from weft.runs.opening import open_run, run_config
 from weft.runs.weights import read_tensors
 from weft.serve.models import Models, Place

@@ -11,7 +11,7 @@ import numpy as np
 from weft.data.lines import read_lines
 from weft.data.symbols import join_words
 from weft.dictionaries.adversarial import adversarial_pairs
-from weft.dictionaries.mapping import Learning, Mapped, map_vectors, similarities
+from weft.dictionaries.mapping import Learning, Mapped, map_vectors
 from weft.dictionaries.vectors import learn_vectors, split_words
 from weft.errors import DataError
 
@@ -111,8 +111,8 @@ def learn_dictionary(
 
 
 def nearest(mapped: Mapped, best: int) -> Dictionary:
-    """The `best` target words of each source word by CSLS."""
-    scores = similarities(mapped.source.vectors, mapped.target.vectors)
+    """The `best` target words of each source word by CSLS and frequency."""
+    scores = mapped.scores()
     order = np.argsort(-scores, 1, kind="stable")[:, :best]
     found = np.take_along_axis(scores, order, 1)
     forms = mapped.target.forms

@@ -36,27 +36,38 @@ class Learning:
     """How a map is learnt.
 
     rounds: of self-learning · frequent: words of each text, the most frequent ones, that the dictionary of a round is made of ·
-    likeness: the least similarity of the spellings of cognates, 1 for equal ones · weight: the power of the correlations by
-    which mapped dimensions are weighted.
+    likeness: the least similarity of the spellings of cognates, 1 for equal ones · ratio: words spelt alike are no seeds if one
+    is this many times as frequent as the other · frequency: what a difference of 1 between the logarithms of two words'
+    frequencies takes from their score · weight: the power of the correlations by which mapped dimensions are weighted.
     """
 
     rounds: int = 10
     frequent: int = 4000
     likeness: float = 0.85
+    ratio: float = 10.0
+    frequency: float = 0.05
     weight: float = 0.5
 
 
 @dataclass(frozen=True)
 class Mapped:
-    """The vectors of both texts in one space, of unit length, and the seeds by which they were mapped."""
+    """The vectors of both texts in one space, of unit length, and the seeds by which they were mapped.
+
+    frequency: see `Learning`.
+    """
 
     source: WordVectors
     target: WordVectors
     seeds: Pairs
+    frequency: float = 0.0
 
     def turned(self) -> Mapped:
         """The other direction."""
-        return Mapped(self.target, self.source, self.seeds[:, ::-1])
+        return Mapped(self.target, self.source, self.seeds[:, ::-1], self.frequency)
+
+    def scores(self) -> Vectors:
+        """[V, W]: how well the words of both texts translate each other."""
+        return similarities(self.source.vectors, self.target.vectors) - self.frequency * contrasts(self.source, self.target)
 
 
 def map_vectors(source: WordVectors, target: WordVectors, learning: Learning, begin: Begin | None = None) -> Mapped:
@@ -66,19 +77,29 @@ def map_vectors(source: WordVectors, target: WordVectors, learning: Learning, be
     """
     width = min(source.vectors.shape[1], target.vectors.shape[1])  # a text of few words has narrow vectors
     x, y = _normal(source.vectors[:, :width]), _normal(target.vectors[:, :width])
-    limit = slice(learning.frequent)
+    limit, contrast = slice(learning.frequent), contrasts(source, target)
     if begin is None:
-        pairs = seeds = find_seeds(source.words, target.words, learning.likeness)
+        alike = find_seeds(source.words, target.words, learning.likeness)
+        pairs = seeds = alike[contrast[alike[:, 0], alike[:, 1]] <= np.log(learning.ratio)]
     else:
         pairs, seeds = begin(x, y, learning.frequent), np.zeros((0, 2), np.int64)
     if len(pairs) == 0:
-        raise DataError("no word occurs in both texts, not even nearly alike: without such words no dictionary can be learnt")
+        raise DataError(
+            "no word occurs about equally often in both texts, not even nearly alike; a dictionary is learnt from such words"
+        )
     for _ in range(learning.rounds):
         mapped = align(x, y, pairs, learning.weight)
-        found = mutual(similarities(mapped[0][limit], mapped[1][limit]))
+        found = mutual(similarities(mapped[0][limit], mapped[1][limit]) - learning.frequency * contrast[limit, limit])
         pairs = np.unique(np.concatenate([seeds, found]), axis=0)
     first, second = align(x, y, pairs, learning.weight)
-    return Mapped(replace(source, vectors=first), replace(target, vectors=second), seeds)
+    return Mapped(replace(source, vectors=first), replace(target, vectors=second), seeds, learning.frequency)
+
+
+def contrasts(source: WordVectors, target: WordVectors) -> Vectors:
+    """[V, W]: the differences of the logarithms of frequencies. Translations are about as frequent in texts of one kind."""
+    first, second = (np.log(np.array(each.counts, np.float32) / sum(each.counts)) for each in (source, target))
+    found: Vectors = np.abs(first[:, None] - second[None])
+    return found
 
 
 def align(x: Vectors, y: Vectors, pairs: Pairs, weight: float) -> tuple[Vectors, Vectors]:

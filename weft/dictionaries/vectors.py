@@ -48,7 +48,7 @@ class WordVectors:
 
 
 def learn_vectors(
-    lines: Iterable[str], *, most: int = 20_000, least: int = 5, window: int = 6, width: int = 300, power: float = 0.75
+    lines: Iterable[str], *, most: int = 20_000, least: int = 3, window: int = 10, width: int = 150, power: float = 0.75
 ) -> WordVectors:
     """The vectors of the words that occur at least `least` times, `most` words at most.
 
