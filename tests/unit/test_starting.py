@@ -110,6 +110,15 @@ def test_new_data_is_not_validated_on_the_data_of_the_old_run(tmp_path: Path) ->
     assert training.config().data.valid == []
 
 
+@pytest.mark.parametrize("able", [True, False])
+def test_a_cpu_without_bf16_trains_in_float32(able: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("weft.training.run.computes_bf16", lambda device: able)
+    told: list[str] = []
+    tiny.train(tmp_path / "run", settings={"train.precision": "bf16", "train.steps": 1}, tell=told.append)
+    assert run_config(tmp_path / "run").train.precision == ("bf16" if able else "float32")
+    assert any("no arithmetic in bf16" in line for line in told) != able
+
+
 def test_a_classifier_reads_with_a_language_model(tmp_path: Path) -> None:
     text, labelled = tmp_path / "text.txt", tmp_path / "labelled.tsv"
     text.write_text("good dogs run\nbad cats sleep\n" * 20)

@@ -26,6 +26,13 @@ def modern(device: torch.device) -> bool:
     return _probed(device)[0]
 
 
+def computes_bf16(device: torch.device) -> bool:
+    """Whether a device computes in bf16. Other CPUs emulate it, thirty times slower than float32, or not at all (LSTM)."""
+    if device.type != "cpu":
+        return True
+    return torch.backends.mkldnn.is_available() and bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+
+
 def try_out(device: torch.device) -> None:
     """Probes a device. torch.compile cannot trace the probe, so call this before compiling."""
     _probed(device)

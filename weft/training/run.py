@@ -13,7 +13,7 @@ import torch
 from weft.config.sections import Config, load_config, save_config, save_schema
 from weft.distillation import OpenedTeacher
 from weft.errors import ConfigError, Interrupted, RunError
-from weft.kernels import modern
+from weft.kernels import computes_bf16, modern
 from weft.models.base import Network
 from weft.runs.folder import CONFIG, LOG, RunLock, prepare_folder
 from weft.runs.opening import build_network, build_task, start_from_base
@@ -129,6 +129,9 @@ def prepare_run(
     task.check_length(outline, config.data.max_length)
     if config.data.validates:
         task.measure(config.train.best_by)
+    if config.train.precision == "bf16" and not computes_bf16(device):
+        tell("train.precision: this CPU has no arithmetic in bf16, so training uses float32")
+        config = config.replaced({"train.precision": "float32"})
     config = resolve_batches(config, outline, task, device)
     task = build_task(config, out, tell, OpenedTeacher())
     sizes = task.prepare()
