@@ -42,7 +42,7 @@ SETTINGS: dict[str, Any] = {
     "model": MODEL,
     "task": {"kind": "captioning", "size": shapes.SIZE, "flip": False, "crop": 0.1, "label_smoothing": 0.0},
     "data.max_length": 20,
-    "train.steps": 300,
+    "train.steps": 400,
     "train.batch_tokens": 320,
     "train.ema": 0.0,
     "train.best_by": "loss",

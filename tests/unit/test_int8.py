@@ -25,6 +25,10 @@ from weft_contract.models import SOURCE, DecoderEntry, decoders, finite, ids
 pytestmark = pytest.mark.skipif(torch.backends.quantized.engine not in ("x86", "fbgemm"), reason="no kernel for eight bits")
 
 
+LOOSE = 1 if torch.cpu._is_vnni_supported() else 2
+"""Without VNNI there are half as many levels, so errors are twice as large."""
+
+
 @pytest.fixture(autouse=True)
 def _without_gradients() -> Iterator[None]:
     with torch.inference_mode():
@@ -49,9 +53,9 @@ def test_every_row_is_close_to_float32_whatever_its_size(bias: bool) -> None:
     layer.weight *= torch.logspace(-3, 3, 130)[:, None]
     found, wanted = Int8Linear(layer.weight, layer.bias)(rows()), layer(rows())
     assert found.dtype == torch.float32
-    assert error(found, wanted).max() < 0.02
+    assert error(found, wanted).max() < 0.02 * LOOSE
     by_output = error((found - found.mean((0, 1))).flatten(0, 1).t(), (wanted - wanted.mean((0, 1))).flatten(0, 1).t())
-    assert by_output.max() < 0.03, "small outputs are drowned by large ones"
+    assert by_output.max() < 0.03 * LOOSE, "small outputs are drowned by large ones"
 
 
 def test_a_row_gives_bit_for_bit_the_same_in_every_batch() -> None:
@@ -95,14 +99,14 @@ def test_every_model_decodes_step_by_step_close_to_float32(entry: DecoderEntry) 
     rounded, above = in_int8(model), Layout.padded(SOURCE)
     source, target = ids(4, above.longest, seed=2), ids(4, 7, seed=3)
     wanted = forced(model, source, target, above)
-    assert error(forced(rounded, source, target, above), wanted).median() < 0.03
+    assert error(forced(rounded, source, target, above), wanted).median() < 0.03 * LOOSE
     state, found = rounded.decoder.start(rounded.encode(Source(source, above)), room=16), []
     for token in target.split(1, 1):
         step = rounded.decoder(token, state)
         state = step.state
         found.append(finite(step.logits))
     # By the median: if an attention chooses among keys, rounding may sometimes change its choice.
-    assert 0 < error(torch.cat(found, 1), wanted).median() < 0.03
+    assert 0 < error(torch.cat(found, 1), wanted).median() < 0.03 * LOOSE
 
 
 def test_every_large_product_is_in_eight_bits_and_the_model_stays_as_it_was() -> None:

@@ -62,7 +62,9 @@ class TrainSection(Section):
     )
     clip: float = Field(default=1.0, ge=0, description="maximum gradient norm; 0: no clipping")
     ema: float = Field(default=0.0, ge=0, lt=1, description="decay of a moving average of the weights; 0: none")
-    precision: Literal["float32", "bf16"] = Field(default="float32", description="bf16: autocast with float32 weights; float32 on CPUs without bf16")
+    precision: Literal["float32", "bf16"] = Field(
+        default="float32", description="bf16: autocast with float32 weights; float32 on CPUs without bf16"
+    )
     device: str = Field(default="auto", description="auto, cpu, cuda, cuda:1, …")
     threads: int = Field(default=0, ge=0, description="number of CPU threads; 0: one per core")
     compile: bool | Literal["auto"] = Field(

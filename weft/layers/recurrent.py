@@ -5,7 +5,8 @@ Shapes: B rows · T positions · W width of a layer's states, both directions to
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Literal, cast
 
@@ -15,6 +16,7 @@ from torch import Tensor, nn
 
 from weft.batch import Layout
 from weft.errors import ConfigError
+from weft.kernels import computes_bf16
 from weft.kernels.plan import Draft, Register
 from weft.layers.dropout import Rate, dropout
 from weft.layers.packing import pack_rows
@@ -28,6 +30,17 @@ MARKS, HELD = 8, 1e4
 
 Cell = tuple[Tensor, ...]
 """The state of a layer: (h,) for a GRU, (h, c) for an LSTM, each [B, W]."""
+
+
+@contextmanager
+def _without_onednn() -> Iterator[None]:
+    """For CPUs without bf16, on which oneDNN's LSTM fails in bf16."""
+    usual = torch._C._get_mkldnn_enabled()
+    torch._C._set_mkldnn_enabled(False)
+    try:
+        yield
+    finally:
+        torch._C._set_mkldnn_enabled(usual)
 
 
 class RecurrentLayer(nn.Module):
@@ -59,6 +72,12 @@ class RecurrentLayer(nn.Module):
 
         If the host knows the lengths, padding is not computed. A bidirectional layer starts from zeros.
         """
+        if self.parts == 1 or computes_bf16(x.device) or not (x.dtype == torch.bfloat16 or torch.is_autocast_enabled("cpu")):
+            return self._forward(x, state, layout)
+        with _without_onednn():
+            return self._forward(x, state, layout)
+
+    def _forward(self, x: Tensor, state: Cell, layout: Layout | None) -> tuple[Tensor, Cell]:
         if layout is not None and layout.known is None:
             return self._across_padding(x, state, layout)
         packing = None if layout is None else layout.remember("packing", lambda: pack_rows(layout))
