@@ -34,6 +34,7 @@ def rated(rate: float) -> str:
 
 SYSTEMS: dict[str, tuple[int, tuple[str, ...]]] = {
     "plain": (400, (rated(5.0e-4),)),
+    "plain-longer": (1200, (rated(5.0e-4),)),
     "mixed": (400, (rated(5.0e-4),)),
     "adapters": (1200, (rated(1.0e-2), "model.lora={rank: 4, alpha: 8, embedding_rank: 12}")),
     "adapters-linear": (1200, (rated(1.0e-2), "model.lora={rank: 7, alpha: 14, embedding_rank: 0}")),
@@ -43,7 +44,8 @@ SYSTEMS: dict[str, tuple[int, tuple[str, ...]]] = {
 """How a model is tuned → steps and settings.
 
 `mixed` draws as many pairs of the old domain as of the new; `extended` adds tokens. Adapters have at most 3 % of the
-parameters, and take more steps at a higher rate; `adapters-linear` leaves embeddings and the output layer as they are.
+parameters, and take more steps at a higher rate, as many as `plain-longer`; `adapters-linear` leaves embeddings and the output
+layer as they are.
 """
 
 
