@@ -77,7 +77,7 @@ class Dictionary:
         return Precision(right, len(known), len(gold.entries))
 
     def translate(self, text: str) -> str:
-        """A text word by word, in its order. What begins with a capital contrary to its entry does so in the translation."""
+        """A text word by word, in its order. Capitals that a word usually does not have are kept in its translation."""
         words = split_words(text, lowercase=False)
         return join_words([self._word(word, first=number == 0) for number, word in enumerate(words)])
 

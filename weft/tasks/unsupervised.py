@@ -41,6 +41,9 @@ from weft.tasks.text import Direction
 from weft.tasks.translation import TranslationTask
 from weft.tasks.writing import Objective
 
+METHOD = 2
+"""How dictionaries are learnt. Prepared data with translations by another method is not used."""
+
 
 class UnsupervisedTask(TranslationTask):
     """Translation between two languages, of which only separate texts are known.
@@ -147,7 +150,7 @@ class UnsupervisedTask(TranslationTask):
 
     def encode_part(self, part: ValidationCorpus, pairs: list[Pairs], progress: Callable[[int], None]) -> Corpus:
         most = self.config.data.max_length
-        key = [text.digest() for text in self.texts] if self.dictionary_steps else None
+        key = [METHOD, *(text.digest() for text in self.texts)] if self.dictionary_steps else None
         return prepare_unpaired(
             pairs,
             self.marked,
