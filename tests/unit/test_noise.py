@@ -78,6 +78,18 @@ def test_words_are_dropped_and_blanked_out_as_often_as_the_options_say() -> None
     assert all(word in (None, true) for words in found for word, true in zip(words, LINE, strict=True))
 
 
+@pytest.mark.parametrize("kind", ["bpe", "unigram"])
+@pytest.mark.parametrize("tags", ["", "de"])
+def test_noise_on_ids_equals_noise_on_texts(kind: str, tags: str) -> None:
+    tokenizer = MarkedTokenizer(trained(kind), ["de", BLANK])
+    noiser = Noiser(tokenizer, WordNoise(0.2, 0.2, 3), None, tokenizer.mark(BLANK), tokenizer.tags(tags))
+    plain = [[*tokenizer.tags(tags), *ids, EOS] for ids in tokenizer.encode_batch(TEXTS)]
+    lengths = np.array([len(ids) for ids in plain])
+    ids, counts = noiser.on_ids(np.concatenate(plain), lengths, drawn())
+    expected = noiser(TEXTS, drawn())
+    assert [some.tolist() for some in np.split(ids, counts.cumsum()[:-1])] == expected != plain
+
+
 def test_one_word_always_stays() -> None:
     assert all(len(words) >= 1 for words in WordNoise(drop=0.99)([["a"], ["a", "b"]] * 100, drawn()))
 

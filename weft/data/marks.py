@@ -9,6 +9,9 @@ from copy import copy
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from weft.config.registry import suggest
 from weft.data.segmentation import Variants
 from weft.data.tokenizer import Tokenizer, load_tokenizers, save_tokenizers
@@ -65,6 +68,10 @@ class MarkedTokenizer(Tokenizer):
 
     def spelled(self, piece: str) -> list[int]:
         return self.inner.spelled(piece)
+
+    def starts(self) -> NDArray[np.bool_] | None:
+        inner = self.inner.starts()
+        return None if inner is None else np.pad(inner, (0, len(self.marks)), constant_values=True)
 
     def variants(self, strength: float) -> Variants:
         return self.inner.variants(strength)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import groupby, pairwise
 from typing import Any
 
@@ -41,19 +42,22 @@ class WordNoise:
 
     def __call__(self, texts: Sequence[Sequence[str]], draw: np.random.Generator) -> list[Words]:
         flat = [word for words in texts for word in words]
-        counts = np.array([len(words) for words in texts])
-        row = np.repeat(np.arange(len(texts)), counts)
-        move, keep, hide = draw.random((3, len(flat)))
-        # A word passes another only if that one is less than shuffle + 1 places ahead.
-        order = np.lexsort((np.arange(len(flat)) + move * (self.shuffle + 1), row))
-        best = np.zeros(len(texts))
-        np.maximum.at(best, row, keep)
-        stays = (keep >= self.drop) | (keep == best[row])
-        blanks = hide < self.blank
+        row = np.repeat(np.arange(len(texts)), [len(words) for words in texts])
+        order, blanks = self.plan(row, draw)
         found: list[Words] = [[] for _ in texts]
-        for word in order[stays[order]].tolist():
+        for word in order.tolist():
             found[row[word]].append(None if blanks[word] else flat[word])
         return found
+
+    def plan(self, row: Rows, draw: np.random.Generator) -> tuple[Rows, NDArray[np.bool_]]:
+        """The words that stay, in their new order, and whether each word is blanked out, given the text of each word."""
+        move, keep, hide = draw.random((3, len(row)))
+        # A word passes another only if that one is less than shuffle + 1 places ahead.
+        order = np.lexsort((np.arange(len(row)) + move * (self.shuffle + 1), row))
+        best = np.zeros(row.max(initial=-1) + 1)
+        np.maximum.at(best, row, keep)
+        stays = (keep >= self.drop) | (keep == best[row])
+        return order[stays[order]], hide < self.blank
 
 
 @dataclass(frozen=True)
@@ -76,6 +80,31 @@ class Noiser:
         changed: Sequence[Sequence[str | None]] = split if self.words is None else self.words(split, draw)
         read = self._read if self.variants is None else self._segment
         return [[*self.before, *ids, EOS] for ids in read(changed, draw)]
+
+    @cached_property
+    def starts(self) -> NDArray[np.bool_] | None:
+        """Whether each id begins a word; None if noise needs texts."""
+        return self.tokenizer.starts() if self.words is not None and self.variants is None else None
+
+    def on_ids(self, ids: NDArray[Any], lengths: Rows, draw: np.random.Generator) -> tuple[NDArray[Any], Rows]:
+        """The same noise on the ids of all texts, one after the other, much faster; and how many each text has then."""
+        assert self.words is not None and self.starts is not None
+        row = np.repeat(np.arange(len(lengths)), lengths)
+        place = np.arange(len(ids)) - (lengths.cumsum() - lengths)[row]
+        tags, ends = place < len(self.before), place == lengths[row] - 1
+        inside = ~tags & ~ends
+        first = inside & (self.starts[ids] | (place == len(self.before)))
+        if not first.any():
+            return ids, lengths
+        word = first.cumsum() - 1
+        order, blanks = self.words.plan(row[first], draw)
+        rank = np.full(len(blanks), -1)
+        rank[order] = np.arange(len(order))
+        blank = inside & blanks[word]
+        kept = np.flatnonzero(~inside | ((rank[word] >= 0) & (first | ~blank)))
+        keys = place, np.where(inside, rank[word], 0), np.where(ends, 2, inside), row
+        kept = kept[np.lexsort([key[kept] for key in keys])]
+        return np.where(blank, self.blank, ids).astype(ids.dtype)[kept], np.bincount(row[kept], minlength=len(lengths))
 
     def _read(self, texts: Sequence[Sequence[str | None]], draw: np.random.Generator) -> list[list[int]]:
         """Encodes the words between blanks together, as a tokenizer may not encode words one by one."""
@@ -112,6 +141,8 @@ class Noising:
         self, corpus: Corpus, name: str, rows: Rows, plain: NDArray[Any], lengths: Rows, draw: np.random.Generator
     ) -> tuple[NDArray[Any], Rows]:
         """Noisy entries of a column and their number per row, given the plain ones."""
+        if self.columns[name].starts is not None:
+            return self.columns[name].on_ids(plain, lengths, draw)
         noisy = self.columns[name](_texts(corpus, name, rows), draw)
         ends = lengths.cumsum()
         found = [

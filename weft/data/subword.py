@@ -18,7 +18,9 @@ from itertools import chain
 from random import Random
 from typing import Any, ClassVar, Literal
 
+import numpy as np
 import tokenizers
+from numpy.typing import NDArray
 from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 
 from weft.batch import SPECIALS, UNK
@@ -131,6 +133,9 @@ class _Subword(Tokenizer):
         if len(known) > REMEMBERED:
             self._known = {}  # a new dict, because another thread may still read the old one
         return ids
+
+    def starts(self) -> NDArray[np.bool_]:
+        return np.array([self.piece(number).startswith(SPACE) for number in range(self.size)])
 
     def variants(self, strength: float) -> Variants:
         learnt = json.loads(self._inner.to_str())["model"]

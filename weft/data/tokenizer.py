@@ -15,6 +15,9 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
+import numpy as np
+from numpy.typing import NDArray
+
 from weft.access import replace_file, why_unreadable
 from weft.batch import SPECIALS, UNK
 from weft.config import registry
@@ -109,6 +112,10 @@ class Tokenizer(ABC):
         if text:
             raise ConfigError(f"the run was not trained with tags, so it has no tag {text!r}; leave it out")
         return []
+
+    def starts(self) -> NDArray[np.bool_] | None:
+        """Whether each id begins a word, if the ids of a word do not depend on its neighbours; else None."""
+        return None
 
     def variants(self, strength: float) -> Variants:
         """Random segmentations of words; `strength` is noise.subword in the configuration."""

@@ -181,9 +181,12 @@ class UnsupervisedTask(TranslationTask):
         return self._collate(corpus, rows, np.random.default_rng(0))
 
     def _collate(self, corpus: Corpus, rows: Rows, draw: np.random.Generator) -> UnpairedBatch:
+        return collate_unpaired(corpus, rows, self._noising, (self.two.first, self.two.second), draw)
+
+    @cached_property
+    def _noising(self) -> Noising:
         first, second = (Noiser(self.marked, noise, blank=self.marked.mark(BLANK)) for noise in self.noise)
-        noising = Noising({TOKENS: first, WORDS: second}, self.config.data.max_length + 1)
-        return collate_unpaired(corpus, rows, noising, (self.two.first, self.two.second), draw)
+        return Noising({TOKENS: first, WORDS: second}, self.config.data.max_length + 1)
 
     def batches(self, position: Position) -> Iterator[tuple[UnpairedBatch, Position]]:
         train, begin = self.config.train, position
