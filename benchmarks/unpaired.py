@@ -158,7 +158,7 @@ def floors(options: argparse.Namespace, texts: str) -> list[list[str]]:
 
 def compute_floors(options: argparse.Namespace, texts: str) -> list[list[str]]:
     first, second = test_texts(options)
-    mono = [list(read_lines(spec.partition("=")[2])) for spec in texts.split(" ")]
+    mono = [dict.fromkeys(read_lines(spec.partition("=")[2])) for spec in texts.split(" ")]
     forth, back = learn_dictionary(*mono)
     found = forth.precision(gold(options))
     words = [bleu([known.translate(line) for line in some], other) for known, some, other in

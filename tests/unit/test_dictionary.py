@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
+from random import Random
 
 import numpy as np
 import pytest
@@ -12,8 +14,8 @@ from weft.cli import run
 from weft.config.data_paths import absolute, files_of
 from weft.data.monolingual import disjoint_halves, open_languages
 from weft.dictionaries.adversarial import adversarial_pairs
-from weft.dictionaries.dictionary import Dictionary, learn_dictionary
-from weft.dictionaries.mapping import Learning, align, find_seeds, map_vectors, mutual, similarities
+from weft.dictionaries.dictionary import Dictionary, channel, learn_dictionary
+from weft.dictionaries.mapping import Learning, Mapped, align, find_seeds, map_vectors, mutual, similarities
 from weft.dictionaries.vectors import WordVectors, learn_vectors
 from weft.errors import DataError
 
@@ -95,6 +97,28 @@ def test_words_of_different_frequency_are_no_translations() -> None:
     expected = similarities(mapped.source.vectors, mapped.target.vectors)[0, 2] - 0.3 * abs(np.log(first) - np.log(second))
     assert mapped.scores()[0, 2] == pytest.approx(expected, abs=1e-5)
     assert np.allclose(mapped.turned().scores(), mapped.scores().T, atol=1e-5)
+
+
+def test_a_channel_inverts_translation_by_bayes_rule() -> None:
+    draw = np.random.default_rng(3)
+    words, counts = (["a", "b", "c"], ["x", "y", "z", "w"]), ([50, 30, 20], [40, 30, 20, 10])
+    source, target = (
+        WordVectors(some, many, unit(draw.standard_normal((len(some), 3))), some)
+        for some, many in zip(words, counts, strict=True)
+    )
+    mapped = Mapped(source, target, np.zeros((0, 2), np.int64), 0.05)
+    found, scores = channel(mapped, best=4, temperature=0.5), mapped.scores()
+    for row, word in enumerate(words[0]):
+        joint = []
+        for column, frequency in enumerate(counts[1]):
+            likely = [count * math.exp(scores[other, column] / 0.5) for other, count in enumerate(counts[0])]
+            joint.append(frequency * likely[row] / sum(likely))
+        expected = {other: value / sum(joint) for other, value in zip(words[1], joint, strict=True)}
+        assert dict(found.entries[word]) == pytest.approx(expected, rel=1e-4)
+    texts = [found.translate("a " * 20, Random(number)) for number in range(200)]
+    share = sum(text.lower().split().count("x") for text in texts) / 4000
+    assert share == pytest.approx(dict(found.entries["a"])["x"], abs=0.03)
+    assert found.translate("a b", Random(1)) == found.translate("a b", Random(1))
 
 
 def test_vectors_tell_contexts_apart() -> None:

@@ -6,6 +6,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import tiny
 import torch
@@ -16,6 +17,7 @@ from weft.batch import BOS, EOS, PAD
 from weft.config.sections import load_config
 from weft.data.lines import read_lines
 from weft.data.unpaired import foreign_tokens
+from weft.dictionaries.dictionary import nearest
 from weft.dictionaries.tokens import token_vectors
 from weft.errors import ConfigError, DataError
 from weft.inference.two_languages import TwoLanguagePredictor
@@ -208,6 +210,17 @@ def test_vectors_of_the_dictionary_are_the_first_embeddings(files: list[str], tm
     assert len(tokens) and torch.allclose(torch.nn.functional.normalize(table[tokens, :width]), expected, atol=1e-5)
     others = torch.ones(len(table), dtype=torch.bool).index_fill(0, tokens, False)
     assert torch.equal(table[others], plain.decoder.embedding.table.weight[others])
+
+
+def test_vectors_are_learnt_once_for_the_same_texts(files: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cache = {"data.cache": str(tmp_path / "cache")}
+    first, _ = prepared(files, tmp_path / "first", **cache)
+    learnt = first._mapped
+    monkeypatch.setattr("weft.tasks.unsupervised.learn_vectors", None)
+    again, _ = prepared(files, tmp_path / "again", **cache, **{"task.vectors": True})
+    assert [again._mapped.source.words, again._mapped.target.forms] == [learnt.source.words, learnt.target.forms]
+    assert np.array_equal(again._mapped.target.vectors, learnt.target.vectors)
+    assert nearest(again._mapped, best=1).entries == nearest(learnt, best=1).entries
 
 
 def test_purity_counts_words_of_the_wrong_language(files: list[str], tmp_path: Path) -> None:

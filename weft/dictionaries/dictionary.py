@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from random import Random
 
 import numpy as np
 
@@ -12,7 +13,7 @@ from weft.data.lines import read_lines
 from weft.data.symbols import join_words
 from weft.dictionaries.adversarial import adversarial_pairs
 from weft.dictionaries.mapping import Learning, Mapped, map_vectors
-from weft.dictionaries.vectors import learn_vectors, split_words
+from weft.dictionaries.vectors import Vectors, learn_vectors, split_words
 from weft.errors import DataError
 
 Entries = Mapping[str, Sequence[tuple[str, float]]]
@@ -76,19 +77,22 @@ class Dictionary:
         right = sum(found[0][0].lower() in wanted[word] for word, found in known.items())
         return Precision(right, len(known), len(gold.entries))
 
-    def translate(self, text: str) -> str:
-        """A text word by word, in its order. Capitals that a word usually does not have are kept in its translation."""
+    def translate(self, text: str, draw: Random | None = None) -> str:
+        """A text word by word, in its order. Capitals that a word usually does not have are kept in its translation.
+
+        draw: draws translations by their scores, which must be probabilities then, instead of taking the first ones.
+        """
         words = split_words(text, lowercase=False)
-        return join_words([self._word(word, first=number == 0) for number, word in enumerate(words)])
+        return join_words([self._word(word, number == 0, draw) for number, word in enumerate(words)])
 
     def _found(self, word: str) -> Sequence[tuple[str, float]]:
         return self.entries.get(word) or self.entries.get(self._forms.get(word.lower(), ""), ())
 
-    def _word(self, word: str, first: bool) -> str:
+    def _word(self, word: str, first: bool, draw: Random | None) -> str:
         found = self._found(word)
         if not found:
             return word
-        best = found[0][0]
+        best = found[0][0] if draw is None else draw.choices([each for each, _ in found], [score for _, score in found])[0]
         capital = word[:1].isupper() and (first or word not in self.entries)
         return best[:1].upper() + best[1:] if capital else best
 
@@ -112,7 +116,27 @@ def learn_dictionary(
 
 def nearest(mapped: Mapped, best: int) -> Dictionary:
     """The `best` target words of each source word by CSLS and frequency."""
-    scores = mapped.scores()
+    return _highest(mapped, mapped.scores(), best)
+
+
+def channel(mapped: Mapped, best: int = 10, temperature: float = 0.03) -> Dictionary:
+    """The words that each source word may be a translation of, with probabilities P(target | source) by Bayes' rule.
+
+    P(source | target) ∝ P(source) exp(score / temperature), and words are as probable as they are frequent. Texts translated
+    by draws from these have words about as frequent as those of the target language, while the nearest words leave out many.
+    """
+    joint = mapped.scores()
+    joint -= joint.max(0)
+    joint /= temperature
+    np.exp(joint, out=joint)
+    joint *= np.asarray(mapped.source.counts, joint.dtype)[:, None]
+    joint *= np.asarray(mapped.target.counts, joint.dtype) / joint.sum(0)
+    joint /= joint.sum(1, keepdims=True)
+    return _highest(mapped, joint, best)
+
+
+def _highest(mapped: Mapped, scores: Vectors, best: int) -> Dictionary:
+    """The `best` target words of each source word by scores [V, W]."""
     order = np.argsort(-scores, 1, kind="stable")[:, :best]
     found = np.take_along_axis(scores, order, 1)
     forms = mapped.target.forms

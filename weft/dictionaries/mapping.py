@@ -9,9 +9,11 @@ Shapes: V, W words of the two texts · D width of a vector · N pairs of words.
 
 from __future__ import annotations
 
+import json
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +26,8 @@ Pairs = NDArray[np.int64]
 
 Begin = Callable[[Vectors, Vectors, int], Pairs]
 """Finds pairs of words from the vectors of both texts; the number says how many frequent words of each to look at."""
+
+WORDS = "words.json"
 
 NEIGHBOURS = 10
 """Words that CSLS takes for the surroundings of a word."""
@@ -64,6 +68,24 @@ class Mapped:
     def turned(self) -> Mapped:
         """The other direction."""
         return Mapped(self.target, self.source, self.seeds[:, ::-1], self.frequency)
+
+    def save(self, folder: Path) -> None:
+        """Writes the files that `load` reads."""
+        sides = {"source": self.source, "target": self.target}
+        words = {name: [list(side.words), list(map(int, side.counts)), list(side.forms)] for name, side in sides.items()}
+        (folder / WORDS).write_text(json.dumps({**words, "frequency": self.frequency}), "utf-8")
+        for name, array in (("source", self.source.vectors), ("target", self.target.vectors), ("seeds", self.seeds)):
+            np.save(folder / f"{name}.npy", array)
+
+    @classmethod
+    def load(cls, folder: Path) -> Mapped:
+        found = json.loads((folder / WORDS).read_text("utf-8"))
+        first, second, seeds = (np.load(folder / f"{name}.npy") for name in ("source", "target", "seeds"))
+        source, target = (
+            WordVectors(words, counts, vectors, forms)
+            for (words, counts, forms), vectors in ((found["source"], first), (found["target"], second))
+        )
+        return cls(source, target, seeds, found["frequency"])
 
     def scores(self) -> Vectors:
         """[V, W]: how well the words of both texts translate each other."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import chain
+from pathlib import Path
+from random import Random
 from typing import Any, Literal
 
 import numpy as np
@@ -15,6 +17,7 @@ from torch import Tensor
 from weft.batch import PAD, Position, Source
 from weft.config.corpora import TrainingCorpus, ValidationCorpus, names
 from weft.data.batching import Batches
+from weft.data.cache import find_or_build
 from weft.data.corpus import Corpus, Rows
 from weft.data.formats import Pairs
 from weft.data.marks import BLANK, MarkedTokenizer, add_marks, save_marked
@@ -23,7 +26,7 @@ from weft.data.noise import Noiser, Noising, WordNoise
 from weft.data.pairs import random_pairs
 from weft.data.tokenizer import has_tokenizers, train_tokenizer
 from weft.data.unpaired import TOKENS, WORDS, Translate, UnpairedBatch, collate_unpaired, foreign_tokens, prepare_unpaired
-from weft.dictionaries.dictionary import nearest
+from weft.dictionaries.dictionary import channel
 from weft.dictionaries.mapping import Learning, Mapped, map_vectors
 from weft.dictionaries.tokens import place_vectors, token_vectors
 from weft.dictionaries.vectors import learn_vectors, split_words
@@ -41,7 +44,7 @@ from weft.tasks.text import Direction
 from weft.tasks.translation import TranslationTask
 from weft.tasks.writing import Objective
 
-METHOD = 2
+METHOD = 4
 """How dictionaries are learnt. Prepared data with translations by another method is not used."""
 
 
@@ -150,7 +153,7 @@ class UnsupervisedTask(TranslationTask):
 
     def encode_part(self, part: ValidationCorpus, pairs: list[Pairs], progress: Callable[[int], None]) -> Corpus:
         most = self.config.data.max_length
-        key = [METHOD, *(text.digest() for text in self.texts)] if self.dictionary_steps else None
+        key = self._key if self.dictionary_steps else None
         return prepare_unpaired(
             pairs,
             self.marked,
@@ -163,18 +166,29 @@ class UnsupervisedTask(TranslationTask):
         )
 
     def _dictionaries(self) -> Translate:
-        """Translates word by word with dictionaries of the training texts; without dictionaries, texts stay as they are."""
+        """Translates word by word with dictionaries of the training texts; without dictionaries, texts stay as they are.
+
+        Translations are drawn, so that the model reads most words of a language, and follow from the text.
+        """
         if not self.dictionary_steps:
             return lambda text, language: text
-        both = nearest(self._mapped, best=1), nearest(self._mapped.turned(), best=1)
-        known = dict(zip(self.languages, both, strict=True))
-        return lambda text, language: known[language].translate(text)
+        known = dict(zip(self.languages, (channel(self._mapped), channel(self._mapped.turned())), strict=True))
+        return lambda text, language: known[language].translate(text, Random(text))
 
     @cached_property
     def _mapped(self) -> Mapped:
+        """The vectors of both languages in one space, learnt once for the same texts."""
+        return find_or_build(self.cache, ["mapped", *self._key], Mapped.load, self._map)
+
+    def _map(self, folder: Path) -> None:
         self.tell("learning word vectors of both languages and a map between them")
-        first, second = (learn_vectors(text.lines()) for text in self.texts)
-        return map_vectors(first, second, Learning())
+        first, second = (learn_vectors(dict.fromkeys(text.lines())) for text in self.texts)  # repeated lines tell nothing new
+        map_vectors(first, second, Learning()).save(folder)
+
+    @property
+    def _key(self) -> list[Any]:
+        """What dictionaries follow from."""
+        return [METHOD, *(text.digest() for text in self.texts)]
 
     def collate(self, corpus: Corpus, rows: Rows, **layout: Any) -> UnpairedBatch:
         """A batch for validation, always with the same noise."""
