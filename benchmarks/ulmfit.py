@@ -5,9 +5,9 @@
 DATA holds agnews, eng_fra and sst2, and movie_reviews for one row that has more text than the others. Three stages: a language
 model of AG News and the English side of Tatoeba, written as SST-2 is; the same model tuned on the sentences of SST-2 without
 their labels, until held-out sentences get no more probable; a classifier that reads with it. Compared with classifiers from
-nothing (the same model, and a Transformer encoder that reads in both directions), and with a linear model on TF-IDF. Nothing is
-selected on the test set, sst2/dev.tsv: the last weights of each classifier are scored. With few labels, each seed is repeated
-with several draws of them.
+nothing (the same model, and a Transformer encoder that reads in both directions), with one layer over word vectors of the same
+texts (`weft vectors`), and with a linear model on TF-IDF. Nothing is selected on the test set, sst2/dev.tsv: the last weights
+of each classifier are scored. With few labels, each seed is repeated with several draws of them.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import math
 import random
 import re
 import statistics
+import subprocess
 import sys
 from collections.abc import Iterable
 from pathlib import Path
@@ -42,6 +43,11 @@ DROPOUT = "model.dropout=0.3"
 POOLING, FACTOR = "task.pooling=last_max_mean", 1.3
 SIZES = {0: (600, 4096, 40, 2e-3), 500: (200, 1024, 12, 2e-3)}
 """Labels (0: all of them) → steps, tokens per batch, steps per stage of unfreezing, rate."""
+READER = f"model={{kind: transformer, {SHAPE}, encoder_layers: 1, decoder_layers: 1, dropout: 0.3, position: none}}"
+SMALL = {0: (300, 2048, 1e-3), 500: (100, 1024, 1e-3)}
+"""Labels → steps, tokens per batch and rate of one layer, chosen on held-out sentences of sst2/train.tsv, as are these:"""
+KEPT = {0: ("train.layer_factor=3", SLANTED.format(rate=3e-3)), 500: ('train.freeze=["*.table.weight"]',)}
+"""Labels → settings that keep word vectors similar to what they were."""
 FLOORS = ("most frequent label", "TF-IDF of words and pairs of words, linear model")
 HELD = 300
 """Sentences of SST-2 that decide how long a language model is tuned."""
@@ -78,9 +84,20 @@ def write_texts(data: Path, out: Path) -> dict[str, str]:
     return {name: write_lines(out / f"{name}.txt", some) for name, some in texts.items()}
 
 
-def language_models(options: argparse.Namespace, seeds: list[int]) -> list[list[Run]]:
+def learn_word_vectors(files: dict[str, str], out: Path) -> dict[str, str]:
+    """Files of word vectors, of the general text and of reviews as well, both with the sentences of SST-2."""
+    found = {}
+    for name in ("general", "reviews"):
+        file = out / f"{name}.vec.gz"
+        if not file.exists():
+            texts = [files[each] for each in (name, "sst2", "held")]
+            subprocess.run([sys.executable, "-m", "weft", "vectors", *texts, "-o", str(file), "--spaces"], check=True)
+        found[name] = str(file)
+    return found
+
+
+def language_models(options: argparse.Namespace, files: dict[str, str], seeds: list[int]) -> list[list[Run]]:
     """The two stages of language models, of the general text and of reviews as well."""
-    files = write_texts(options.folder, options.out)
     stages: list[list[Run]] = [[], []]
     long, short = (scale_steps("lm-words", [f"train.steps={steps}"], options.steps_scale) for steps in (1500, 600))
     for text in ("general", "reviews"):
@@ -102,6 +119,22 @@ def draw_labelled(data: Path, count: int, draw: int, out: Path) -> str:
     return write_lines(out / f"labelled-{count}-{draw}.tsv", random.Random(draw).sample(lines, count))
 
 
+def with_vectors(options: argparse.Namespace, labels: int) -> dict[str, tuple[str, ...]]:
+    """Settings of one layer over word vectors, and of the same from nothing."""
+    steps, tokens, rate = SMALL[labels]
+    scale = scale_steps("classifier-bytes", [f"train.steps={steps}"], options.steps_scale)
+    sets = (*TOKENS, READER, scale, f"train.batch_tokens={tokens}", SLANTED.format(rate=rate), "task.pooling=mean")
+    general, reviews = (
+        (*sets, *KEPT[labels], "start.extend=20000", f"start.vectors={options.vectors[text]}")
+        for text in ("general", "reviews")
+    )
+    return {
+        "from nothing, one layer": sets,
+        "one layer, word vectors of the general text": general,
+        "one layer, word vectors with movie reviews": reviews,
+    }
+
+
 def classifiers(options: argparse.Namespace, labels: int, seed: int, draw: int) -> dict[str, Run]:
     """System → its run."""
     data, tests = draw_labelled(options.folder, labels, draw, options.out), {"test": str(options.folder / "sst2" / "dev.tsv")}
@@ -111,6 +144,7 @@ def classifiers(options: argparse.Namespace, labels: int, seed: int, draw: int) 
     tricks = (POOLING, DROPOUT, f"train.layer_factor={FACTOR}", f"train.unfreeze_every={every}", SLANTED.format(rate=rate))
     nothing = (DROPOUT, SLANTED.format(rate=rate))
     plans: dict[str, tuple[tuple[str, ...], str]] = {
+        **{name: (changes, "") for name, changes in with_vectors(options, labels).items()},
         "from nothing, same model": ((*TOKENS, MODEL, *nothing, POOLING), ""),
         "from nothing, encoder": ((*TOKENS, ENCODER, *nothing), ""),
         "language model, tuned": (tricks, "general-{}-tuned"),
@@ -154,7 +188,9 @@ def main() -> None:
     options.common = frugal_settings(options.out)
     seeds, sizes = [int(seed) for seed in options.seeds.split(",")], [int(count) for count in options.labels.split(",")]
     outcomes: list[Outcome] = []
-    for stage in language_models(options, seeds):
+    files = write_texts(options.folder, options.out)
+    options.vectors = learn_word_vectors(files, options.out)
+    for stage in language_models(options, files, seeds):
         outcomes += sweep(stage, options, prepare=0)
     plans: list[tuple[int, str, Run]] = []
     found: dict[int, dict[str, list[float]]] = {count: {} for count in sizes}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import importlib
 import json
 import sys
@@ -362,3 +363,14 @@ def test_adapters_for_another_domain_have_at_most_three_percent_of_the_parameter
         whole = model.count_parameters()
         add_adapters(model, Lora(**config.model["lora"]))
     assert 0.025 < (model.count_parameters() - whole) / whole <= 0.03
+
+
+@pytest.mark.parametrize("labels", [0, 500])
+def test_word_vectors_are_compared_with_the_same_model_from_nothing(labels: int) -> None:
+    ulmfit = importlib.import_module("ulmfit")
+    options = argparse.Namespace(steps_scale=1.0, vectors={"general": "general.vec", "reviews": "reviews.vec"})
+    nothing, *others = (load_config("classifier-bytes", sets) for sets in ulmfit.with_vectors(options, labels).values())
+    assert [each.start.vectors for each in (nothing, *others)] == [None, "general.vec", "reviews.vec"]
+    for each in others:
+        assert each.train.steps == nothing.train.steps and (each.model, each.task) == (nothing.model, nothing.task)
+        assert (each.data, each.train.batch_tokens) == (nothing.data, nothing.train.batch_tokens)

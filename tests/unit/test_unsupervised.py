@@ -18,7 +18,6 @@ from weft.config.sections import load_config
 from weft.data.lines import read_lines
 from weft.data.unpaired import foreign_tokens
 from weft.dictionaries.dictionary import nearest
-from weft.dictionaries.tokens import token_vectors
 from weft.errors import ConfigError, DataError
 from weft.inference.two_languages import TwoLanguagePredictor
 from weft.models.bilingual import Bilingual
@@ -203,7 +202,7 @@ def test_two_decoders_write_a_language_each(files: list[str], tmp_path: Path) ->
 def test_vectors_of_the_dictionary_are_the_first_embeddings(files: list[str], tmp_path: Path) -> None:
     _, plain = prepared(files, tmp_path / "plain")
     task, model = prepared(files, tmp_path / "run", **{"task.vectors": True})
-    tokens, vectors = token_vectors(task._mapped, task.marked)
+    tokens, vectors = task.first_vectors()
     table = model.decoder.embedding.table.weight
     width = min(table.size(1), vectors.size(1))
     expected = torch.nn.functional.normalize(vectors[:, :width])

@@ -33,6 +33,7 @@ COMMANDS = {
     "bench": "bench:bench",
     "distill": "distill:distill",
     "dictionary": "dictionary:dictionary",
+    "vectors": "vectors:vectors",
     "iterate": "iterate:iterate",
     "backtranslate": "distill:backtranslate",
     "shortlist": "shortlist:shortlist",

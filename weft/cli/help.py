@@ -66,6 +66,10 @@ EXAMPLES = {
         "weft dictionary en-fr.tsv --gold gold.tsv",
         "weft dictionary en-fr.tsv --translate input.txt -o output.txt",
     ],
+    "vectors": [
+        "weft vectors text.txt more.txt.gz -o words.vec",
+        "weft vectors tokenized.txt -o words.vec.gz --width 128 --spaces",
+    ],
     "backtranslate": [
         "weft backtranslate runs/deen --data mono.de --out backtranslated.jsonl",
         "weft backtranslate runs/deen --data mono.de --out part2.jsonl --shard 2/8 --set decode.search=sample",

@@ -158,8 +158,9 @@ class Config(Section):
         }
         if self.data.cache:
             located["data.cache"] = absolute_path(self.data.cache, here)
-        if self.start.run:
-            located["start.run"] = absolute_path(self.start.run, here)
+        for key in ("run", "vectors"):
+            if path := getattr(self.start, key):
+                located[f"start.{key}"] = absolute_path(path, here)
         for key in ("teacher", "tokenizer_of"):
             if run := getattr(self.data, key):
                 located[f"data.{key}"] = absolute_path(run, here)

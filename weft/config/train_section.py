@@ -22,12 +22,20 @@ class Section(Options):
 
 
 class StartSection(Section):
-    """The run that training starts from."""
+    """The run, or the word vectors, that training starts from."""
 
     run: str | None = Field(default=None, description="run whose tokenizers and weights a new run starts from; null: none")
     weights: str | None = Field(default=None, description="hash of the weights that were taken from it; set by weft train")
     extend: int = Field(
-        default=0, ge=0, description="tokens to add to its vocabulary; each starts as the mean of those it was written with"
+        default=0,
+        ge=0,
+        description="tokens to add to its vocabulary; each starts as the mean of those it was written with. With vectors: "
+        "words of that file to add to the vocabulary",
+    )
+    vectors: str | None = Field(
+        default=None,
+        description="file of word vectors, in the text format of word2vec, GloVe and fastText, that embeddings start with; "
+        "null: none",
     )
 
 

@@ -49,6 +49,20 @@ class Start:
     extend: int = 0
 
 
+@dataclass(frozen=True)
+class MoreWords:
+    """Words besides those of the training data, the most important first, and the most to add to each tokenizer."""
+
+    words: Sequence[str]
+    extend: int
+
+    def added(self, tokenizer: Tokenizer) -> Tokenizer:
+        """The tokenizer with the words that it does not know."""
+        ids = tokenizer.encode_batch(self.words)
+        new = [word for word, found in zip(self.words, ids, strict=True) if found == [UNK]]
+        return tokenizer.extended(new[: self.extend], self.extend)
+
+
 class Tokenizer(ABC):
     """Text to ids and back. The keyword-only parameters of a constructor are its options in a configuration."""
 
@@ -165,7 +179,7 @@ def train_tokenizers(
     size: int,
     shared: bool,
     folder: Path | None = None,
-    start: Start | None = None,
+    start: Start | MoreWords | None = None,
 ) -> tuple[Tokenizer, Tokenizer]:
     """Trains a tokenizer for the sources and one for the targets; the same object twice if they share a vocabulary.
 
@@ -182,7 +196,7 @@ def train_tokenizer(
     size: int,
     folder: Path | None = None,
     side: int = 0,
-    start: Start | None = None,
+    start: Start | MoreWords | None = None,
 ) -> Tokenizer:
     """Trains a tokenizer for one side only: 0 for sources, 1 for targets."""
     return _find_or_train(spec, pairs, size, [(side,)], folder, start)[side]
@@ -194,10 +208,16 @@ def _find_or_train(
     size: int,
     sides: list[tuple[int, ...]],
     folder: Path | None,
-    start: Start | None,
+    start: Start | MoreWords | None,
 ) -> tuple[Tokenizer, Tokenizer]:
     """One tokenizer per entry of `sides`, which lists the texts to train it on: 0 for sources, 1 for targets."""
     options = registry.fill("weft.data:TOKENIZERS", spec, where="data.tokenizer")
+    if isinstance(start, MoreWords):
+        if options["kind"] != "words":
+            raise ConfigError("start.extend: words of start.vectors can be added to data.tokenizer: words only; set it to 0")
+        source, target = _find_or_train(options, pairs, size, sides, folder, None)
+        longer = start.added(source)
+        return longer, longer if source is target else start.added(target)
     if start is not None:
         source, target = start.source, start.target
         if not start.extend:

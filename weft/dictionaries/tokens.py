@@ -1,4 +1,4 @@
-"""Word vectors in one space as the first embeddings of tokens.
+"""Word vectors as the first embeddings of tokens.
 
 Shapes: N tokens · D width of a vector.
 """
@@ -6,36 +6,48 @@ Shapes: N tokens · D width of a vector.
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from weft.data.tokenizer import Tokenizer
-from weft.dictionaries.mapping import Mapped
 from weft.dictionaries.vectors import Vectors
 
+TABLES = ("table.weight", "decoder.output.weight")
+POSITIONS = "position.table.weight"
+"""How the names of embeddings and of output layers over tokens end, and those of embeddings of positions."""
 
-def token_vectors(mapped: Mapped, tokenizer: Tokenizer) -> tuple[Tensor, Tensor]:
-    """The tokens [N] that are whole words, and their vectors [N, D]: the mean of those of all words that a token stands for."""
-    found: defaultdict[int, list[Vectors]] = defaultdict(list)
-    for side in (mapped.source, mapped.target):
-        for change in (str, str.capitalize):
-            for ids, vector in zip(tokenizer.encode_batch([change(word) for word in side.words]), side.vectors, strict=True):
-                if len(ids) == 1:
-                    found[ids[0]].append(vector)
-    means = np.stack([np.mean(vectors, 0) for vectors in found.values()]) if found else np.zeros((0, 1), np.float32)
-    return torch.tensor(list(found)), torch.from_numpy(means)
+
+def token_vectors(words: Sequence[str], vectors: Vectors, tokenizer: Tokenizer) -> tuple[Tensor, Tensor]:
+    """The tokens [N] that are whole words, and their vectors [N, D]: the mean of those of all words that a token stands for.
+
+    A capitalised word that is not among the words has the vector of the word itself.
+    """
+    known, found = set(words), defaultdict[int, list[int]](list)
+    both = [*enumerate(words), *((row, name) for row, word in enumerate(words) if (name := word.capitalize()) not in known)]
+    for (row, _), ids in zip(both, tokenizer.encode_batch([word for _, word in both]), strict=True):
+        if len(ids) == 1:
+            found[ids[0]].append(row)
+    means = np.stack([vectors[rows].mean(0) for rows in found.values()]) if found else np.zeros((0, 1), np.float32)
+    return torch.tensor(list(found), dtype=torch.long), torch.from_numpy(means)
+
+
+def token_tables(model: nn.Module, size: int) -> dict[str, nn.Parameter]:
+    """The embeddings and output layers of at least `size` tokens, by name. Tied ones are named once."""
+    named = {name: table for name, table in model.named_parameters() if name.endswith(TABLES) and table.size(0) >= size}
+    return {name: table for name, table in named.items() if not name.endswith(POSITIONS)}
 
 
 @torch.no_grad()
-def place_vectors(model: nn.Module, size: int, tokens: Tensor, vectors: Tensor) -> None:
-    """Puts vectors in the rows of tokens in all embeddings and output layers of `size` tokens.
+def place_vectors(tables: Iterable[Tensor], tokens: Tensor, vectors: Tensor) -> None:
+    """Puts vectors in the rows of tokens, with the mean length that rows had.
 
-    The first dimensions of mapped vectors matter most: if the model is narrower, it gets these; if it is wider, its other
-    dimensions stay as they are. Rows keep the mean length they had.
+    A table that is narrower than the vectors gets their first dimensions, which matter most in vectors that weft learns. In a
+    wider one, the other dimensions stay as they are.
     """
-    for table in {id(each): each for each in model.parameters() if each.ndim == 2 and each.size(0) == size}.values():
+    for table in tables:
         width = min(table.size(1), vectors.size(1))
         own = vectors[:, :width].to(table)
         length = table[:, :width].norm(dim=1).mean()

@@ -27,6 +27,7 @@ OVERSAMPLED, PASSES = 20, 4
 """Extra columns and passes of the randomised decomposition (Halko et al. 2011)."""
 
 SPLITTERS = {lowercase: WordTokenizer(lowercase=lowercase) for lowercase in (False, True)}
+AT_SPACES = WordTokenizer(punctuation=False)
 
 
 def split_words(text: str, *, lowercase: bool = True) -> list[str]:
@@ -48,14 +49,22 @@ class WordVectors:
 
 
 def learn_vectors(
-    lines: Iterable[str], *, most: int = 20_000, least: int = 3, window: int = 10, width: int = 150, power: float = 0.75
+    lines: Iterable[str],
+    *,
+    most: int = 20_000,
+    least: int = 3,
+    window: int = 10,
+    width: int = 150,
+    power: float = 0.75,
+    punctuation: bool = True,
 ) -> WordVectors:
     """The vectors of the words that occur at least `least` times, `most` words at most.
 
     window: the distance up to which words are each other's contexts, which count 1/distance. Left and right contexts differ.
-    power: of the singular values.
+    power: of the singular values. punctuation: separate it from words; otherwise split at spaces only.
     """
-    written = [split_words(line, lowercase=False) for line in lines]
+    splitter = SPLITTERS[False] if punctuation else AT_SPACES
+    written = [splitter.split(line) for line in lines]
     texts = [[word.lower() for word in text] for text in written]
     counts = Counter(word for text in texts for word in text)
     words = sorted((word for word, count in counts.items() if count >= least), key=lambda word: (-counts[word], word))[:most]

@@ -1,4 +1,4 @@
-"""Weights of a run that starts from another one."""
+"""Weights of a run that starts from another one, or from word vectors."""
 
 from __future__ import annotations
 
@@ -11,8 +11,11 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from weft.batch import UNK
 from weft.config.sections import Config
 from weft.data.marks import load_marked
+from weft.dictionaries.files import read_vectors
+from weft.dictionaries.tokens import place_vectors, token_tables, token_vectors
 from weft.errors import ConfigError, RunError
 from weft.layers.lora import ADAPTER
 from weft.models.base import Network, Sizes
@@ -46,6 +49,27 @@ def start_weights(model: Network, config: Config, run: Path, other: Network, siz
         for name in model.borrowed:
             named[name].requires_grad_(False)
     return f"from {base}: {taken.describe(model)}"
+
+
+def start_vectors(model: Network, config: Config, run: Path) -> str:
+    """Puts the word vectors of start.vectors in the rows of tokens that are whole words, and says how many there are."""
+    file = str(config.start.vectors)
+    words, vectors = read_vectors(file)
+    counts, narrowest = list[str](), vectors.shape[1]
+    for side, tokenizer in zip(("encoder", "decoder"), load_marked(run, config.data.tokenizer), strict=True):
+        named = token_tables(model, tokenizer.size)
+        tables = [table for name, table in named.items() if name.startswith("encoder.") == (side == "encoder")]
+        if tables:
+            tokens, found = token_vectors(words, vectors, tokenizer)
+            if not (placed := int((tokens != UNK).sum())):
+                raise ConfigError(f"start.vectors: no word of {file} is a token of the {side}; is it of another language?")
+            place_vectors(tables, tokens, found)
+            counts.append(f"{placed:,} of {tokenizer.size:,}")
+            narrowest = min(narrowest, *(table.size(1) for table in tables))
+    if not counts:
+        raise ConfigError("start.vectors: this model has no embeddings of tokens; remove the setting")
+    cut = f", their first {narrowest} of {vectors.shape[1]} dimensions" if narrowest < vectors.shape[1] else ""
+    return f"from {file}: vectors of {' and '.join(dict.fromkeys(counts))} tokens{cut}"
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,8 @@ from weft.data.listed import open_listed, read_listed
 from weft.data.marks import load_marked
 from weft.data.pairs import random_pairs
 from weft.data.records import is_json, read_sources
-from weft.data.tokenizer import Start
+from weft.data.tokenizer import MoreWords, Start
+from weft.dictionaries.files import read_vectors
 from weft.errors import ConfigError, RunError
 from weft.evaluation.metrics import Metric
 from weft.inference.predictor import Predictor
@@ -124,17 +125,19 @@ class Task(ABC):
         return Path(chosen).expanduser() if chosen else cache_folder()
 
     @property
-    def start(self) -> Start | None:
-        """The tokenizers that a new run takes, if it starts from another one."""
+    def start(self) -> Start | MoreWords | None:
+        """The tokenizers that a new run takes if it starts from another one, or the words that its own ones get."""
         start = self.config.start
+        if start.vectors and start.extend:
+            return MoreWords(read_vectors(start.vectors)[0], start.extend)
         return Start(*load_marked(Path(start.run), self.config.data.tokenizer), start.extend) if start.run else None
 
     def tell_tokenizer(self) -> None:
         """Says where the tokenizer of a new run comes from."""
         data, start = self.config.data, self.config.start
         made = f"training {data.tokenizer['kind']} tokenizer, vocabulary {data.vocabulary:,}"
-        more = f", with up to {start.extend:,} more tokens" if start.extend else ""
-        self.tell(f"taking the tokenizer of {start.run}{more}" if start.run else made)
+        more = f", with up to {start.extend:,} more tokens" if start.extend and (start.run or start.vectors) else ""
+        self.tell((f"taking the tokenizer of {start.run}" if start.run else made) + more)
 
     @property
     def tags(self) -> Sequence[str]:

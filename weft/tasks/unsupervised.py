@@ -28,7 +28,7 @@ from weft.data.tokenizer import has_tokenizers, train_tokenizer
 from weft.data.unpaired import TOKENS, WORDS, Translate, UnpairedBatch, collate_unpaired, foreign_tokens, prepare_unpaired
 from weft.dictionaries.dictionary import channel
 from weft.dictionaries.mapping import Learning, Mapped, map_vectors
-from weft.dictionaries.tokens import place_vectors, token_vectors
+from weft.dictionaries.tokens import place_vectors, token_tables, token_vectors
 from weft.dictionaries.vectors import learn_vectors, split_words
 from weft.errors import ConfigError
 from weft.evaluation.metrics import make_metrics, score
@@ -190,6 +190,12 @@ class UnsupervisedTask(TranslationTask):
         """What dictionaries follow from."""
         return [METHOD, *(text.digest() for text in self.texts)]
 
+    def first_vectors(self) -> tuple[Tensor, Tensor]:
+        """The tokens that are whole words of either language, and their vectors in the common space."""
+        sides = self._mapped.source, self._mapped.target
+        words = [word for side in sides for word in side.words]
+        return token_vectors(words, np.concatenate([side.vectors for side in sides]), self.marked)
+
     def collate(self, corpus: Corpus, rows: Rows, **layout: Any) -> UnpairedBatch:
         """A batch for validation, always with the same noise."""
         return self._collate(corpus, rows, np.random.default_rng(0))
@@ -276,7 +282,7 @@ class UnsupervisedTask(TranslationTask):
                 "another width; set it to 0, or choose an encoder as wide as the decoder"
             )
         if self.vectors and self.texts:
-            place_vectors(model, sizes.target, *token_vectors(self._mapped, self.marked))
+            place_vectors(token_tables(model, sizes.target).values(), *self.first_vectors())
         second = second_decoder(model, build_encoder_decoder(spec, sizes)) if self.decoders == 2 else None
         return Bilingual(model, second, LanguageJudge(model.encoder.width) if self.adversarial_weight else None)
 

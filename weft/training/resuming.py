@@ -37,6 +37,7 @@ FIXED = {
     "data.vocabulary": TOKENIZER,
     "data.shared_vocabulary": TOKENIZER,
     "start.extend": TOKENIZER,
+    "start.vectors": WEIGHTS,
     "data.max_length": PAIRS,
     "data.max_ratio": PAIRS,
     "data.drop_duplicates": PAIRS,

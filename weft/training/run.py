@@ -17,6 +17,7 @@ from weft.kernels import computes_bf16, modern
 from weft.models.base import Network
 from weft.runs.folder import CONFIG, LOG, RunLock, prepare_folder
 from weft.runs.opening import build_network, build_task, start_from_base
+from weft.runs.starting import start_vectors
 from weft.tasks.base import Task
 from weft.training import checkpoint
 from weft.training.distributed import World, start
@@ -84,6 +85,8 @@ def _train(config: Config, out: Path, resume: bool, world: World, tell: Tell, ch
         train = resolved.train
         if resolved.start.run and (not resume or resolved.model["lora"]):  # a checkpoint has all weights that are not borrowed
             notes.append(start_from_base(model, resolved, out))
+        if resolved.start.vectors and not resume:
+            notes.append(start_vectors(model, resolved, out))
         if resume and world.first:
             notes.extend(check_identity(out, task.identity()))
         unit = task.counts.split()[-1]

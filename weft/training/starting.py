@@ -1,4 +1,4 @@
-"""Settings of a run that starts from another one."""
+"""Settings of a run that starts from another one, or from word vectors."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from weft.config.sections import Config
+from weft.data.lines import check_file
 from weft.errors import ConfigError
 from weft.runs.opening import run_config
 from weft.runs.starting import weights_hash
@@ -35,6 +36,8 @@ def inherited(run: Path, config: Config, *, new_data: bool = False) -> dict[str,
 def check_start(config: Config) -> Config:
     """`config` with the hash of the weights it starts from, and the ranks of its adapters. Raises an error if it cannot start
     there."""
+    if config.start.vectors:
+        _check_vectors(config)
     if config.start.run is None:
         if config.model["lora"] is not None:
             raise ConfigError("model.lora: adapters change the weights of a trained run; name it with --from RUN (start.run)")
@@ -51,6 +54,14 @@ def check_start(config: Config) -> Config:
                 f"from there with `weft train RECIPE --from {base}` (start.extend adds tokens)"
             )
     return config.replaced({"start.weights": weights_hash(base), **_embedding_rank(config)})
+
+
+def _check_vectors(config: Config) -> None:
+    check_file(str(config.start.vectors))
+    if config.start.run:
+        raise ConfigError(f"start.vectors: the embeddings are those of start.run, {config.start.run}; remove one of the two")
+    if config.start.extend and config.data.tokenizer_of:
+        raise ConfigError("start.extend: the tokenizers are those of data.tokenizer_of, which get no more words; set it to 0")
 
 
 def _embedding_rank(config: Config) -> dict[str, int]:
