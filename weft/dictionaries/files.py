@@ -40,7 +40,7 @@ def read_vectors(file: str | Path) -> tuple[list[str], Vectors]:
 def _numbers(fields: Sequence[str]) -> Vectors | None:
     """The fields as a vector; None if they are not finite numbers."""
     try:
-        vector = np.array([float(field) for field in fields], np.float32)
+        vector = np.array(fields, np.float32)
     except ValueError:
         return None
     return vector if np.isfinite(vector).all() else None
