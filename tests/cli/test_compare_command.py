@@ -217,6 +217,18 @@ def test_what_cannot_be_compared_is_said_before_anything_is_trained(weft: tiny.S
     assert begun == [] and not (out / "runs").exists()
 
 
+def test_a_run_that_had_to_use_float32_is_the_wished_one(
+    weft: tiny.Shell, tmp_path: Path, begun: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in ("weft.training.run", "weft.compare.trainings"):
+        monkeypatch.setattr(f"{module}.computes_bf16", lambda device: False)
+    out = tmp_path / "out"
+    common = ["compare", "transformer-tiny", *DATA, "--lengths", "none", "--sentences", "0", "--out", out, *settings()]
+    for _ in range(2):
+        weft(*common, "--budget", "3-steps", "--set", "train.precision=bf16")
+    assert begun.count("transformer-tiny.1") == 1 and not results(out)["entries"][0]["error"]
+
+
 def test_a_run_with_other_settings_is_not_taken_for_a_new_one(weft: tiny.Shell, tmp_path: Path, begun: list[str]) -> None:
     out = tmp_path / "out"
     common = ["compare", "transformer-tiny", *DATA, "--lengths", "none", "--sentences", "0", "--out", out, *settings()]

@@ -452,6 +452,17 @@ def test_a_size_is_recorded_in_a_thread_that_has_run_it_before():
     assert len(captured) == 1 and captured[0] != threading.get_ident()
 
 
+def test_recordings_stop_when_they_hold_enough_memory():
+    model, recorder = make(9), Recorder(lambda work: work, room=1)
+    for groups in (SOURCES, SOURCES, 2, 2):
+        asked = {"first": bos(groups), "limits": limits(groups)}
+        encoded = encode(model, 9, slice(0, groups))
+        plain, _ = generate(model.decoder, encoded, Beam(4), **asked)
+        found, _ = generate(model.decoder, encoded, Beam(4), **asked, stepping=recorder.stepping("one"))
+        assert found == plain
+    assert recorder.counts() == {"recorded": 1, "refused": 0} and recorder.room < 0
+
+
 def test_a_recorded_encoder_is_the_encoder():
     model, recorded = make(9), Recorder(lambda work: work).stepping("one")
     for rows in (slice(0, 3), slice(3, 6), slice(1, 4)):

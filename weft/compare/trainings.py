@@ -10,6 +10,8 @@ from weft.compare.processes import Failure, Processes
 from weft.config.corpora import parse
 from weft.config.sections import Config, load_config
 from weft.fitting.auto import AUTO
+from weft.kernels import computes_bf16
+from weft.runs.device import choose_device
 from weft.runs.folder import CONFIG, complete, records
 from weft.runs.opening import run_config
 from weft.training.starting import inherited
@@ -65,13 +67,19 @@ def train(training: Training, folder: Path, processes: Processes, log: str, modu
 
 
 def _as_wished(saved: Config, wanted: Config) -> Config:
-    """The configuration of a run as it was before `auto` was resolved and sizes were lowered to what the data allows."""
+    """The configuration of a run as it was before `auto` was resolved and sizes were lowered to what the data allows.
+
+    bf16 became float32 on a CPU that cannot compute in it.
+    """
     resolved: dict[str, Any] = {f"train.{key}": "auto" for key in ("packed", "rounded") if getattr(wanted.train, key) == "auto"}
     resolved["start.weights"] = wanted.start.weights
     for section, key in LOWERED:
         wish = getattr(getattr(wanted, section), key)
         if getattr(getattr(saved, section), key) < wish:
             resolved[f"{section}.{key}"] = wish
+    both = saved.train.precision, wanted.train.precision
+    if both == ("float32", "bf16") and not computes_bf16(choose_device(saved.train.device)):
+        resolved["train.precision"] = "bf16"
     warmup = wanted.train.schedule.get("warmup", 0)
     if saved.train.schedule.get("warmup", 0) < warmup and warmup >= wanted.train.steps:
         resolved["train.schedule.warmup"] = warmup

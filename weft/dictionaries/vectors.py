@@ -7,6 +7,7 @@ Shapes: V words · C contexts · D width of a vector.
 
 from __future__ import annotations
 
+import warnings
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -112,7 +113,9 @@ def _mutual_information(cells: Tensor) -> Tensor:
 
 
 def _sparse(cells: Tensor, values: Tensor, shape: tuple[int, ...]) -> Tensor:
-    return torch.sparse_coo_tensor(cells, values, shape, check_invariants=False).coalesce()
+    with warnings.catch_warnings():  # some versions of torch warn that what is not checked is not checked
+        warnings.filterwarnings("ignore", "Sparse invariant checks")
+        return torch.sparse_coo_tensor(cells, values, shape, check_invariants=False).coalesce()
 
 
 def _reduced(cells: Tensor, width: int, power: float) -> Vectors:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, replace
 from threading import get_ident
@@ -19,6 +20,9 @@ from weft.state import State, again, clone, leaves, refill, write_
 
 MOST = 128
 """The most recorded sizes of steps, and of everything else; each holds the state of a search."""
+
+SHARE = 0.1
+"""The share of the device's memory that recorded searches may hold. A batch of a further size runs as usual."""
 
 T = TypeVar("T")
 
@@ -50,11 +54,11 @@ class Recorder:
 
     Work of a new size runs as usual and is recorded when the size comes again in the same thread: libraries such as cuBLAS may
     set themselves up when a thread first calls them, which must not happen while capturing. Work with an operation that cannot
-    be captured, because it needs the host, is not tried again.
+    be captured, because it needs the host, is not tried again. `room`: about how many bytes all recordings may hold.
     """
 
-    def __init__(self, capture: Callable[[Work], Work]) -> None:
-        self._capture = capture
+    def __init__(self, capture: Callable[[Work], Work], room: float = math.inf) -> None:
+        self._capture, self.room = capture, room
         self._recordings: dict[tuple[Hashable, ...], Recording] = {}
         self._seen: set[Hashable] = set()
         self._refused: set[Hashable] = set()
@@ -87,7 +91,8 @@ class Recorder:
         here = (get_ident(), size)
         new = here not in self._seen
         self._seen.add(here)
-        if new or (what, kind) in self._refused or sum(known[0] == what for known in self._recordings) == MOST:
+        full = self.room <= 0 or sum(known[0] == what for known in self._recordings) == MOST
+        if new or full or (what, kind) in self._refused:
             return None
         mine: State = clone(given)
         places = leaves(mine)
@@ -102,6 +107,7 @@ class Recorder:
         except RuntimeError:
             self._refused.add((what, kind))
             return None
+        self.room -= sum({leaf.data_ptr(): leaf.nbytes for leaf in (*places, *leaves(made[0]))}.values())
         self._recordings[size] = Recording(replay, mine, places, made, program)
         return self._recordings[size]
 
@@ -175,5 +181,5 @@ def recorder_of(model: Model) -> Recorder | None:
     if model.device.type != "cuda":
         return None
     if model not in _RECORDERS:
-        _RECORDERS[model] = Recorder(Graphs())
+        _RECORDERS[model] = Recorder(Graphs(), SHARE * torch.cuda.get_device_properties(model.device).total_memory)
     return _RECORDERS[model]
