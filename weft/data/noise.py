@@ -141,7 +141,7 @@ class Noising:
         self, corpus: Corpus, name: str, rows: Rows, plain: NDArray[Any], lengths: Rows, draw: np.random.Generator
     ) -> tuple[NDArray[Any], Rows]:
         """Noisy entries of a column and their number per row, given the plain ones."""
-        if self.columns[name].starts is not None:
+        if self.columns[name].starts is not None:  # noise on words makes no text longer
             return self.columns[name].on_ids(plain, lengths, draw)
         noisy = self.columns[name](_texts(corpus, name, rows), draw)
         ends = lengths.cumsum()
