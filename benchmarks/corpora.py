@@ -88,9 +88,9 @@ def systems(folder: Path, out: Path) -> dict[str, dict[str, tuple[list[dict[str,
             "en-de+fr": (tagged(full), MULTI, ("de", "fr")),
         },
         "temperature": {
-            "1,000 alone": ([{"files": few}], (tiny, *SMALL), ("fr",)),
-            "with 29,000 de, temperature 1": (mixed, FULL, ("fr", "de")),
-            "with 29,000 de, temperature 5": (mixed, (*FULL, "data.temperature=5"), ("fr", "de")),
+            "1000 alone": ([{"files": few}], (tiny, *SMALL), ("fr",)),
+            "with de temperature 1": (mixed, FULL, ("fr", "de")),
+            "with de temperature 5": (mixed, (*FULL, "data.temperature=5"), ("fr", "de")),
         },
         "noise": {
             "plain": (plain, (size, *NOISY), ("de",)),

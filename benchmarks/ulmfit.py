@@ -1,13 +1,15 @@
 """Fine-tuning a language model for classification (Howard & Ruder 2018), on SST-2, and each of its three tricks switched off.
 
     python benchmarks/ulmfit.py DATA [--labels 0,500] [--seeds 1,2] [--draws 3] [--out runs/ulmfit] [--at-once 8] [--minutes 9]
+        [--only language-model-tuned,over-vectors-tuned]
 
 DATA holds agnews, eng_fra and sst2, and movie_reviews for one row that has more text than the others. Three stages: a language
 model of AG News and the English side of Tatoeba, written as SST-2 is; the same model tuned on the sentences of SST-2 without
 their labels, until held-out sentences get no more probable; a classifier that reads with it. Compared with classifiers from
 nothing (the same model, and a Transformer encoder that reads in both directions), with one layer over word vectors of the same
-texts (`weft vectors`), and with a linear model on TF-IDF. Nothing is selected on the test set, sst2/dev.tsv: the last weights
-of each classifier are scored. With few labels, each seed is repeated with several draws of them.
+texts (`weft vectors`), with a language model over these vectors, and with a linear model on TF-IDF. Nothing is selected on the
+test set, sst2/dev.tsv: the last weights of each classifier are scored. With few labels, each seed is repeated with several
+draws of them.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from floors import topics
-from trainings import Outcome, Run, add_options, frugal_settings, markdown, report, scale_steps, sweep
+from trainings import Outcome, Run, add_options, frugal_settings, markdown, report, scale_steps, select, sweep
 
 TOKENS = ("data.tokenizer={kind: words, lowercase: true, punctuation: false, line_ends: true}", "data.vocabulary=12000")
 SHAPE = "dim: 256, heads: 4, feedforward: 1024"
@@ -46,7 +48,8 @@ SIZES = {0: (600, 4096, 40, 2e-3), 500: (200, 1024, 12, 2e-3)}
 READER = f"model={{kind: transformer, {SHAPE}, encoder_layers: 1, decoder_layers: 1, dropout: 0.3, position: none}}"
 SMALL = {0: (300, 2048, 1e-3), 500: (100, 1024, 1e-3)}
 """Labels → steps, tokens per batch and rate of one layer, chosen on held-out sentences of sst2/train.tsv, as are these:"""
-KEPT = {0: ("train.layer_factor=3", SLANTED.format(rate=3e-3)), 500: ('train.freeze=["*.table.weight"]',)}
+FROZEN = 'train.freeze=["*.table.weight"]'
+KEPT = {0: ("train.layer_factor=3", SLANTED.format(rate=3e-3)), 500: (FROZEN,)}
 """Labels → settings that keep word vectors similar to what they were."""
 FLOORS = ("most frequent label", "TF-IDF of words and pairs of words, linear model")
 HELD = 300
@@ -84,29 +87,30 @@ def write_texts(data: Path, out: Path) -> dict[str, str]:
     return {name: write_lines(out / f"{name}.txt", some) for name, some in texts.items()}
 
 
-def learn_word_vectors(files: dict[str, str], out: Path) -> dict[str, str]:
-    """Files of word vectors, of the general text and of reviews as well, both with the sentences of SST-2."""
-    found = {}
-    for name in ("general", "reviews"):
-        file = out / f"{name}.vec.gz"
-        if not file.exists():
-            texts = [files[each] for each in (name, "sst2", "held")]
-            subprocess.run([sys.executable, "-m", "weft", "vectors", *texts, "-o", str(file), "--spaces"], check=True)
-        found[name] = str(file)
-    return found
+def learn_word_vectors(file: str, texts: Iterable[str]) -> None:
+    """Writes a file of word vectors, unless it is there."""
+    if not Path(file).exists():
+        subprocess.run([sys.executable, "-m", "weft", "vectors", *texts, "-o", file, "--spaces"], check=True)
 
 
-def language_models(options: argparse.Namespace, files: dict[str, str], seeds: list[int]) -> list[list[Run]]:
-    """The two stages of language models, of the general text and of reviews as well."""
+def language_models(options: argparse.Namespace, files: dict[str, str], names: set[str]) -> list[list[Run]]:
+    """The two stages of the language models in `names`, TEXT-SEED.
+
+    `vectors` and `fixed` have the general text, and word vectors as first embeddings, which stay as they are in `fixed`.
+    """
     stages: list[list[Run]] = [[], []]
     long, short = (scale_steps("lm-words", [f"train.steps={steps}"], options.steps_scale) for steps in (1500, 600))
-    for text in ("general", "reviews"):
-        for seed in seeds:
-            sets, first = (*options.common, *LANGUAGE, f"train.seed={seed}"), f"lm-{text}-{seed}"
-            stages[0].append(Run(first, "lm-words", files[text], (*sets, *GENERAL, long, *options.set)))
-            tuning = (*sets, *TUNING, SLANTED.format(rate=1e-3), short, *options.set)
-            start = str(options.out / first)
-            stages[1].append(Run(f"{first}-tuned", "lm-words", files["sst2"], tuning, valid=files["held"], start=start))
+    for name in sorted(names):
+        text, seed = name.split("-")
+        sets, first = (*options.common, *LANGUAGE, f"train.seed={seed}"), f"lm-{name}"
+        begin = over_vectors(options, "general", 6000) if text in ("vectors", "fixed") else ()
+        fixed = (FROZEN,) if text == "fixed" else ()
+        stages[0].append(
+            Run(first, "lm-words", files.get(text, files["general"]), (*sets, *GENERAL, *begin, *fixed, long, *options.set))
+        )
+        tuning = (*sets, *TUNING, *fixed, SLANTED.format(rate=1e-3), short, *options.set)
+        start = str(options.out / first)
+        stages[1].append(Run(f"{first}-tuned", "lm-words", files["sst2"], tuning, valid=files["held"], start=start))
     return stages
 
 
@@ -119,15 +123,17 @@ def draw_labelled(data: Path, count: int, draw: int, out: Path) -> str:
     return write_lines(out / f"labelled-{count}-{draw}.tsv", random.Random(draw).sample(lines, count))
 
 
+def over_vectors(options: argparse.Namespace, text: str, more: int = 20_000) -> tuple[str, ...]:
+    """Settings of embeddings that start with word vectors, for `more` words than the training data has."""
+    return f"start.vectors={options.vectors[text]}", f"start.extend={more}"
+
+
 def with_vectors(options: argparse.Namespace, labels: int) -> dict[str, tuple[str, ...]]:
     """Settings of one layer over word vectors, and of the same from nothing."""
     steps, tokens, rate = SMALL[labels]
     scale = scale_steps("classifier-bytes", [f"train.steps={steps}"], options.steps_scale)
     sets = (*TOKENS, READER, scale, f"train.batch_tokens={tokens}", SLANTED.format(rate=rate), "task.pooling=mean")
-    general, reviews = (
-        (*sets, *KEPT[labels], "start.extend=20000", f"start.vectors={options.vectors[text]}")
-        for text in ("general", "reviews")
-    )
+    general, reviews = ((*sets, *KEPT[labels], *over_vectors(options, text)) for text in ("general", "reviews"))
     return {
         "from nothing, one layer": sets,
         "one layer, word vectors of the general text": general,
@@ -135,30 +141,46 @@ def with_vectors(options: argparse.Namespace, labels: int) -> dict[str, tuple[st
     }
 
 
+def slug(name: str) -> str:
+    return re.sub("[ ,]+", "-", name)
+
+
 def classifiers(options: argparse.Namespace, labels: int, seed: int, draw: int) -> dict[str, Run]:
-    """System → its run."""
+    """System → its run, for the systems of --only."""
     data, tests = draw_labelled(options.folder, labels, draw, options.out), {"test": str(options.folder / "sst2" / "dev.tsv")}
     steps, tokens, every, rate = SIZES[labels]
     scale = scale_steps("classifier-bytes", [f"train.steps={steps}"], options.steps_scale)
     sets = (*options.common, *CLASSIFIER, f"train.seed={draw}", scale, f"train.batch_tokens={tokens}")
     tricks = (POOLING, DROPOUT, f"train.layer_factor={FACTOR}", f"train.unfreeze_every={every}", SLANTED.format(rate=rate))
-    nothing = (DROPOUT, SLANTED.format(rate=rate))
+    nothing, constant = (DROPOUT, SLANTED.format(rate=rate)), f"train.schedule={{kind: constant, rate: {rate}}}"
+    kept = (FROZEN,) if labels else ()
     plans: dict[str, tuple[tuple[str, ...], str]] = {
         **{name: (changes, "") for name, changes in with_vectors(options, labels).items()},
         "from nothing, same model": ((*TOKENS, MODEL, *nothing, POOLING), ""),
         "from nothing, encoder": ((*TOKENS, ENCODER, *nothing), ""),
         "language model, tuned": (tricks, "general-{}-tuned"),
         "language model, not tuned": (tricks, "general-{}"),
-        "without slanted triangles": ((*tricks, f"train.schedule={{kind: constant, rate: {rate}}}"), "general-{}-tuned"),
+        "without slanted triangles": ((*tricks, constant), "general-{}-tuned"),
         "without discriminative rates": ((*tricks, "train.layer_factor=1"), "general-{}-tuned"),
         "without unfreezing": ((*tricks, "train.unfreeze_every=0"), "general-{}-tuned"),
         "language model with movie reviews, tuned": (tricks, "reviews-{}-tuned"),
+        "same model over vectors, no language model": (
+            (*TOKENS, MODEL, *nothing, POOLING, *kept, *over_vectors(options, "general")),
+            "",
+        ),
+        "over fixed vectors, tuned": ((*tricks, *kept), "fixed-{}-tuned"),
+        "over vectors, tuned": ((*tricks, *kept), "vectors-{}-tuned"),
+        "over vectors, without slanted triangles": ((*tricks, *kept, constant), "vectors-{}-tuned"),
+        "over vectors, without discriminative rates": ((*tricks, *kept, "train.layer_factor=1"), "vectors-{}-tuned"),
+        "over vectors, without unfreezing": ((*tricks, *kept, "train.unfreeze_every=0"), "vectors-{}-tuned"),
     }
     found = {}
-    for name, (changes, start) in plans.items():
-        folder = f"{labels or 'all'}-{re.sub('[ ,]+', '-', name)}-{draw}"
+    known = {slug(name): name for name in plans}
+    for folder in select(known, options.only):
+        changes, start = plans[known[folder]]
         model = str(options.out / f"lm-{start.format(seed)}") if start else ""
-        found[name] = Run(folder, "classifier-bytes", data, (*sets, *changes, *options.set), tests, beam=0, start=model)
+        run = f"{labels or 'all'}-{folder}-{draw}"
+        found[known[folder]] = Run(run, "classifier-bytes", data, (*sets, *changes, *options.set), tests, beam=0, start=model)
     return found
 
 
@@ -189,20 +211,25 @@ def main() -> None:
     seeds, sizes = [int(seed) for seed in options.seeds.split(",")], [int(count) for count in options.labels.split(",")]
     outcomes: list[Outcome] = []
     files = write_texts(options.folder, options.out)
-    options.vectors = learn_word_vectors(files, options.out)
-    for stage in language_models(options, files, seeds):
-        outcomes += sweep(stage, options, prepare=0)
+    options.vectors = {text: str(options.out / f"{text}.vec.gz") for text in ("general", "reviews")}
     plans: list[tuple[int, str, Run]] = []
     found: dict[int, dict[str, list[float]]] = {count: {} for count in sizes}
     for count in sizes:
         for seed in seeds:
             for draw in range(options.draws * seed, options.draws * (seed + 1)) if count else [seed]:
-                runs = classifiers(options, count, seed, draw)
-                plans += [(count, name, run) for name, run in runs.items()]
+                plans += [(count, name, run) for name, run in classifiers(options, count, seed, draw).items()]
                 data, test = draw_labelled(options.folder, count, draw, options.out), str(options.folder / "sst2" / "dev.tsv")
                 scores = topics(data, test)
                 for name in FLOORS:
                     found[count].setdefault(name, []).append(scores[name])
+    starts = {Path(run.start).name for _, _, run in plans if run.start}
+    stages = language_models(options, files, {start.removeprefix("lm-").removesuffix("-tuned") for start in starts})
+    settings = {setting for run in (*stages[0], *(run for _, _, run in plans)) for setting in run.sets}
+    for text, file in options.vectors.items():
+        if f"start.vectors={file}" in settings:
+            learn_word_vectors(file, [files[each] for each in (text, "sst2", "held")])
+    for stage in stages:
+        outcomes += sweep(stage, options, prepare=0)
     done = sweep([run for _, _, run in plans], options, prepare=0)
     for (count, name, _), outcome in zip(plans, done, strict=True):
         found[count].setdefault(name, []).append(outcome.scores.get("test", {}).get("accuracy", math.nan))

@@ -453,6 +453,15 @@ def test_a_size_is_recorded_in_a_thread_that_has_run_it_before():
     assert len(captured) == 1 and captured[0] != threading.get_ident()
 
 
+def test_nothing_is_recorded_while_the_device_is_crowded():
+    crowded = [True, False]
+    recorder = Recorder(lambda work: work, crowded=lambda: crowded.pop(0))
+    recorded = recorder.stepping("one")
+    for count in (0, 0, 1):  # new, crowded, recorded
+        assert torch.equal(recorded.opening("double", lambda given: given * 2, torch.ones(2)), torch.full((2,), 2.0))
+        assert recorder.counts()["recorded"] == count
+
+
 def test_recordings_stop_when_they_hold_enough_memory():
     model, recorder = make(9), Recorder(lambda work: work, room=1)
     for groups in (SOURCES, SOURCES, 2, 2):

@@ -24,6 +24,9 @@ MOST = 128
 SHARE = 0.1
 """The share of the device's memory that recorded searches may hold. A batch of a further size runs as usual."""
 
+SPARE = 0.2
+"""No more searches are recorded when less than this share of the device's memory is free: other programs may need it."""
+
 T = TypeVar("T")
 
 
@@ -54,11 +57,15 @@ class Recorder:
 
     Work of a new size runs as usual and is recorded when the size comes again in the same thread: libraries such as cuBLAS may
     set themselves up when a thread first calls them, which must not happen while capturing. Work with an operation that cannot
-    be captured, because it needs the host, is not tried again. `room`: about how many bytes all recordings may hold.
+    be captured, because it needs the host, is not tried again.
+
+    room: about how many bytes all recordings may hold · crowded: whether the device has too little free memory for another one.
     """
 
-    def __init__(self, capture: Callable[[Work], Work], room: float = math.inf) -> None:
-        self._capture, self.room = capture, room
+    def __init__(
+        self, capture: Callable[[Work], Work], room: float = math.inf, crowded: Callable[[], bool] = lambda: False
+    ) -> None:
+        self._capture, self.room, self._crowded = capture, room, crowded
         self._recordings: dict[tuple[Hashable, ...], Recording] = {}
         self._seen: set[Hashable] = set()
         self._refused: set[Hashable] = set()
@@ -92,7 +99,7 @@ class Recorder:
         new = here not in self._seen
         self._seen.add(here)
         full = self.room <= 0 or sum(known[0] == what for known in self._recordings) == MOST
-        if new or full or (what, kind) in self._refused:
+        if new or full or (what, kind) in self._refused or self._crowded():
             return None
         mine: State = clone(given)
         places = leaves(mine)
@@ -181,5 +188,11 @@ def recorder_of(model: Model) -> Recorder | None:
     if model.device.type != "cuda":
         return None
     if model not in _RECORDERS:
-        _RECORDERS[model] = Recorder(Graphs(), SHARE * torch.cuda.get_device_properties(model.device).total_memory)
+        device = model.device
+        room = SHARE * torch.cuda.get_device_properties(device).total_memory
+        _RECORDERS[model] = Recorder(Graphs(), room, lambda: _crowded(*torch.cuda.mem_get_info(device)))
     return _RECORDERS[model]
+
+
+def _crowded(free: int, total: int) -> bool:
+    return free < SPARE * total

@@ -47,6 +47,7 @@ class ClassificationTask(LabelTask):
     """
 
     example = "texts.tsv (a text, a tab, a label)"
+    commands = ('weft predict {run} "a text"', "weft evaluate {run} --data FILE.tsv")
     counts = "texts"
     steady = True
 
