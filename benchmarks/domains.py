@@ -42,10 +42,10 @@ SYSTEMS: dict[str, tuple[int, tuple[str, ...]]] = {
     "plain-longest": (4800, (rated(5.0e-4),)),
     "plain-less-dropout": (1200, (rated(5.0e-4), "model.dropout=0.2")),
     "mixed": (400, (rated(5.0e-4),)),
-    "adapters": (1200, (rated(1.0e-2), LORA)),
-    "adapters-longer": (4800, (rated(1.0e-2), LORA)),
-    "adapters-less-dropout": (4800, (rated(5.0e-3), LORA, "model.dropout=0.2")),
-    "adapters-least-dropout": (4800, (rated(5.0e-3), LORA, "model.dropout=0.1")),
+    "adapters": (4800, (rated(5.0e-3), LORA, "model.dropout=0.2")),
+    "adapters-less-dropout": (4800, (rated(5.0e-3), LORA, "model.dropout=0.1")),
+    "adapters-more-dropout": (4800, (rated(1.0e-2), LORA)),
+    "adapters-shorter": (1200, (rated(1.0e-2), LORA)),
     "adapters-linear": (1200, (rated(1.0e-2), "model.lora={rank: 7, alpha: 14, embedding_rank: 0}")),
     "frozen-encoder": (400, (rated(5.0e-4), "train.freeze=[encoder.layers.*]")),
     "extended": (400, (rated(5.0e-4), "start.extend=500")),
@@ -53,7 +53,8 @@ SYSTEMS: dict[str, tuple[int, tuple[str, ...]]] = {
 """How a model is tuned → steps and settings.
 
 `mixed` draws as many pairs of the old domain as of the new; `extended` adds tokens. Adapters have at most 3 % of the
-parameters, and take more steps at a higher rate; `adapters-linear` leaves embeddings and the output layer as they are.
+parameters, and take more steps at a higher rate and, except for two variants, less dropout; `adapters-linear` leaves embeddings
+and the output layer as they are.
 """
 
 

@@ -9,8 +9,9 @@ those of the other language from the other half, so that no sentence has its tra
 the test set is only scored. Supervised models (transformer-small, with a smaller vocabulary and more label smoothing for fewer
 pairs) learn from the first 100, 1,000 and 10,000 pairs.
 
-The dictionary is compared with the translations that the whole parallel text suggests (mutual best three of IBM Model 1), for
-the 1,000 most frequent words that have any. Cells have one figure per seed: cased sacreBLEU, into the other language and back.
+Dictionaries are compared with the translations that the whole parallel text suggests (mutual best three of IBM Model 1), for
+the 1,000 most frequent words that have any; --floors-only prints their precision. Cells have one figure per seed: cased
+sacreBLEU, into the other language and back.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 from trainings import Run, add_options, markdown, prepare_data, report, scale_steps, select, sweep
 
 from weft.compare.trainings import Training
@@ -32,7 +34,11 @@ from weft.data.monolingual import disjoint_halves
 from weft.data.pairs import prepare_pairs
 from weft.data.symbols import WordTokenizer
 from weft.data.tokenizer import RESERVED
-from weft.dictionaries.dictionary import Dictionary, learn_dictionary
+from weft.dictionaries.adversarial import adversarial_pairs
+from weft.dictionaries.dictionary import Dictionary, nearest
+from weft.dictionaries.mapping import Begin, Learning, Mapped, map_vectors
+from weft.dictionaries.mapping import Pairs as WordPairs
+from weft.dictionaries.vectors import Vectors, learn_vectors
 from weft.evaluation.metrics import make_metrics, score
 
 FREQUENT, MUTUAL = 1000, 3
@@ -144,25 +150,44 @@ def plan(name: str, seed: int, options: argparse.Namespace, texts: str) -> list[
     return runs
 
 
-def floors(options: argparse.Namespace, texts: str) -> list[list[str]]:
-    """The rows of copies and of word-by-word translation, with the precision of the dictionary; computed once."""
+def floors(options: argparse.Namespace, texts: str) -> tuple[list[list[str]], list[list[str]]]:
+    """The rows of copies and of word-by-word translation, and the precision of dictionaries; computed once."""
     file = options.out / f"floors.{options.into}.json"
     if not file.exists():
         file.write_text(json.dumps(compute_floors(options, texts)), "utf-8")
-    table: list[list[str]] = json.loads(file.read_text("utf-8"))
-    return table
+    rows, precisions = json.loads(file.read_text("utf-8"))
+    return rows, precisions
 
 
-def compute_floors(options: argparse.Namespace, texts: str) -> list[list[str]]:
+def compute_floors(options: argparse.Namespace, texts: str) -> tuple[list[list[str]], list[list[str]]]:
     first, second = test_texts(options)
-    mono = [dict.fromkeys(read_lines(spec.partition("=")[2])) for spec in texts.split(" ")]
-    forth, back = learn_dictionary(*mono)
-    found = forth.precision(gold(options))
-    words = [bleu([known.translate(line) for line in some], other) for known, some, other in
+    known = gold(options)
+    one, other = (learn_vectors(dict.fromkeys(read_lines(spec.partition("=")[2]))) for spec in texts.split(" "))
+
+    def learnt(begin: Begin | None = None, rounds: int = Learning.rounds) -> Mapped:
+        return map_vectors(one, other, Learning(rounds), begin)
+
+    mapped = learnt()
+    forth, back = nearest(mapped, 1), nearest(mapped.turned(), 1)
+    words = [bleu([some.translate(line) for line in lines], true) for some, lines, true in
              ((forth, first, second), (back, second, first))]  # fmt: skip
-    title = f"*word by word (precision at 1: {found.percent:.1f} % of {found.known})*"
     copies = [bleu(first, second), bleu(second, first)]
-    return [[name, *(f"{value:.1f}" for value in row)] for name, row in (("*copies*", copies), (title, words))]
+    rows = [[name, *(f"{value:.1f}" for value in row)] for name, row in (("*copies*", copies), ("*word by word*", words))]
+    dictionaries = {
+        "*each word stays as it is*": Dictionary({word: [(word, 0.0)] for word in known.entries}),
+        "*words of equal frequency rank*": Dictionary({a: [(b, 0.0)] for a, b in zip(one.words, other.words, strict=False)}),
+        "*self-learning from equal ranks, without seeds*": nearest(learnt(equal_ranks), 1),
+        "self-learning from an adversarial map, without seeds": nearest(learnt(adversarial_pairs), 1),
+        "words spelt alike and cognates, without self-learning": nearest(learnt(rounds=0), 1),
+        "**self-learning from words spelt alike and cognates**": forth,
+    }
+    found = {name: each.precision(known) for name, each in dictionaries.items()}
+    return rows, [[name, f"{each.percent:.1f}", f"{each.known:,}"] for name, each in found.items()]
+
+
+def equal_ranks(x: Vectors, y: Vectors, frequent: int) -> WordPairs:
+    """Pairs of words that are equally many places from the most frequent word."""
+    return np.arange(min(len(x), len(y), frequent)).repeat(2).reshape(-1, 2)
 
 
 def main() -> None:
@@ -176,13 +201,14 @@ def main() -> None:
     add_options(parser, at_once=6)
     options = parser.parse_args()
     texts, names = write_halves(options), select(SYSTEMS, options.only)
-    table, seeds = floors(options, texts), range(1, options.seeds + 1)
+    (table, precisions), seeds = floors(options, texts), range(1, options.seeds + 1)
     plans = {name: [plan(name, seed, options, texts) for seed in seeds] for name in names}
     heading = ["system", f"en-{options.into}", f"{options.into}-en"]
     if options.floors_only:
         for runs, *_ in plans.values():
             for run in runs:
                 prepare_data(run.config())
+        print(markdown(["dictionary", "precision at 1", "words"], precisions))
         print(markdown(heading, table))
         return
     outcomes = sweep([run for some in plans.values() for runs in some for run in runs], options)

@@ -18,6 +18,7 @@ import torch
 
 import weft as library
 from weft.compare.measure import Wanted, measure
+from weft.config.registry import load
 from weft.errors import ConfigError
 from weft.explain.media import png
 from weft.explain.sections import Section, explain_page
@@ -214,3 +215,8 @@ def test_a_picture_is_a_png_file() -> None:
     pixels = np.arange(2 * 3 * 3, dtype=np.uint8).reshape(2, 3, 3)
     assert np.array_equal(np.asarray(Image.open(BytesIO(png(pixels)))), pixels)
     assert np.array_equal(np.asarray(Image.open(BytesIO(png(pixels[..., 0])))), pixels[..., 0])
+
+
+def test_only_translation_is_introduced_with_translate() -> None:
+    found = {name for name in TASKS if any("weft translate" in command for command in load(TASKS, name).commands)}
+    assert found == {"translation", "parallel_translation", "unsupervised"}
