@@ -56,9 +56,9 @@ def train(
     else:
         recipe = AUTO if recipe is None else recipe
         config = load_config(recipe, sets)
-    given = {"data.train": data, "data.valid": valid}
+    given = {("data.train", "--data"): data, ("data.valid", "--valid"): valid}
     listed = {key: [some] if isinstance(some, str) else some for key, some in given.items() if some}
-    config = config.replaced({key: [parse(each) for each in some] for key, some in listed.items()})
+    config = config.replaced({path: [parse(each, option) for each in some] for (path, option), some in listed.items()})
     if teacher is not None:
         config = config.replaced({"data.teacher": str(teacher)})
     choose = None if resume else chooser(recipe == AUTO, sets, seconds, tell)
@@ -75,7 +75,7 @@ def _started(
     over: dict[str, Any] = {}
     if recipe is None:
         recipe, over = run / CONFIG, {"train.packed": "auto", "train.rounded": "auto"}  # as another task or device needs it
-        over |= {"data.train": [], "data.valid": []} if new_data else {}
+        over |= {"data.train": [], "data.valid": [], "data.teacher": None} if new_data else {}
     return recipe, load_config(recipe, sets, over=inherited(run, load_config(recipe), new_data=new_data) | over)
 
 

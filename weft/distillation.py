@@ -82,13 +82,11 @@ def translate_corpus(
 
     What is done so far is in OUT.part. If the same work was interrupted, it continues there.
     """
-    if out.suffix == ".gz":
-        raise DataError(f"{out}: interrupted work can continue only in a plain file; choose a name without .gz")
     options = options or {}
     part, mark = (out.with_name(out.name + ending) for ending in (".part", ".part.id"))
     identity = _identity(runs, texts, options, out.suffix)
     with open(part, "a+b") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)  # another process may be at the same work
+        _wait_for(file, mark, identity, out)
         if not part.exists() or part.stat().st_ino != os.fstat(file.fileno()).st_ino:
             return  # it has finished
         same = mark.exists() and mark.read_text("utf-8") == identity
@@ -103,6 +101,29 @@ def translate_corpus(
         file.flush()
         os.replace(part, out)
         mark.unlink()
+
+
+def check_out(out: Path, data: Sequence[str]) -> None:
+    """Raises an error if translations of the files in `data`, as the command line names them, cannot be written into `out`."""
+    if out.suffix == ".gz":
+        raise DataError(f"{out}: interrupted work can continue only in a plain file; choose a name without .gz")
+    if out.suffix in (".tsv", ".csv") or (out.suffix.lower() == ".jsonl" and out.suffix != ".jsonl"):
+        raise DataError(f"{out}: choose a name that ends in .jsonl for pairs, or in .txt for translations only")
+    if out.is_dir():
+        raise DataError(f"{out}: it is a folder; name a file in it")
+    files = [Path(name) for spec in data for name in (spec, *spec.partition("#")[0].split(","))]
+    if out.exists() and any(file.exists() and file.samefile(out) for file in files):
+        raise DataError(f"{out}: it would overwrite the text that is translated; choose another name")
+
+
+def _wait_for(file: IO[bytes], mark: Path, identity: str, out: Path) -> None:
+    """Locks a file. Another process may be at the same work; it must not be at other work with the same name."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        if mark.exists() and mark.read_text("utf-8") != identity:
+            raise DataError(f"{out}: another process is writing other translations into it; choose another name") from None
+        fcntl.flock(file, fcntl.LOCK_EX)
 
 
 def _translations(translator: Translator, texts: Texts, done: int, options: dict[str, Any]) -> Iterator[tuple[str, str]]:

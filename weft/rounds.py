@@ -4,6 +4,7 @@ Round 0 trains a model of each direction on the pairs. In every later round, the
 of its source language, and the model of the other direction is trained anew on the pairs and these translations.
 
     forward-0 backward-0 …    the runs, and in later rounds the pairs they were trained on, forward-1.jsonl …
+    plan.json                 what the rounds train on
     rounds.json               the validation scores of all runs
     forward backward          links to the best run of each direction
 """
@@ -14,6 +15,7 @@ import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,7 @@ from weft import api
 from weft.access import replace_file
 from weft.config.sections import load_config
 from weft.data.formats import swapped
+from weft.data.lines import check_file
 from weft.data.text import LineFile
 from weft.distillation import Texts, translate_corpus
 from weft.errors import ConfigError
@@ -28,7 +31,7 @@ from weft.runs.folder import CONFIG, complete, records
 from weft.runs.opening import build_task, run_config
 from weft.tasks.base import Measure
 
-SCORES = "rounds.json"
+PLAN, SCORES = "plan.json", "rounds.json"
 TAG = "bt"
 """The tag of sources that a model has written (Caswell et al. 2019)."""
 
@@ -53,6 +56,7 @@ class Plan:
     sets: Sequence[str] = ()
 
     def check(self) -> None:
+        """Raises an error if the rounds could not end, or if OUT has those of another plan."""
         if not self.valid:
             raise ConfigError("rounds are compared by their validation scores: give --valid FILES")
         if not any(self.mono.values()):
@@ -61,6 +65,29 @@ class Plan:
             raise ConfigError(
                 "--rounds: with text of one language only, a second round would repeat the first; give both texts"
             )
+
+        for name in (*self.data, *self.valid):
+            if name.lstrip().startswith("{"):
+                raise ConfigError(f"{name}: rounds read pairs without weights and tags; name files without braces")
+            swapped(name)
+        for name in chain(*self.mono.values()):
+            check_file(name)
+        self._remember()
+
+    def _remember(self) -> None:
+        """Saves what the runs in OUT are trained on. A plan may only get further rounds."""
+        mine = {"recipe": self.recipe, "--data": [*self.data], "--valid": [*self.valid], "--set": [*self.sets]}
+        mine |= {name: [*self.mono.get(key, ())] for name, key in (("--target-text", "forward"), ("--source-text", "backward"))}
+        file = self.out / PLAN
+        kept = json.loads(file.read_text("utf-8")) if file.exists() else mine
+        for name, value in mine.items():
+            if kept.get(name) != value:
+                raise ConfigError(
+                    f"{self.out}: its rounds were begun with {name} {kept.get(name)}, not {value}; repeat that command, or "
+                    "choose another --out"
+                )
+        self.out.mkdir(parents=True, exist_ok=True)
+        replace_file(file, json.dumps(mine, indent=1) + "\n")
 
     def pairs(self, direction: str) -> tuple[list[str], list[str]]:
         """The names of training and validation pairs in this direction."""
@@ -71,7 +98,6 @@ class Plan:
 def improve(plan: Plan, tell: Tell = lambda message: None) -> dict[str, Path]:
     """Trains all rounds and returns the best run of each direction. The same call continues after an interruption."""
     plan.check()
-    plan.out.mkdir(parents=True, exist_ok=True)
     best: dict[str, tuple[Path, float]] = {}
     scores: list[dict[str, Any]] = []
     for number in range(plan.rounds + 1):
@@ -116,10 +142,19 @@ def _train(plan: Plan, direction: str, number: int, teachers: Mapping[str, Path]
 
 
 def _score(run: Path) -> tuple[Measure, dict[str, float]]:
-    """How the runs are compared (train.best_by), and the validation scores of a finished one."""
+    """How the runs are compared, and the validation scores of a finished one.
+
+    They are compared by train.best_by, or by BLEU if that is the loss: each run has its own tokens, so losses per token differ.
+    """
     config = load_config(run / CONFIG)
-    measure = build_task(config, run).measure(config.train.best_by)
-    return measure, {key: value for key, value in records(run)[-1].items() if isinstance(value, float) and key != "seconds"}
+    by = "bleu" if config.train.best_by == "loss" else config.train.best_by
+    measure = build_task(config, run).measure(by)
+    found = {key: value for key, value in records(run)[-1].items() if isinstance(value, float) and key != "seconds"}
+    if measure.key not in found:
+        raise ConfigError(
+            "rounds are compared by BLEU, because their losses are those of different tokens: set train.validate_bleu"
+        )
+    return measure, found
 
 
 def _link(link: Path, run: Path) -> None:

@@ -164,11 +164,34 @@ def test_errors_name_the_entry(tmp_path: Path) -> None:
 
     with pytest.raises(ConfigError, match="some corpora have a weight"):
         prepared(tmp_path, [entry("copy", 9, weight=1), entry("copy", 9)])
-    with pytest.raises(ValueError, match=r"data.train.0.weigth"):
+    with pytest.raises(ConfigError, match=r"data.train.0.weigth: there is no such option; did you mean 'weight'"):
         config([{"files": "a", "weigth": 1}])
+    with pytest.raises(ConfigError, match=r"data.valid: no training data has the tag cpp; did you mean 'cp'"):
+        prepared(tmp_path, BOTH, **{"data.valid": [{"files": tiny.generated("copy", 9), "tag": "cpp"}]})
+    with pytest.raises(ConfigError, match=r"a max_length of 99, above data.max_length"):
+        prepared(tmp_path / "long", [entry("copy", 9, max_length=99)], **{"data.max_length": 20})
     with pytest.raises(ConfigError, match="held-out pairs have no tags"):
         prepared(tmp_path, BOTH, **{"data.hold_out": 2})
-    assert not list(tmp_path.iterdir())
+    assert {path.name for path in tmp_path.iterdir()} == {"long"}
+
+
+def test_corpora_on_the_command_line_are_checked(weft: tiny.Shell, tmp_path: Path) -> None:
+    for option, entry, message in (
+        ("--data", "{files: a.tsv, wieght: 2}", "data.train.1.wieght: there is no such option; did you mean 'weight'"),
+        ("--data", "{files: a.tsv, weight: 0}", "data.train.1.weight: input should be greater than 0 (given: 0)"),
+        ("--valid", "{files: a.tsv, tag: 'a b!'}", "data.valid.0.tag"),
+        ("--valid", "{files", "--valid {files"),
+    ):
+        weft.fails("train", "transformer-tiny", "--data", "b.tsv", option, entry, "--out", tmp_path / "run", says=[message])
+
+
+def test_validation_data_of_one_name_is_scored_separately(tmp_path: Path) -> None:
+    for name, target in (("a", "x"), ("b", "y")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "val.tsv").write_text(f"w\t{target}\n" * 3)
+    valid = [{"files": str(tmp_path / name / "val.tsv")} for name in "ab"]
+    task = prepared(tmp_path / "run", [tiny.generated("copy", 9)], **{"data.valid": valid})
+    assert {label: pairs[0] for label, pairs in task.valid_pairs.items()} == {"val.tsv": ("w", "x"), "val.tsv (2)": ("w", "y")}
 
 
 def test_tasks_refuse_what_they_cannot_mix(tmp_path: Path) -> None:

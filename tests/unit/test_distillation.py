@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 from pathlib import Path
 
@@ -10,7 +11,8 @@ import tiny
 
 from weft import api, distillation
 from weft.data.formats import open_pairs
-from weft.distillation import Texts
+from weft.distillation import Texts, translate_corpus
+from weft.errors import DataError
 from weft.tasks.text import DISTILLED
 from weft.translator import Translator, load
 
@@ -116,3 +118,25 @@ def test_sampled_back_translations_are_the_same_after_an_interruption(reverse_ru
     (tmp_path / "half.jsonl.part.id").write_text(identity)
     distillation.translate_corpus([reverse_run], texts, tmp_path / "half.jsonl", device="cpu", options=options)
     assert (tmp_path / "half.jsonl").read_text().splitlines(keepends=True) == whole
+
+
+def test_translations_never_overwrite_what_they_are_made_of(weft: tiny.Shell, reverse_run: Path, tmp_path: Path) -> None:
+    text = tmp_path / "mono.txt"
+    text.write_text("a b\n")
+    for out, says in (
+        (text, "would overwrite the text"),
+        (tmp_path / "x.tsv", "ends in .jsonl for pairs"),
+        (tmp_path / "x.JSONL", "ends in .jsonl for pairs"),
+        (tmp_path, "it is a folder"),
+    ):
+        weft.fails("backtranslate", reverse_run, "--data", text, "--out", out, says=[says])
+    weft.fails("backtranslate", reverse_run, "--data", tmp_path / "a.tsv", "--out", tmp_path / "x.jsonl", says=["plain text"])
+    assert text.read_text() == "a b\n" and [path.name for path in tmp_path.iterdir()] == ["mono.txt"]
+
+
+def test_two_processes_never_write_different_translations_into_one_file(reverse_run: Path, data: str, tmp_path: Path) -> None:
+    with open(tmp_path / "x.jsonl.part", "wb") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        (tmp_path / "x.jsonl.part.id").write_text("those of another shard")
+        with pytest.raises(DataError, match="another process is writing other translations"):
+            translate_corpus([reverse_run], Texts([open_pairs(data)]), tmp_path / "x.jsonl")

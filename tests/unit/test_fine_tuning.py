@@ -83,17 +83,44 @@ def state(run: Path, step: int) -> dict[str, Tensor]:
     return {f"{file.stem}/{name}": tensor for file in files for name, tensor in read_tensors(file).items()}
 
 
-@pytest.mark.parametrize("mode", MODES)
-def test_a_run_that_was_killed_in_any_mode_ends_with_the_same_bits(mode: str, tuned: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("mode", "saved"), [*((mode, 3) for mode in MODES), ("plain", 0)])
+def test_a_run_that_was_killed_in_any_mode_ends_with_the_same_bits(mode: str, saved: int, tuned: Any, tmp_path: Path) -> None:
+    """Killed in the middle of the second stage of unfreezing, or before the first checkpoint."""
     whole, killed = tuned(mode), tmp_path / "killed"
     shutil.copytree(whole, killed)
-    for step in range(4, STEPS + 1):  # killed after step 3, in the middle of the second stage of unfreezing
+    for step in range(saved + 1, STEPS + 1):
         shutil.rmtree(checkpoint.folder_of(killed, step))
+    if not saved:
+        (killed / "model.safetensors").unlink()
     api.train(out=killed, resume=True)
     first, second = state(whole, STEPS), state(killed, STEPS)
     assert first.keys() == second.keys()
     assert [name for name in first if not torch.equal(first[name], second[name])] == []
     assert (whole / "model.safetensors").read_bytes() == (killed / "model.safetensors").read_bytes()
+
+
+def test_weights_without_a_checkpoint_are_not_trained_over(tuned: Any, tmp_path: Path) -> None:
+    """As `weft merge` leaves them, or after checkpoints were removed."""
+    shutil.copytree(tuned("plain"), tmp_path / "run")
+    for step in range(1, STEPS + 1):
+        shutil.rmtree(checkpoint.folder_of(tmp_path / "run", step))
+    before = (tmp_path / "run" / "model.safetensors").read_bytes()
+    with pytest.raises(RunError, match="it has weights but no checkpoint"):
+        api.train(out=tmp_path / "run", resume=True)
+    assert (tmp_path / "run" / "model.safetensors").read_bytes() == before
+
+
+def test_new_data_is_not_replaced_by_the_texts_of_an_old_teacher(tuned: Any, tmp_path: Path) -> None:
+    shutil.copytree(tuned("plain"), tmp_path / "taught")
+    file = tmp_path / "taught" / "config.yaml"
+    file.write_text(file.read_text().replace("teacher: null", f"teacher: {tuned('plain')}"))
+    for new, teacher in ((True, None), (False, str(tuned("plain")))):
+        assert api._started(None, tmp_path / "taught", [], new_data=new)[1].data.teacher == teacher
+
+
+def test_tokens_are_added_to_a_vocabulary_that_is_there() -> None:
+    with pytest.raises(ConfigError, match=r"start.extend: there is no vocabulary to add tokens to"):
+        check_start(load_config("transformer-tiny", ["start.extend=5"]))
 
 
 def test_layers_are_unfrozen_from_the_top(tuned: Any) -> None:

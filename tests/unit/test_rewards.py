@@ -23,11 +23,11 @@ from weft.evaluation.metrics import Bleu
 from weft.inference.joining import Translation
 from weft.models.base import Model
 from weft.objectives.likelihoods import log_likelihoods
-from weft.objectives.rewards import Drawn
+from weft.objectives.rewards import Drawn, MinimumRisk
 from weft.runs.opening import open_run
 from weft.runs.weights import read_tensors
 from weft.search.constraints import FORBIDDEN
-from weft.tasks.rewarding import without_dropout
+from weft.tasks.rewarding import Rewarding, without_dropout
 from weft.tasks.translation import TranslationTask
 from weft.training import checkpoint
 
@@ -180,3 +180,12 @@ def test_what_does_not_work_is_said() -> None:
         objective("reinforce", samples=1)
     with pytest.raises(ConfigError, match="there is no 'blue'; did you mean 'bleu'"):
         objective("reinforce", metric="blue")
+
+
+@pytest.mark.parametrize("found", [[1.0], [1.0, 2.0, 3.0], [1.0, math.nan], 1.0, None, ["a", "b"]])
+def test_a_reward_is_a_number_for_each_text(found: Any) -> None:
+    rewarding = object.__new__(Rewarding)
+    rewarding.objective = MinimumRisk(metric={"kind": "mine"})
+    assert rewarding._checked([1, 2.5], 2) == [1.0, 2.5]
+    with pytest.raises(ConfigError, match=r"task.reward.metric: mine has to return a finite number for each of 2 texts"):
+        rewarding._checked(found, 2)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import tiny
 from weft import api, rounds
 from weft.config.sections import load_config
 from weft.data.formats import open_pairs, swapped
+from weft.errors import ConfigError, DataError
 from weft.rounds import Plan, improve
 
 PAIRS = [(f"a b {word}", f"{word} b a") for word in "cdefgh"]
@@ -77,6 +79,33 @@ def test_the_best_run_so_far_is_the_teacher_and_the_result(tmp_path: Path, monke
     best = improve(plan(tmp_path, 2))
     assert {name: run.name for name, run in best.items()} == {"forward": "forward-1", "backward": "backward-0"}
     assert trained[-1] == ("backward-2", {"forward": "forward-1", "backward": "backward-0"})
+
+
+def test_a_folder_has_the_rounds_of_one_plan(tmp_path: Path) -> None:
+    plan(tmp_path).check()
+    replace(plan(tmp_path), rounds=1).check()
+    with pytest.raises(ConfigError, match=r"begun with --set .*, not \['train.steps=2'\]; repeat that command"):
+        replace(plan(tmp_path), sets=["train.steps=2"]).check()
+    with pytest.raises(ConfigError, match="begun with --target-text"):
+        replace(plan(tmp_path), mono={"forward": [f"{tmp_path}/x.trg"]}).check()
+
+
+def test_what_rounds_cannot_read_is_found_before_training(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="name files without braces"):
+        replace(plan(tmp_path), valid=["{files: x.tsv, weight: 2}"]).check()
+    with pytest.raises(DataError, match="cannot be exchanged"):
+        replace(plan(tmp_path), data=["generated:copy?count=9"]).check()
+    with pytest.raises(DataError, match="there is no such file"):
+        replace(plan(tmp_path), mono={"forward": ["nowhere"]}).check()
+    assert not (tmp_path / "out").exists()
+
+
+def test_rounds_are_not_compared_by_the_loss_of_different_tokens(tmp_path: Path) -> None:
+    settings = {**tiny.SETTINGS, "train.steps": 1, "train.schedule": "constant", "train.best_by": "loss"}
+    pairs = tiny.generated("copy", 9)
+    api.train("transformer-tiny", data=pairs, valid=pairs, out=tmp_path / "run", set=settings)
+    measure, found = rounds._score(tmp_path / "run")
+    assert measure.key == "bleu" and "bleu" in found
 
 
 @pytest.mark.parametrize(

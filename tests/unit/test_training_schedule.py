@@ -5,6 +5,7 @@ import math
 import pytest
 
 from weft.config.registry import build
+from weft.errors import ConfigError
 from weft.training.schedule import Plan
 
 PLAN = Plan(steps=1000, dim=512)
@@ -32,6 +33,12 @@ def test_cosine_passes_the_middle_half_way_and_ends_at_the_floor() -> None:
     spec = {"kind": "cosine", "rate": 1.0, "warmup": 200, "floor": 0.1}
     quarter = 0.1 + 0.9 * (1 + math.sqrt(0.5)) / 2
     assert rates(spec, 100, 200, 400, 600, 1000, 5000) == pytest.approx([0.5, 1.0, quarter, 0.55, 0.1, 0.1])
+
+
+@pytest.mark.parametrize("wrong", [{"ratio": 0}, {"rate": -1}, {"cut_frac": 1}])
+def test_impossible_triangles_are_refused(wrong: dict[str, float]) -> None:
+    with pytest.raises(ConfigError, match=next(iter(wrong))):
+        rates({"kind": "slanted_triangular", **wrong}, 1)
 
 
 def test_constant_warms_up_and_stays() -> None:

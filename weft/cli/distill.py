@@ -31,8 +31,9 @@ def distill(
     Continues where an earlier call was interrupted.
     """
     from weft.data.formats import open_pairs
-    from weft.distillation import Texts, translate_corpus
+    from weft.distillation import Texts, check_out, translate_corpus
 
+    check_out(out, data)
     options = decode_options(set, beam=beam, tag=tag, fast=fast or None)
     with Counter("translated", "lines") as counter:
         texts = Texts([open_pairs(spec) for spec in data])
@@ -61,9 +62,13 @@ def backtranslate(
     Train with `--data '{files: OUT, tag: bt}'` to mark the sources as machine-made; `noise` in the same braces changes them in
     every epoch anew. Continues where an earlier call was interrupted.
     """
+    from weft.data.formats import is_table
     from weft.data.text import LineFile
-    from weft.distillation import Texts, translate_corpus
+    from weft.distillation import Texts, check_out, translate_corpus
 
+    check_out(out, data)
+    if tables := [name for name in data if is_table(name)]:
+        raise ConfigError(f"--data {tables[0]}: a table has pairs, and here plain text is read, a sentence per line")
     options = decode_options(set, beam=beam, tag=tag, fast=fast or None)
     with Counter("translated", "lines") as counter:
         texts = Texts([LineFile(name) for name in data], back=True, shard=_shard(shard))

@@ -23,8 +23,9 @@ def iterate(
 ) -> None:
     """Train models of both directions that translate text for each other, in rounds; the best of each stays.
 
-    OUT/forward and OUT/backward are the best runs by train.best_by, OUT/rounds.json has all scores. The same command continues
-    after an interruption. --set changes all runs; decode settings apply to translating the text as well.
+    OUT/forward and OUT/backward are the best runs by train.best_by, or by BLEU if that is the loss; OUT/rounds.json has all
+    scores. The same command continues after an interruption. --set changes all runs; decode settings apply to translating the
+    text as well.
     """
     from weft.rounds import Plan, improve
 

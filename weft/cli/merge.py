@@ -27,7 +27,7 @@ def merge(
         raise ConfigError(f"{run}: it has no adapters (model.lora), so there is nothing to merge")
     merged = tensors_of(open_run(run).model)
     prepare_folder(out)
-    for file in [*run.glob("tokenizer*"), *run.glob("*.json")]:
+    for file in [*run.glob("tokenizer*"), *run.glob("*.json"), *run.glob("shortlist*")]:
         shutil.copyfile(file, out / file.name)
     save_config(load_config(run / CONFIG).replaced({"model.lora": None}), out / CONFIG)
     facts = published(run)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -77,7 +78,7 @@ class TrainingCorpus(ValidationCorpus):
         default=None, description="share of the pairs to draw from it, next to the other weights; by default see temperature"
     )
     noise: NoiseOptions = Field(default_factory=NoiseOptions)
-    max_length: PositiveInt | None = Field(default=None, description="instead of data.max_length")
+    max_length: PositiveInt | None = Field(default=None, description="instead of data.max_length, which must not be lower")
     max_ratio: PositiveFloat | None = Field(default=None, description="instead of data.max_ratio")
     drop_duplicates: bool | None = Field(default=None, description="instead of data.drop_duplicates")
 
@@ -111,13 +112,13 @@ Spec = str | Mapping[str, Any] | ValidationCorpus
 Kind = TypeVar("Kind", bound=ValidationCorpus)
 
 
-def parse(text: str | Mapping[str, Any]) -> str | Mapping[str, Any]:
-    """An entry as the command line gives it: a name of files, or a mapping in braces."""
+def parse(text: str | Mapping[str, Any], option: str = "--data") -> str | Mapping[str, Any]:
+    """An entry as an option of the command line gives it: a name of files, or a mapping in braces."""
     if not isinstance(text, str) or not text.lstrip().startswith("{"):
         return text
-    found = document.value(text, f"--data {text}")
+    found = document.value(text, f"{option} {text}")
     if not isinstance(found, dict):
-        raise ConfigError(f"--data {text}: expected a mapping, such as {{files: pairs.tsv, weight: 2}}")
+        raise ConfigError(f"{option} {text}: expected a mapping, such as {{files: pairs.tsv, tag: de}}")
     return found
 
 
@@ -135,6 +136,17 @@ def grouped(specs: Sequence[str | Kind], kind: type[Kind]) -> list[Kind]:
     """The corpora that entries describe. Plain names together form one corpus, the first."""
     plain = [spec for spec in specs if isinstance(spec, str)]
     return [*([kind(files=plain)] if plain else []), *(spec for spec in specs if not isinstance(spec, str))]
+
+
+def labels(corpora: Sequence[ValidationCorpus]) -> list[str]:
+    """What reports call each of several corpora. A name that occurs again gets a number."""
+    seen: Counter[str] = Counter()
+    found = []
+    for corpus in corpora:
+        seen[corpus.label] += 1
+        number = seen[corpus.label]
+        found.append(f"{corpus.label} ({number})" if number > 1 else corpus.label)
+    return found
 
 
 def weighed(specs: Sequence[str | TrainingCorpus]) -> list[TrainingCorpus]:

@@ -144,11 +144,16 @@ class Config(Section):
     decode: DecodeSection = Field(default_factory=DecodeSection)
 
     def replaced(self, changes: Mapping[str, Any]) -> Config:
-        """A copy with other values, by path: `config.replaced({"train.steps": 500})`. The result is validated."""
+        """A copy with other values, by path: `config.replaced({"train.steps": 500})`. Raises ConfigError if it is not valid."""
         data = self.model_dump()
         for path, value in changes.items():
             put(data, tuple(path.split(".")), value, path)
-        return Config.model_validate(data)
+        given = expand(Config, data)
+        try:
+            return Config.model_validate(given)
+        except ValidationError as error:
+            wrong = problems(error, Config, given)
+        raise ConfigError("\n".join(f"{'.'.join(path)}: {text}" for path, text in wrong))
 
     def absolute(self) -> Config:
         """A copy that names its files by absolute paths. A relative path belongs to the current folder."""

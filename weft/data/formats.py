@@ -70,15 +70,19 @@ def _columns(spec: str) -> tuple[str, tuple[str, str] | None]:
     return path, (source, target)
 
 
+def is_table(name: str) -> bool:
+    """Whether a file holds pairs: a table, or JSON lines."""
+    return Path(name.removesuffix(".gz")).suffix in (*TABLES, ".jsonl")
+
+
 def swapped(spec: str) -> str:
     """Names the same pairs with source and target exchanged."""
     path, columns = _columns(spec)
-    kind = Path(path.removesuffix(".gz")).suffix
     if spec.startswith("hf:") or columns:
         path, _, names = spec.rpartition("#")
         return f"{path}#{','.join(reversed(names.split(',')))}"
-    if kind in (*TABLES, ".jsonl") and "," not in path:
-        return f"{spec}#2,1" if kind == ".tsv" else f"{spec}#target,source"
+    if is_table(path) and "," not in path:
+        return f"{spec}#2,1" if path.removesuffix(".gz").endswith(".tsv") else f"{spec}#target,source"
     if spec.count(",") == 1 and not spec.startswith("generated:"):
         return ",".join(reversed(spec.split(",")))
     raise DataError(f"{spec}: source and target of this data cannot be exchanged; write it to a file first.")

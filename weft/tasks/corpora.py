@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from weft.config.corpora import TrainingCorpus, ValidationCorpus, grouped, weighed
+from weft.config.registry import suggest
 from weft.config.sections import DataSection
 from weft.data.marks import BLANK, add_marks
 from weft.data.noise import Noiser, Noising, WordNoise
@@ -16,7 +17,10 @@ from weft.errors import ConfigError
 def with_marks(data: DataSection, source: Tokenizer, target: Tokenizer) -> tuple[Tokenizer, Tokenizer]:
     """The tokenizers with the tags of all corpora as tokens of their own and, if noise needs it, the blank."""
     corpora, directions = weighed(data.train), grouped(data.valid, ValidationCorpus)
-    tags = dict.fromkeys(tag for part in (*corpora, *directions) for tag in part.tags)
+    tags = dict.fromkeys(tag for part in corpora for tag in part.tags)
+    known = [*tags, *source.marks]
+    for tag in (tag for part in directions for tag in part.tags if tag not in known):
+        raise ConfigError(f"data.valid: no training data has the tag {tag}; {suggest(tag, known)}")
     if BLANK in tags:
         raise ConfigError(f"data.train: the tag {BLANK} stands for words that noise has blanked out; choose another name")
     marks = [*tags, *([BLANK] if any(corpus.noise.blank for corpus in corpora) else [])]
@@ -29,10 +33,15 @@ def part_options(part: ValidationCorpus, data: DataSection, source: Tokenizer) -
     if not isinstance(part, TrainingCorpus):
         return {"tags": tags, "max_length": data.max_length}
     noise, duplicates = part.noise, part.drop_duplicates
+    if part.max_length and part.max_length > data.max_length:
+        raise ConfigError(
+            f"data.train: {part.label} has a max_length of {part.max_length}, above data.max_length, {data.max_length}, which "
+            "is that of all corpora; raise data.max_length, or lower this one"
+        )
     return {
         "tags": tags,
         "texts": SIDES if noise.subword is not None else SIDES[:1] if noise.any else (),
-        "max_length": min(part.max_length or data.max_length, data.max_length),
+        "max_length": part.max_length or data.max_length,
         "max_ratio": part.max_ratio or data.max_ratio,
         "drop_duplicates": data.drop_duplicates if duplicates is None else duplicates,
     }

@@ -54,6 +54,10 @@ class Rewarding:
     def __init__(self, task: WritingTask, objective: RewardObjective) -> None:
         if task.config.train.packed is True:
             raise ConfigError("task.reward: texts cannot be drawn for packed rows; set train.packed: false")
+        if not (objective.weight or objective.teacher_weight):
+            raise ConfigError(
+                "task.reward: weight and teacher_weight are both 0, so there is nothing to learn; raise one of them"
+            )
         self.task, self.objective = task, objective
         self.reward: Reward = build("weft.evaluation:REWARDS", objective.metric, where="task.reward.metric")
         self.baseline = MovingBaseline("reward") if objective.moving else None
@@ -120,8 +124,21 @@ class Rewarding:
         true = [self._decoded(reference).text for reference in references]
         read = [self.task.source.decode([token for token in source if token != EOS]) for source in sources]
         flat = [(each.text, *pair) for row, pair in zip(texts, zip(true, read), strict=True) for each in row]
-        found = iter(self.reward(*map(list, zip(*flat))))
-        return [[float(next(found)) for _ in row] for row in texts]
+        found = iter(self._checked(self.reward(*map(list, zip(*flat))), len(flat)))
+        return [[next(found) for _ in row] for row in texts]
+
+    def _checked(self, rewards: Any, count: int) -> list[float]:
+        """The rewards as numbers. A function of another package may return anything."""
+        try:
+            found = [float(each) for each in rewards]
+        except (TypeError, ValueError):
+            found = []
+        if len(found) != count or not np.isfinite(found).all():
+            raise ConfigError(
+                f"task.reward.metric: {self.objective.metric['kind']} has to return a finite number for each of {count} texts; "
+                f"it returned {str(rewards)[:80]}"
+            )
+        return found
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, TypeVar
 from torch import nn
 
 from weft.batch import Batch, Position
-from weft.config.corpora import NoiseOptions, TrainingCorpus, ValidationCorpus, grouped, weighed
+from weft.config.corpora import NoiseOptions, TrainingCorpus, ValidationCorpus, grouped, labels, weighed
 from weft.data.batching import Batches, evaluation_batches
 from weft.data.corpus import Corpus, Rows
 from weft.data.formats import Pairs, open_pairs
@@ -98,8 +98,8 @@ class TextTask(Task):
         self.check(valid)
         self.train, self.turns = self._mix(corpora, train)
         self.directions = [
-            Direction(part.label, part.tag, some, self._read(part, some, "validation"))
-            for part, some in _divided(directions, valid)
+            Direction(label, part.tag, some, self._read(part, some, "validation"))
+            for label, (part, some) in zip(labels(directions), _divided(directions, valid), strict=True)
         ]
         parts = [direction.corpus for direction in self.directions]
         self.valid = (parts[0] if len(parts) == 1 else Mixture(parts)) if parts else None

@@ -15,7 +15,7 @@ from weft.distillation import OpenedTeacher
 from weft.errors import ConfigError, Interrupted, RunError
 from weft.kernels import computes_bf16, modern
 from weft.models.base import Network
-from weft.runs.folder import CONFIG, LOG, RunLock, prepare_folder
+from weft.runs.folder import CONFIG, LOG, MODEL, RunLock, prepare_folder
 from weft.runs.opening import build_network, build_task, start_from_base
 from weft.runs.starting import start_vectors
 from weft.tasks.base import Task
@@ -67,6 +67,7 @@ def _train(config: Config, out: Path, resume: bool, world: World, tell: Tell, ch
                 stack.enter_context(_locked_folder(out, resume))
             if resume:
                 if world.first:
+                    _check_checkpoints(out)
                     notes.extend(check_changes(out, config))
                     check_data(out, config)
                 return prepare_run(config, out, world.device, tell)
@@ -83,9 +84,10 @@ def _train(config: Config, out: Path, resume: bool, world: World, tell: Tell, ch
 
         resolved, task, model = _in_turn(world, prepare)
         train = resolved.train
-        if resolved.start.run and (not resume or resolved.model["lora"]):  # a checkpoint has all weights that are not borrowed
+        begins = world.broadcast(checkpoint.latest(out) is None)  # also if a resumed run has not saved anything yet
+        if resolved.start.run and (begins or resolved.model["lora"]):  # a checkpoint has all weights that are not borrowed
             notes.append(start_from_base(model, resolved, out))
-        if resolved.start.vectors and not resume:
+        if resolved.start.vectors and begins:
             notes.append(start_vectors(model, resolved, out))
         if resume and world.first:
             notes.extend(check_identity(out, task.identity()))
@@ -98,6 +100,15 @@ def _train(config: Config, out: Path, resume: bool, world: World, tell: Tell, ch
         where = f"{world.device}" if world.size == 1 else f"{world.size} processes ({world.device.type})"
         log.note(", ".join(f"{value:,} {name}" for name, value in facts.items()) + f"; on {where}")
         return fit(model, task, train, run=out, world=world, dim=model.dim, resume=resume, log=log, on_start=on_start)
+
+
+def _check_checkpoints(out: Path) -> None:
+    """Raises RunError if a run has weights that training would replace instead of continuing with them."""
+    if checkpoint.latest(out) is None and (out / MODEL).exists():
+        raise RunError(
+            f"{out}: it has weights but no checkpoint, so training cannot continue where it stopped; train a new run that "
+            f"starts with these weights: `weft train --from {out} --out FOLDER`"
+        )
 
 
 def _count_trained(model: Network) -> dict[str, int]:

@@ -9,6 +9,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Annotated
+
+from pydantic import Field, NonNegativeFloat, NonNegativeInt
 
 Schedule = Callable[[int], float]
 """The learning rate of an update, which counts from 1."""
@@ -22,7 +25,7 @@ class Plan:
     dim: int
 
 
-def noam(plan: Plan, *, scale: float = 1.0, warmup: int = 4000) -> Schedule:
+def noam(plan: Plan, *, scale: NonNegativeFloat = 1.0, warmup: NonNegativeInt = 4000) -> Schedule:
     """scale · dim^-½ · min(update^-½, update · warmup^-1½): Vaswani et al. 2017, section 5.3.
 
     scale: factor on the learning rate
@@ -31,7 +34,9 @@ def noam(plan: Plan, *, scale: float = 1.0, warmup: int = 4000) -> Schedule:
     return lambda update: scale * plan.dim**-0.5 * min(update**-0.5, update * max(warmup, 1) ** -1.5)
 
 
-def inverse_sqrt(plan: Plan, *, rate: float = 5e-4, warmup: int = 4000, start: float = 0.0) -> Schedule:
+def inverse_sqrt(
+    plan: Plan, *, rate: NonNegativeFloat = 5e-4, warmup: NonNegativeInt = 4000, start: NonNegativeFloat = 0.0
+) -> Schedule:
     """Linear from `start` to `rate` over `warmup` updates, then rate · √(warmup / update): Noam's form with a free peak.
 
     rate: peak learning rate
@@ -47,7 +52,9 @@ def inverse_sqrt(plan: Plan, *, rate: float = 5e-4, warmup: int = 4000, start: f
     return schedule
 
 
-def cosine(plan: Plan, *, rate: float = 5e-4, warmup: int = 1000, floor: float = 0.0) -> Schedule:
+def cosine(
+    plan: Plan, *, rate: NonNegativeFloat = 5e-4, warmup: NonNegativeInt = 1000, floor: NonNegativeFloat = 0.0
+) -> Schedule:
     """Linear to `rate` over `warmup` updates, then half a cosine down to `floor`: Loshchilov & Hutter 2017, without restarts.
 
     rate: peak learning rate
@@ -64,7 +71,7 @@ def cosine(plan: Plan, *, rate: float = 5e-4, warmup: int = 1000, floor: float =
     return schedule
 
 
-def constant(plan: Plan, *, rate: float = 1e-4, warmup: int = 0) -> Schedule:
+def constant(plan: Plan, *, rate: NonNegativeFloat = 1e-4, warmup: NonNegativeInt = 0) -> Schedule:
     """Linear to `rate` over `warmup` updates, then `rate`.
 
     rate: learning rate
@@ -73,7 +80,13 @@ def constant(plan: Plan, *, rate: float = 1e-4, warmup: int = 0) -> Schedule:
     return lambda update: rate * min(update / warmup, 1.0) if warmup else rate
 
 
-def slanted_triangular(plan: Plan, *, rate: float = 0.01, cut_frac: float = 0.1, ratio: float = 32.0) -> Schedule:
+def slanted_triangular(
+    plan: Plan,
+    *,
+    rate: NonNegativeFloat = 0.01,
+    cut_frac: Annotated[float, Field(ge=0, lt=1)] = 0.1,
+    ratio: Annotated[float, Field(ge=1)] = 32.0,
+) -> Schedule:
     """A short rise and a long fall between rate / ratio and rate: Howard & Ruder 2018, section 3.2.
 
     With T updates in total and cut = ⌊T · cut_frac⌋, p = t / cut for t < cut, and 1 − (t − cut) / (T − cut) afterwards; the

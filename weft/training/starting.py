@@ -39,6 +39,11 @@ def check_start(config: Config) -> Config:
     if config.start.vectors:
         _check_vectors(config)
     if config.start.run is None:
+        if config.start.extend and not config.start.vectors:
+            raise ConfigError(
+                "start.extend: there is no vocabulary to add tokens to; name a run with --from RUN (start.run) or a file of "
+                "word vectors (start.vectors), or set data.vocabulary"
+            )
         if config.model["lora"] is not None:
             raise ConfigError("model.lora: adapters change the weights of a trained run; name it with --from RUN (start.run)")
         return config
