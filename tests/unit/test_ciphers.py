@@ -13,12 +13,15 @@ from made_up import CIPHER, LETTERS, write_letters
 from torch.optim import Adam, AdamW
 
 import weft
+from weft.config.sections import load_config
 from weft.config.train_section import TrainSection
-from weft.data.ciphers import compare_frequencies, divide_windows, make_cipher
+from weft.data.ciphers import Cipher, compare_frequencies, divide_windows, make_cipher
 from weft.errors import ConfigError
-from weft.evaluation.ciphers import SymbolAccuracy, count_pairs, divergence
+from weft.evaluation.ciphers import count_pairs, divergence
+from weft.inference.resolve import resolve
 from weft.models.cipher_gan import CipherGan, Tables
 from weft.objectives.adversarial import drawn, gradient_penalty, remember
+from weft.runs.opening import build_task
 from weft.runs.weights import read_tensors
 from weft.tasks.deciphering import DecipheringTask
 from weft.training.layers import Layers
@@ -36,6 +39,24 @@ SETTINGS: dict[str, Any] = {
 @pytest.fixture(scope="module")
 def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_letters(tmp_path_factory.mktemp("cipher") / "text.txt")
+
+
+def prepared(text: Path, folder: Path, settings: dict[str, Any], recipe: str = "cipher-shift") -> DecipheringTask:
+    """The task of a new run in `folder` that reads a text."""
+    over = {**SETTINGS, "data.cache": str(folder / "cache"), "data.train": [str(text)], **settings}
+    task = build_task(load_config(recipe, over=over), folder)
+    assert isinstance(task, DecipheringTask)
+    task.prepare()
+    return task
+
+
+def knowing(task: DecipheringTask, cipher: Cipher) -> CipherGan:
+    """A model that is sure of a cipher."""
+    model = task.build(task.config.model, task.reopen())
+    assert isinstance(model, CipherGan) and isinstance(model.encipher, Tables) and isinstance(model.decipher, Tables)
+    for tables, learnt in ((model.encipher, cipher.table), (model.decipher, cipher.inverse.table)):
+        tables.logits.data = 40 * torch.nn.functional.one_hot(torch.from_numpy(learnt), len(task.symbols)).float()
+    return model
 
 
 @pytest.mark.parametrize(("kind", "key"), [("shift", [3]), ("vigenere", [3, 4, 5]), ("substitution", [7])])
@@ -170,8 +191,47 @@ def test_texts_are_read_in_windows_and_written_symbol_by_symbol(text: Path, tmp_
     assert len(found) == 27 and found[20:] == found[:7]
     page = solver.explain_sentences(cipher)[0]._repr_html_()
     assert "place 1 of the key" in page and "data:image/png" in page and "place 2" not in page
-    known = SymbolAccuracy("", "�")
-    assert known.score(known.count([plain], [plain])).value == 100
+
+
+@pytest.mark.parametrize(
+    "tokenizer",
+    [
+        {"kind": "words"},
+        {"kind": "words", "lowercase": True},
+        {"kind": "words", "line_ends": True},
+        {"kind": "words", "punctuation": False},
+        {"kind": "characters", "byte_fallback": False},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("marks", ["", " <unk> ����"])
+def test_the_known_key_scores_100_percent(tokenizer: dict[str, Any], marks: str, tmp_path: Path) -> None:
+    """Also if the text contains what usually stands for UNK."""
+    rarely, often = " ".join("zyxwvutsrqponmlkj"), f"\nOh, no: “twenty-two” (or 20?) İs Σίσυφος'…{marks}"
+    (tmp_path / "text.txt").write_text(rarely + 40 * often)
+    small = {"data.tokenizer": tokenizer, "data.vocabulary": 19, "task.key": [5, 1, 3], "task.extent": 21, "model.places": 3}
+    task = prepared(tmp_path / "text.txt", tmp_path, {**small, "task.cipher": "vigenere"})
+    predictor = task.predictor(knowing(task, task.cipher), resolve(task.config.decode, torch.device("cpu")))
+    ciphers, plain = zip(*task.examples([str(tmp_path / "text.txt")]), strict=True)
+    found = [each.text for each in predictor.predict(map(predictor.parse, ciphers))]
+    assert found == list(plain) != list(ciphers)
+    (metric,) = task.metrics()
+    assert metric.score(metric.count(found, plain)).value == 100
+    assert metric.score(metric.count(ciphers, plain)).value < 50
+    known = sum(symbol != 0 for text in plain for symbol in task.alphabet.read(text))
+    assert metric.count(found, plain)[:, 1].sum() == known < 21 * len(plain)
+
+
+def test_a_text_in_ordinary_writing_is_read_as_the_tokenizer_divides_it(tmp_path: Path) -> None:
+    (tmp_path / "text.txt").write_text("oh, no, (oh)!\n" * 40)
+    task = prepared(tmp_path / "text.txt", tmp_path, {"data.tokenizer": {"kind": "words"}})
+    assert task.alphabet.write(task.alphabet.read("Oh, (no)! Never.")) == "oh ￭, (￭ no ￭) ￭! <unk> <unk>"
+
+
+@pytest.mark.parametrize("tokenizer", [{"kind": "characters"}, {"kind": "bpe"}, {"kind": "bytes"}], ids=str)
+def test_symbols_that_texts_do_not_show_are_refused(tokenizer: dict[str, Any], text: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"use {kind: words}, .* or {kind: characters, byte_fallback: false}"):
+        prepared(text, tmp_path, {"data.tokenizer": tokenizer})
 
 
 def test_discriminators_have_an_optimiser_of_their_own() -> None:

@@ -22,7 +22,7 @@ from weft.batch import SPECIALS, UNK, Batch
 from weft.data.corpus import Columns, Corpus, Rows, ids_below, prepare
 from weft.data.formats import Pairs, Texts
 from weft.data.lines import check_file, file_digest, read_lines
-from weft.data.tokenizer import Tokenizer
+from weft.data.tokenizer import RESERVED, Tokenizer
 from weft.errors import DataError
 
 Kind = Literal["shift", "vigenere", "substitution"]
@@ -30,6 +30,8 @@ Split = Literal["halves", "alternate"]
 Symbols = NDArray[np.int64]
 LEAST = -8.0
 """The logit of symbols with very different frequencies, which evidence can still overcome."""
+PRIVATE = range(0xE000, 0xF900)
+"""Characters without a meaning of their own (Unicode's private use area)."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +64,35 @@ class CipherBatch(Batch):
 
     plain: Tensor
     cipher: Tensor
+
+
+class Alphabet:
+    """Symbols as texts, in which each symbol, also UNK, is one unit. unknown: the unit of UNK.
+
+    separator: what stands between units: a space between words, nothing between characters.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, separator: str) -> None:
+        self.tokenizer, self.separator = tokenizer, separator
+        known = tokenizer.tokens(range(RESERVED, tokenizer.size))
+        usual = SPECIALS[UNK] if separator else "\N{REPLACEMENT CHARACTER}"
+        self.unknown = next(
+            unit for unit in (usual, *map(chr, PRIVATE)) if unit not in known
+        )  # texts may contain the usual one
+        self.units = [self.unknown, *known]
+        self._symbols = {unit: [symbol] for symbol, unit in enumerate(self.units)}
+
+    def write(self, symbols: Sequence[int]) -> str:
+        """Symbols as a text that `read` reads back."""
+        return self.separator.join(self.units[symbol] for symbol in symbols)
+
+    def read(self, text: str) -> list[int]:
+        """The symbols of a text. The tokenizer divides what is not a unit, such as a word with a comma."""
+        units = text.lower().split() if self.separator else text.lower()
+        return [symbol for unit in units for symbol in self._symbols.get(unit) or self._divided(unit)]
+
+    def _divided(self, text: str) -> list[int]:
+        return [number - UNK for number in self.tokenizer.encode(text)]
 
 
 class CipherText(Pairs):
@@ -125,17 +156,3 @@ def _log_frequencies(symbols: Symbols, size: int) -> NDArray[np.float64]:
 
 def make_batch(rows: Rows, plain: Symbols, cipher: Symbols) -> CipherBatch:
     return CipherBatch(torch.from_numpy(rows), torch.from_numpy(plain), torch.from_numpy(cipher))
-
-
-def write_symbols(tokenizer: Tokenizer, symbols: Sequence[int], separator: str) -> str:
-    """Symbols as text that `read_symbols` reads back."""
-    return separator.join(tokenizer.piece(symbol + UNK) if symbol else unknown(separator) for symbol in symbols)
-
-
-def unknown(separator: str) -> str:
-    """What stands for UNK: a word, or one character if characters are symbols."""
-    return SPECIALS[UNK] if separator else "\N{REPLACEMENT CHARACTER}"
-
-
-def read_symbols(tokenizer: Tokenizer, text: str) -> list[int]:
-    return [number - UNK for number in tokenizer.encode(text.lower())]
