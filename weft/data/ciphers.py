@@ -76,9 +76,8 @@ class Alphabet:
         self.tokenizer, self.separator = tokenizer, separator
         known = tokenizer.tokens(range(RESERVED, tokenizer.size))
         usual = SPECIALS[UNK] if separator else "\N{REPLACEMENT CHARACTER}"
-        self.unknown = next(
-            unit for unit in (usual, *map(chr, PRIVATE)) if unit not in known
-        )  # texts may contain the usual one
+        # A text may contain the usual mark itself.
+        self.unknown = next(mark for mark in (usual, *map(chr, PRIVATE)) if mark not in known)
         self.units = [self.unknown, *known]
         self._symbols = {unit: [symbol] for symbol, unit in enumerate(self.units)}
 
@@ -110,19 +109,38 @@ class CipherText(Pairs):
 
 
 def prepare_windows(
-    files: Sequence[Pairs], tokenizer: Tokenizer, extent: int, *, folder: Path, progress: Callable[[int], None] | None = None
+    files: Sequence[Pairs],
+    tokenizer: Tokenizer,
+    extent: int,
+    *,
+    least: int,
+    folder: Path,
+    progress: Callable[[int], None] | None = None,
 ) -> Corpus:
-    """Windows of `extent` symbols, one after the other; column `symbols`. The end of each block of lines is left out."""
+    """Windows of `extent` symbols, one after the other; column `symbols`. The end of each block of lines is left out.
+
+    Raises DataError if there are fewer than `least`.
+    """
 
     def encode(texts: Texts) -> tuple[Columns, dict[str, int]]:
         ids = np.array(list(chain.from_iterable(tokenizer.encode_batch([text for text, _ in texts]))), np.int64) - UNK
         return {"symbols": list(ids[: len(ids) // extent * extent].reshape(-1, extent))}, {}
 
-    kind = ids_below(tokenizer.size)
-    key = ["windows", tokenizer.digest(), extent]
-    corpus = prepare(files, key, encode, {"symbols": kind}, sized=["symbols"], folder=folder, unit="windows", progress=progress)
-    if len(corpus) < 2:
-        raise DataError(f"{', '.join(file.name for file in files)}: too little text for two windows of {extent} symbols.")
+    short = f"too little text for {'one window' if least == 1 else f'{least} windows'} of {extent} symbols; give a longer text."
+    corpus = prepare(
+        files,
+        ["windows", tokenizer.digest(), extent],
+        encode,
+        {"symbols": ids_below(tokenizer.size)},
+        sized=["symbols"],
+        folder=folder,
+        unit="lines",
+        made="windows",
+        none=short,
+        progress=progress,
+    )
+    if len(corpus) < least:
+        raise DataError(f"{', '.join(file.name for file in files)}: {short} {corpus.report.describe()}")
     return corpus
 
 

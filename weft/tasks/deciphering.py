@@ -123,7 +123,12 @@ class DecipheringTask(TextTask):
         self.source = self.target = load_tokenizers(self.run, self.config.data.tokenizer)[0]
         self.alphabet = Alphabet(self.source, "" if self.config.data.tokenizer["kind"] == "characters" else " ")
         self.cipher = make_cipher(self.kind, self.key, len(self.symbols))
+        if (self.cipher.table == self.symbols).all():
+            raise ConfigError(f"task.key: {self.key} changes none of the {len(self.symbols)} symbols; choose another key")
         return Sizes(len(self.symbols), self.extent)
+
+    def vocabulary_size(self, sizes: Sizes) -> int:
+        return self.source.size
 
     @property
     def symbols(self) -> range:
@@ -137,6 +142,9 @@ class DecipheringTask(TextTask):
         model = build_model(spec, sizes)
         if not isinstance(model, CipherGan):
             raise ConfigError("model.kind: the task deciphering needs two generators and discriminators; use cipher_gan")
+        if model.places % len(self.key) or model.places > self.extent:
+            allowed = f"a multiple of the length of task.key ({len(self.key)}), at most task.extent ({self.extent})"
+            raise ConfigError(f"model.places: {model.places}: set it to {allowed}")
         if self.spread and isinstance(model.encipher, Tables) and hasattr(self, "train"):
             plain, hidden = (windows(self.train, rows, self.extent) for rows in self.sides)
             likely = compare_frequencies(plain, self.cipher(hidden), len(self.symbols), model.places, self.spread)
@@ -167,7 +175,8 @@ class DecipheringTask(TextTask):
         return [(self.alphabet.write(cipher), self.alphabet.write(window)) for cipher, window in texts]
 
     def encode(self, pairs: list[Pairs], *, training: bool, folder: Path, progress: Callable[[int], None]) -> Corpus:
-        return prepare_windows(pairs, self.source, self.extent, folder=folder, progress=progress)
+        least = len(SIDES) if training else 1
+        return prepare_windows(pairs, self.source, self.extent, least=least, folder=folder, progress=progress)
 
     def collate(
         self, corpus: Corpus, rows: Rows, *, packed: bool = False, budget: int = 0, rounded: bool = False
@@ -228,7 +237,7 @@ class DecipheringTask(TextTask):
         corpus, every = (self.train, self.sides[1]) if self.valid is None else (self.valid, np.arange(len(self.valid)))
         count = min(len(every), train.validate_sentences or len(every))
         some = every[np.arange(count) * len(every) // count]  # from all over the text, whose kind may change
-        for rows in np.array_split(some, -(-count * self.extent // train.batch_tokens)):
+        for rows in np.array_split(some, min(count, -(-count * self.extent // train.batch_tokens))):
             yield self.collate(corpus, rows).to(device)
 
     @torch.no_grad()
