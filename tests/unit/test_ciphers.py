@@ -13,10 +13,11 @@ from made_up import CIPHER, LETTERS, write_letters
 from torch.optim import Adam, AdamW
 
 import weft
+from weft.batch import Position
 from weft.config.sections import load_config
 from weft.config.train_section import TrainSection
 from weft.data.ciphers import Cipher, compare_frequencies, divide_windows, make_cipher
-from weft.errors import ConfigError
+from weft.errors import ConfigError, DataError
 from weft.evaluation.ciphers import count_pairs, divergence
 from weft.inference.resolve import resolve
 from weft.models.cipher_gan import CipherGan, Tables
@@ -170,9 +171,13 @@ def test_a_key_must_fit(text: Path, tmp_path: Path) -> None:
     for settings, says in (
         ({"task.key": [1, 2]}, "give one number"),
         ({"task.cipher": "vigenere", "task.key": [1] * 3}, "multiple"),
+        ({"task.cipher": "vigenere", "task.key": [1, 2], "model.places": 3}, r"places: 3: set it to a multiple .* \(2\)"),
+        ({"model.places": 21}, r"places: 21: .* at most task.extent \(20\)"),
+        ({"task.key": [0]}, "changes none of the 11 symbols"),
+        ({"task.cipher": "vigenere", "task.key": [11, 22], "model.places": 2}, "changes none of the 11 symbols"),
     ):
         with pytest.raises(ConfigError, match=says):
-            weft.train("cipher-shift", data=str(text), out=tmp_path / "run", set={**SETTINGS, **settings})
+            knowing(task := prepared(text, tmp_path, settings), task.cipher)
 
 
 def test_texts_are_read_in_windows_and_written_symbol_by_symbol(text: Path, tmp_path: Path) -> None:
@@ -232,6 +237,100 @@ def test_a_text_in_ordinary_writing_is_read_as_the_tokenizer_divides_it(tmp_path
 def test_symbols_that_texts_do_not_show_are_refused(tokenizer: dict[str, Any], text: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"use {kind: words}, .* or {kind: characters, byte_fallback: false}"):
         prepared(text, tmp_path, {"data.tokenizer": tokenizer})
+
+
+def numbered(folder: Path, words: int) -> Path:
+    """Writes a text of different words, five per line."""
+    text = folder / "numbered.txt"
+    text.write_text("".join(f"w{number}{' ' if number % 5 else chr(10)}" for number in range(1, words + 1)))
+    return text
+
+
+NUMBERED: dict[str, Any] = {"data.tokenizer": {"kind": "words"}, "data.vocabulary": 203, "task.extent": 2}
+
+
+@pytest.mark.parametrize("split", ["halves", "alternate"])
+def test_no_window_is_both_plain_and_in_the_cipher(split: str, tmp_path: Path) -> None:
+    """All words are different, so that a pair would show."""
+    task = prepared(numbered(tmp_path, 40), tmp_path, {**NUMBERED, "task.split": split})
+    plain, hidden = set[int](), set[int]()
+    for batch, following in task.batches(Position()):
+        plain |= set(batch.plain.flatten().tolist())
+        hidden |= set(task.cipher.inverse(batch.cipher.numpy()).flatten().tolist())
+        if following.epoch:
+            break
+    assert not plain & hidden and plain | hidden == set(range(1, 41))
+
+
+@pytest.mark.parametrize("budget", [1, 7, 1000])
+def test_windows_may_be_longer_than_a_batch(budget: int, tmp_path: Path) -> None:
+    settings = {**NUMBERED, "task.extent": 8, "train.batch_tokens": budget, "train.validate_sentences": 0}
+    task = prepared(numbered(tmp_path, 40), tmp_path, {**settings, "task.split": "halves"})
+    model = knowing(task, task.cipher)
+    assert torch.cat([batch.rows for batch in task.validation(model)]).tolist() == [2, 3]
+    assert task.evaluate(model)["accuracy"] == 100
+
+
+def test_the_vocabulary_is_that_of_the_text(tmp_path: Path) -> None:
+    task = prepared(numbered(tmp_path, 40), tmp_path, NUMBERED)
+    assert task.config.data.vocabulary == 44  # with four special ids
+
+
+def test_messages_count_lines_and_windows(tmp_path: Path) -> None:
+    task = prepared(numbered(tmp_path, 40), tmp_path, NUMBERED)
+    assert task.train.report.describe() == "8 lines read, 20 windows made."
+
+
+def test_a_text_is_too_short_for_training_or_for_evaluation(tmp_path: Path) -> None:
+    task = prepared(numbered(tmp_path, 40), tmp_path, NUMBERED)
+    short, one = tmp_path / "short.txt", tmp_path / "one.txt"
+    short.write_text("w1")
+    one.write_text("w1 w2 w3")
+    assert len(task.examples([str(one)])) == 1
+    with pytest.raises(DataError, match=r"short.txt: too little text for one window of 2 symbols"):
+        task.examples([str(short)])
+    for text in (short, one):
+        with pytest.raises(DataError, match=rf"{text.name}: too little text for 2 windows of 2 symbols"):
+            prepared(text, tmp_path / text.stem, NUMBERED)
+
+
+def test_unknown_words_are_not_counted_in_a_validation(tmp_path: Path) -> None:
+    """The model takes UNK for the most frequent word and the other way round. Only the latter counts."""
+    (tmp_path / "text.txt").write_text("a a a b b rare1\na a a c c rare2\n" * 10)
+    settings = {"data.tokenizer": {"kind": "words"}, "data.vocabulary": 7, "task.extent": 6, "task.key": [2]}
+    task = prepared(tmp_path / "text.txt", tmp_path, settings)
+    swapped = Cipher(task.cipher.table[:, [1, 0, 2, 3]])
+    assert task.evaluate(knowing(task, swapped))["accuracy"] == pytest.approx(100 * 2 / 5)
+
+
+def test_generators_learn_to_bring_texts_back(text: Path, tmp_path: Path) -> None:
+    task = prepared(text, tmp_path, {"task.cycle_weight": 4.0, "task.cycle_steps": 10})
+    batch, _ = next(task.batches(Position()))
+    texts = len(batch.plain)
+    # Generators that are sure of two ciphers never bring back a symbol: |p − one-hot| is 2 on the way of each text.
+    model = knowing(task, make_cipher("shift", [3], len(task.symbols)))
+    other = knowing(task, make_cipher("shift", [4], len(task.symbols)))
+    for decipher, apart in ((model.decipher, 0.0), (other.decipher, 4.0)):
+        model.decipher = decipher
+        for update, weight in ((1, 0.4), (5, 2.0), (10, 4.0), (50, 4.0)):
+            loss = next(task.losses(model, batch, update))
+            assert loss.metrics["cycle"].item() == pytest.approx(apart * texts, abs=1e-2)
+            assert (loss.total - loss.metrics["fooled"]).item() == pytest.approx(weight * apart * texts, abs=1e-1)
+
+
+def test_the_penalty_of_discriminators_has_its_weight(text: Path, tmp_path: Path) -> None:
+    found = []
+    for weight in (0.0, 1.0, 10.0):
+        task = prepared(text, tmp_path / str(weight), {"task.penalty": weight})
+        model = knowing(task, task.cipher)
+        for parameter in model.judges():
+            parameter.data = parameter.new_ones(parameter.shape).normal_(generator=torch.Generator().manual_seed(0))
+        torch.manual_seed(0)
+        _, judged = task.losses(model, next(task.batches(Position()))[0], 1)
+        assert judged.optimizer == "discriminator"
+        found.append(float(judged.total.detach()))
+    assert found[1] > found[0] + 1
+    assert found[2] - found[0] == pytest.approx(10 * (found[1] - found[0]), rel=1e-3)
 
 
 def test_discriminators_have_an_optimiser_of_their_own() -> None:
