@@ -13,12 +13,16 @@ from made_up import CIPHER, LETTERS, write_letters
 from torch.optim import Adam, AdamW
 
 import weft
+from weft.batch import Position
+from weft.config.sections import load_config
 from weft.config.train_section import TrainSection
-from weft.data.ciphers import compare_frequencies, divide_windows, make_cipher
-from weft.errors import ConfigError
-from weft.evaluation.ciphers import SymbolAccuracy, count_pairs, divergence
+from weft.data.ciphers import Cipher, compare_frequencies, divide_windows, make_cipher
+from weft.errors import ConfigError, DataError
+from weft.evaluation.ciphers import count_pairs, divergence
+from weft.inference.resolve import resolve
 from weft.models.cipher_gan import CipherGan, Tables
 from weft.objectives.adversarial import drawn, gradient_penalty, remember
+from weft.runs.opening import build_task
 from weft.runs.weights import read_tensors
 from weft.tasks.deciphering import DecipheringTask
 from weft.training.layers import Layers
@@ -36,6 +40,24 @@ SETTINGS: dict[str, Any] = {
 @pytest.fixture(scope="module")
 def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_letters(tmp_path_factory.mktemp("cipher") / "text.txt")
+
+
+def prepared(text: Path, folder: Path, settings: dict[str, Any], recipe: str = "cipher-shift") -> DecipheringTask:
+    """The task of a new run in `folder` that reads a text."""
+    over = {**SETTINGS, "data.cache": str(folder / "cache"), "data.train": [str(text)], **settings}
+    task = build_task(load_config(recipe, over=over), folder)
+    assert isinstance(task, DecipheringTask)
+    task.prepare()
+    return task
+
+
+def knowing(task: DecipheringTask, cipher: Cipher) -> CipherGan:
+    """A model that is sure of a cipher."""
+    model = task.build(task.config.model, task.reopen())
+    assert isinstance(model, CipherGan) and isinstance(model.encipher, Tables) and isinstance(model.decipher, Tables)
+    for tables, learnt in ((model.encipher, cipher.table), (model.decipher, cipher.inverse.table)):
+        tables.logits.data = 40 * torch.nn.functional.one_hot(torch.from_numpy(learnt), len(task.symbols)).float()
+    return model
 
 
 @pytest.mark.parametrize(("kind", "key"), [("shift", [3]), ("vigenere", [3, 4, 5]), ("substitution", [7])])
@@ -149,9 +171,13 @@ def test_a_key_must_fit(text: Path, tmp_path: Path) -> None:
     for settings, says in (
         ({"task.key": [1, 2]}, "give one number"),
         ({"task.cipher": "vigenere", "task.key": [1] * 3}, "multiple"),
+        ({"task.cipher": "vigenere", "task.key": [1, 2], "model.places": 3}, r"places: 3: set it to a multiple .* \(2\)"),
+        ({"model.places": 21}, r"places: 21: .* at most task.extent \(20\)"),
+        ({"task.key": [0]}, "changes none of the 11 symbols"),
+        ({"task.cipher": "vigenere", "task.key": [11, 22], "model.places": 2}, "changes none of the 11 symbols"),
     ):
         with pytest.raises(ConfigError, match=says):
-            weft.train("cipher-shift", data=str(text), out=tmp_path / "run", set={**SETTINGS, **settings})
+            knowing(task := prepared(text, tmp_path, settings), task.cipher)
 
 
 def test_texts_are_read_in_windows_and_written_symbol_by_symbol(text: Path, tmp_path: Path) -> None:
@@ -170,8 +196,141 @@ def test_texts_are_read_in_windows_and_written_symbol_by_symbol(text: Path, tmp_
     assert len(found) == 27 and found[20:] == found[:7]
     page = solver.explain_sentences(cipher)[0]._repr_html_()
     assert "place 1 of the key" in page and "data:image/png" in page and "place 2" not in page
-    known = SymbolAccuracy("", "�")
-    assert known.score(known.count([plain], [plain])).value == 100
+
+
+@pytest.mark.parametrize(
+    "tokenizer",
+    [
+        {"kind": "words"},
+        {"kind": "words", "lowercase": True},
+        {"kind": "words", "line_ends": True},
+        {"kind": "words", "punctuation": False},
+        {"kind": "characters", "byte_fallback": False},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("marks", ["", " <unk> ����"])
+def test_the_known_key_scores_100_percent(tokenizer: dict[str, Any], marks: str, tmp_path: Path) -> None:
+    """Also if the text contains what usually stands for UNK."""
+    rarely, often = " ".join("zyxwvutsrqponmlkj"), f"\nOh, no: “twenty-two” (or 20?) İs Σίσυφος'…{marks}"
+    (tmp_path / "text.txt").write_text(rarely + 40 * often)
+    small = {"data.tokenizer": tokenizer, "data.vocabulary": 19, "task.key": [5, 1, 3], "task.extent": 21, "model.places": 3}
+    task = prepared(tmp_path / "text.txt", tmp_path, {**small, "task.cipher": "vigenere"})
+    predictor = task.predictor(knowing(task, task.cipher), resolve(task.config.decode, torch.device("cpu")))
+    ciphers, plain = zip(*task.examples([str(tmp_path / "text.txt")]), strict=True)
+    found = [each.text for each in predictor.predict(map(predictor.parse, ciphers))]
+    assert found == list(plain) != list(ciphers)
+    (metric,) = task.metrics()
+    assert metric.score(metric.count(found, plain)).value == 100
+    assert metric.score(metric.count(ciphers, plain)).value < 50
+    known = sum(symbol != 0 for text in plain for symbol in task.alphabet.read(text))
+    assert metric.count(found, plain)[:, 1].sum() == known < 21 * len(plain)
+
+
+def test_a_text_in_ordinary_writing_is_read_as_the_tokenizer_divides_it(tmp_path: Path) -> None:
+    (tmp_path / "text.txt").write_text("oh, no, (oh)!\n" * 40)
+    task = prepared(tmp_path / "text.txt", tmp_path, {"data.tokenizer": {"kind": "words"}})
+    assert task.alphabet.write(task.alphabet.read("Oh, (no)! Never.")) == "oh ￭, (￭ no ￭) ￭! <unk> <unk>"
+
+
+@pytest.mark.parametrize("tokenizer", [{"kind": "characters"}, {"kind": "bpe"}, {"kind": "bytes"}], ids=str)
+def test_symbols_that_texts_do_not_show_are_refused(tokenizer: dict[str, Any], text: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"use {kind: words}, .* or {kind: characters, byte_fallback: false}"):
+        prepared(text, tmp_path, {"data.tokenizer": tokenizer})
+
+
+def numbered(folder: Path, words: int) -> Path:
+    """Writes a text of different words, five per line."""
+    text = folder / "numbered.txt"
+    text.write_text("".join(f"w{number}{' ' if number % 5 else chr(10)}" for number in range(1, words + 1)))
+    return text
+
+
+NUMBERED: dict[str, Any] = {"data.tokenizer": {"kind": "words"}, "data.vocabulary": 203, "task.extent": 2}
+
+
+@pytest.mark.parametrize("split", ["halves", "alternate"])
+def test_no_window_is_both_plain_and_in_the_cipher(split: str, tmp_path: Path) -> None:
+    """All words are different, so that a pair would show."""
+    task = prepared(numbered(tmp_path, 40), tmp_path, {**NUMBERED, "task.split": split})
+    plain, hidden = set[int](), set[int]()
+    for batch, following in task.batches(Position()):
+        plain |= set(batch.plain.flatten().tolist())
+        hidden |= set(task.cipher.inverse(batch.cipher.numpy()).flatten().tolist())
+        if following.epoch:
+            break
+    assert not plain & hidden and plain | hidden == set(range(1, 41))
+
+
+@pytest.mark.parametrize("budget", [1, 7, 1000])
+def test_windows_may_be_longer_than_a_batch(budget: int, tmp_path: Path) -> None:
+    settings = {**NUMBERED, "task.extent": 8, "train.batch_tokens": budget, "train.validate_sentences": 0}
+    task = prepared(numbered(tmp_path, 40), tmp_path, {**settings, "task.split": "halves"})
+    model = knowing(task, task.cipher)
+    assert torch.cat([batch.rows for batch in task.validation(model)]).tolist() == [2, 3]
+    assert task.evaluate(model)["accuracy"] == 100
+
+
+def test_the_vocabulary_is_that_of_the_text(tmp_path: Path) -> None:
+    task = prepared(numbered(tmp_path, 40), tmp_path, NUMBERED)
+    assert task.config.data.vocabulary == 44  # with four special ids
+
+
+def test_messages_count_lines_and_windows(tmp_path: Path) -> None:
+    task = prepared(numbered(tmp_path, 40), tmp_path, NUMBERED)
+    assert task.train.report.describe() == "8 lines read, 20 windows made."
+
+
+def test_a_text_is_too_short_for_training_or_for_evaluation(tmp_path: Path) -> None:
+    task = prepared(numbered(tmp_path, 40), tmp_path, NUMBERED)
+    short, one = tmp_path / "short.txt", tmp_path / "one.txt"
+    short.write_text("w1")
+    one.write_text("w1 w2 w3")
+    assert len(task.examples([str(one)])) == 1
+    with pytest.raises(DataError, match=r"short.txt: too little text for one window of 2 symbols"):
+        task.examples([str(short)])
+    for text in (short, one):
+        with pytest.raises(DataError, match=rf"{text.name}: too little text for 2 windows of 2 symbols"):
+            prepared(text, tmp_path / text.stem, NUMBERED)
+
+
+def test_unknown_words_are_not_counted_in_a_validation(tmp_path: Path) -> None:
+    """The model takes UNK for the most frequent word and the other way round. Only the latter counts."""
+    (tmp_path / "text.txt").write_text("a a a b b rare1\na a a c c rare2\n" * 10)
+    settings = {"data.tokenizer": {"kind": "words"}, "data.vocabulary": 7, "task.extent": 6, "task.key": [2]}
+    task = prepared(tmp_path / "text.txt", tmp_path, settings)
+    swapped = Cipher(task.cipher.table[:, [1, 0, 2, 3]])
+    assert task.evaluate(knowing(task, swapped))["accuracy"] == pytest.approx(100 * 2 / 5)
+
+
+def test_generators_learn_to_bring_texts_back(text: Path, tmp_path: Path) -> None:
+    task = prepared(text, tmp_path, {"task.cycle_weight": 4.0, "task.cycle_steps": 10})
+    batch, _ = next(task.batches(Position()))
+    texts = len(batch.plain)
+    # Generators that are sure of two ciphers never bring back a symbol: |p − one-hot| is 2 on the way of each text.
+    model = knowing(task, make_cipher("shift", [3], len(task.symbols)))
+    other = knowing(task, make_cipher("shift", [4], len(task.symbols)))
+    for decipher, apart in ((model.decipher, 0.0), (other.decipher, 4.0)):
+        model.decipher = decipher
+        for update, weight in ((1, 0.4), (5, 2.0), (10, 4.0), (50, 4.0)):
+            loss = next(task.losses(model, batch, update))
+            assert loss.metrics["cycle"].item() == pytest.approx(apart * texts, abs=1e-2)
+            assert (loss.total - loss.metrics["fooled"]).item() == pytest.approx(weight * apart * texts, abs=1e-1)
+
+
+def test_the_penalty_of_discriminators_has_its_weight(text: Path, tmp_path: Path) -> None:
+    found = []
+    for weight in (0.0, 1.0, 10.0):
+        task = prepared(text, tmp_path / str(weight), {"task.penalty": weight})
+        model = knowing(task, task.cipher)
+        for parameter in model.judges():
+            parameter.data = parameter.new_ones(parameter.shape).normal_(generator=torch.Generator().manual_seed(0))
+        torch.manual_seed(0)
+        _, judged = task.losses(model, next(task.batches(Position()))[0], 1)
+        assert judged.optimizer == "discriminator"
+        found.append(float(judged.total.detach()))
+    assert found[1] > found[0] + 1
+    assert found[2] - found[0] == pytest.approx(10 * (found[1] - found[0]), rel=1e-3)
 
 
 def test_discriminators_have_an_optimiser_of_their_own() -> None:

@@ -22,7 +22,7 @@ from weft.batch import SPECIALS, UNK, Batch
 from weft.data.corpus import Columns, Corpus, Rows, ids_below, prepare
 from weft.data.formats import Pairs, Texts
 from weft.data.lines import check_file, file_digest, read_lines
-from weft.data.tokenizer import Tokenizer
+from weft.data.tokenizer import RESERVED, Tokenizer
 from weft.errors import DataError
 
 Kind = Literal["shift", "vigenere", "substitution"]
@@ -30,6 +30,8 @@ Split = Literal["halves", "alternate"]
 Symbols = NDArray[np.int64]
 LEAST = -8.0
 """The logit of symbols with very different frequencies, which evidence can still overcome."""
+PRIVATE = range(0xE000, 0xF900)
+"""Characters without a meaning of their own (Unicode's private use area)."""
 
 
 @dataclass(frozen=True)
@@ -64,6 +66,34 @@ class CipherBatch(Batch):
     cipher: Tensor
 
 
+class Alphabet:
+    """Symbols as texts, in which each symbol, also UNK, is one unit. unknown: the unit of UNK.
+
+    separator: what stands between units: a space between words, nothing between characters.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, separator: str) -> None:
+        self.tokenizer, self.separator = tokenizer, separator
+        known = tokenizer.tokens(range(RESERVED, tokenizer.size))
+        usual = SPECIALS[UNK] if separator else "\N{REPLACEMENT CHARACTER}"
+        # A text may contain the usual mark itself.
+        self.unknown = next(mark for mark in (usual, *map(chr, PRIVATE)) if mark not in known)
+        self.units = [self.unknown, *known]
+        self._symbols = {unit: [symbol] for symbol, unit in enumerate(self.units)}
+
+    def write(self, symbols: Sequence[int]) -> str:
+        """Symbols as a text that `read` reads back."""
+        return self.separator.join(self.units[symbol] for symbol in symbols)
+
+    def read(self, text: str) -> list[int]:
+        """The symbols of a text. The tokenizer divides what is not a unit, such as a word with a comma."""
+        units = text.lower().split() if self.separator else text.lower()
+        return [symbol for unit in units for symbol in self._symbols.get(unit) or self._divided(unit)]
+
+    def _divided(self, text: str) -> list[int]:
+        return [number - UNK for number in self.tokenizer.encode(text)]
+
+
 class CipherText(Pairs):
     """A file of text, also .gz, in lower case: pairs of a line, with a space at its end, and nothing."""
 
@@ -79,19 +109,38 @@ class CipherText(Pairs):
 
 
 def prepare_windows(
-    files: Sequence[Pairs], tokenizer: Tokenizer, extent: int, *, folder: Path, progress: Callable[[int], None] | None = None
+    files: Sequence[Pairs],
+    tokenizer: Tokenizer,
+    extent: int,
+    *,
+    least: int,
+    folder: Path,
+    progress: Callable[[int], None] | None = None,
 ) -> Corpus:
-    """Windows of `extent` symbols, one after the other; column `symbols`. The end of each block of lines is left out."""
+    """Windows of `extent` symbols, one after the other; column `symbols`. The end of each block of lines is left out.
+
+    Raises DataError if there are fewer than `least`.
+    """
 
     def encode(texts: Texts) -> tuple[Columns, dict[str, int]]:
         ids = np.array(list(chain.from_iterable(tokenizer.encode_batch([text for text, _ in texts]))), np.int64) - UNK
         return {"symbols": list(ids[: len(ids) // extent * extent].reshape(-1, extent))}, {}
 
-    kind = ids_below(tokenizer.size)
-    key = ["windows", tokenizer.digest(), extent]
-    corpus = prepare(files, key, encode, {"symbols": kind}, sized=["symbols"], folder=folder, unit="windows", progress=progress)
-    if len(corpus) < 2:
-        raise DataError(f"{', '.join(file.name for file in files)}: too little text for two windows of {extent} symbols.")
+    short = f"too little text for {'one window' if least == 1 else f'{least} windows'} of {extent} symbols; give a longer text."
+    corpus = prepare(
+        files,
+        ["windows", tokenizer.digest(), extent],
+        encode,
+        {"symbols": ids_below(tokenizer.size)},
+        sized=["symbols"],
+        folder=folder,
+        unit="lines",
+        made="windows",
+        none=short,
+        progress=progress,
+    )
+    if len(corpus) < least:
+        raise DataError(f"{', '.join(file.name for file in files)}: {short} {corpus.report.describe()}")
     return corpus
 
 
@@ -125,17 +174,3 @@ def _log_frequencies(symbols: Symbols, size: int) -> NDArray[np.float64]:
 
 def make_batch(rows: Rows, plain: Symbols, cipher: Symbols) -> CipherBatch:
     return CipherBatch(torch.from_numpy(rows), torch.from_numpy(plain), torch.from_numpy(cipher))
-
-
-def write_symbols(tokenizer: Tokenizer, symbols: Sequence[int], separator: str) -> str:
-    """Symbols as text that `read_symbols` reads back."""
-    return separator.join(tokenizer.piece(symbol + UNK) if symbol else unknown(separator) for symbol in symbols)
-
-
-def unknown(separator: str) -> str:
-    """What stands for UNK: a word, or one character if characters are symbols."""
-    return SPECIALS[UNK] if separator else "\N{REPLACEMENT CHARACTER}"
-
-
-def read_symbols(tokenizer: Tokenizer, text: str) -> list[int]:
-    return [number - UNK for number in tokenizer.encode(text.lower())]

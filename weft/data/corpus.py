@@ -51,16 +51,20 @@ def ids_below(size: int) -> str:
 
 @dataclass
 class CorpusReport:
-    """How many examples were read, kept, and left out for which reason (the first that applies). unit: what they are called."""
+    """How many examples were read, kept, and left out for which reason (the first that applies).
+
+    unit: what they are called · made: what the rows made of them are called, if a row is not an example.
+    """
 
     unit: str = "pairs"
     read: int = 0
     kept: int = 0
     left_out: dict[str, int] = field(default_factory=dict)
+    made: str = ""
 
     def describe(self) -> str:
         reasons = [f"{count:,} {reason}" for reason, count in self.left_out.items() if count]
-        text = f"{self.read:,} {self.unit} read, {self.kept:,} kept"
+        text = f"{self.read:,} {self.unit} read, {self.kept:,} {f'{self.made} made' if self.made else 'kept'}"
         return f"{text}; left out: {', '.join(reasons)}." if reasons else f"{text}."
 
 
@@ -122,21 +126,26 @@ def prepare(
     sized: Sequence[str],
     folder: Path,
     unit: str = "pairs",
+    made: str = "",
+    none: str = "",
     chunk: int = CHUNK,
     progress: Callable[[int], None] | None = None,
 ) -> Corpus:
     """The corpus of all examples, from the cache in `folder` if it is there, otherwise encoded now.
 
     key: plain data that identifies everything `encode` depends on · columns: the numpy type of an entry of each: "uint16" for
-    ids, "(80,)float32" for frames · sized: the columns whose lengths batches are cut by · unit: what examples are called in
-    messages · chunk: examples that are encoded at a time · progress: called with the number of examples read so far.
+    ids, "(80,)float32" for frames · sized: the columns whose lengths batches are cut by · unit, made: see `CorpusReport` ·
+    none: what an error says if there are no rows · chunk: examples that are encoded at a time · progress: called with the
+    number of examples read so far.
     """
 
     def build(aside: Path) -> None:
-        report = _write(aside, chain.from_iterable(sources), encode, columns, sized, CorpusReport(unit), chunk, progress)
+        empty = CorpusReport(unit, made=made)
+        report = _write(aside, chain.from_iterable(sources), encode, columns, sized, empty, chunk, progress)
         if not report.kept:
             names = ", ".join(some.name for some in sources)
-            raise DataError(f"{names}: no {unit.removesuffix('s')} is left to train on. {report.describe()}")
+            problem = none or f"no {unit.removesuffix('s')} is left to train on."
+            raise DataError(f"{names}: {problem} {report.describe()}")
 
     digests = [some.digest() for some in sources]
     return find_or_build(folder, ["corpus", VERSION, digests, key, dict(columns), list(sized)], Corpus, build)

@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 
 from weft.batch import UNK
-from weft.data.ciphers import read_symbols, write_symbols
-from weft.data.tokenizer import Tokenizer
+from weft.data.ciphers import Alphabet
 from weft.inference.predictor import Part, Prediction, Predictor, pad
 from weft.inference.resolve import Resolved
 from weft.models.base import Network
@@ -20,7 +19,7 @@ from weft.search.loop import Control
 class DecipheringPredictor(Predictor[str, Prediction]):
     """A model that deciphers. A long text is read in windows of `extent` symbols. `score` is the log-probability of the text.
 
-    separator: what stands between symbols · period: places after which the cipher repeats.
+    period: places after which the cipher repeats.
     """
 
     forks = False
@@ -29,22 +28,21 @@ class DecipheringPredictor(Predictor[str, Prediction]):
         self,
         model: Network,
         resolved: Resolved,
-        symbols: Tokenizer,
+        alphabet: Alphabet,
         extent: int,
-        separator: str,
         warn: Callable[[str], None] | None = None,
         *,
         period: int = 1,
     ) -> None:
         super().__init__(model, resolved, warn)
-        self.symbols, self.extent, self.separator, self.period = symbols, extent, separator, period
+        self.alphabet, self.extent, self.period = alphabet, extent, period
 
     def parse(self, line: str, **fields: Any) -> str:
         fields.pop("attention", None)  # `mapping` shows the same for all texts
         return str(super().parse(line, **fields))
 
     def read(self, inputs: Sequence[str], first_line: int) -> list[list[Part]]:
-        texts = [read_symbols(self.symbols, line) for line in inputs]
+        texts = [self.alphabet.read(line) for line in inputs]
         return [[Part(text[at : at + self.extent]) for at in range(0, len(text), self.extent)] for text in texts]
 
     def run(self, parts: list[Part], control: Control | None = None) -> list[tuple[list[int], float]]:
@@ -58,16 +56,15 @@ class DecipheringPredictor(Predictor[str, Prediction]):
 
     def join(self, given: str, parts: list[Part], results: list[tuple[list[int], float]]) -> Prediction:
         symbols = [symbol for found, _ in results for symbol in found]
-        ids = [symbol + UNK for symbol in symbols]
-        text = write_symbols(self.symbols, symbols, self.separator)
-        given_tokens = [token for part in parts for token in self.symbols.tokens([symbol + UNK for symbol in part.ids])]
-        return Prediction(text, sum(score for _, score in results), ids, self.symbols.tokens(ids), given_tokens)
+        ids, tokens = [symbol + UNK for symbol in symbols], self.alphabet.tokenizer.tokens
+        text, given_tokens = self.alphabet.write(symbols), tokens([symbol + UNK for part in parts for symbol in part.ids])
+        return Prediction(text, sum(score for _, score in results), ids, tokens(ids), given_tokens)
 
     @torch.no_grad()
     def mapping(self) -> Tensor:
         """How the model reads each symbol of the cipher [P, V, V]: probabilities of plain symbols, the mean over all places
         of a text that have the same key."""
-        size = self.symbols.size - UNK
+        size = len(self.alphabet.units)
         every = torch.arange(size, device=self.model.device)[:, None].expand(-1, self.extent)
         chances: Tensor = self.model.solve(every).softmax(-1).cpu()
         return torch.stack([chances[:, place :: self.period].mean(1) for place in range(self.period)])

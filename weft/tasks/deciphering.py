@@ -18,6 +18,7 @@ from weft.batch import UNK, Position
 from weft.config.registry import Among
 from weft.data.batching import Batches
 from weft.data.ciphers import (
+    Alphabet,
     CipherBatch,
     CipherText,
     Kind,
@@ -27,9 +28,7 @@ from weft.data.ciphers import (
     make_batch,
     make_cipher,
     prepare_windows,
-    unknown,
     windows,
-    write_symbols,
 )
 from weft.data.corpus import Corpus, Rows
 from weft.data.formats import Pairs
@@ -98,6 +97,7 @@ class DecipheringTask(TextTask):
         pool: NonNegativeInt = 0,
     ) -> None:
         super().__init__(setting)
+        _check_tokenizer(self.config.data.tokenizer)
         if not key or (cipher != "vigenere" and len(key) > 1):
             raise ConfigError(f"task.key: {key}: give one number, or with task.cipher: vigenere at least one")
         if extent % len(key):
@@ -121,18 +121,19 @@ class DecipheringTask(TextTask):
 
     def reopen(self) -> Sizes:
         self.source = self.target = load_tokenizers(self.run, self.config.data.tokenizer)[0]
+        self.alphabet = Alphabet(self.source, "" if self.config.data.tokenizer["kind"] == "characters" else " ")
         self.cipher = make_cipher(self.kind, self.key, len(self.symbols))
+        if (self.cipher.table == self.symbols).all():
+            raise ConfigError(f"task.key: {self.key} changes none of the {len(self.symbols)} symbols; choose another key")
         return Sizes(len(self.symbols), self.extent)
+
+    def vocabulary_size(self, sizes: Sizes) -> int:
+        return self.source.size
 
     @property
     def symbols(self) -> range:
         """The symbols: UNK and all units of the tokenizer."""
         return range(self.source.size - UNK)
-
-    @property
-    def separator(self) -> str:
-        """What stands between symbols in texts."""
-        return "" if self.config.data.tokenizer["kind"] == "characters" else " "
 
     def outline(self) -> Sizes:
         return Sizes(8, self.extent)
@@ -141,6 +142,9 @@ class DecipheringTask(TextTask):
         model = build_model(spec, sizes)
         if not isinstance(model, CipherGan):
             raise ConfigError("model.kind: the task deciphering needs two generators and discriminators; use cipher_gan")
+        if model.places % len(self.key) or model.places > self.extent:
+            allowed = f"a multiple of the length of task.key ({len(self.key)}), at most task.extent ({self.extent})"
+            raise ConfigError(f"model.places: {model.places}: set it to {allowed}")
         if self.spread and isinstance(model.encipher, Tables) and hasattr(self, "train"):
             plain, hidden = (windows(self.train, rows, self.extent) for rows in self.sides)
             likely = compare_frequencies(plain, self.cipher(hidden), len(self.symbols), model.places, self.spread)
@@ -158,25 +162,21 @@ class DecipheringTask(TextTask):
         """Windows have one length."""
 
     def predictor(self, model: Network, resolved: Resolved, warn: Callable[[str], None] | None = None) -> DecipheringPredictor:
-        return DecipheringPredictor(
-            model, resolved, self.source, self.extent, self.separator, warn, period=len(self.cipher.table)
-        )
+        return DecipheringPredictor(model, resolved, self.alphabet, self.extent, warn, period=len(self.cipher.table))
 
     def metrics(self, *, tokenize: str | None = None, lowercase: bool = False) -> list[Metric]:
-        return [SymbolAccuracy(self.separator, unknown(self.separator))]
+        return [SymbolAccuracy(self.alphabet.separator, self.alphabet.unknown)]
 
     def examples(self, data: Sequence[str], tell: Callable[[str], None] = lambda message: None) -> list[tuple[str, str]]:
         """Windows of the data in the cipher, each with its plain text."""
         corpus = self.encode([self.open(spec) for spec in data], training=False, folder=self.cache, progress=lambda read: None)
         plain = windows(corpus, np.arange(len(corpus)), self.extent)
         texts = zip(self.cipher(plain).tolist(), plain.tolist(), strict=True)
-        return [(self._text(cipher), self._text(window)) for cipher, window in texts]
-
-    def _text(self, symbols: Sequence[int]) -> str:
-        return write_symbols(self.source, symbols, self.separator)
+        return [(self.alphabet.write(cipher), self.alphabet.write(window)) for cipher, window in texts]
 
     def encode(self, pairs: list[Pairs], *, training: bool, folder: Path, progress: Callable[[int], None]) -> Corpus:
-        return prepare_windows(pairs, self.source, self.extent, folder=folder, progress=progress)
+        least = len(SIDES) if training else 1
+        return prepare_windows(pairs, self.source, self.extent, least=least, folder=folder, progress=progress)
 
     def collate(
         self, corpus: Corpus, rows: Rows, *, packed: bool = False, budget: int = 0, rounded: bool = False
@@ -237,7 +237,7 @@ class DecipheringTask(TextTask):
         corpus, every = (self.train, self.sides[1]) if self.valid is None else (self.valid, np.arange(len(self.valid)))
         count = min(len(every), train.validate_sentences or len(every))
         some = every[np.arange(count) * len(every) // count]  # from all over the text, whose kind may change
-        for rows in np.array_split(some, -(-count * self.extent // train.batch_tokens)):
+        for rows in np.array_split(some, min(count, -(-count * self.extent // train.batch_tokens))):
             yield self.collate(corpus, rows).to(device)
 
     @torch.no_grad()
@@ -273,6 +273,15 @@ class DecipheringTask(TextTask):
     def made_up(self, length: int, sizes: Sizes, rows: int = 1, *, packed: bool = False, rounded: bool = False) -> CipherBatch:
         plain, cipher = np.random.default_rng(length).integers(0, sizes.source, (2, rows, self.extent))
         return make_batch(np.arange(rows), plain, cipher)
+
+
+def _check_tokenizer(spec: Mapping[str, Any]) -> None:
+    """Raises an error if texts could not be divided into the same symbols again."""
+    if spec["kind"] != "words" and (spec["kind"] != "characters" or spec["byte_fallback"]):
+        raise ConfigError(
+            f"data.tokenizer: {dict(spec)}: the symbols of a cipher are whole words or characters; use {{kind: words}}, "
+            "{kind: words, punctuation: false} or {kind: characters, byte_fallback: false}"
+        )
 
 
 def _cycle(written: Written, batch: CipherBatch) -> Tensor:
