@@ -215,7 +215,7 @@ def test_vectors_are_learnt_once_for_the_same_texts(files: list[str], tmp_path: 
     cache = {"data.cache": str(tmp_path / "cache")}
     first, _ = prepared(files, tmp_path / "first", **cache)
     learnt = first._mapped
-    monkeypatch.setattr("weft.tasks.unsupervised.learn_vectors", None)
+    monkeypatch.setattr("weft.tasks.unsupervised.map_texts", None)
     again, _ = prepared(files, tmp_path / "again", **cache, **{"task.vectors": True})
     assert [again._mapped.source.words, again._mapped.target.forms] == [learnt.source.words, learnt.target.forms]
     assert np.array_equal(again._mapped.target.vectors, learnt.target.vectors)
