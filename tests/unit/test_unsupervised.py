@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-import tiny
 import torch
 from made_up import sentences, twin
+from unpaired import settings, write_texts
 
 import weft
 from weft.batch import BOS, EOS, PAD
@@ -26,31 +26,10 @@ from weft.runs.weights import read_tensors
 from weft.tasks.bilingual import back_translations, restore
 from weft.tasks.unsupervised import UnsupervisedTask
 
-SETTINGS: dict[str, Any] = {
-    **{key: value for key, value in tiny.SETTINGS.items() if not key.startswith("decode.")},
-    "model.encoder_self": "full",
-    "model.decoder_self": "full",
-    "model.cross": "full",
-    "data.hold_out": 4,
-    "task.denoising_steps": 8,
-    "task.dictionary_steps": 4,
-    "train.steps": 6,
-    "train.save_every": 3,
-    "train.schedule": {"kind": "constant", "rate": 1e-3},
-}
-
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    folder = tmp_path_factory.mktemp("texts")
-    texts = {"en": sentences(300, seed=1), "xx": [twin(line) for line in sentences(320, seed=2)]}
-    for language, lines in texts.items():
-        (folder / language).write_text("".join(f"{line}\n" for line in lines))
-    return [f"{language}={folder / language}" for language in texts]
-
-
-def settings(folder: Path, **changes: Any) -> dict[str, Any]:
-    return {**SETTINGS, "data.cache": str(folder / "cache"), **changes}
+    return write_texts(tmp_path_factory.mktemp("texts"))
 
 
 def prepared(files: list[str], folder: Path, **changes: Any) -> tuple[UnsupervisedTask, Bilingual]:
