@@ -123,7 +123,7 @@ def map_texts(
 
     adversarial: begin with a map that is learnt against a discriminator, not with words that are spelt alike.
     """
-    texts = {"the first text": source, "the second text": target}
+    texts = {f"the {which} text, without repeated lines,": text for which, text in (("first", source), ("second", target))}
     first, second = (learn_vectors(dict.fromkeys(lines), name=name) for name, lines in texts.items())
     return map_vectors(first, second, learning or Learning(), adversarial_pairs if adversarial else None)
 

@@ -71,7 +71,9 @@ def learn_vectors(
     counts = Counter(word for text in texts for word in text)
     words = sorted((word for word, count in counts.items() if count >= least), key=lambda word: (-counts[word], word))[:most]
     if len(words) < 2:
-        raise DataError(f"{name} has {len(words)} words that occur at least {least} times, too few for word vectors")
+        raise DataError(
+            f"{name} has {len(words)} words that occur at least {least} times, too few for word vectors; give a longer text"
+        )
     cells = _cooccurrences(texts, {word: number for number, word in enumerate(words)}, window)
     if not cells.values().numel():
         raise DataError(
