@@ -50,8 +50,14 @@ class Trained:
 
         auto_workers: the number of worker processes on a CPU if the options leave it to `auto`.
         """
+        section = changed(self.config.decode, options)
+        if section.into and not self.task.languages:
+            raise ConfigError(
+                f"decode.into: a run of the task {self.config.task['kind']} translates in one direction only, or has tags "
+                "(decode.tag); remove it"
+            )
         resolved = resolve(
-            changed(self.config.decode, options),
+            section,
             self.model.device,
             auto_workers=auto_workers,
             warn=self.warn or (lambda message: None),

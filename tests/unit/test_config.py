@@ -371,7 +371,7 @@ def test_python_code_may_use_the_shorthand_and_replace_values() -> None:
     config = Config(model="rnn")
     changed = config.replaced({"train.steps": 3, "model": "transformer"})
     assert (changed.train.steps, changed.model["width"], config.train.steps) == (3, 256, 10_000)
-    with pytest.raises(ConfigError, match="train.steps: input should be greater than 0"):
+    with pytest.raises(ConfigError, match=r"train.steps: input should be greater than 0"):
         config.replaced({"train.steps": 0})
     with pytest.raises(ValidationError, match="frozen"):
         config.train.steps = 3

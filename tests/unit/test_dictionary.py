@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from pathlib import Path
 from random import Random
 
@@ -13,6 +14,7 @@ from made_up import sentences, twin
 from weft.cli import run
 from weft.config.data_paths import absolute, files_of
 from weft.data.monolingual import disjoint_halves, open_languages
+from weft.dictionaries import mapping
 from weft.dictionaries.adversarial import adversarial_pairs
 from weft.dictionaries.dictionary import Dictionary, channel, learn_dictionary
 from weft.dictionaries.mapping import Learning, Mapped, align, find_seeds, map_vectors, mutual, similarities
@@ -99,6 +101,42 @@ def test_words_of_different_frequency_are_no_translations() -> None:
     assert np.allclose(mapped.turned().scores(), mapped.scores().T, atol=1e-5)
 
 
+def rotated(words: int, alike: int) -> tuple[WordVectors, WordVectors]:
+    """Vectors and the same, turned and with a little noise; some words are spelt alike."""
+    draw = np.random.default_rng(4)
+    x = unit(draw.standard_normal((words, 16)))
+    y = unit(x @ np.linalg.qr(draw.standard_normal((16, 16)))[0] + 0.05 * draw.standard_normal((words, 16)))
+    names = [f"w{n}" for n in range(words)], [f"{'w' if n < alike else 'v'}{n}" for n in range(words)]
+    first, second = (WordVectors(some, [10] * words, side, some) for some, side in zip(names, (x, y), strict=True))
+    return first, second
+
+
+def test_rounds_of_self_learning_improve_a_map_of_few_seeds() -> None:
+    sides = rotated(200, 4)
+
+    def right(rounds: int) -> int:
+        pairs = mutual(map_vectors(*sides, Learning(rounds=rounds)).scores())
+        return int((pairs[:, 0] == pairs[:, 1]).sum())
+
+    assert right(0) < 100 < 190 < right(10)
+
+
+def test_seeds_stay_in_every_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    draw = np.random.default_rng(5)
+    names = [f"w{n}" for n in range(60)]
+    sides = [WordVectors(names, [10] * 60, unit(draw.standard_normal((60, 8))), names) for _ in range(2)]  # nothing in common
+    rounds: list[set[tuple[int, int]]] = []
+
+    def spy(x: np.ndarray, y: np.ndarray, pairs: np.ndarray, weight: float) -> tuple[np.ndarray, np.ndarray]:
+        rounds.append({(int(one), int(other)) for one, other in pairs})
+        return align(x, y, pairs, weight)
+
+    monkeypatch.setattr(mapping, "align", spy)
+    map_vectors(sides[0], sides[1], Learning(rounds=3))
+    assert len(rounds) == 4 and all({(n, n) for n in range(60)} <= pairs for pairs in rounds)
+    assert rounds[1] > rounds[0]
+
+
 def test_a_channel_inverts_translation_by_bayes_rule() -> None:
     draw = np.random.default_rng(3)
     words, counts = (["a", "b", "c"], ["x", "y", "z", "w"]), ([50, 30, 20], [40, 30, 20, 10])
@@ -126,6 +164,21 @@ def test_vectors_tell_contexts_apart() -> None:
     learnt = learn_vectors(lines, width=4)
     place = {word: learnt.vectors[number] for number, word in enumerate(learnt.words)}
     assert place["cat"] @ place["dog"] > 10 * abs(place["cat"] @ place["bus"])
+
+
+def test_texts_without_company_of_words_are_refused() -> None:
+    with pytest.raises(DataError, match="no line in which two words occur"):
+        learn_vectors(["dog", "cat"] * 5)
+    nothing = np.zeros((3, 2), np.float32)
+    with pytest.raises(DataError, match="have no word vectors"):
+        align(nothing, nothing, np.array([[0, 0]]), 0.5)
+
+
+def test_repeated_lines_count_once() -> None:
+    here, there = sentences(400, seed=1), [twin(line) for line in sentences(400, seed=2)]
+    once = learn_dictionary(here, there)
+    often = learn_dictionary([*here, *here[:100], *here[:50]], [*there, *there[:200]])
+    assert [each.entries for each in once] == [each.entries for each in often]
 
 
 def test_word_by_word_translation_keeps_punctuation_and_capitals() -> None:
@@ -169,6 +222,37 @@ def test_parallel_texts_are_refused_and_equal_sizes_told(tmp_path: Path) -> None
     assert len(told) == 2
 
 
+def test_texts_that_are_parallel_but_for_a_few_lines_are_refused(tmp_path: Path) -> None:
+    draw = np.random.default_rng(0)
+    lines = [" ".join(["word"] * int(length)) for length in draw.integers(1, 30, 100)]
+    first, other = write(tmp_path / "a", lines), [f"{line}s" for line in lines]
+    for name, some in (("last", other[:-1]), ("first", other[1:])):
+        with pytest.raises(DataError, match="look like translations of each other"):
+            open_languages([f"en={first}", f"fr={write(tmp_path / name, some)}"])
+    told: list[str] = []
+    mixed = [other[row] for row in draw.permutation(98)]
+    open_languages([f"en={first}", f"fr={write(tmp_path / 'mixed', mixed)}"], told.append)
+    assert not told
+
+
+def test_short_texts_are_reported_and_equal_or_empty_ones_refused(tmp_path: Path) -> None:
+    first, told = write(tmp_path / "a", ["a dog", "a cat"]), list[str]()
+    open_languages([f"en={first}", f"fr={write(tmp_path / 'b', ['un chat', 'un chien'])}"], told.append)
+    assert len(told) == 1 and "the same number of lines" in told[0]
+    with pytest.raises(DataError, match="contain the same text"):
+        open_languages([f"en={first}", f"en={tmp_path / 'b'}", f"fr={write(tmp_path / 'copy', ['a dog', 'a cat'])}"])
+    for name, lines in (("none", []), ("spaces", ["", "  "])):
+        with pytest.raises(DataError, match=f"{name}: there is no text"):
+            open_languages([f"en={first}", f"fr={write(tmp_path / name, lines)}"])
+
+
+def test_names_of_languages_are_no_marks_and_differ(tmp_path: Path) -> None:
+    files = write(tmp_path / "a", ["a"]), write(tmp_path / "b", ["b", "c"])
+    for names, problem in ((("en", "blank"), "the mark of a blank"), (("en", "EN"), "differ only in case")):
+        with pytest.raises(DataError, match=problem):
+            open_languages([f"{name}={file}" for name, file in zip(names, files, strict=True)])
+
+
 def test_halves_depend_on_one_side_of_each_pair_only() -> None:
     pairs = [(f"s{row}", f"t{row}") for row in range(10)]
     sources, targets = disjoint_halves(pairs)
@@ -199,3 +283,52 @@ def test_the_command_learns_scores_and_translates(tmp_path: Path, capsys: pytest
     assert run(["dictionary", str(out), "--translate", str(text)]) == 0
     assert len(capsys.readouterr().out.splitlines()) == 2
     assert run(["dictionary", str(out)]) == 1
+
+
+def test_scores_of_a_file_are_finite_and_there_are_some(tmp_path: Path) -> None:
+    for score in ("nan", "inf", "much"):
+        with pytest.raises(DataError, match=f"line 2: the score '{score}' is not a finite number"):
+            Dictionary.read(write(tmp_path / "d.tsv", ["a\tb\t1.0", f"c\td\t{score}"]))
+    with pytest.raises(DataError, match="no words in it"):
+        Dictionary.read(write(tmp_path / "empty.tsv", []))
+
+
+def test_the_command_never_replaces_what_it_reads(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    texts = {name: write(tmp_path / name, lines) for name, lines in (("a", ["a dog"]), ("b", ["un chien", "un chat"]))}
+    data = ["--data", f"en={texts['a']}", "--data", f"fr={texts['b']}"]
+    known, gold = (write(tmp_path / name, ["a\tb"]) for name in ("d.tsv", "gold.tsv"))
+    os.link(texts["b"], tmp_path / "link")
+    before = {path: path.read_bytes() for path in tmp_path.iterdir()}
+    for arguments in (
+        [texts["a"], *data],
+        [tmp_path / "link", *data],
+        [gold, *data, "--gold", gold],
+        [texts["a"], *data, "--translate", texts["a"]],
+        [known, "--translate", texts["a"], "-o", texts["a"]],
+        [known, "--translate", texts["a"], "-o", known],
+        [known, "--gold", gold, "--translate", texts["a"], "-o", gold],
+    ):
+        assert run(["dictionary", *map(str, arguments)]) == 1
+        assert "choose another file" in capsys.readouterr().err
+    assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+def test_gold_words_that_the_dictionary_lacks_are_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    known, gold = write(tmp_path / "d.tsv", ["dog\tchien"]), write(tmp_path / "gold.tsv", ["chat\tcat"])
+    assert run(["dictionary", str(known), "--gold", str(gold)]) == 1
+    said = capsys.readouterr()
+    assert "translates none of its 1 words" in said.err and not said.out
+
+
+def test_texts_without_common_words_need_the_switch(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    greek = str.maketrans({chr(97 + n): chr(0x3B1 + n) for n in range(26)})
+    here, there = sentences(200, seed=1), [line.translate(greek) for line in sentences(220, seed=2)]
+    files = [f"en={write(tmp_path / 'a', here)}", f"fr={write(tmp_path / 'b', there)}"]
+    arguments = ["dictionary", str(tmp_path / "d.tsv"), "--data", files[0], "--data", files[1]]
+    monkeypatch.setattr("weft.dictionaries.dictionary.adversarial_pairs", lambda x, y, frequent: np.array([[0, 0], [1, 1]]))
+    assert run(arguments) == 1
+    said = capsys.readouterr().err
+    assert all(remedy in said for remedy in ("--adversarial", "task.dictionary_steps=0 task.vectors=false"))
+    assert run([*arguments, "--adversarial"]) == 0

@@ -33,6 +33,7 @@ def test_one_text_gives_one_translation_and_several_a_list(reverse_run: Path) ->
         ({"beem": 3}, r"decode\.beem: .*beam"),
         ({"beam": 0}, r"decode\.beam: .*0"),
         ({"beam": "many"}, r"decode\.beam"),
+        ({"into": "de"}, r"decode\.into: a run of the task translation translates in one direction"),
         ({"sample": True, "top_p": 1.5}, r"decode\.top_p: .*1.5"),
         ({"top_p": 0.5}, r"decode\.top_p: the search beam does not use it; set decode.search to sample"),
         ({"precision": "fp8"}, r"decode\.precision: .*float32"),

@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import tiny
 import torch
-from made_up import sentences, twin
+from made_up import SAME, sentences, twin
+from unpaired import settings, write_texts
 
 import weft
-from weft.batch import BOS, EOS, PAD
+from weft.batch import BOS, EOS, PAD, Source
+from weft.cli import run
 from weft.config.sections import load_config
 from weft.data.lines import read_lines
-from weft.data.unpaired import foreign_tokens
+from weft.data.noise import text_of
+from weft.data.unpaired import TOKENS, UnpairedBatch, foreign_tokens
 from weft.dictionaries.dictionary import nearest
-from weft.errors import ConfigError, DataError
+from weft.errors import ConfigError, DataError, RunError
+from weft.evaluation.metrics import make_metrics, score
 from weft.inference.two_languages import TwoLanguagePredictor
 from weft.models.bilingual import Bilingual
 from weft.runs.opening import build_task
@@ -26,31 +31,10 @@ from weft.runs.weights import read_tensors
 from weft.tasks.bilingual import back_translations, restore
 from weft.tasks.unsupervised import UnsupervisedTask
 
-SETTINGS: dict[str, Any] = {
-    **{key: value for key, value in tiny.SETTINGS.items() if not key.startswith("decode.")},
-    "model.encoder_self": "full",
-    "model.decoder_self": "full",
-    "model.cross": "full",
-    "data.hold_out": 4,
-    "task.denoising_steps": 8,
-    "task.dictionary_steps": 4,
-    "train.steps": 6,
-    "train.save_every": 3,
-    "train.schedule": {"kind": "constant", "rate": 1e-3},
-}
-
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    folder = tmp_path_factory.mktemp("texts")
-    texts = {"en": sentences(300, seed=1), "xx": [twin(line) for line in sentences(320, seed=2)]}
-    for language, lines in texts.items():
-        (folder / language).write_text("".join(f"{line}\n" for line in lines))
-    return [f"{language}={folder / language}" for language in texts]
-
-
-def settings(folder: Path, **changes: Any) -> dict[str, Any]:
-    return {**SETTINGS, "data.cache": str(folder / "cache"), **changes}
+    return write_texts(tmp_path_factory.mktemp("texts"))
 
 
 def prepared(files: list[str], folder: Path, **changes: Any) -> tuple[UnsupervisedTask, Bilingual]:
@@ -126,17 +110,47 @@ def test_back_translations_may_avoid_tokens_of_the_other_language(
     into = (batch.other == task.two.second).long()
     wrong = {name: foreign[into[:, None].expand_as(tokens), tokens].any() for name, tokens in found.items()}
     assert wrong["any"] and not wrong["own"]
+    assert torch.equal(sources(task, model, batch, 9)["nll"].values, found["own"])
 
 
-def test_denoising_fades_and_dictionaries_come_first(files: list[str], tmp_path: Path) -> None:
+def sources(task: UnsupervisedTask, model: Bilingual, batch: UnpairedBatch, update: int) -> dict[str, Source]:
+    """What the model reads in an update, by the name of the loss. Its searches have losses of their own."""
+    read: list[Source] = []
+    encode = model.encode
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(model, "encode", lambda source: (read.append(source), encode(source))[1])
+        return {name: read[-1] for loss in task.losses(model, batch, update) for name in loss.metrics}
+
+
+def test_the_weight_of_denoising_falls(files: list[str], tmp_path: Path) -> None:
     task, model = prepared(files, tmp_path / "run")
     batch, _ = next(task.batches(weft.batch.Position()))
-    weights = []
-    for update in (1, 5, 9):
-        losses = list(task.losses(model, batch, update))
-        weights.append(len(losses))
-        assert losses[-1].count == (batch.labels != PAD).sum()
-    assert weights == [2, 2, 1]
+    model.eval()
+    whole, nll = restore(model, model.encode(batch.source), batch, task.two, task.smoothing)
+    for update, weight in ((1, 1.0), (5, 0.5), (8, 0.125)):
+        loss, last = task.losses(model, batch, update)
+        assert torch.isclose(loss.total, weight * whole, rtol=1e-5) and torch.isclose(loss.metrics["denoising"], nll)
+        assert loss.count == 0 and last.count == (batch.labels != PAD).sum()
+    assert [name for loss in task.losses(model, batch, 9) for name in loss.metrics] == ["nll"]
+
+
+def test_translations_come_from_the_dictionary_first_and_then_from_the_model(files: list[str], tmp_path: Path) -> None:
+    task, model = prepared(files, tmp_path / "run", **{"task.own_tokens": False})
+    batch, _ = next(task.batches(weft.batch.Position()))
+    own = back_translations(task, model, batch, task.two).values
+    assert not torch.equal(own, batch.words.values) and not torch.equal(batch.source.values, batch.words.values)
+    for update, expected in ((1, batch.words.values), (4, batch.words.values), (5, own), (9, own)):
+        read = sources(task, model, batch, update)
+        assert torch.equal(read["nll"].values, expected)
+        assert update == 9 or torch.equal(read["denoising"].values, batch.source.values)
+
+
+def test_back_translations_are_without_dropout(files: list[str], tmp_path: Path) -> None:
+    task, model = prepared(files, tmp_path / "run", **{"model.dropout": 0.5})
+    batch, _ = next(task.batches(weft.batch.Position()))
+    expected = back_translations(task, model.eval(), batch, task.two).values
+    assert torch.equal(back_translations(task, model.train(), batch, task.two).values, expected)
+    assert model.training
 
 
 def test_language_models_come_before_all_else(files: list[str], tmp_path: Path) -> None:
@@ -174,6 +188,16 @@ def test_the_judge_learns_what_the_encoder_hides(files: list[str], tmp_path: Pat
         model.judged(encoded, language).backward()
         judge.step()
     assert model.judged(encoded, language).item() < before < model.confused(encoded, language).item()
+
+
+def test_the_weight_of_the_judge_scales_its_part_of_the_loss(files: list[str], tmp_path: Path) -> None:
+    task, model = prepared(files, tmp_path / "run", **{"task.adversarial_weight": 0.5})
+    batch, _ = next(task.batches(weft.batch.Position()))
+    encoded = model.eval().encode(batch.source)
+    plain, _ = restore(model, encoded, batch, task.two, task.smoothing)
+    loss, *_ = task.losses(model, batch, 1)
+    confused = model.confused(encoded, task.two.of(batch))
+    assert torch.isclose(loss.total, plain + 0.5 * confused, rtol=1e-5) and torch.isclose(loss.metrics["confused"], confused)
 
 
 def test_two_decoders_write_a_language_each(files: list[str], tmp_path: Path) -> None:
@@ -215,7 +239,7 @@ def test_vectors_are_learnt_once_for_the_same_texts(files: list[str], tmp_path: 
     cache = {"data.cache": str(tmp_path / "cache")}
     first, _ = prepared(files, tmp_path / "first", **cache)
     learnt = first._mapped
-    monkeypatch.setattr("weft.tasks.unsupervised.learn_vectors", None)
+    monkeypatch.setattr("weft.tasks.unsupervised.map_texts", None)
     again, _ = prepared(files, tmp_path / "again", **cache, **{"task.vectors": True})
     assert [again._mapped.source.words, again._mapped.target.forms] == [learnt.source.words, learnt.target.forms]
     assert np.array_equal(again._mapped.target.vectors, learnt.target.vectors)
@@ -228,6 +252,78 @@ def test_purity_counts_words_of_the_wrong_language(files: list[str], tmp_path: P
     assert task.purity(line.split(), 0) == 100
     assert task.purity(line.split(), 1) <= 20
     assert task.purity(twin(line).split(), 1) == 100
+
+
+def test_held_out_lines_are_not_trained_on(files: list[str], tmp_path: Path) -> None:
+    task, _ = prepared(files, tmp_path / "run")
+    for text, held, spec in zip(task.texts, task.held, files, strict=True):
+        lines = list(read_lines(spec.partition("=")[2]))
+        assert [*held.lines()] == lines[:4] and [*text.lines()] == lines[4:]
+    assert task.valid is not None and (len(task.train), len(task.valid)) == (612, 8)
+    begins = [bytes(corpus.gather(text_of(TOKENS), np.array([0]))[0]).decode() for corpus in (task.train, task.valid)]
+    assert begins == [next(task.texts[0].lines()), next(task.held[0].lines())]
+
+
+def test_validation_goes_there_and_back(files: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    task, model = prepared(files, tmp_path / "run")
+    texts = [list(held.lines()) for held in task.held]
+
+    def evaluated(translate: Callable[[str, str], str]) -> dict[str, float]:
+        monkeypatch.setattr(task, "_translated", lambda model, lines, into: [translate(line, into) for line in lines])
+        return task.evaluate(model)
+
+    found = evaluated(lambda line, into: " ".join(word if word in SAME else word[::-1] for word in line.split()))
+    assert [found[key] for key in ("round_trip", "purity", "pure_round_trip")] == pytest.approx([100] * 3)
+
+    def shorter(line: str, into: str) -> str:
+        return line.rpartition(" ")[0]  # a copy without its last word
+
+    found = evaluated(shorter)
+    trips, pure = [], []
+    for language, lines in enumerate(texts):
+        away = [shorter(line, "") for line in lines]
+        (bleu,) = score([shorter(line, "") for line in away], lines, make_metrics(["bleu"])).values()
+        trips.append(bleu.value)
+        pure.append(task.purity([word for line in away for word in line.split()], 1 - language))
+    assert max(pure) < 80 and max(trips) < 80
+    assert found["round_trip"] == pytest.approx(sum(trips) / 2) and found["purity"] == pytest.approx(sum(pure) / 2)
+    assert found["pure_round_trip"] == pytest.approx((trips[0] * pure[0] + trips[1] * pure[1]) / 200)
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"data.valid": "[a.en,a.fr]"}, "data.valid: this task validates without translated text"),
+        ({"data.hold_out": 300}, "data.hold_out: 300 lines of en=.* which has 300"),
+    ],
+)
+def test_unsuitable_data_settings_are_refused(files: list[str], tmp_path: Path, changes: dict[str, Any], problem: str) -> None:
+    with pytest.raises(ConfigError, match=problem):
+        prepared(files, tmp_path / "run", **changes)
+
+
+def test_languages_keep_their_order(files: list[str], tmp_path: Path) -> None:
+    prepared(files, tmp_path / "run")
+    german = [files[0], files[1].replace("xx=", "de=")]
+    for others, named in ((files[::-1], "xx and en"), (german, "en and de")):
+        with pytest.raises(ConfigError, match=f"trained with texts of en and xx, in this order, not with texts of {named}"):
+            prepared(others, tmp_path / "run")
+    prepared(files, tmp_path / "run")
+
+
+def test_a_dictionary_may_begin_without_common_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    greek = str.maketrans({chr(97 + n): chr(0x3B1 + n) for n in range(26)})
+    texts = {"en": sentences(100, seed=1), "el": [line.translate(greek) for line in sentences(110, seed=2)]}
+    for language, lines in texts.items():
+        (tmp_path / language).write_text("".join(f"{line}\n" for line in lines))
+    files, pairs = [f"{language}={tmp_path / language}" for language in texts], np.array([[0, 0], [1, 1]])
+    monkeypatch.setattr("weft.dictionaries.dictionary.adversarial_pairs", lambda x, y, frequent: pairs)
+    with pytest.raises(DataError, match=r"task\.adversarial_dictionary=true"):
+        prepared(files, tmp_path / "run")
+    task, _ = prepared(files, tmp_path / "run", **{"task.adversarial_dictionary": True})
+    batch, _ = next(task.batches(weft.batch.Position()))
+    english, words = task.two.of(batch) == 0, [task.marked.decode(row) for row in batch.words.values.tolist()]
+    assert all(max(text) > "z" for text, first in zip(words, english.tolist(), strict=True) if first)
 
 
 def test_a_resumed_run_is_equal_bit_by_bit_and_translates_both_ways(files: list[str], tmp_path: Path) -> None:
@@ -250,6 +346,56 @@ def test_a_resumed_run_is_equal_bit_by_bit_and_translates_both_ways(files: list[
         trained.predictor(into="de")
 
 
+def test_judge_and_decoders_resume_bit_by_bit(files: list[str], tmp_path: Path) -> None:
+    own = {"task.decoders": 2, "task.adversarial_weight": 1.0, "task.dictionary_steps": 1, "train.save_every": 1}
+    changes = settings(tmp_path, **own, **{"train.steps": 2, "train.batch_tokens": 128})
+    weft.train("unsupervised", data=files, out=tmp_path / "whole", set=changes)
+    weft.train("unsupervised", data=files, out=tmp_path / "halves", set={**changes, "train.steps": 1})
+    weft.train(out=tmp_path / "halves", resume=True, set={"train.steps": 2})
+    whole, halves = (
+        read_tensors(tmp_path / run / "checkpoints/step-00000002/model.safetensors") for run in ("whole", "halves")
+    )
+    assert {"judge", "second"} < {name.partition(".")[0] for name in whole}
+    assert all(torch.equal(tensor, halves[name]) for name, tensor in whole.items())
+
+
+RECURRENT = {"kind": "rnn", "style": "luong", "dim": 16, "embedding": 16, "attention": {"kind": "general"}}
+
+
+@pytest.fixture(scope="module")
+def recurrent(files: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of a recurrent model, which has read translations by the dictionary and by itself."""
+    folder = tmp_path_factory.mktemp("recurrent")
+    changes = {key: value for key, value in settings(folder).items() if not key.startswith("model.")}
+    changes |= {"model": RECURRENT, "train.steps": 3, "task.dictionary_steps": 2, "data.hold_out": 2}
+    weft.train("unsupervised", data=files, out=folder / "run", set=changes)
+    return folder / "run"
+
+
+def test_a_recurrent_model_trains_and_translates_both_ways(recurrent: Path) -> None:
+    trained = weft.load(recurrent, device="cpu")
+    assert isinstance(trained.task, UnsupervisedTask)
+    trained.task.prepare()
+    untrained = math.log(trained.task.marked.size)
+    assert trained.task.mean_loss(trained.model)[0] < 0.9 * untrained
+    scores = [trained.translate("dog sees cat", into=into, min_length=3).score for into in ("en", "xx")]
+    assert math.isfinite(sum(scores)) and scores[0] != scores[1]
+
+
+def test_tags_are_refused(recurrent: Path) -> None:
+    with pytest.raises(ConfigError, match=r"has no tags.*decode\.into=en"):
+        weft.load(recurrent, device="cpu").translate("dog sees cat", tag="en")
+
+
+def test_evaluation_says_which_language_is_scored(recurrent: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name).write_text("dog sees cat\n" * 2)
+    arguments = ["evaluate", str(recurrent), "--data", f"{tmp_path / 'a'},{tmp_path / 'b'}", "--samples", "10"]
+    for more, expected in (([], 1), (["--set", "decode.into=en"], 0)):
+        assert run([*arguments, *more]) == 0
+        assert capsys.readouterr().err.count("translations into xx are scored; --set decode.into=en") == expected
+
+
 def test_parallel_data_is_refused(tmp_path: Path) -> None:
     lines = sentences(100, seed=1)
     texts = {"en": [" ".join([line] * (1 + n % 5)) for n, line in enumerate(lines)]}
@@ -259,3 +405,8 @@ def test_parallel_data_is_refused(tmp_path: Path) -> None:
     files = [f"{language}={tmp_path / language}" for language in texts]
     with pytest.raises(DataError, match="line by line"):
         weft.train("unsupervised", data=files, out=tmp_path / "run", set=settings(tmp_path))
+
+
+def test_an_ensemble_is_refused(recurrent: Path) -> None:
+    with pytest.raises(RunError, match="cannot form an ensemble"):
+        weft.load([recurrent, recurrent], device="cpu")

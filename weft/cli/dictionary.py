@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterable
 from pathlib import Path
 
 import typer
 
 from weft.cli.options import OUTPUT
 from weft.cli.output import opened, tell, write_line
-from weft.errors import ConfigError
+from weft.errors import ConfigError, DataError
 
 
 def dictionary(
@@ -32,11 +34,16 @@ def dictionary(
     The first language that --data names is translated into the second.
     """
     from weft.data.lines import read_lines
-    from weft.data.monolingual import open_languages
+    from weft.data.monolingual import open_languages, split_language
     from weft.dictionaries.dictionary import Dictionary, learn_dictionary
 
     if not data and gold is None and text is None:
         raise ConfigError("weft dictionary: give --data to learn a dictionary, --gold to score it or --translate to use it")
+    inputs = [*(Path(split_language(spec)[1]) for spec in data), *(path for path in (gold, text) if path is not None)]
+    if data:
+        _check_kept(file, inputs)
+    if output is not None:
+        _check_kept(output, [file, *inputs])
     if data:
         source, target = open_languages(data, tell)
         learnt = learn_dictionary(source.lines(), target.lines(), best=best, adversarial=adversarial)[0]
@@ -47,8 +54,20 @@ def dictionary(
     known = Dictionary.read(file)
     if gold is not None:
         found = known.precision(Dictionary.read(gold))
+        if not found.known:
+            raise DataError(
+                f"{gold}: {file} translates none of its {found.words:,} words, so there is nothing to compare; check that both "
+                "translate from the same language"
+            )
         typer.echo(f"precision at 1: {found.percent:.1f} % ({found.right:,} of {found.known:,}; gold: {found.words:,} words)")
     if text is not None:
         with opened(output) as out:
             for line in read_lines(text):
                 write_line(out, known.translate(line))
+
+
+def _check_kept(output: Path, inputs: Iterable[Path]) -> None:
+    """Raises ConfigError if writing the output would replace an input."""
+    for path in inputs:
+        if os.path.realpath(path) == os.path.realpath(output) or (path.exists() and output.exists() and path.samefile(output)):
+            raise ConfigError(f"weft dictionary: {output} would be written over {path}, which is read; choose another file")

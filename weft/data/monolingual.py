@@ -9,6 +9,7 @@ from itertools import chain, islice
 import numpy as np
 
 from weft.data.lines import check_file, file_digest, read_lines
+from weft.data.marks import BLANK
 from weft.data.pair_source import Pairs, combine
 from weft.errors import DataError
 
@@ -20,6 +21,8 @@ CORRELATED = 0.5
 line is than the one before it. Lengths themselves also correlate in texts that consist of the same kinds of parts."""
 ENOUGH = 30
 """Lines from which a correlation tells something."""
+NEAR = 0.05
+"""Share of lines that one of two translations may lack, at its beginning or its end."""
 
 
 class Monolingual(Pairs):
@@ -62,7 +65,11 @@ def open_languages(specs: Sequence[str], tell: Callable[[str], None] = lambda me
     files: dict[str, list[str]] = {}
     for spec in specs:
         language, path = split_language(spec)
+        if language.lower() == BLANK:
+            raise DataError(f"{spec!r}: {BLANK} is the mark of a blank in the vocabulary: give the language another name.")
         files.setdefault(language, []).append(path)
+    if len({language.lower() for language in files}) < len(files):
+        raise DataError(f"the languages {', '.join(files)} differ only in case: write each language in one way.")
     if len(files) != 2:
         names = ", ".join(files) or "none"
         raise DataError(f"texts of two languages are needed, such as en=FILE and fr=FILE; there is {names}.")
@@ -72,17 +79,27 @@ def open_languages(specs: Sequence[str], tell: Callable[[str], None] = lambda me
 
 
 def check_unpaired(first: Monolingual, second: Monolingual, tell: Callable[[str], None]) -> None:
-    """Raises DataError if the texts are translations line by line; tells if they may be translations in another order.
+    """Raises DataError if a text is empty, or if both are translations line by line or have a file in common.
+
+    Tells if they may be translations in another order.
 
     A shuffled translation is still a translation: each sentence has its partner, which real texts in two languages lack.
     """
-    sizes = [np.fromiter((len(line) for line in text.lines()), np.float64) for text in (first, second)]
-    if len(sizes[0]) != len(sizes[1]) or len(sizes[0]) < ENOUGH:
-        return
+    sizes = [np.fromiter((len(line.strip()) for line in text.lines()), np.float64) for text in (first, second)]
+    for text, lengths in zip((first, second), sizes, strict=True):
+        if not lengths.any():
+            raise DataError(f"{text.name}: there is no text in it.")
+    if {file_digest(path) for path in first.paths} & {file_digest(path) for path in second.paths}:
+        raise DataError(f"{first.name} and {second.name} contain the same text: give each language a text of its own.")
     advice = "take one half of the sentences for one language and the other half for the other"
-    changes = [np.diff(each) for each in sizes]
-    if min(each.std() for each in changes) > 0 and np.corrcoef(changes[0], changes[1])[0, 1] > CORRELATED:
-        raise DataError(f"{first.name} and {second.name} look like translations of each other, line by line: {advice}.")
+    shortest, longest = sorted(map(len, sizes))
+    if shortest >= ENOUGH and longest - shortest <= NEAR * longest:
+        for part in (slice(shortest), slice(-shortest, None)):
+            changes = [np.diff(each[part]) for each in sizes]
+            if min(each.std() for each in changes) > 0 and np.corrcoef(changes[0], changes[1])[0, 1] > CORRELATED:
+                raise DataError(f"{first.name} and {second.name} look like translations of each other, line by line: {advice}.")
+    if shortest < longest:
+        return
     tell(
         f"{first.name} and {second.name} have the same number of lines. If one is a translation of the other in another order, "
         f"results do not show what can be learnt without translations: {advice}."

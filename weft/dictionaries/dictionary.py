@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -56,12 +57,17 @@ class Dictionary:
         for number, line in enumerate(read_lines(path), start=1):
             source, _, rest = line.partition("\t")
             target, _, score = rest.partition("\t")
-            try:
-                entries.setdefault(source, []).append((target, float(score or 0)))
-            except ValueError:
-                raise DataError(f"{path}, line {number:,}: the score {score!r} is not a number.") from None
             if not source or not target:
                 raise DataError(f"{path}, line {number:,}: write a word, a tab and its translation.")
+            try:
+                value = float(score or 0)
+            except ValueError:
+                value = math.nan
+            if not math.isfinite(value):
+                raise DataError(f"{path}, line {number:,}: the score {score!r} is not a finite number.")
+            entries.setdefault(source, []).append((target, value))
+        if not entries:
+            raise DataError(f"{path}: there are no words in it; learn a dictionary with --data.")
         return Dictionary(entries)
 
     def lines(self) -> Iterable[str]:
@@ -105,13 +111,21 @@ def learn_dictionary(
     learning: Learning | None = None,
     adversarial: bool = False,
 ) -> tuple[Dictionary, Dictionary]:
-    """The dictionaries of two texts in both directions, with up to `best` translations per word.
+    """The dictionaries of two texts in both directions, with up to `best` translations per word; see `map_texts`."""
+    mapped = map_texts(source, target, learning=learning, adversarial=adversarial)
+    return nearest(mapped, best), nearest(mapped.turned(), best)
+
+
+def map_texts(
+    source: Iterable[str], target: Iterable[str], *, learning: Learning | None = None, adversarial: bool = False
+) -> Mapped:
+    """The word vectors of two texts in one space. Repeated lines count once, since they tell nothing new.
 
     adversarial: begin with a map that is learnt against a discriminator, not with words that are spelt alike.
     """
-    begin = adversarial_pairs if adversarial else None
-    mapped = map_vectors(learn_vectors(source), learn_vectors(target), learning or Learning(), begin)
-    return nearest(mapped, best), nearest(mapped.turned(), best)
+    texts = {f"the {which} text, without repeated lines,": text for which, text in (("first", source), ("second", target))}
+    first, second = (learn_vectors(dict.fromkeys(lines), name=name) for name, lines in texts.items())
+    return map_vectors(first, second, learning or Learning(), adversarial_pairs if adversarial else None)
 
 
 def nearest(mapped: Mapped, best: int) -> Dictionary:

@@ -31,6 +31,8 @@ WORDS = "words.json"
 
 NEIGHBOURS = 10
 """Words that CSLS takes for the surroundings of a word."""
+TINY = 1e-6
+"""Singular values up to this are 0."""
 SHORTEST = 4
 """Letters of a word that may have a cognate; short words resemble each other by chance."""
 
@@ -107,7 +109,9 @@ def map_vectors(source: WordVectors, target: WordVectors, learning: Learning, be
         pairs, seeds = begin(x, y, learning.frequent), np.zeros((0, 2), np.int64)
     if len(pairs) == 0:
         raise DataError(
-            "no word occurs about equally often in both texts, not even nearly alike; a dictionary is learnt from such words"
+            "no word occurs about equally often in both texts, not even nearly alike; a dictionary is learnt from such words. "
+            "Use weft dictionary --adversarial or, in training, task.adversarial_dictionary=true, which does without them; or "
+            "train without a dictionary: task.dictionary_steps=0 task.vectors=false"
         )
     for _ in range(learning.rounds):
         mapped = align(x, y, pairs, learning.weight)
@@ -128,9 +132,14 @@ def align(x: Vectors, y: Vectors, pairs: Pairs, weight: float) -> tuple[Vectors,
     """Both sets of vectors, turned to lie on each other where `pairs` say so, and of unit length.
 
     U Σ Vᵀ of Σ xᵀy over all pairs gives the orthogonal map (Schönemann 1966). Dimensions in which both agree count more: they
-    are multiplied by Σ^weight (Artetxe, Labaka & Agirre 2018).
+    are multiplied by Σ^weight (Artetxe, Labaka & Agirre 2018). Raises DataError if the vectors of all pairs are 0.
     """
     u, values, v = np.linalg.svd(x[pairs[:, 0]].T @ y[pairs[:, 1]])
+    if not values[0] > TINY:
+        raise DataError(
+            "the words by which two texts are mapped onto each other have no word vectors, since they occur in the company of "
+            "all words alike; give longer texts"
+        )
     scale = (values / values[0]) ** weight
     return _unit(x @ u * scale), _unit(y @ v.T * scale)
 

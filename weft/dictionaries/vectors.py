@@ -58,11 +58,12 @@ def learn_vectors(
     width: int = 150,
     power: float = 0.75,
     punctuation: bool = True,
+    name: str = "the text",
 ) -> WordVectors:
     """The vectors of the words that occur at least `least` times, `most` words at most.
 
     window: the distance up to which words are each other's contexts, which count 1/distance. Left and right contexts differ.
-    power: of the singular values. punctuation: separate it from words; otherwise split at spaces only.
+    power: of the singular values. punctuation: separate it from words; otherwise split at spaces only. name: for errors.
     """
     splitter = SPLITTERS[False] if punctuation else AT_SPACES
     written = [splitter.split(line) for line in lines]
@@ -70,8 +71,15 @@ def learn_vectors(
     counts = Counter(word for text in texts for word in text)
     words = sorted((word for word, count in counts.items() if count >= least), key=lambda word: (-counts[word], word))[:most]
     if len(words) < 2:
-        raise DataError(f"the text has {len(words)} words that occur at least {least} times, too few for word vectors")
+        raise DataError(
+            f"{name} has {len(words)} words that occur at least {least} times, too few for word vectors; give a longer text"
+        )
     cells = _cooccurrences(texts, {word: number for number, word in enumerate(words)}, window)
+    if not cells.values().numel():
+        raise DataError(
+            f"{name} has no line in which two words occur that are in it at least {least} times; word vectors are learnt from "
+            "such lines: give whole sentences"
+        )
     vectors = _reduced(_mutual_information(cells), min(width, len(words)), power)
     return WordVectors(words, [counts[word] for word in words], vectors, _usual_forms(words, written))
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from babel import Locale
 
 from weft.config.sections import Config
+from weft.errors import ConfigError
 
 UNKNOWN = "und"
 """ISO 639 code for an undetermined language."""
@@ -43,9 +44,21 @@ def known_code(code: str, known: Collection[str]) -> str | None:
     return next((each for name, each in codes.items() if name.partition("-")[0] == wanted), None)
 
 
-def languages_of(config: Config) -> tuple[str, str]:
-    """Returns the languages from the configuration, else from the data files' suffixes (train.en,train.de), else `und`."""
+def languages_of(config: Config, two: Sequence[str] = (), run: str = "the run") -> tuple[str, str]:
+    """Returns the languages from the configuration, else from the data files' suffixes (train.en,train.de), else `und`.
+
+    two: the languages between which the run translates in both directions. By default it translates into the second one.
+    """
     data, known = config.data, set(Locale("en").languages)
+    if two:
+        target = data.target_language or config.decode.into or two[1]
+        source = data.source_language or next(code for code in two if code != target)
+        if target not in two or source == target:
+            raise ConfigError(
+                f"{run}: the run translates between {' and '.join(two)}, not from {source} to {target}; give {run} without "
+                "languages to serve both directions"
+            )
+        return source, target
     pairs = set()
     for spec in data.files:
         suffixes = [Path(part.strip().removesuffix(".gz")).suffix.removeprefix(".") for part in spec.split(",")]

@@ -203,7 +203,10 @@ class Models:
         self.device, self.fast, self.tell, self.remote = device, fast, tell, remote
         self.served: list[Served] = []
         for place in places:
-            self.served.append(self._open(place, self._free_name(place), self.served))
+            self.served.append(first := self._open(place, self._free_name(place), self.served))
+            if place.languages is None and first.translator.task.languages:
+                back = Place(place.folders, (first.target, first.source))
+                self.served.append(self._open(back, self._free_name(back), self.served))
 
     def _free_name(self, place: Place) -> str:
         base, taken = Path(place.folders[0]).resolve().name, {model.name for model in self.served}
@@ -221,8 +224,13 @@ class Models:
                 f"use weft predict {place.folders[0]} FILE"
             )
         share_equal(translator.model, (other.translator.model for other in others))
-        source, target = languages_of(translator.config)
-        if target in translator.task.tags:
+        source, target = languages_of(translator.config, two := translator.task.languages, place.folders[0])
+        if two:
+            place, translator.config = (
+                Place(place.folders, (source, target)),
+                translator.config.replaced({"decode.into": target}),
+            )
+        elif target in translator.task.tags:
             translator.config = translator.config.replaced({"decode.tag": target})
         if place.languages is None and UNKNOWN in (source, target):
             self.tell(

@@ -100,6 +100,7 @@ class Task(ABC):
     bf16_weights: whether decoding in bf16 converts the weights too, or only the arithmetic.
     distils: whether a teacher may translate the training data (data.teacher).
     files: suffixes of files that are one input each, such as .jpg, for tasks that read files instead of texts.
+    languages: the two languages of a model that translates in both directions; decode.into names one, by default the second.
     inference: what a trained model does: search for texts of sources, continue texts without a source, or one forward pass.
     config: the configuration of the run. `prepare` may lower sizes in it to what the data allows; the run saves the result.
     """
@@ -111,6 +112,7 @@ class Task(ABC):
     bf16_weights: bool = True
     distils: bool = False
     files: Sequence[str] = ()
+    languages: Sequence[str] = ()
     inference: Literal["search", "continue", "forward"] = "search"
 
     def __init__(self, setting: Setting) -> None:

@@ -26,11 +26,11 @@ from weft.data.noise import Noiser, Noising, WordNoise
 from weft.data.pairs import random_pairs
 from weft.data.tokenizer import has_tokenizers, train_tokenizer
 from weft.data.unpaired import TOKENS, WORDS, Translate, UnpairedBatch, collate_unpaired, foreign_tokens, prepare_unpaired
-from weft.dictionaries.dictionary import channel
-from weft.dictionaries.mapping import Learning, Mapped, map_vectors
+from weft.dictionaries.dictionary import channel, map_texts
+from weft.dictionaries.mapping import Mapped
 from weft.dictionaries.tokens import place_vectors, token_tables, token_vectors
-from weft.dictionaries.vectors import learn_vectors, split_words
-from weft.errors import ConfigError
+from weft.dictionaries.vectors import split_words
+from weft.errors import ConfigError, RunError
 from weft.evaluation.metrics import make_metrics, score
 from weft.evaluation.purity import Purity
 from weft.inference.resolve import Resolved, changed, resolve
@@ -59,6 +59,8 @@ class UnsupervisedTask(TranslationTask):
     shuffle: the most places by which noise moves a word
     denoising_steps: updates in which the weight of denoising falls from 1 to 0; 0: no denoising
     dictionary_steps: updates that begin with translations word by word; 0: no dictionary
+    adversarial_dictionary: whether the dictionary begins with a map that is learnt against a discriminator, not with words
+        that are spelt alike
     language_model_steps: updates before all others, in which the decoder learns to write texts without a source, and the
         encoder to fill in blanks; 0: none
     own_tokens: whether back-translations avoid tokens that are typical of the other language, so that the model cannot learn
@@ -85,6 +87,7 @@ class UnsupervisedTask(TranslationTask):
         shuffle: NonNegativeInt = 3,
         denoising_steps: NonNegativeInt = 20_000,
         dictionary_steps: NonNegativeInt = 2_000,
+        adversarial_dictionary: bool = False,
         language_model_steps: NonNegativeInt = 0,
         own_tokens: bool = False,
         vectors: bool = False,
@@ -99,6 +102,7 @@ class UnsupervisedTask(TranslationTask):
         self.denoising_steps, self.dictionary_steps = denoising_steps, dictionary_steps
         self.language_model_steps, self.own_tokens, self.vectors = language_model_steps, own_tokens, vectors
         self.decoders, self.adversarial_weight = decoders, adversarial_weight
+        self.adversarial_dictionary = adversarial_dictionary
         self.measures = (
             Measure("pure_round_trip", "round trip × purity"),
             Measure("round_trip", "BLEU of the round trip"),
@@ -115,6 +119,11 @@ class UnsupervisedTask(TranslationTask):
         if not all(isinstance(spec, str) for spec in data.train):
             raise ConfigError("data.train: the task unsupervised reads en=FILE and fr=FILE; name files without braces")
         both = open_languages(names(data.train), self.tell)
+        for text in both:
+            if (count := sum(1 for _ in text.lines())) <= data.hold_out:
+                raise ConfigError(
+                    f"data.hold_out: {data.hold_out:,} lines of {text.name} are to be held out, which has {count:,}; lower it"
+                )
         parts = [text.held_out(data.hold_out) for text in both]
         self.held, self.texts = [held for held, _ in parts], [rest for _, rest in parts]
         self.learn(list(self.texts))
@@ -138,6 +147,12 @@ class UnsupervisedTask(TranslationTask):
         sizes = super().reopen()
         assert isinstance(self.source, MarkedTokenizer)
         self.marked, self.languages = self.source, languages_of(names(self.config.data.train))
+        if [mark for mark in self.marked.marks if mark in self.languages] != self.languages:
+            trained = " and ".join(mark for mark in self.marked.marks if mark != BLANK)
+            raise ConfigError(
+                f"data.train: the run was trained with texts of {trained}, in this order, not with texts of "
+                f"{' and '.join(self.languages)}; name the same languages in the same order"
+            )
         return sizes
 
     @property
@@ -182,13 +197,13 @@ class UnsupervisedTask(TranslationTask):
 
     def _map(self, folder: Path) -> None:
         self.tell("learning word vectors of both languages and a map between them")
-        first, second = (learn_vectors(dict.fromkeys(text.lines())) for text in self.texts)  # repeated lines tell nothing new
-        map_vectors(first, second, Learning()).save(folder)
+        first, second = (text.lines() for text in self.texts)
+        map_texts(first, second, adversarial=self.adversarial_dictionary).save(folder)
 
     @property
     def _key(self) -> list[Any]:
         """What dictionaries follow from."""
-        return [METHOD, *(text.digest() for text in self.texts)]
+        return [METHOD, *["adversarial"] * self.adversarial_dictionary, *(text.digest() for text in self.texts)]
 
     def first_vectors(self) -> tuple[Tensor, Tensor]:
         """The tokens that are whole words of either language, and their vectors in the common space."""
@@ -286,8 +301,16 @@ class UnsupervisedTask(TranslationTask):
         second = second_decoder(model, build_encoder_decoder(spec, sizes)) if self.decoders == 2 else None
         return Bilingual(model, second, LanguageJudge(model.encoder.width) if self.adversarial_weight else None)
 
+    def join(self, models: Sequence[Network]) -> Network:
+        raise RunError("models of two languages cannot form an ensemble; name one run")
+
     def predictor(self, model: Network, resolved: Resolved, warn: Callable[[str], None] | None = None) -> TwoLanguagePredictor:
         assert isinstance(model, Bilingual)
+        if resolved.section.tag:
+            raise ConfigError(
+                f"decode.tag: {resolved.section.tag}: the run has no tags; name the language to translate into with "
+                f"--set decode.into={self.languages[0]} or {self.languages[1]}"
+            )
         into = resolved.section.into or self.languages[1]
         if into not in self.languages:
             raise ConfigError(f"decode.into: {into}: the run translates between {' and '.join(self.languages)}")
