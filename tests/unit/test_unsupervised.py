@@ -226,7 +226,7 @@ def test_two_decoders_write_a_language_each(files: list[str], tmp_path: Path) ->
 def test_vectors_of_the_dictionary_are_the_first_embeddings(files: list[str], tmp_path: Path) -> None:
     _, plain = prepared(files, tmp_path / "plain")
     task, model = prepared(files, tmp_path / "run", **{"task.vectors": True})
-    tokens, vectors = task.first_vectors()
+    tokens, vectors = task.words.vectors(task.marked)
     table = model.decoder.embedding.table.weight
     width = min(table.size(1), vectors.size(1))
     expected = torch.nn.functional.normalize(vectors[:, :width])
@@ -238,12 +238,12 @@ def test_vectors_of_the_dictionary_are_the_first_embeddings(files: list[str], tm
 def test_vectors_are_learnt_once_for_the_same_texts(files: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cache = {"data.cache": str(tmp_path / "cache")}
     first, _ = prepared(files, tmp_path / "first", **cache)
-    learnt = first._mapped
-    monkeypatch.setattr("weft.tasks.unsupervised.map_texts", None)
+    learnt = first.words.mapped
+    monkeypatch.setattr("weft.tasks.first_words.map_texts", None)
     again, _ = prepared(files, tmp_path / "again", **cache, **{"task.vectors": True})
-    assert [again._mapped.source.words, again._mapped.target.forms] == [learnt.source.words, learnt.target.forms]
-    assert np.array_equal(again._mapped.target.vectors, learnt.target.vectors)
-    assert nearest(again._mapped, best=1).entries == nearest(learnt, best=1).entries
+    assert [again.words.mapped.source.words, again.words.mapped.target.forms] == [learnt.source.words, learnt.target.forms]
+    assert np.array_equal(again.words.mapped.target.vectors, learnt.target.vectors)
+    assert nearest(again.words.mapped, best=1).entries == nearest(learnt, best=1).entries
 
 
 def test_purity_counts_words_of_the_wrong_language(files: list[str], tmp_path: Path) -> None:

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import chain
-from pathlib import Path
-from random import Random
 from typing import Any, Literal
 
 import numpy as np
@@ -17,7 +15,6 @@ from torch import Tensor
 from weft.batch import PAD, Position, Source
 from weft.config.corpora import TrainingCorpus, ValidationCorpus, names
 from weft.data.batching import Batches
-from weft.data.cache import find_or_build
 from weft.data.corpus import Corpus, Rows
 from weft.data.formats import Pairs
 from weft.data.marks import BLANK, MarkedTokenizer, add_marks, save_marked
@@ -25,10 +22,8 @@ from weft.data.monolingual import Monolingual, languages_of, open_languages
 from weft.data.noise import Noiser, Noising, WordNoise
 from weft.data.pairs import random_pairs
 from weft.data.tokenizer import has_tokenizers, train_tokenizer
-from weft.data.unpaired import TOKENS, WORDS, Translate, UnpairedBatch, collate_unpaired, foreign_tokens, prepare_unpaired
-from weft.dictionaries.dictionary import channel, map_texts
-from weft.dictionaries.mapping import Mapped
-from weft.dictionaries.tokens import place_vectors, token_tables, token_vectors
+from weft.data.unpaired import TOKENS, WORDS, UnpairedBatch, collate_unpaired, foreign_tokens, prepare_unpaired
+from weft.dictionaries.tokens import place_vectors, token_tables
 from weft.dictionaries.vectors import split_words
 from weft.errors import ConfigError, RunError
 from weft.evaluation.metrics import make_metrics, score
@@ -40,12 +35,10 @@ from weft.models.bilingual import Bilingual, LanguageJudge, second_decoder
 from weft.models.composing import build_encoder_decoder
 from weft.tasks.base import LOSS, Loss, Measure, Setting, Share
 from weft.tasks.bilingual import Languages, back_translations, fill_in, nothing, restore
+from weft.tasks.first_words import FirstWords
 from weft.tasks.text import Direction
 from weft.tasks.translation import TranslationTask
 from weft.tasks.writing import Objective
-
-METHOD = 4
-"""How dictionaries are learnt. Prepared data with translations by another method is not used."""
 
 
 class UnsupervisedTask(TranslationTask):
@@ -166,50 +159,22 @@ class UnsupervisedTask(TranslationTask):
         first, second, blank = (self.marked.mark(name) for name in (*self.languages, BLANK))
         return Languages(first, second, blank, self.marked.inner.size)
 
+    @cached_property
+    def words(self) -> FirstWords:
+        return FirstWords(self.texts, self.languages, self.adversarial_dictionary, self.cache, self.tell)
+
     def encode_part(self, part: ValidationCorpus, pairs: list[Pairs], progress: Callable[[int], None]) -> Corpus:
-        most = self.config.data.max_length
-        key = self._key if self.dictionary_steps else None
+        """The texts with their translations word by word; without a dictionary, with themselves instead."""
         return prepare_unpaired(
             pairs,
             self.marked,
             self.languages,
-            self._dictionaries,
-            key=key,
+            self.words.translator if self.dictionary_steps else lambda: lambda text, language: text,
+            key=self.words.key if self.dictionary_steps else None,
             folder=self.cache,
-            max_length=most,
+            max_length=self.config.data.max_length,
             progress=progress,
         )
-
-    def _dictionaries(self) -> Translate:
-        """Translates word by word with dictionaries of the training texts; without dictionaries, texts stay as they are.
-
-        Translations are drawn, so that the model reads most words of a language, and follow from the text.
-        """
-        if not self.dictionary_steps:
-            return lambda text, language: text
-        known = dict(zip(self.languages, (channel(self._mapped), channel(self._mapped.turned())), strict=True))
-        return lambda text, language: known[language].translate(text, Random(text))
-
-    @cached_property
-    def _mapped(self) -> Mapped:
-        """The vectors of both languages in one space, learnt once for the same texts."""
-        return find_or_build(self.cache, ["mapped", *self._key], Mapped.load, self._map)
-
-    def _map(self, folder: Path) -> None:
-        self.tell("learning word vectors of both languages and a map between them")
-        first, second = (text.lines() for text in self.texts)
-        map_texts(first, second, adversarial=self.adversarial_dictionary).save(folder)
-
-    @property
-    def _key(self) -> list[Any]:
-        """What dictionaries follow from."""
-        return [METHOD, *["adversarial"] * self.adversarial_dictionary, *(text.digest() for text in self.texts)]
-
-    def first_vectors(self) -> tuple[Tensor, Tensor]:
-        """The tokens that are whole words of either language, and their vectors in the common space."""
-        sides = self._mapped.source, self._mapped.target
-        words = [word for side in sides for word in side.words]
-        return token_vectors(words, np.concatenate([side.vectors for side in sides]), self.marked)
 
     def collate(self, corpus: Corpus, rows: Rows, **layout: Any) -> UnpairedBatch:
         """A batch for validation, always with the same noise."""
@@ -297,7 +262,7 @@ class UnsupervisedTask(TranslationTask):
                 "another width; set it to 0, or choose an encoder as wide as the decoder"
             )
         if self.vectors and self.texts:
-            place_vectors(token_tables(model, sizes.target).values(), *self.first_vectors())
+            place_vectors(token_tables(model, sizes.target).values(), *self.words.vectors(self.marked))
         second = second_decoder(model, build_encoder_decoder(spec, sizes)) if self.decoders == 2 else None
         return Bilingual(model, second, LanguageJudge(model.encoder.width) if self.adversarial_weight else None)
 
