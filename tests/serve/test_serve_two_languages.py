@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from serving import running
-from unpaired import settings, write_texts
+from two_texts import settings, write_texts
 
 import weft
 from weft.errors import ConfigError

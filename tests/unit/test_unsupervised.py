@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 from made_up import SAME, sentences, twin
-from unpaired import settings, write_texts
+from two_texts import settings, write_texts
 
 import weft
 from weft.batch import BOS, EOS, PAD, Source
