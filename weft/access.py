@@ -93,3 +93,10 @@ def replace_file(file: Path, content: str | bytes) -> None:
     aside = file.with_name(f"{ASIDE}{file.name}")
     aside.write_bytes(content.encode("utf-8") if isinstance(content, str) else content)
     os.replace(aside, file)
+
+
+def same_file(first: Path, second: Path) -> bool:
+    """Whether two paths lead to the same file, which need not exist yet."""
+    return os.path.realpath(first) == os.path.realpath(second) or (
+        first.exists() and second.exists() and first.samefile(second)
+    )

@@ -24,6 +24,7 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import IO, Any
 
+from weft.access import same_file
 from weft.config.sections import Config
 from weft.data.cache import cache_folder
 from weft.data.formats import Pairs
@@ -112,7 +113,7 @@ def check_out(out: Path, data: Sequence[str]) -> None:
     if out.is_dir():
         raise DataError(f"{out}: it is a folder; name a file in it")
     files = [Path(name) for spec in data for name in (spec, *spec.partition("#")[0].split(","))]
-    if out.exists() and any(file.exists() and file.samefile(out) for file in files):
+    if any(same_file(file, out) for file in files):
         raise DataError(f"{out}: it would overwrite the text that is translated; choose another name")
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable
 from pathlib import Path
 
 import typer
 
+from weft.access import same_file
 from weft.cli.options import OUTPUT
 from weft.cli.output import opened, tell, write_line
 from weft.errors import ConfigError, DataError
@@ -69,5 +69,5 @@ def dictionary(
 def _check_kept(output: Path, inputs: Iterable[Path]) -> None:
     """Raises ConfigError if writing the output would replace an input."""
     for path in inputs:
-        if os.path.realpath(path) == os.path.realpath(output) or (path.exists() and output.exists() and path.samefile(output)):
+        if same_file(path, output):
             raise ConfigError(f"weft dictionary: {output} would be written over {path}, which is read; choose another file")
